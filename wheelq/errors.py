@@ -1,0 +1,138 @@
+"""Every error wheelq raises, one class per thing a caller would do differently.
+
+    WheelqError
+    ├── InvalidInput            the call is wrong: mend the named field; nothing was sent
+    │   ├── PayloadTooLarge
+    │   └── InvalidJob          one of many; tells what was scheduled before it
+    ├── DuplicateJob            a live job has this id, and the caller asked to be told
+    ├── TopicNotFound           no such topic has ever been used
+    ├── ConfigurationError      a setting, URL, binary or handler module is wrong: nothing was started
+    ├── NotLeader               another node leads the shard (schedulers only)
+    └── ServerError
+        ├── Unavailable         could not connect: nothing was done; try again later
+        ├── OutcomeUnknown      sent, but no reply came: it may or may not have happened; repeating is safe
+        └── Refused             the server answered with an error: nothing was done
+            ├── AuthenticationFailed
+            ├── ServerFull      out of memory: due jobs still run, new ones are refused
+            ├── ServerBusy      loading its data, or a long script runs: try again shortly
+            ├── NotPrimary      the address leads to a replica, or a cluster slot lives elsewhere
+            └── ServerTooOld    the server lacks a command that wheelq needs
+
+*Refused* and *outcome unknown* are never the same class: after the first a caller may give up, after the second it
+must repeat the call (every wheelq call may be repeated with the same job id) or look the job up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class WheelqError(Exception):
+    """Something went wrong in wheelq."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
+
+
+class InvalidInput(WheelqError, ValueError):
+    """An argument is not acceptable; `field` names it and the message says how to mend it."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class PayloadTooLarge(InvalidInput):
+    """The packed payload exceeds the limit; `payload_bytes` and `limit_bytes` tell by how much."""
+
+    def __init__(self, payload_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            "payload",
+            f"{payload_bytes:,} bytes packed, the limit is {limit_bytes:,}; store the data elsewhere and schedule "
+            "a reference to it, or raise payload_max_bytes",
+        )
+        self.payload_bytes = payload_bytes
+        self.limit_bytes = limit_bytes
+
+
+class InvalidJob(InvalidInput):
+    """One of many jobs is not acceptable. `place` is its index, `receipts` (index → receipt) is what was scheduled.
+
+    Mend the job and schedule from there: jobs whose index is missing in `receipts` were not sent.
+    """
+
+    def __init__(self, place: int, error: InvalidInput, receipts: Mapping[int, Any]) -> None:
+        super().__init__(f"jobs[{place}].{error.field}", error.problem)
+        self.place = place
+        self.receipts = receipts
+
+
+class DuplicateJob(WheelqError):
+    """A live job has this id and `on_duplicate="raise"` was asked for; the live job was not changed."""
+
+    def __init__(self, topic: str, ids: list[str]) -> None:
+        shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        super().__init__(f"topic {topic!r} already has a live job with id {shown}")
+        self.topic = topic
+        self.ids = ids
+
+
+class TopicNotFound(WheelqError):
+    """No job was ever scheduled to this topic; `topic` is the name asked for."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} does not exist: a topic comes into being with its first job")
+        self.topic = topic
+
+
+class ConfigurationError(WheelqError):
+    """A setting, URL, binary or module is wrong; nothing was started."""
+
+
+class NotLeader(WheelqError):
+    """This node does not hold the shard's lease; the call changed nothing."""
+
+
+class ServerError(WheelqError):
+    """The server could not be used."""
+
+
+class Unavailable(ServerError):
+    """No connection to the server could be made: nothing was done."""
+
+
+class OutcomeUnknown(ServerError):
+    """The request was sent and no reply came: it may or may not have happened. Repeating the call is safe.
+
+    `ids` are the job ids concerned, so that a caller can repeat exactly these.
+    """
+
+    def __init__(self, message: str = "", ids: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.ids = ids
+
+
+class Refused(ServerError):
+    """The server answered with an error: nothing was done."""
+
+
+class AuthenticationFailed(Refused):
+    """The server did not accept the user name or password, or the user may not do this."""
+
+
+class ServerFull(Refused):
+    """The server is out of memory: new jobs are refused, due jobs still run."""
+
+
+class ServerBusy(Refused):
+    """The server is loading its data or runs a long script: try again shortly."""
+
+
+class NotPrimary(Refused):
+    """The address leads to a replica or to another cluster node: connect to the primary."""
+
+
+class ServerTooOld(Refused):
+    """The server lacks a command that wheelq needs: Redis 6.2.2 or Valkey is the minimum."""

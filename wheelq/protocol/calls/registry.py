@@ -1,0 +1,156 @@
+"""What is asked of the registries (topics, nodes, workers) and of the server itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import msgpack
+
+from wheelq.protocol import codec
+from wheelq.protocol.call import Call, command, scripted
+from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.settings import TopicSettings
+from wheelq.topics import TopicInfo
+
+VERSION_FIELD = ":version"
+"""A field of the topics hash that is no topic (a name cannot hold a colon): counts changes."""
+
+
+class Topics(NamedTuple):
+    """Every topic, and the number of the change that made it so."""
+
+    version: int
+    settings: dict[str, TopicSettings]
+
+
+class ShardCounts(NamedTuple):
+    """How many jobs one shard holds, and since when."""
+
+    delayed: int
+    ready: int
+    """Promoted and not finished by every group (with retention: all that is kept)."""
+    dead: int
+    first_due_ms: int | None
+    server_us: int
+
+
+def register_topic(keys: Keys, topic: str, settings: TopicSettings) -> Call[TopicSettings]:
+    """Make a topic known, unless it is; its settings as they now stand."""
+
+    def read(reply: bytes) -> TopicSettings:
+        return codec.decode_topic(reply)
+
+    args = (keys.topics_changed, topic, VERSION_FIELD, codec.encode_topic(settings))
+    return scripted("register_topic", (keys.topics,), args, read)
+
+
+def topic(keys: Keys, topic: str) -> Call[TopicSettings | None]:
+    """One topic's settings; None if it was never used."""
+    return command("HGET", keys.topics, topic, read=lambda reply: codec.decode_topic(reply) if reply else None)
+
+
+def topics(keys: Keys) -> Call[Topics]:
+    """All topics."""
+
+    def read(reply: list[bytes]) -> Topics:
+        found = dict(zip(reply[::2], reply[1::2], strict=True))
+        version = int(found.pop(VERSION_FIELD.encode(), 0))
+        return Topics(version, {name.decode(): codec.decode_topic(packed) for name, packed in found.items()})
+
+    return command("HGETALL", keys.topics, read=read)
+
+
+def topics_version(keys: Keys) -> Call[int]:
+    """The number of the last change of the topics."""
+    return command("HGET", keys.topics, VERSION_FIELD, read=lambda reply: int(reply or 0))
+
+
+def counts(keys: ShardKeys) -> Call[ShardCounts]:
+    """How many jobs a shard holds."""
+
+    def read(reply: list[Any]) -> ShardCounts:
+        delayed, ready, dead, first_due_ms, server_us = reply
+        return ShardCounts(delayed, ready, dead, int(first_due_ms) if first_due_ms else None, int(server_us))
+
+    return scripted("counts", (keys.delayed, keys.ready, keys.dead), (), read)
+
+
+def add_up(shards: Sequence[ShardKeys], counts: Sequence[ShardCounts]) -> list[TopicInfo]:
+    """One line per topic from the counts of its shards; `shards` names them, sorted by topic."""
+    found = []
+    for topic, pairs in groupby(zip(shards, counts, strict=True), key=lambda pair: pair[0].topic):
+        parts = [count for _, count in pairs]
+        first_due_ms = min((part.first_due_ms for part in parts if part.first_due_ms is not None), default=None)
+        now_ms = parts[0].server_us // 1000
+        found.append(
+            TopicInfo(
+                topic,
+                len(parts),
+                sum(part.delayed for part in parts),
+                sum(part.ready for part in parts),
+                sum(part.dead for part in parts),
+                first_due_ms,
+                0 if first_due_ms is None else max(0, now_ms - first_due_ms),
+            )
+        )
+    return found
+
+
+def beat(hash_key: str, who: str, what: Mapping[str, Any]) -> Call[None]:
+    """Say that a node or worker lives, and what it does."""
+    return command("HSET", hash_key, who, msgpack.packb(dict(what)), read=_nothing)
+
+
+def gone(hash_key: str, who: str) -> Call[None]:
+    """Say that a node or worker has stopped."""
+    return command("HDEL", hash_key, who, read=_nothing)
+
+
+def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:
+    """What every node or worker last said of itself."""
+
+    def read(reply: list[bytes]) -> dict[str, dict[str, Any]]:
+        pairs = zip(reply[::2], reply[1::2], strict=True)
+        return {who.decode(): codec.decode_map(what) for who, what in pairs}
+
+    return command("HGETALL", hash_key, read=read)
+
+
+def server_time_us() -> Call[int]:
+    """The server's clock, in microseconds since the Unix epoch."""
+    return command("TIME", read=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
+
+
+def connection_id() -> Call[int]:
+    """The server's number for the connection that asks."""
+    return command("CLIENT ID", read=int)
+
+
+def is_connected(connection_id: int) -> Call[bool]:
+    """Whether the connection of this number is open."""
+    return command("CLIENT LIST", "ID", connection_id, read=bool)
+
+
+def info(*sections: str) -> Call[dict[str, str]]:
+    """What the server says of itself: `INFO`, as a flat map."""
+
+    def read(reply: bytes) -> dict[str, str]:
+        lines = reply.decode(errors="replace").splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+    return command("INFO", *sections, read=read)
+
+
+def config(pattern: str) -> Call[dict[str, str]]:
+    """The server's configuration parameters of this name."""
+
+    def read(reply: list[bytes]) -> dict[str, str]:
+        return {key.decode(): value.decode() for key, value in zip(reply[::2], reply[1::2], strict=True)}
+
+    return command("CONFIG GET", pattern, read=read)
+
+
+def _nothing(reply: object) -> None:
+    return None

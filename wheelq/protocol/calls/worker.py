@@ -1,0 +1,130 @@
+"""What a worker asks: read, ack, retry, bury, and the calls of recovery.
+
+A ready entry is read as raw field lists: `id`, `due`, `attempt`, `record`, and `group` in a retry, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from wheelq.protocol.call import Argument, Call, command, scripted
+from wheelq.protocol.keys import MEMBER_SEPARATOR, ShardKeys
+
+
+class Entry(NamedTuple):
+    """One delivery of a ready entry, its record still packed."""
+
+    entry_id: str
+    id: str
+    due_ms: int
+    attempt: int
+    record: bytes
+    group: str | None
+    """The only group that a retry concerns; None: every group."""
+    deliveries: int = 1
+
+    @property
+    def member(self) -> str:
+        """What names this job in the `jobs` hash: the id, or id and group of a retry."""
+        return self.id if self.group is None else f"{self.id}{MEMBER_SEPARATOR}{self.group}"
+
+
+class Claimed(NamedTuple):
+    """The answer to `claim`."""
+
+    cursor: str
+    """Where the next claim goes on; "0-0" when all were looked at."""
+    entries: list[Entry]
+
+
+def make_group(keys: ShardKeys, group: str) -> Call[bool]:
+    """Make the group, from the beginning of the stream; False when it was there."""
+    return command("XGROUP CREATE", keys.ready, group, "0", "MKSTREAM", read=bool)
+
+
+def read(shards: Sequence[ShardKeys], group: str, consumer: str, count: int, block_ms: int) -> Call[list[list[Entry]]]:
+    """Up to `count` new entries of each shard, waiting up to `block_ms` for the first; one list per shard, in order."""
+    places = {keys.ready.encode(): place for place, keys in enumerate(shards)}
+
+    def read_reply(reply: list[Any] | None) -> list[list[Entry]]:
+        found: list[list[Entry]] = [[] for _ in shards]
+        for stream, entries in reply or ():
+            found[places[stream]] = [_entry(entry_id, fields) for entry_id, fields in entries]
+        return found
+
+    args: list[Argument] = ["GROUP", group, consumer, "COUNT", count, "BLOCK", block_ms, "STREAMS"]
+    args += [keys.ready for keys in shards]
+    args += [">"] * len(shards)
+    return command("XREADGROUP", *args, read=read_reply, wait_ms=block_ms)
+
+
+def ack(
+    keys: ShardKeys,
+    group: str,
+    consumer: str,
+    safe_until_ms: int,
+    retention_ms: int,
+    deliveries: Sequence[tuple[str, str]],
+) -> Call[int]:
+    """Acknowledge up to 500 deliveries (entry id, member); how many were still this consumer's."""
+    args: list[Argument] = [group, consumer, safe_until_ms, retention_ms]
+    for delivery in deliveries:
+        args += delivery
+    return scripted("ack", (keys.ready, keys.jobs), args, int)
+
+
+def retry(keys: ShardKeys, group: str, consumer: str, entry: Entry, pause_ms: int) -> Call[int]:
+    """Acknowledge a failed delivery and let the job wait for its next attempt: its due_ms, or 0 if it was lost."""
+    args = (group, consumer, entry.entry_id, entry.id, pause_ms, keys.near)
+    return scripted("retry", (keys.ready, keys.jobs, keys.delayed, keys.horizon), args, int)
+
+
+def bury(
+    keys: ShardKeys, group: str, consumer: str, entry: Entry, reason: str, error: str, retention_ms: int
+) -> Call[bool]:
+    """Put a job among the dead; False when the delivery was not this consumer's any more."""
+    args = (group, consumer, entry.entry_id, entry.member, reason, error, retention_ms)
+    return scripted("bury", (keys.ready, keys.jobs, keys.dead), args, bool)
+
+
+def keep(keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str]) -> Call[tuple[int, list[str]]]:
+    """Renew up to 500 deliveries: the server's time in microseconds, and those that were lost to another worker."""
+
+    def read(reply: list[Any]) -> tuple[int, list[str]]:
+        return int(reply[0]), [entry_id.decode() for entry_id in reply[1:]]
+
+    return scripted("keep", (keys.ready,), (group, consumer, *entry_ids), read)
+
+
+def claim(keys: ShardKeys, group: str, consumer: str, abandoned_ms: int, cursor: str, count: int) -> Call[Claimed]:
+    """Take over up to `count` deliveries that nobody renewed for `abandoned_ms`."""
+
+    def read(reply: list[Any]) -> Claimed:
+        groups_of_three = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
+        entries = [_entry(entry_id, fields, deliveries) for entry_id, deliveries, fields in groups_of_three]
+        return Claimed(reply[0].decode(), entries)
+
+    return scripted("claim", (keys.ready,), (group, consumer, abandoned_ms, cursor, count), read)
+
+
+def hand_back(keys: ShardKeys, group: str, consumer: str, idle_ms: int, entry_ids: Sequence[str]) -> Call[int]:
+    """Let others take over up to 500 deliveries at their next look; how many were still this consumer's."""
+    return scripted("hand_back", (keys.ready,), (group, consumer, idle_ms, *entry_ids), int)
+
+
+def leave(keys: ShardKeys, group: str, consumer: str) -> Call[bool]:
+    """Remove this consumer if it holds nothing."""
+    return scripted("leave", (keys.ready,), (group, consumer), bool)
+
+
+def _entry(entry_id: bytes, fields: list[bytes], deliveries: int = 1) -> Entry:
+    return Entry(
+        entry_id.decode(),
+        fields[1].decode(),
+        int(fields[3]),
+        int(fields[5]),
+        fields[7],
+        fields[9].decode() if len(fields) > 8 else None,
+        deliveries,
+    )

@@ -1,0 +1,40 @@
+-- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish.
+-- entries[n] was acked just now for members[n]; `id` or `id SEPARATOR group`. With one group the job is done. With
+-- several it is done when no other group has its entry unread or pending, or waits for a retry of it.
+-- The pointer in `jobs` is compared with the entry: a late ack must not forget a newer job with the same id.
+local SPLIT = '\31'
+local function others_of(ready, group)
+  local others = {}
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
+    local fields = {}
+    for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
+    if fields['name'] ~= group then
+      others[#others + 1] = {name = fields['name'], read_to = fields['last-delivered-id']}
+    end
+  end
+  return others
+end
+local function needed(ready, jobs, others, entry, id)
+  for _, other in ipairs(others) do
+    if after(entry, other.read_to) then return true end
+    if redis.call('HEXISTS', jobs, id .. SPLIT .. other.name) == 1 then return true end
+    if #redis.call('XPENDING', ready, other.name, entry, entry, 1) > 0 then return true end
+  end
+  return false
+end
+local function finish(ready, jobs, group, entries, members)
+  if #entries == 0 then return end
+  local others = others_of(ready, group)
+  local pointers = redis.call('HMGET', jobs, unpack(members))
+  local done = {}
+  for n, member in ipairs(members) do
+    if pointers[n] == entries[n] then
+      local cut = string.find(member, SPLIT, 1, true)
+      local id = cut and string.sub(member, 1, cut - 1) or member
+      if cut then done[#done + 1] = member end
+      local first = cut and redis.call('HGET', jobs, id) or entries[n]
+      if #others == 0 or (first and not needed(ready, jobs, others, first, id)) then done[#done + 1] = id end
+    end
+  end
+  if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end
+end

@@ -1,0 +1,25 @@
+-- promote_all(delayed, jobs, ready, dead, members, dues): delayed → ready for members known to be due.
+-- Returns how many were promoted. XADD comes before ZREM, and a job whose XADD was refused stays waiting.
+-- A member without a record (it can only come from outside wheelq) is buried, so that it cannot block the rest.
+local function promote_all(delayed, jobs, ready, dead, members, dues)
+  if #members == 0 then return 0 end
+  local records = redis.call('HMGET', jobs, unpack(members))
+  local gone, pointers, promoted = {}, {}, 0
+  for n, member in ipairs(members) do
+    if records[n] then
+      local entry = emit(ready, member, dues[n], records[n])
+      if not entry then break end
+      gone[#gone + 1] = member
+      pointers[#pointers + 1] = member
+      pointers[#pointers + 1] = entry
+      promoted = promoted + 1
+    else
+      redis.call('XADD', dead, '*', 'id', member, 'due', dues[n], 'attempt', 0, 'group', '', 'reason', 'no record',
+        'error', 'the record of this job is missing', 'record', '')
+      gone[#gone + 1] = member
+    end
+  end
+  if #pointers > 0 then redis.call('HSET', jobs, unpack(pointers)) end
+  if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end
+  return promoted
+end

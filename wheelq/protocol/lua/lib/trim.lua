@@ -1,0 +1,24 @@
+-- trim(ready, retention_ms, now): removes from the stream what every group has acked and retention does not keep.
+-- Never removes an entry that some group has not read or not acked: the cut is the least, over the groups, of its
+-- lowest pending entry or, with nothing pending, the one after the last it was given.
+local function trim(ready, retention_ms, now)
+  local least
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
+    local fields = {}
+    for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
+    local cut
+    if fields['pending'] > 0 then
+      cut = redis.call('XPENDING', ready, fields['name'])[2]
+    else
+      local ms, seq = parts(fields['last-delivered-id'])
+      cut = string.format('%.0f-%.0f', ms, seq + 1)
+    end
+    if not least or after(least, cut) then least = cut end
+  end
+  if not least then return end
+  if retention_ms > 0 then
+    local kept = string.format('%.0f-0', now - retention_ms)
+    if after(least, kept) then least = kept end
+  end
+  redis.call('XTRIM', ready, 'MINID', least)
+end

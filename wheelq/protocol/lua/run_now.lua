@@ -1,0 +1,12 @@
+-- Promote one waiting job now, before its due time, because somebody asked.
+-- uses: clock, emit, promote
+-- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead
+-- ARGV: 1 id
+-- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting).
+-- Its due time becomes now, so that nobody downstream sees a job that ran early.
+local delayed, jobs, ready, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id = ARGV[1]
+if not redis.call('ZSCORE', delayed, id) then
+  return redis.call('HEXISTS', jobs, id) == 1 and 2 or 0
+end
+return promote_all(delayed, jobs, ready, dead, {id}, {now_ms()}) == 1 and 1 or -1

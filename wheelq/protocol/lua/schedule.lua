@@ -1,0 +1,58 @@
+-- Schedule up to 500 jobs of one shard.
+-- uses: clock, emit
+-- KEYS: 1 delayed, 2 jobs, 3 ready, 4 horizon
+-- ARGV: 1 near channel, 2 "keep" or "replace", then for each job: id, due ("+ms" from now, or "ms" since the epoch), record
+-- Returns: for each job, status and due_ms: 1 created, 2 replaced, 0 kept (a waiting job has the id), 3 kept (promoted).
+-- Atomic, so that between the look and the write no other job can take the id, and the leader that moves the horizon
+-- either sees the job in its window or is rung. A repeated call finds its own record and says "created" again.
+-- The sorted set is written before the hash: should the second be refused, a repeated call mends it.
+local delayed, jobs, ready, horizon = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local near, replace = ARGV[1], ARGV[2] == 'replace'
+local CREATED, REPLACED, KEPT, KEPT_PROMOTED = 1, 2, 0, 3
+local now = now_ms()
+local loaded_to = tonumber(redis.call('GET', horizon) or -1)
+local ids, replies, scores, records, rings = {}, {}, {}, {}, {}
+for n = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[n] end
+local known = redis.call('HMGET', jobs, unpack(ids))
+local added = {} -- what this call wrote: id → {stored, due}; an id may stand twice in one call
+
+-- The status, and the due time of the live job, or nothing when the new one is to be written.
+local function decide(id, stored, record)
+  if not stored then return CREATED end
+  if string.byte(stored) >= 32 then -- an entry id: promoted; its record and due time stand in the entry
+    local entry = redis.call('XRANGE', ready, stored, stored)[1]
+    if not entry then return KEPT_PROMOTED, now end
+    return entry[2][8] == record and CREATED or KEPT_PROMOTED, tonumber(entry[2][4])
+  end
+  local due = added[id] and added[id][2] or redis.call('ZSCORE', delayed, id)
+  if not due then return CREATED end
+  if stored == record then return CREATED, tonumber(due) end
+  if replace then return REPLACED end
+  return KEPT, tonumber(due)
+end
+
+-- A new job that is due already goes straight to the stream; should that be refused, it waits for the leader.
+local function write(id, due, record, is_new)
+  local entry = is_new and due <= now and emit(ready, id, due, record)
+  if not entry then
+    scores[#scores + 1] = due
+    scores[#scores + 1] = id
+    if due <= loaded_to then rings[#rings + 1] = string.format('%.0f %s', due, id) end
+  end
+  records[#records + 1] = id
+  records[#records + 1] = entry or record
+  added[id] = {entry or record, due}
+end
+
+for n, id in ipairs(ids) do
+  local due, record = ARGV[3 * n + 1], ARGV[3 * n + 2]
+  due = string.byte(due) == 43 and now + tonumber(due) or tonumber(due)
+  local stored = added[id] and added[id][1] or known[n]
+  local status, live_due = decide(id, stored, record)
+  if not live_due then write(id, due, record, not stored) end
+  replies[2 * n - 1], replies[2 * n] = status, live_due or due
+end
+if #scores > 0 then redis.call('ZADD', delayed, unpack(scores)) end
+if #records > 0 then redis.call('HSET', jobs, unpack(records)) end
+if #rings > 0 then redis.call('PUBLISH', near, table.concat(rings, '\n')) end
+return replies

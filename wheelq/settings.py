@@ -1,0 +1,190 @@
+"""Every number a user may want to change: one frozen dataclass per component, checked when made.
+
+Times are integer milliseconds. `load(path)` reads them from a TOML file; `config/wheelq.toml` documents each with its
+default. The defaults hold the promises of README.md on one server, and cost four commands a second at rest.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from wheelq.errors import ConfigurationError
+
+DAY_MS = 86_400_000
+
+
+class _Checked:
+    """Refuses numbers that are not positive, naming the setting; subclasses add their own relations."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, item.name)
+            lowest = item.metadata.get("lowest", 1)
+            if isinstance(value, int) and not isinstance(value, bool) and value < lowest:
+                raise ConfigurationError(f"{type(self).__name__}.{item.name} must be at least {lowest}, not {value}")
+
+    def _require(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise ConfigurationError(f"{type(self).__name__}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings(_Checked):
+    """How wheelq talks to the server."""
+
+    connect_timeout_ms: int = 2_000
+    """How long to wait for a connection before calling the server unavailable."""
+    reply_timeout_ms: int = 10_000
+    """How long to wait for a reply before calling the outcome unknown. Above the server's own 5 s script limit."""
+    max_connections: int = 50
+    """Connections per client object; callers beyond that wait their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings(_Checked):
+    """Limits and habits of producers."""
+
+    payload_max_bytes: int = 64 * 1024
+    """Largest packed payload. Redis keeps every waiting payload in memory; store big data elsewhere."""
+    max_delay_ms: int = 3_660 * DAY_MS
+    """Furthest due time, about ten years: a due time beyond it is nearly always a unit mistaken."""
+    topics_ttl_ms: int = 10_000
+    """How long a client trusts what it knows of a topic (number of shards)."""
+    repeats: int = field(default=1, metadata={"lowest": 0})
+    """How often a schedule call whose reply was lost is repeated with the same job id before giving up."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings(_Checked):
+    """What a topic is made with; kept in Redis."""
+
+    shards: int = 1
+    """Partitions: each has its own sorted set, stream and leader. One serves tens of thousands of jobs a second."""
+    retention_ms: int = field(default=0, metadata={"lowest": 0})
+    """How long consumed entries stay in the stream; 0 removes them as soon as every group has acked."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings(_Checked):
+    """How a scheduler node leads."""
+
+    lease_ms: int = 9_000
+    """Life of a shard's lease. Safety does not depend on it; a dead *host* costs this much lateness."""
+    lease_margin_ms: int = 500
+    """The lease is trusted only until this long before its end."""
+    window_ms: int = 2_000
+    """How far ahead jobs are loaded into the wheel."""
+    window_ids: int = 2_000
+    """Ids read in one call; a denser window is read in parts. 2,000 keep the server busy for about 1 ms."""
+    wheel_ids: int = 50_000
+    """Most ids held in one shard's wheel (about 250 bytes each); what is beyond is promoted by sweeping."""
+    batch: int = 500
+    """Jobs promoted in one call: 500 keep the server busy for about 1 ms."""
+    sweep_ms: int = 500
+    """Beat of the sweep while anything is near: the most a lost hint can cost."""
+    idle_ms: int = 60_000
+    """Longest sleep of a shard with nothing near; also the most a lost hint can cost an idle shard's next look."""
+    topics_ms: int = 1_000
+    """How often a node asks for the topics' version number, in case a notice of a new topic was lost."""
+    heartbeat_ms: int = 3_000
+    """How often a node says that it lives."""
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        self._require(self.lease_margin_ms * 3 <= self.lease_ms, "lease_margin_ms must be at most a third of lease_ms")
+        self._require(self.batch <= 500, "batch must be at most 500: a script call must stay short")
+        self._require(self.window_ids <= 3_500, "window_ids must be at most 3,500")
+
+    @property
+    def renew_ms(self) -> int:
+        """The lease is renewed three times in its life, so that two lost renewals do no harm."""
+        return self.lease_ms // 3
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings(_Checked):
+    """How a worker reads, acks and recovers."""
+
+    concurrency: int = 100
+    """Handlers running at the same time."""
+    threads: int = 32
+    """Of these, how many plain (not async) handlers run at the same time."""
+    block_ms: int = 5_000
+    """How long one read waits for the next job; only the cost at rest depends on it."""
+    ack_batch: int = 500
+    """Most acks sent in one call."""
+    ack_ms: int = 5
+    """How long an ack may wait for others."""
+    renew_ms: int = 1_300
+    """How often running deliveries are renewed, and abandoned ones looked for."""
+    abandoned_ms: int = 3_500
+    """A delivery not renewed for this long belongs to a dead worker and is run again. At least 2 × renew_ms."""
+    max_deliveries: int = 10
+    """A job that was delivered this often without an answer (it kills its workers) is buried."""
+    grace_ms: int = 10_000
+    """How long running handlers may finish at a stop; the rest is handed back at once."""
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        self._require(self.abandoned_ms >= 2 * self.renew_ms, "abandoned_ms must be at least twice renew_ms")
+        self._require(self.ack_batch <= 500, "ack_batch must be at most 500: a script call must stay short")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of them together, as read from a file."""
+
+    url: str | None = None
+    """Where the server is; WHEELQ_URL and --url come before it."""
+    prefix: str = "wheelq"
+    """First part of every key: several wheelqs can share a server."""
+    connection: ConnectionSettings = ConnectionSettings()
+    client: ClientSettings = ClientSettings()
+    topic: TopicSettings = TopicSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    worker: WorkerSettings = WorkerSettings()
+
+    def __post_init__(self) -> None:
+        if not self.prefix or any(c in self.prefix for c in "{}: \n"):
+            raise ConfigurationError(f"prefix {self.prefix!r} must be non-empty, without braces, colons and spaces")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The settings in a TOML file; what it does not name has its default. Raises: ConfigurationError."""
+        try:
+            table = tomllib.loads(Path(path).read_text())
+        except OSError as error:
+            raise ConfigurationError(f"cannot read the settings file {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
+        return cls(**{name: _value(str(path), cls, name, value) for name, value in table.items()})
+
+
+def _value(where: str, owner: Any, name: str, value: Any) -> Any:
+    known = {item.name: item for item in fields(owner)}
+    if name not in known:
+        raise ConfigurationError(f"{where}: unknown setting {name!r}; known here: {', '.join(sorted(known))}")
+    default = known[name].default
+    if isinstance(default, _Checked):
+        if not isinstance(value, dict):
+            raise ConfigurationError(f"{where}: {name} must be a table ([{name}])")
+        section = type(default)
+        return section(**{key: _value(f"{where} [{name}]", section, key, item) for key, item in value.items()})
+    wanted = str if default is None else type(default)
+    if type(value) is not wanted:
+        raise ConfigurationError(f"{where}: {name} must be {wanted.__name__}, not {value!r}")
+    return value
+
+
+def resolve_url(url: str | None, settings: Settings | None = None) -> str:
+    """The server's URL: the one given, else WHEELQ_URL, else the settings file's. Raises: ConfigurationError."""
+    found = url or os.environ.get("WHEELQ_URL") or (settings.url if settings else None)
+    if not found:
+        raise ConfigurationError("no server named: give a URL (redis://localhost:6379), --url, or set WHEELQ_URL")
+    return found

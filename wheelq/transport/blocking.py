@@ -1,0 +1,105 @@
+"""`Transport`: sends calls and waits for the answers. Safe for threads; each call has a connection to itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from wheelq.errors import WheelqError
+from wheelq.protocol.call import Argument, Call
+from wheelq.protocol.scripts import Script
+from wheelq.transport.address import Address
+from wheelq.transport.failures import REDIS_FAILURES, ScriptUnknown, not_answered, not_sent
+
+T = TypeVar("T")
+
+
+class Transport:
+    """A pool of blocking connections to one server."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._pool = address.pool()
+
+    def send(self, call: Call[T]) -> T:
+        """The answer to one call.
+
+        Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown (repeat the call).
+        """
+        connection = self._connect()
+        try:
+            return call.read(self._ask(connection, call))
+        finally:
+            self._pool.release(connection)
+
+    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
+        """The answers to many calls, in order; while the server works on one, the next is made and sent.
+
+        Raises as `send` does, at the first call that fails; of the calls after it, some may have happened.
+        """
+        connection = self._connect()
+        under_way: deque[Call[T]] = deque()
+        try:
+            remaining = iter(calls)
+            for first in remaining:  # alone, so that a script unknown to the server is loaded before others need it
+                yield first.read(self._ask(connection, first))
+                break
+            failure: WheelqError | None = None
+            while True:
+                try:
+                    call = next(remaining)
+                except StopIteration:
+                    break
+                except WheelqError as error:  # the next call cannot be made: read what is still to come, then say so
+                    failure = error
+                    break
+                self._write(connection, call, call.words())
+                under_way.append(call)
+                if len(under_way) > 1:
+                    yield self._answer(connection, under_way)
+            while under_way:
+                yield self._answer(connection, under_way)
+            if failure is not None:
+                raise failure
+        finally:
+            if under_way:  # replies are still to come that nobody will read
+                connection.disconnect()
+            self._pool.release(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.disconnect()
+
+    def _connect(self) -> Any:
+        try:
+            return self._pool.get_connection()
+        except REDIS_FAILURES as error:
+            raise not_sent(error, self._address.shown) from error
+
+    def _answer(self, connection: Any, under_way: deque[Call[T]]) -> T:
+        reply = self._read(connection, under_way[0])
+        return under_way.popleft().read(reply)
+
+    def _ask(self, connection: Any, call: Call[T]) -> Any:
+        self._write(connection, call, call.words())
+        try:
+            return self._read(connection, call)
+        except ScriptUnknown:
+            assert isinstance(call.what, Script)
+            self._write(connection, call, ["SCRIPT", "LOAD", call.what.text])
+            self._read(connection, call)
+            self._write(connection, call, call.words())
+            return self._read(connection, call)
+
+    def _write(self, connection: Any, call: Call[Any], words: list[Argument]) -> None:
+        try:
+            connection.send_packed_command(connection.pack_command(*words), check_health=False)
+        except REDIS_FAILURES as error:
+            raise not_answered(error, self._address.shown, call.name) from error
+
+    def _read(self, connection: Any, call: Call[Any]) -> Any:
+        try:
+            return connection.read_response()
+        except REDIS_FAILURES as error:
+            raise not_answered(error, self._address.shown, call.name) from error

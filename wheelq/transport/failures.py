@@ -1,0 +1,77 @@
+"""What a redis error means to a caller; every redis exception is translated here, once."""
+
+from __future__ import annotations
+
+from redis import exceptions as redis_errors
+
+from wheelq import errors
+
+REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
+"""What the redis package raises; asyncio's and socket's time-outs are OSErrors."""
+
+
+class ScriptUnknown(errors.OutcomeUnknown):
+    """The server has lost its scripts (it was restarted or flushed): load this one and send the call again."""
+
+
+_BY_TYPE: tuple[tuple[type[Exception], type[errors.Refused]], ...] = (
+    (redis_errors.AuthenticationError, errors.AuthenticationFailed),
+    (redis_errors.AuthorizationError, errors.AuthenticationFailed),
+    (redis_errors.NoPermissionError, errors.AuthenticationFailed),
+    (redis_errors.OutOfMemoryError, errors.ServerFull),
+    (redis_errors.BusyLoadingError, errors.ServerBusy),
+    (redis_errors.ReadOnlyError, errors.NotPrimary),
+    (redis_errors.MovedError, errors.NotPrimary),
+    (redis_errors.AskError, errors.NotPrimary),
+    (redis_errors.ClusterDownError, errors.ServerBusy),
+)
+# Errors that happen inside a script come as plain text: the first word of the inner error, somewhere in it.
+_BY_TEXT: tuple[tuple[str, type[errors.Refused]], ...] = (
+    ("OOM command not allowed", errors.ServerFull),
+    ("NOAUTH", errors.AuthenticationFailed),
+    ("WRONGPASS", errors.AuthenticationFailed),
+    ("invalid password", errors.AuthenticationFailed),
+    ("invalid username-password", errors.AuthenticationFailed),
+    ("NOPERM", errors.AuthenticationFailed),
+    ("BUSY ", errors.ServerBusy),
+    ("MASTERDOWN", errors.ServerBusy),
+    ("READONLY", errors.NotPrimary),
+    ("unknown command", errors.ServerTooOld),
+    ("Unknown Redis command", errors.ServerTooOld),
+    ("wrong number of arguments for 'client|list'", errors.ServerTooOld),
+)
+_ADVICE = {
+    errors.AuthenticationFailed: "check user and password in the URL, and the user's ACL",
+    errors.ServerFull: "the server is out of memory: new jobs are refused until some have run; raise maxmemory",
+    errors.ServerBusy: "the server is loading or busy: try again shortly",
+    errors.NotPrimary: "this address is not the primary: connect to the one that takes writes",
+    errors.ServerTooOld: "wheelq needs Redis 6.2.2 or newer, or Valkey",
+}
+
+
+def refusal(error: Exception) -> errors.Refused | None:
+    """The refusal that this error is, or None when it is a broken connection."""
+    found: type[errors.Refused] | None = next((ours for theirs, ours in _BY_TYPE if isinstance(error, theirs)), None)
+    if found is None:
+        found = next((ours for words, ours in _BY_TEXT if words in str(error)), None)
+    if found is None:
+        if not isinstance(error, redis_errors.ResponseError):
+            return None
+        found = errors.Refused
+    advice = _ADVICE.get(found)
+    return found(f"{error}; {advice}" if advice else str(error))
+
+
+def not_sent(error: Exception, where: str) -> errors.ServerError:
+    """The error of a request that never left: nothing was done."""
+    return refusal(error) or errors.Unavailable(f"no connection to {where}: {error or type(error).__name__}")
+
+
+def not_answered(error: Exception, where: str, name: str) -> errors.ServerError:
+    """The error of a request that left: refused, or nobody knows."""
+    if isinstance(error, redis_errors.NoScriptError):
+        return ScriptUnknown(f"{where} does not know the script {name}")
+    return refusal(error) or errors.OutcomeUnknown(
+        f"{name} was sent to {where} and no reply came ({error or type(error).__name__}): it may or may not have "
+        "happened; repeating the call is safe"
+    )
