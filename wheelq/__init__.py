@@ -35,7 +35,9 @@ from wheelq.job import (
     RunNowOutcome,
 )
 from wheelq.retry import Retry
+from wheelq.scheduler import Scheduler
 from wheelq.settings import Settings
+from wheelq.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -51,6 +53,8 @@ __all__ = [
     "RescheduleOutcome",
     "Retry",
     "RunNowOutcome",
+    "Scheduler",
     "Settings",
     "WheelqError",
+    "Worker",
 ]

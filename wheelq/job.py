@@ -143,8 +143,8 @@ class Job:
     due_ms: int
     attempt: int
     """1 for the first run; counts failed runs, not deliveries repeated after a crash."""
-    promoted_ms: int
-    """When the scheduler made it ready, by the server's clock."""
+    entry_id: str
+    """Id of the ready entry that was delivered, for logs."""
     started_ms: float
     """When this delivery was handed to the handler, by the server's clock."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -155,6 +155,11 @@ class Job:
     def due(self) -> datetime:
         """When it was due, as an aware datetime in UTC."""
         return from_ms(self.due_ms)
+
+    @property
+    def promoted_ms(self) -> int:
+        """When the scheduler made it ready, by the server's clock."""
+        return int(self.entry_id.partition("-")[0])
 
     @property
     def lateness(self) -> float:

@@ -221,8 +221,11 @@ class Subscription:
         """Listen to these no more. Raises: Unavailable."""
         await self._command("UNSUBSCRIBE", channels)
 
-    async def messages(self) -> AsyncIterator[tuple[str, bytes]]:
-        """Channel and data of each message, until the connection breaks. Raises: Unavailable when it does."""
+    async def messages(self) -> AsyncIterator[tuple[str, bytes | None]]:
+        """Channel and data of each message; data None: from now on this channel is heard.
+
+        Raises: Unavailable when the connection breaks.
+        """
         while True:
             try:
                 kind, channel, data = await self._connection.read_response()
@@ -231,6 +234,8 @@ class Subscription:
                 raise not_sent(error, self._address.shown) from error
             if kind == b"message":
                 yield channel.decode(), data
+            elif kind == b"subscribe":
+                yield channel.decode(), None
 
     async def close(self) -> None:
         """Close the connection."""

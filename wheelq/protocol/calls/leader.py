@@ -79,7 +79,7 @@ def renew(keys: ShardKeys, token: str, lease_ms: int) -> Call[Renewed]:
 
 def release(keys: ShardKeys, token: str) -> Call[bool]:
     """Give the lease back; False when it was not this node's any more."""
-    return scripted("release", (keys.lease,), (token,), bool)
+    return scripted("release", (keys.lease,), (token, keys.near), bool)
 
 
 def open_window(
@@ -129,6 +129,6 @@ def _jobs(flat: list[bytes]) -> list[tuple[str, int]]:
 
 
 def read_near(message: bytes) -> list[tuple[str, int]]:
-    """The jobs named by a message on the `near` channel: lines of due_ms and member."""
-    lines = (line.partition(" ") for line in message.decode().split("\n"))
+    """The jobs named by a message on the `near` channel: lines of due_ms and member. Empty: the lease became free."""
+    lines = (line.partition(" ") for line in message.decode().split("\n") if line)
     return [(member, int(due_ms)) for due_ms, _, member in lines]

@@ -133,6 +133,11 @@ def is_connected(connection_id: int) -> Call[bool]:
     return command("CLIENT LIST", "ID", connection_id, read=bool)
 
 
+def unblock(connection_id: int) -> Call[bool]:
+    """Let the blocking read of a connection end at once, as if nothing had come."""
+    return command("CLIENT UNBLOCK", connection_id, read=bool)
+
+
 def info(*sections: str) -> Call[dict[str, str]]:
     """What the server says of itself: `INFO`, as a flat map."""
 

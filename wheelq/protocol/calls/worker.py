@@ -35,7 +35,7 @@ class Claimed(NamedTuple):
 
     cursor: str
     """Where the next claim goes on; "0-0" when all were looked at."""
-    entries: list[Entry]
+    entry_ids: list[str]
 
 
 def make_group(keys: ShardKeys, group: str) -> Call[bool]:
@@ -74,10 +74,10 @@ def ack(
     return scripted("ack", (keys.ready, keys.jobs), args, int)
 
 
-def retry(keys: ShardKeys, group: str, consumer: str, entry: Entry, pause_ms: int) -> Call[int]:
-    """Acknowledge a failed delivery and let the job wait for its next attempt: its due_ms, or 0 if it was lost."""
+def retry(keys: ShardKeys, group: str, consumer: str, entry: Entry, pause_ms: int) -> Call[bool]:
+    """Acknowledge a failed delivery and let the job wait; False when it was not this consumer's any more."""
     args = (group, consumer, entry.entry_id, entry.id, pause_ms, keys.near)
-    return scripted("retry", (keys.ready, keys.jobs, keys.delayed, keys.horizon), args, int)
+    return scripted("retry", (keys.ready, keys.jobs, keys.delayed, keys.horizon), args, bool)
 
 
 def bury(
@@ -98,14 +98,27 @@ def keep(keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str]) -
 
 
 def claim(keys: ShardKeys, group: str, consumer: str, abandoned_ms: int, cursor: str, count: int) -> Call[Claimed]:
-    """Take over up to `count` deliveries that nobody renewed for `abandoned_ms`."""
+    """Take over up to `count` deliveries that nobody renewed for `abandoned_ms`.
+
+    The server looks at ten times `count` a call, so the cursor must be kept. With JUSTID the reply has one shape on
+    every server; the entries themselves are then asked for with `adopt`.
+    """
 
     def read(reply: list[Any]) -> Claimed:
-        groups_of_three = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-        entries = [_entry(entry_id, fields, deliveries) for entry_id, deliveries, fields in groups_of_three]
-        return Claimed(reply[0].decode(), entries)
+        return Claimed(reply[0].decode(), [entry_id.decode() for entry_id in reply[1]])
 
-    return scripted("claim", (keys.ready,), (group, consumer, abandoned_ms, cursor, count), read)
+    args = (keys.ready, group, consumer, abandoned_ms, cursor, "COUNT", count, "JUSTID")
+    return command("XAUTOCLAIM", *args, read=read)
+
+
+def adopt(keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str]) -> Call[list[Entry]]:
+    """The entries of up to 500 deliveries just claimed; those that are gone are left out, and acknowledged away."""
+
+    def read(reply: list[Any]) -> list[Entry]:
+        groups_of_three = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+        return [_entry(entry_id, fields, deliveries) for entry_id, deliveries, fields in groups_of_three]
+
+    return scripted("adopt", (keys.ready,), (group, consumer, *entry_ids), read)
 
 
 def hand_back(keys: ShardKeys, group: str, consumer: str, idle_ms: int, entry_ids: Sequence[str]) -> Call[int]:

@@ -1,8 +1,11 @@
 -- Give the lease back, so that another node can lead at once.
 -- KEYS: 1 lease
--- ARGV: 1 token
+-- ARGV: 1 token, 2 near channel
 -- Returns: 1 given back, 0 it was not the caller's (nothing changed).
+-- The empty ring tells nodes that wait for the lease that it is free.
 local lease = KEYS[1]
-local token = ARGV[1]
+local token, near = ARGV[1], ARGV[2]
 if redis.call('GET', lease) ~= token then return 0 end
-return redis.call('DEL', lease)
+redis.call('DEL', lease)
+redis.call('PUBLISH', near, '')
+return 1

@@ -1,0 +1,23 @@
+-- Look at deliveries that this consumer has just claimed, and count this delivery.
+-- KEYS: 1 ready
+-- ARGV: 1 group, 2 consumer, then up to 500 entry ids
+-- Returns: {entry id, deliveries so far, fields, entry id, ...}; the count includes this delivery.
+-- Redis 6.2 claims entries that were deleted meanwhile; these are acknowledged away here, for nothing else ever would.
+local ready = KEYS[1]
+local group, consumer = ARGV[1], ARGV[2]
+local reply = {}
+for n = 3, #ARGV do
+  local entry = ARGV[n]
+  local found = redis.call('XRANGE', ready, entry, entry)[1]
+  local pending = redis.call('XPENDING', ready, group, entry, entry, 1, consumer)[1]
+  if not found then
+    redis.call('XACK', ready, group, entry)
+  elseif pending then
+    local deliveries = pending[4] + 1
+    redis.call('XCLAIM', ready, group, consumer, 0, entry, 'RETRYCOUNT', deliveries, 'JUSTID')
+    reply[#reply + 1] = entry
+    reply[#reply + 1] = deliveries
+    reply[#reply + 1] = found[2]
+  end
+end
+return reply

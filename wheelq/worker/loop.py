@@ -1,0 +1,337 @@
+"""`Worker`: reads ready jobs of its topics in one consumer group and runs their handlers.
+
+    read ──▶ pool ──▶ handler ──▶ outcome ──▶ settler        one blocking read for all shards, on its own connection
+                                     ▲
+    recovery ── renews what is held ─┘ claims what is abandoned
+
+A job is read only when it could start at once, so that none waits here while another worker is free. Effects are
+at-least-once: a worker may die between the effect and the ack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Self, TypeVar
+
+from wheelq.clock import Clock, ServerClock, SystemClock
+from wheelq.errors import ConfigurationError, Refused, ServerError
+from wheelq.job import Job
+from wheelq.metrics import Histogram
+from wheelq.protocol import codec
+from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import worker as calls
+from wheelq.protocol.keys import Keys
+from wheelq.retry import Retry
+from wheelq.settings import Settings, WorkerSettings, resolve_url
+from wheelq.transport import Address, AsyncTransport
+from wheelq.worker.handlers import Function, Handlers, Run
+from wheelq.worker.outcome import Buried, Reason, of_failure
+from wheelq.worker.pool import Pool
+from wheelq.worker.recovery import SAFETY_MS, Recovery
+from wheelq.worker.settling import LONGEST_PAUSE, Delivery, Held, Line, Settler
+
+logger = logging.getLogger("wheelq.worker")
+
+F = TypeVar("F", bound=Function)
+
+UNKNOWN_TOPIC_MS = 500
+"""How often topics are asked for while one of this worker's does not exist yet."""
+TOPICS_MS = 5_000
+"""How often they are asked for otherwise: their number of shards may change."""
+HAND_BACK_IDLE_MS = 86_400_000
+"""Idle time shown for a delivery that is handed back, so that any worker's next look claims it."""
+
+
+class Worker:
+    """Runs handlers for the jobs of its topics.
+
+        worker = Worker.connect("redis://localhost:6379", group="billing")
+
+        @worker.handler("orders")
+        async def close_order(job: Job) -> None: ...
+
+        asyncio.run(worker.run())
+
+    Workers of the same group share the jobs; each group gets every job.
+    """
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        group: str = "default",
+        keys: Keys | None = None,
+        settings: WorkerSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.group = group
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.lateness = Histogram()
+        """Milliseconds from due time to start of the handler, of every delivery."""
+        self.handled = 0
+        """Jobs finished by this worker."""
+        self.failed = 0
+        """Runs that raised."""
+        self._transport = transport
+        self._read_transport = transport.sibling()
+        self._keys = keys or Keys()
+        self._settings = settings or WorkerSettings()
+        self._clock = clock or SystemClock()
+        self._server = ServerClock(self._clock)
+        self._handlers = Handlers()
+        self._runs: dict[str, Run] = {}
+        self._lines: list[Line] = []
+        self._held = Held()
+        self._settler = Settler(transport, group, self.name, self._settings, self._held, self._clock)
+        self._recovery = Recovery(
+            transport, group, self.name, self._settings, self._held, self._settler, self._clock, self._server
+        )
+        self._pool: Pool[Delivery] = Pool(self._settings.concurrency, self._handle)
+        self._stopping = asyncio.Event()
+        self._read_connection = 0  # the server's number for it, and which of the transport's connections that was
+        self._read_connections = 0
+
+    @classmethod
+    def connect(
+        cls,
+        url: str | None = None,
+        *,
+        group: str = "default",
+        concurrency: int | None = None,
+        settings: Settings | None = None,
+    ) -> Self:
+        """A worker on the server at `url` (else WHEELQ_URL). Connects when run. Raises: ConfigurationError."""
+        settings = settings or Settings()
+        own = settings.worker if concurrency is None else replace(settings.worker, concurrency=concurrency)
+        transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
+        return cls(transport, group, Keys(settings.prefix), own)
+
+    def handler(self, topic: str, *, retry: Retry | None = None, timeout: float | None = None) -> Callable[[F], F]:
+        """Decorate the function that runs the jobs of `topic`: `async def`, or a plain one, which runs in a thread.
+
+        When it returns the job is done; when it raises, or takes more than `timeout` seconds, it is tried again as
+        `retry` says (by default 5 attempts with growing pauses), and then buried.
+        """
+
+        def register(function: F) -> F:
+            self._handlers.add(topic, function, retry or Retry(), timeout)
+            return function
+
+        return register
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have a handler."""
+        return self._handlers.topics
+
+    def stop(self) -> None:
+        """Let `run` end: read no more, let handlers finish within `grace_ms`, hand the rest back."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Work until stopped. Survives restarts of the server.
+
+        Raises: ConfigurationError without handlers; Unavailable or Refused if the server cannot be used at the start.
+        """
+        if not self.topics:
+            raise ConfigurationError("this worker has no handlers: decorate functions with @worker.handler(topic)")
+        threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="wheelq")
+        self._runs = {topic: self._handlers[topic].bind(threads) for topic in self.topics}
+        await self._find_lines()
+        background = [
+            asyncio.create_task(self._settler.run(), name="wheelq acks"),
+            asyncio.create_task(
+                self._recovery.run(lambda: self._lines, lambda: self._pool.free, self._start), name="wheelq recovery"
+            ),
+            asyncio.create_task(self._watch(), name="wheelq topics"),
+        ]
+        reading = asyncio.create_task(self._read(), name="wheelq reading")
+        await self._stopping.wait()
+        await self._stop_reading(reading)
+        await self._finish()
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await self._leave()
+        threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    async def _find_lines(self) -> None:
+        """Learn the shards of this worker's topics, and make its group on each."""
+        asked_at = self._clock.monotonic()
+        self._server.observe(asked_at, await self._transport.send(registry.server_time_us()))
+        known = {line.keys.ready for line in self._lines}
+        for topic in self.topics:
+            settings = await self._transport.send(registry.topic(self._keys, topic))
+            if settings is None:
+                continue
+            for shard in range(settings.shards):
+                line = Line(self._keys.shard(topic, shard), settings)
+                if line.keys.ready not in known:
+                    await self._make_group(line)
+                    self._lines = [*self._lines, line]
+
+    async def _make_group(self, line: Line) -> None:
+        try:
+            await self._transport.send(calls.make_group(line.keys, self.group))
+        except Refused as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    @property
+    def _knows_all_topics(self) -> bool:
+        return len({line.keys.topic for line in self._lines}) == len(self.topics)
+
+    async def _watch(self) -> None:
+        """Look for new shards, and tell that this worker lives."""
+        while True:
+            await self._clock.sleep((TOPICS_MS if self._knows_all_topics else UNKNOWN_TOPIC_MS) / 1000)
+            try:
+                await self._find_lines()
+                what = {
+                    "seen_ms": int(self._server.now_ms()),
+                    "group": self.group,
+                    "topics": self.topics,
+                    "running": self._settings.concurrency - self._pool.free,
+                    "handled": self.handled,
+                    "failed": self.failed,
+                    "lateness_p99_ms": self.lateness.percentile(0.99),
+                }
+                await self._transport.send(registry.beat(self._keys.workers, self.name, what))
+            except ServerError as error:
+                logger.warning("topics are not watched until the server is back: %s", error)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        pause = 0.0
+        while not self._stopping.is_set():
+            try:
+                await self._read_once()
+                pause = 0.0
+            except ServerError as error:
+                pause = min(pause * 2 + 0.02, LONGEST_PAUSE)
+                logger.warning("nothing is read until the server is back: %s", error)
+                await self._clock.sleep(pause)
+                if "NOGROUP" in str(error):
+                    self._lines = []
+                    with contextlib.suppress(ServerError):
+                        await self._find_lines()
+
+    async def _read_once(self) -> None:
+        free = await self._pool.room()
+        if free * 8 < self._settings.concurrency:
+            # Nearly full: more will be free in a moment, and reading them together is cheaper than one by one.
+            await self._clock.sleep(0.001)
+            free = self._pool.free
+        lines = self._lines
+        if not lines:
+            await self._clock.sleep(UNKNOWN_TOPIC_MS / 1000)
+            return
+        if self._read_connections != self._read_transport.connections_made:
+            self._read_connection = await self._read_transport.send(registry.connection_id())
+            self._read_connections = self._read_transport.connections_made
+        block_ms = self._settings.block_ms if self._knows_all_topics else UNKNOWN_TOPIC_MS
+        safe_until_ms = int(self._server.now_ms()) + self._settings.abandoned_ms - SAFETY_MS
+        call = calls.read([line.keys for line in lines], self.group, self.name, free, block_ms)
+        found = await self._read_transport.send(call)
+        for line, entries in zip(lines, found, strict=True):
+            self._start([Delivery(line, entry, safe_until_ms) for entry in entries])
+
+    def _start(self, deliveries: Iterable[Delivery]) -> None:
+        deliveries = list(deliveries)
+        for delivery in deliveries:
+            self._held.add(delivery)
+        self._pool.add(deliveries)
+
+    # --- one delivery ----------------------------------------------------------------------------------------------
+
+    async def _handle(self, delivery: Delivery) -> None:
+        entry, topic = delivery.entry, delivery.line.keys.topic
+        if entry.group is not None and entry.group != self.group:  # a retry that concerns another group
+            self._settler.done(delivery)
+            return
+        try:
+            record = codec.decode(entry.record)
+        except codec.UnreadableRecord as error:
+            await self._settler.settle(delivery, Buried(Reason.UNREADABLE, str(error)))
+            return
+        job = Job(
+            entry.id,
+            topic,
+            record.payload,
+            entry.due_ms,
+            entry.attempt,
+            entry.entry_id,
+            self._server.now_ms(),
+            record.headers,
+            entry.deliveries > 1,
+        )
+        self.lateness.add(job.started_ms - entry.due_ms)
+        try:
+            await self._runs[topic](job)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # this worker is stopping: the delivery stays held, and is handed back
+            await self._fail(delivery, error)
+        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
+            await self._fail(delivery, error)
+        else:
+            self.handled += 1
+            self._settler.done(delivery)
+
+    async def _fail(self, delivery: Delivery, error: BaseException) -> None:
+        self.failed += 1
+        entry, topic = delivery.entry, delivery.line.keys.topic
+        outcome = of_failure(error, entry.attempt, self._handlers[topic].retry, random.random())
+        logger.warning("job %s of %s failed, attempt %d: %r", entry.id, topic, entry.attempt, error, exc_info=error)
+        await self._settler.settle(delivery, outcome)
+
+    # --- stopping --------------------------------------------------------------------------------------------------
+
+    async def _stop_reading(self, reading: asyncio.Task[None]) -> None:
+        """End the read without losing what it may have been given just now: unblock it instead of cutting it off."""
+        for _ in range(20):
+            if self._read_connection:
+                with contextlib.suppress(ServerError):
+                    await self._transport.send(registry.unblock(self._read_connection))
+            done, _ = await asyncio.wait([reading], timeout=0.1)
+            if done:
+                return
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+    async def _finish(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.grace_ms / 1000):
+                await self._pool.idle()
+        except TimeoutError:
+            await self._pool.abandon()
+
+    async def _leave(self) -> None:
+        """Send the last acks, hand back what did not finish, and take this consumer off the lists."""
+        try:
+            await self._settler.flush()
+            for line in self._lines:
+                rest = list(self._held.of(line))
+                for start in range(0, len(rest), 500):
+                    part = rest[start : start + 500]
+                    await self._transport.send(
+                        calls.hand_back(line.keys, self.group, self.name, HAND_BACK_IDLE_MS, part)
+                    )
+                await self._transport.send(calls.leave(line.keys, self.group, self.name))
+            await self._transport.send(registry.gone(self._keys.workers, self.name))
+        except ServerError as error:
+            logger.warning("left without a word, deliveries will be found abandoned: %s", error)
+        await self._read_transport.close()
+        await self._transport.close()

@@ -1,0 +1,114 @@
+"""Renews the deliveries that run here, and takes over those that nobody renews any more.
+
+A worker that lives renews everything it holds every `renew_ms`. So a delivery that was not renewed for `abandoned_ms`
+belongs to a worker that died, or that was stopped and handed it back; whoever sees it first claims it. A worker that
+was only frozen finds out when it renews or settles: the scripts compare the owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from wheelq.clock import Clock, ServerClock
+from wheelq.errors import ServerError
+from wheelq.protocol.calls import worker as calls
+from wheelq.settings import WorkerSettings
+from wheelq.transport import AsyncTransport
+from wheelq.worker.outcome import Buried, Reason
+from wheelq.worker.settling import Delivery, Held, Line, Settler
+
+logger = logging.getLogger("wheelq.worker")
+
+BATCH = 500
+START = "0-0"
+SAFETY_MS = 200
+"""Taken off a bound on the server's clock, which this worker only estimates."""
+
+
+class Recovery:
+    """Keeps what is held, claims what is abandoned."""
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        group: str,
+        consumer: str,
+        settings: WorkerSettings,
+        held: Held,
+        settler: Settler,
+        clock: Clock,
+        server_clock: ServerClock,
+    ) -> None:
+        self._transport = transport
+        self._group = group
+        self._consumer = consumer
+        self._settings = settings
+        self._held = held
+        self._settler = settler
+        self._clock = clock
+        self._server = server_clock
+        self._cursors: dict[Line, str] = {}
+
+    async def run(
+        self, lines: Callable[[], Sequence[Line]], room: Callable[[], int], start: Callable[..., None]
+    ) -> None:
+        """Keep and claim until cancelled. `room()` tells how many could start, `start(deliveries)` starts them."""
+        while True:
+            await self._clock.sleep(self._settings.renew_ms / 1000)
+            try:
+                await self.keep()
+                for line in lines():
+                    if (count := min(room(), BATCH)) > 0:
+                        start(await self.claim(line, count))
+            except ServerError as error:
+                logger.warning("deliveries are not renewed until the server is back: %s", error)
+
+    async def keep(self) -> None:
+        """Renew everything held; what was given to another worker is held no more."""
+        for line in self._held.lines():
+            held = self._held.of(line)
+            entry_ids = list(held)
+            for start in range(0, len(entry_ids), BATCH):
+                asked_at = self._clock.monotonic()
+                part = entry_ids[start : start + BATCH]
+                server_us, lost = await self._transport.send(calls.keep(line.keys, self._group, self._consumer, part))
+                self._server.observe(asked_at, server_us)
+                for entry_id in lost:
+                    if held.pop(entry_id, None):
+                        logger.warning("delivery %s of %s was given to another worker", entry_id, line.keys.topic)
+                safe_until_ms = server_us // 1000 + self._settings.abandoned_ms - SAFETY_MS
+                for entry_id in part:
+                    if entry_id in held:
+                        held[entry_id].safe_until_ms = safe_until_ms
+
+    async def claim(self, line: Line, count: int) -> list[Delivery]:
+        """Take over up to `count` abandoned deliveries of a shard; those delivered too often are buried instead."""
+        asked_ms = int(self._server.now_ms())
+        claimed = await self._transport.send(
+            calls.claim(
+                line.keys,
+                self._group,
+                self._consumer,
+                self._settings.abandoned_ms,
+                self._cursors.get(line, START),
+                count,
+            )
+        )
+        self._cursors[line] = claimed.cursor
+        new = [entry_id for entry_id in claimed.entry_ids if entry_id not in self._held.of(line)]
+        if not new:
+            return []
+        entries = await self._transport.send(calls.adopt(line.keys, self._group, self._consumer, new))
+        deliveries = []
+        for entry in entries:
+            delivery = Delivery(line, entry, asked_ms + self._settings.abandoned_ms - SAFETY_MS)
+            self._held.add(delivery)
+            if entry.deliveries > self._settings.max_deliveries:
+                error = f"delivered {entry.deliveries - 1} times without an answer"
+                await self._settler.settle(delivery, Buried(Reason.DELIVERIES, error))
+            else:
+                deliveries.append(delivery)
+        if deliveries:
+            logger.info("took over %d abandoned deliveries of %s", len(deliveries), line.keys.topic)
+        return deliveries
