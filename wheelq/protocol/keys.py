@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 MEMBER_SEPARATOR = "\x1f"
 """Stands between job id and group in the member of a job that waits for its retry in that group."""
@@ -50,6 +51,9 @@ class ShardKeys:
             object.__setattr__(self, name, stem + name)
 
 
+_shard_keys = lru_cache(maxsize=10_000)(ShardKeys)  # a producer needs the same few for every job
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Every key of one wheelq."""
@@ -58,7 +62,7 @@ class Keys:
 
     def shard(self, topic: str, shard: int) -> ShardKeys:
         """The keys of one shard."""
-        return ShardKeys(self.prefix, topic, shard)
+        return _shard_keys(self.prefix, topic, shard)
 
     @property
     def topics(self) -> str:

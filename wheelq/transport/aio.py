@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import hiredis
+
 from wheelq.clock import Clock, SystemClock
 from wheelq.errors import OutcomeUnknown, Unavailable, WheelqError
 from wheelq.protocol.call import Argument, Call
@@ -115,7 +117,9 @@ class AsyncTransport:
         if self._watchdog is None:
             self._watch(request.deadline)
         try:
-            await connection.send_packed_command(connection.pack_command(*words), check_health=False)
+            # hiredis packs ten times faster than the asyncio connection's own packer, which is written in Python.
+            packed = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # its stub knows one-word commands only
+            await connection.send_packed_command(packed, check_health=False)
         except REDIS_FAILURES as error:
             await self._break(error)
         return await answer

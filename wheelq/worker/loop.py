@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Self, TypeVar
 
 from wheelq.clock import Clock, ServerClock, SystemClock
-from wheelq.errors import ConfigurationError, Refused, ServerError
+from wheelq.errors import ConfigurationError, ServerError
 from wheelq.job import Job
 from wheelq.metrics import Histogram
 from wheelq.protocol import codec
@@ -177,15 +177,8 @@ class Worker:
             for shard in range(settings.shards):
                 line = Line(self._keys.shard(topic, shard), settings)
                 if line.keys.ready not in known:
-                    await self._make_group(line)
+                    await self._transport.send(calls.make_group(line.keys, self.group))
                     self._lines = [*self._lines, line]
-
-    async def _make_group(self, line: Line) -> None:
-        try:
-            await self._transport.send(calls.make_group(line.keys, self.group))
-        except Refused as error:
-            if "BUSYGROUP" not in str(error):
-                raise
 
     @property
     def _knows_all_topics(self) -> bool:

@@ -40,7 +40,7 @@ class Claimed(NamedTuple):
 
 def make_group(keys: ShardKeys, group: str) -> Call[bool]:
     """Make the group, from the beginning of the stream; False when it was there."""
-    return command("XGROUP CREATE", keys.ready, group, "0", "MKSTREAM", read=bool)
+    return scripted("make_group", (keys.ready,), (group,), bool)
 
 
 def read(shards: Sequence[ShardKeys], group: str, consumer: str, count: int, block_ms: int) -> Call[list[list[Entry]]]:

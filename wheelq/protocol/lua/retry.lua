@@ -1,5 +1,5 @@
 -- A delivery failed: acknowledge it and let the job wait for its next attempt, in this group only.
--- uses: clock, owned
+-- uses: clock, full, owned
 -- KEYS: 1 ready, 2 jobs, 3 delayed, 4 horizon
 -- ARGV: 1 group, 2 consumer, 3 entry id, 4 id, 5 pause_ms, 6 near channel
 -- Returns: due_ms of the next attempt; 0 when the delivery was not the caller's any more (nothing changed).
@@ -8,6 +8,7 @@
 local ready, jobs, delayed, horizon = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, consumer, entry, id, pause_ms, near = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 if not owns(ready, group, consumer, entry) then return 0 end
+write_though_full(ready)
 local record = redis.call('XRANGE', ready, entry, entry)[1][2][8]
 local due = now_ms() + pause_ms
 local member = id .. '\31' .. group
