@@ -88,12 +88,15 @@ class SchedulerSettings(_Checked):
     """Jobs promoted in one call: 500 keep the server busy for about 1 ms."""
     sweep_ms: int = 500
     """Beat of the sweep while anything is near: the most a lost hint can cost."""
+    hedge_ms: int = 100
+    """How long a job may be overdue before the standby promotes it in the leader's place."""
     idle_ms: int = 60_000
     """Longest sleep of a shard with nothing near; also the most a lost hint can cost an idle shard's next look."""
     topics_ms: int = 1_000
     """How often a node asks for the topics' version number, in case a notice of a new topic was lost."""
-    heartbeat_ms: int = 3_000
-    """How often a node says that it lives."""
+    heartbeat_ms: int = 5_000
+    """How often a node says that it lives; three missed beats and its shards are shared out anew. Until then, and
+    within `hedge_ms`, standbys do its work."""
 
     def __post_init__(self) -> None:
         _Checked.__post_init__(self)

@@ -146,6 +146,28 @@ def decode_topic(packed: bytes) -> TopicSettings:
     return TopicSettings(shards=stored["shards"], retention_ms=stored["retention_ms"])
 
 
+def encode_posts(posts: Mapping[tuple[str, int], tuple[str, str | None]]) -> bytes:
+    """Leader and standby of every shard: names of nodes once, then numbers, for there may be 100,000 shards."""
+    nodes = sorted({node for post in posts.values() for node in post if node is not None})
+    number = {node: n for n, node in enumerate(nodes)} | {None: -1}
+    topics: dict[str, list[int]] = {}
+    for (topic, _), (leader, standby) in sorted(posts.items()):
+        topics.setdefault(topic, []).extend((number[leader], number[standby]))
+    packed: bytes = msgpack.packb([nodes, topics])
+    return packed
+
+
+def decode_posts(packed: bytes) -> dict[tuple[str, int], tuple[str, str | None]]:
+    """What `encode_posts` packed; a topic's shards are numbered from 0."""
+    nodes, topics = msgpack.unpackb(packed)
+    nodes.append(None)  # number -1
+    return {
+        (topic, shard): (nodes[leader], nodes[standby])
+        for topic, numbers in topics.items()
+        for shard, (leader, standby) in enumerate(zip(numbers[::2], numbers[1::2], strict=True))
+    }
+
+
 def decode_map(packed: bytes) -> dict[str, Any]:
     """A map of plain values (what a node or worker says of itself)."""
     found: dict[str, Any] = msgpack.unpackb(packed)

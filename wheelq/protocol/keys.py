@@ -14,7 +14,8 @@ over the cluster by its shards. With the prefix `wheelq`:
 | `wheelq:{T:0}:horizon`   | string      | due_ms up to which the leader has loaded                                    |
 | `wheelq:{T:0}:near`      | channel     | lines `due_ms id`: jobs scheduled before the horizon                        |
 | `wheelq:topics`          | hash        | topic → its settings (msgpack); `:version` counts the changes               |
-| `wheelq:topics:changed`  | channel     | the topic that changed                                                      |
+| `wheelq:changes`         | channel     | a topic, a node or the assignment has changed                               |
+| `wheelq:assignment`      | hash        | leader and standby of every shard (msgpack), and its version                |
 | `wheelq:nodes`           | hash        | scheduler node → what it does and when it last said so (msgpack)            |
 | `wheelq:workers`         | hash        | worker → the same                                                           |
 """
@@ -69,8 +70,12 @@ class Keys:
         return f"{self.prefix}:topics"
 
     @property
-    def topics_changed(self) -> str:
-        return f"{self.prefix}:topics:changed"
+    def changes(self) -> str:
+        return f"{self.prefix}:changes"
+
+    @property
+    def assignment(self) -> str:
+        return f"{self.prefix}:assignment"
 
     @property
     def nodes(self) -> str:

@@ -1,9 +1,13 @@
-"""The scheduler node: leads shards, and promotes each job at the moment it is due.
+"""The scheduler node: plays its part in shards, and promotes each job at the moment it is due.
 
-loop     `Scheduler`: one node; finds topics, listens for hints, runs a leader per shard
-leader   `ShardLeader`: one shard; decides in `step()` what is to be done next, and does it
-lease    what a leader may believe of its lease (pure)
-window   which jobs are loaded, and when to load more (pure)
+loop         `Scheduler`: one node; topics, hints, and a `Shard` for each that is assigned to it
+membership   which nodes live, and what each looks after
+assignment   shares the shards out (pure)
+shard        a node's part in one shard: leader or standby
+leader       what the holder of the lease does
+standby      when to look after a leader, and what to do about it (pure)
+lease        what may be believed of a lease (pure)
+window       which jobs are loaded, and when to load more (pure)
 """
 
 from __future__ import annotations

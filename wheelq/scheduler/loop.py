@@ -1,13 +1,13 @@
-"""`Scheduler`: one node. Finds topics, listens for hints, and runs a leader for every shard.
+"""`Scheduler`: one node. Finds topics, listens for hints, and plays its part in every shard that is assigned to it.
 
-Four things go on beside the leaders:
+Three things go on beside the shards:
 
-    subscription   one connection that listens to the `near` channels of all shards and to changes of topics. Its end
+    subscription   one connection that listens to the `near` channels of this node's shards and to changes. Its end
                    means that this node is gone (its number is in every lease), so it is there before any lease.
-                   When it was opened anew, hints may have been lost, and every leader starts afresh.
-    topics         asked for when their version number has changed; a notice brings that forward
-    heartbeat      what `wheelq stats` shows of this node
-    connection     the one all leaders share; the transport opens it again after it broke
+                   When it was opened anew, hints may have been lost, and every shard starts afresh.
+    changes        topics are read when their version number has changed, nodes and assignment on every heartbeat;
+                   a notice brings either forward
+    connection     the one all shards share; the transport opens it again after it broke
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import logging
 import os
 import secrets
 import socket
-from typing import Self
+from typing import Any, Self
 
 from wheelq.clock import Clock, ServerClock, SystemClock
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.scheduler.leader import LONGEST_PAUSE, ShardLeader
+from wheelq.scheduler.assignment import ShardName
+from wheelq.scheduler.membership import Membership
+from wheelq.scheduler.shard import LONGEST_PAUSE, Role, Shard
 from wheelq.settings import SchedulerSettings, Settings, resolve_url
 from wheelq.transport import Address, AsyncTransport, Subscription
 
@@ -32,7 +34,7 @@ logger = logging.getLogger("wheelq.scheduler")
 
 
 class Scheduler:
-    """One scheduler node: `await Scheduler.connect(url).run()`. Start as many as you like; a shard has one leader."""
+    """One scheduler node: `await Scheduler.connect(url).run()`. Start as many as you like: they share the shards."""
 
     def __init__(
         self,
@@ -47,13 +49,17 @@ class Scheduler:
         self._settings = settings or SchedulerSettings()
         self._clock = clock or SystemClock()
         self._server = ServerClock(self._clock)
-        self._leaders: dict[str, ShardLeader] = {}  # by near channel
+        self._members = Membership(transport, self._keys, self.node, self._settings, self._clock, self._server)
+        self._shards: dict[str, Shard] = {}  # by near channel
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._subscription: Subscription | None = None
         self._connection = ""
         self._topics_version = -1
-        self._topics_noticed = asyncio.Event()
+        self._topics: set[ShardName] = set()
+        self._is_noticed = False
+        self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._promoted_before = 0  # by shards that are no longer here
 
     @classmethod
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
@@ -65,30 +71,31 @@ class Scheduler:
     @property
     def promoted(self) -> int:
         """Jobs promoted by this node so far."""
-        return sum(leader.promoted for leader in self._leaders.values())
+        return self._promoted_before + sum(shard.promoted for shard in self._shards.values())
 
     def stop(self) -> None:
-        """Let `run` end: leaders finish what they do and give their leases back."""
+        """Let `run` end: shards finish what they do and give their leases back, so that standbys lead at once."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Lead until stopped. Survives restarts of the server.
+        """Play this node's part until stopped. Survives restarts of the server.
 
         Raises: Unavailable or Refused when the server cannot be used at the very start.
         """
         await self._subscribe()
-        listening = asyncio.create_task(self._listen(), name="wheelq subscription")
-        watching = asyncio.create_task(self._watch_topics(), name="wheelq topics")
-        beating = asyncio.create_task(self._beat(), name="wheelq heartbeat")
+        await self._members.join(self._state())
+        background = [
+            asyncio.create_task(self._listen(), name="wheelq subscription"),
+            asyncio.create_task(self._watch(), name="wheelq changes"),
+        ]
         await self._stopping.wait()
-        for leader in self._leaders.values():
-            leader.stop()
+        background.pop().cancel()
+        for shard in self._shards.values():
+            shard.stop()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for task in (listening, watching, beating):
-            task.cancel()
-        await asyncio.gather(listening, watching, beating, return_exceptions=True)
         with contextlib.suppress(ServerError):
-            await self._transport.send(registry.gone(self._keys.nodes, self.node))
+            await self._members.leave()
+        background.pop().cancel()
         if self._subscription is not None:
             await self._subscription.close()
         await self._transport.close()
@@ -100,7 +107,7 @@ class Scheduler:
         self._server.observe(asked_at, await self._transport.send(registry.server_time_us()))
         run_id = (await self._transport.send(registry.info("server")))["run_id"]
         subscription = self._transport.subscription()
-        await subscription.open([self._keys.topics_changed, *self._leaders])
+        await subscription.open([self._keys.changes, *self._shards])
         self._subscription = subscription
         self._connection = f"{run_id}:{subscription.connection_id}"
 
@@ -111,7 +118,6 @@ class Scheduler:
                 if self._subscription is None:
                     await self._clock.sleep(pause)
                     await self._subscribe()
-                    self._topics_noticed.set()
                     pause = 0.0
                 assert self._subscription is not None
                 async for channel, data in self._subscription.messages():
@@ -122,69 +128,102 @@ class Scheduler:
                 pause = min(pause * 2 + 0.02, LONGEST_PAUSE)
 
     def _hear(self, channel: str, data: bytes | None) -> None:
-        leader = self._leaders.get(channel)
-        if leader is None:
-            self._topics_noticed.set()
+        shard = self._shards.get(channel)
+        if shard is None:
+            self._is_noticed = True
+            self._woken.set()
         elif data is None:
-            leader.heard()
+            shard.heard()
         else:
-            leader.ring(data)
+            shard.ring(data)
 
-    # --- topics ----------------------------------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------------------------
 
-    async def _watch_topics(self) -> None:
+    async def _watch(self) -> None:
+        beat_at = 0.0
         while True:
+            now = self._clock.monotonic()
             try:
-                version = await self._transport.send(registry.topics_version(self._keys))
-                if version != self._topics_version:
-                    await self._load_topics()
+                changed = await self._read_topics()
+                if now >= beat_at:
+                    await self._members.beat(self._state())
+                    beat_at = now + self._settings.heartbeat_ms / 1000
+                    changed = True
+                if changed or self._is_noticed:
+                    self._is_noticed = False
+                    await self._members.refresh(self._topics)
+                    await self._play_parts()
             except ServerError as error:
-                logger.warning("topics are not watched until the server is back: %s", error)
-            cancel = self._clock.call_at(
-                self._clock.monotonic() + self._settings.topics_ms / 1000, self._topics_noticed.set
-            )
-            await self._topics_noticed.wait()
+                logger.warning("changes are not watched until the server is back: %s", error)
+                beat_at = 0.0
+            pause = self._settings.topics_ms / 1000
+            cancel = self._clock.call_at(self._clock.monotonic() + pause, self._woken.set)
+            await self._woken.wait()
+            self._woken.clear()
             cancel()
-            self._topics_noticed.clear()
 
-    async def _load_topics(self) -> None:
+    async def _read_topics(self) -> bool:
+        """Whether there are other shards than before."""
+        if await self._transport.send(registry.topics_version(self._keys)) == self._topics_version:
+            return False
         topics = await self._transport.send(registry.topics(self._keys))
-        for name, settings in topics.settings.items():
-            for shard in range(settings.shards):
-                await self._lead(self._keys.shard(name, shard))
         self._topics_version = topics.version
+        self._topics = {(name, n) for name, settings in topics.settings.items() for n in range(settings.shards)}
+        return True
 
-    async def _lead(self, shard: ShardKeys) -> None:
-        if shard.near in self._leaders:
-            return
-        leader = ShardLeader(
-            shard,
+    async def _play_parts(self) -> None:
+        """Begin, change and end this node's part in shards, as the assignment says."""
+        wanted = {
+            self._keys.shard(*name): Role.LEADER if post.leader == self.node else Role.STANDBY
+            for name, post in self._members.posts.items()
+            if self.node in post
+        }
+        for channel in self._shards.keys() - {keys.near for keys in wanted}:
+            await self._end(channel)
+        for keys, role in wanted.items():
+            if keys.near in self._shards:
+                self._shards[keys.near].assume(role)
+            else:
+                await self._begin(keys, role)
+        self._return_what_was_stood_in_for()
+
+    def _return_what_was_stood_in_for(self) -> None:
+        """A standby that leads hands over when the leader has said that it lives since."""
+        for shard in self._shards.values():
+            if shard.role is Role.STANDBY and shard.is_leading:
+                post = self._members.posts[(shard.keys.topic, shard.keys.shard)]
+                if self._members.seen_ms.get(post.leader, 0) > shard.led_since_ms:
+                    shard.hand_over()
+
+    async def _begin(self, keys: ShardKeys, role: Role) -> None:
+        shard = Shard(
+            keys,
             self._transport,
             self.node,
             lambda: self._connection,
             self._settings,
             self._clock,
             self._server,
+            role,
         )
-        self._leaders[shard.near] = leader
-        self._tasks[shard.near] = asyncio.create_task(leader.run(), name=f"wheelq {shard.topic}:{shard.shard}")
+        self._shards[keys.near] = shard
+        self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
         if self._subscription is not None:  # else the next subscription includes it
-            await self._subscription.listen(shard.near)
+            await self._subscription.listen(keys.near)
 
-    # --- heartbeat -------------------------------------------------------------------------------------------------
+    async def _end(self, channel: str) -> None:
+        shard = self._shards.pop(channel)
+        shard.stop()
+        await self._tasks.pop(channel)
+        self._promoted_before += shard.promoted
+        if self._subscription is not None:
+            await self._subscription.ignore(channel)
 
-    async def _beat(self) -> None:
-        started_ms = self._clock.wall_ms()
-        while True:
-            if self._server.is_set:
-                what = {
-                    "seen_ms": int(self._server.now_ms()),
-                    "started_ms": started_ms,
-                    "shards": len(self._leaders),
-                    "leading": sum(leader.is_leading for leader in self._leaders.values()),
-                    "promoted": self.promoted,
-                    "clock_skew_ms": round(self._server.skew_ms),
-                }
-                with contextlib.suppress(ServerError):
-                    await self._transport.send(registry.beat(self._keys.nodes, self.node, what))
-            await self._clock.sleep(self._settings.heartbeat_ms / 1000)
+    def _state(self) -> dict[str, Any]:
+        """What `wheelq stats` shows of this node."""
+        return {
+            "shards": len(self._shards),
+            "leading": sum(shard.is_leading for shard in self._shards.values()),
+            "promoted": self.promoted,
+            "clock_skew_ms": round(self._server.skew_ms),
+        }

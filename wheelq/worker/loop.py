@@ -199,7 +199,7 @@ class Worker:
                     "failed": self.failed,
                     "lateness_p99_ms": self.lateness.percentile(0.99),
                 }
-                await self._transport.send(registry.beat(self._keys.workers, self.name, what))
+                await self._transport.send(registry.beat_worker(self._keys, self.name, what))
             except ServerError as error:
                 logger.warning("topics are not watched until the server is back: %s", error)
 

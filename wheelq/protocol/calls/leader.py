@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from wheelq.errors import NotLeader
 from wheelq.protocol.call import Call, scripted
 from wheelq.protocol.keys import ShardKeys
+
+
+class LeaderAnswer(Protocol):
+    """What every answer to a leader has."""
+
+    @property
+    def server_us(self) -> int:
+        """The server's clock, in microseconds since the Unix epoch."""
+        ...
 
 
 class Acquired(NamedTuple):
@@ -56,6 +65,17 @@ class Swept(NamedTuple):
     promoted: int
     is_partial: bool
     """More may be due."""
+
+
+class Looked(NamedTuple):
+    """The answer to `look`."""
+
+    server_us: int
+    first_due_ms: int | None
+    token: str
+    """The leader's; empty when nobody holds the lease."""
+    left_ms: int
+    """How long the leader's lease still lasts."""
 
 
 def acquire(keys: ShardKeys, node: str, connection: str, lease_ms: int, replaceable: str = "") -> Call[Acquired]:
@@ -113,6 +133,24 @@ def sweep(keys: ShardKeys, token: str, lease_ms: int, limit: int) -> Call[Swept]
         return Swept(int(reply[1]), reply[2], reply[3] == 1)
 
     return scripted("sweep", _promotion_keys(keys), (token, lease_ms, limit), read)
+
+
+def look(keys: ShardKeys) -> Call[Looked]:
+    """Let a standby see how the shard is doing."""
+
+    def read(reply: list[Any]) -> Looked:
+        return Looked(int(reply[0]), int(reply[1]) if reply[1] else None, reply[2].decode(), reply[3])
+
+    return scripted("look", (keys.lease, keys.delayed), (), read)
+
+
+def hedge(keys: ShardKeys, hedge_ms: int, limit: int) -> Call[Swept]:
+    """Promote up to `limit` jobs without a lease, if the first has been overdue for `hedge_ms`."""
+
+    def read(reply: list[Any]) -> Swept:
+        return Swept(int(reply[0]), reply[1], reply[2] == 1)
+
+    return scripted("hedge", (keys.delayed, keys.jobs, keys.ready, keys.dead), (hedge_ms, limit), read)
 
 
 def _promotion_keys(keys: ShardKeys) -> tuple[str, ...]:

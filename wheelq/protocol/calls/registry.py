@@ -42,7 +42,7 @@ def register_topic(keys: Keys, topic: str, settings: TopicSettings) -> Call[Topi
     def read(reply: bytes) -> TopicSettings:
         return codec.decode_topic(reply)
 
-    args = (keys.topics_changed, topic, VERSION_FIELD, codec.encode_topic(settings))
+    args = (keys.changes, topic, VERSION_FIELD, codec.encode_topic(settings))
     return scripted("register_topic", (keys.topics,), args, read)
 
 
@@ -98,9 +98,14 @@ def add_up(shards: Sequence[ShardKeys], counts: Sequence[ShardCounts]) -> list[T
     return found
 
 
-def beat(hash_key: str, who: str, what: Mapping[str, Any]) -> Call[None]:
-    """Say that a node or worker lives, and what it does."""
-    return command("HSET", hash_key, who, msgpack.packb(dict(what)), read=_nothing)
+def beat_node(keys: Keys, node: str, what: Mapping[str, Any]) -> Call[None]:
+    """Say that a scheduler node lives, and what it does."""
+    return scripted("beat", (keys.nodes,), (node, msgpack.packb(dict(what))), _nothing)
+
+
+def beat_worker(keys: Keys, worker: str, what: Mapping[str, Any]) -> Call[None]:
+    """Say that a worker lives, and what it does."""
+    return command("HSET", keys.workers, worker, msgpack.packb(dict(what)), read=_nothing)
 
 
 def gone(hash_key: str, who: str) -> Call[None]:
@@ -116,6 +121,29 @@ def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:
         return {who.decode(): codec.decode_map(what) for who, what in pairs}
 
     return command("HGETALL", hash_key, read=read)
+
+
+def announce(keys: Keys, what: str) -> Call[None]:
+    """Let all nodes know that something has changed."""
+    return command("PUBLISH", keys.changes, what, read=_nothing)
+
+
+def assignment_version(keys: Keys) -> Call[int]:
+    """The version of the assignment of shards; 0 while there is none."""
+    return command("HGET", keys.assignment, "version", read=lambda reply: int(reply or 0))
+
+
+def assignment(keys: Keys) -> Call[dict[tuple[str, int], tuple[str, str | None]]]:
+    """Leader and standby of every shard."""
+    return command("HGET", keys.assignment, "posts", read=lambda reply: codec.decode_posts(reply) if reply else {})
+
+
+def put_assignment(
+    keys: Keys, version: int, next_version: int, posts: Mapping[tuple[str, int], tuple[str, str | None]]
+) -> Call[bool]:
+    """Replace the assignment, unless it is no longer `version`; False when it is not."""
+    args = (version, next_version, codec.encode_posts(posts), keys.changes)
+    return scripted("assign", (keys.assignment,), args, bool)
 
 
 def server_time_us() -> Call[int]:
@@ -155,6 +183,20 @@ def config(pattern: str) -> Call[dict[str, str]]:
         return {key.decode(): value.decode() for key, value in zip(reply[::2], reply[1::2], strict=True)}
 
     return command("CONFIG GET", pattern, read=read)
+
+
+def needed_commands(keys: Keys) -> dict[str, Call[Any]]:
+    """What wheelq needs and some server may not know or allow, each as a call that changes nothing.
+
+    The shard is of no topic. XAUTOCLAIM is refused with NOGROUP by a server that knows it.
+    """
+    shard = keys.shard("none", 0)
+    return {
+        "EVALSHA": counts(shard),
+        "XAUTOCLAIM": command("XAUTOCLAIM", shard.ready, "none", "none", 0, "0-0", read=_nothing),
+        "ZMSCORE": command("ZMSCORE", shard.delayed, "none", read=_nothing),
+        "CLIENT LIST ID": is_connected(1),
+    }
 
 
 def _nothing(reply: object) -> None:

@@ -13,9 +13,10 @@ local window_ms, limit, idle_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber
 if not leads(lease, token, lease_ms) then return {0} end
 local now = now_ms()
 local to = now + window_ms
--- Another leader may have moved the horizon since: then what this one has loaded says nothing.
+-- Another leader may have moved the horizon since: then what this one has loaded says nothing. And where the horizon is
+-- brought back from far, jobs have been scheduled before it whose rings may have been lost.
 local from = '-inf'
-if loaded_to ~= '' and redis.call('GET', horizon) == loaded_to then from = '(' .. loaded_to end
+if loaded_to ~= '' and tonumber(loaded_to) < to and redis.call('GET', horizon) == loaded_to then from = '(' .. loaded_to end
 local found = redis.call('ZRANGEBYSCORE', delayed, from, to, 'WITHSCORES', 'LIMIT', 0, limit)
 local reply = {1, now_us(), 0, 0}
 for n = 1, #found do reply[n + 4] = found[n] end

@@ -1,0 +1,255 @@
+"""`Shard`: a node's part in one shard, as its leader or its standby.
+
+    role      the lease is …    `step()` does
+    leader    held              what a leader does (`leader`)
+              not held          takes it, once there is something to do; a shard at rest has no lease and costs nothing
+    standby   not held          looks after the leader (`standby`), and takes the lease if it has gone quiet
+              held              leads in the leader's place, until that one is seen to live again
+
+Only a lease makes a leader; the role says who should have it. See `lease` for what may be believed of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+
+from wheelq.clock import Clock, ServerClock
+from wheelq.errors import NotLeader, Refused, ServerError
+from wheelq.protocol.calls import leader as calls
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import ShardKeys
+from wheelq.scheduler.leader import Leader
+from wheelq.scheduler.lease import Lease, holder_connection
+from wheelq.scheduler.standby import Advice, Standby
+from wheelq.settings import SchedulerSettings
+from wheelq.transport import AsyncTransport
+
+logger = logging.getLogger("wheelq.scheduler")
+
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 1.0
+"""Seconds between attempts while the server cannot be used; doubling from the first to the longest."""
+
+
+class Role(Enum):
+    """What a node is to a shard."""
+
+    LEADER = "leader"
+    """It should hold the lease."""
+    STANDBY = "standby"
+    """It looks after the leader."""
+
+
+class Shard:
+    """One shard, on one node."""
+
+    def __init__(
+        self,
+        keys: ShardKeys,
+        transport: AsyncTransport,
+        node: str,
+        connection: Callable[[], str],
+        settings: SchedulerSettings,
+        clock: Clock,
+        server_clock: ServerClock,
+        role: Role = Role.LEADER,
+    ) -> None:
+        """`connection` tells "run id:client id" of the connection whose end means that this node is gone."""
+        self.keys = keys
+        self.role = role
+        self.led_since_ms = 0.0
+        """When the lease was last acquired, by the server's clock."""
+        self._transport = transport
+        self._node = node
+        self._connection = connection
+        self._settings = settings
+        self._clock = clock
+        self._server = server_clock
+        self._lease = Lease(settings)
+        self._leader = Leader(keys, transport, self._lease, settings, clock, server_clock)
+        self._standby = Standby(settings)
+        self._take_at = 0.0  # monotonic; later than now while another node holds the lease
+        self._pause = FIRST_PAUSE
+        self._wake = asyncio.Event()
+        self._is_stopping = False
+        self._is_handing_over = False
+
+    # --- what others tell the shard --------------------------------------------------------------------------------
+
+    def ring(self, message: bytes) -> None:
+        """A message came on the shard's `near` channel."""
+        jobs = calls.read_near(message)
+        if not jobs:  # the holder gave the lease back
+            self._take_at = 0.0
+            self._standby.look_at = 0.0
+        elif self.role is Role.STANDBY and not self.is_leading:
+            self._standby.ring(jobs)
+        elif self._clock.monotonic() >= self._take_at:
+            self._leader.ring(jobs)
+        self._wake.set()
+
+    def heard(self) -> None:
+        """From now on hints are heard; those before may have been missed, and the node's connection is a new one."""
+        self._lease.lost()
+        self._start_afresh()
+        self._wake.set()
+
+    def assume(self, role: Role) -> None:
+        """The assignment says so. A leader that becomes standby hands over."""
+        if role is not self.role:
+            self._is_handing_over = role is Role.STANDBY and self.is_leading
+            self.role = role
+            self._start_afresh()
+            self._wake.set()
+
+    def hand_over(self) -> None:
+        """Give the lease back, so that the leader, which lives again, can take it."""
+        self._is_handing_over = True
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let `run` end and give the lease back."""
+        self._is_stopping = True
+        self._wake.set()
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether the lease is held, as far as this node can tell."""
+        return self._lease.is_held(self._clock.monotonic())
+
+    @property
+    def promoted(self) -> int:
+        """Jobs promoted here so far."""
+        return self._leader.promoted
+
+    # --- the loop --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Play the role until stopped."""
+        while not self._is_stopping:
+            rest = await self.step()
+            if rest > 0 and not self._wake.is_set():
+                cancel = self._clock.call_at(self._clock.monotonic() + rest, self._wake.set)
+                await self._wake.wait()
+                cancel()
+            elif rest <= 0:
+                await asyncio.sleep(0)
+            self._wake.clear()
+        if self.is_leading:
+            try:
+                await self._transport.send(calls.release(self.keys, self._lease.token))
+            except ServerError as error:
+                logger.warning("lease of %s:%d not given back: %s", self.keys.topic, self.keys.shard, error)
+
+    async def step(self) -> float:
+        """Do what is most urgent; returns the seconds until there is something to do again (0: at once)."""
+        try:
+            rest = await self._act()
+        except NotLeader:
+            logger.warning("%s:%d is led by another node now", self.keys.topic, self.keys.shard)
+            self._lease.lost()
+            self._start_afresh()
+            rest = 0.0
+        except ServerError as error:
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            level = logging.ERROR if isinstance(error, Refused) else logging.WARNING
+            logger.log(level, "%s:%d waits %.2f s: %s", self.keys.topic, self.keys.shard, self._pause, error)
+            rest = self._pause
+        else:
+            self._pause = FIRST_PAUSE
+        return rest
+
+    async def _act(self) -> float:
+        now = self._clock.monotonic()
+        if self._lease.is_held(now):
+            if self._is_handing_over:
+                await self._give_back()
+                return 0.0
+            act_at = await self._leader.act()
+        elif self.role is Role.STANDBY:
+            act_at = self._server.monotonic_at(self._standby.look_at)
+            if act_at <= now:
+                await self._look()
+                return 0.0
+        else:
+            act_at = max(self._take_at, self._leader.busy_at())
+            if act_at <= now:
+                await self._take()
+                return 0.0
+        return max(0.0, act_at - self._clock.monotonic())
+
+    # --- the lease -------------------------------------------------------------------------------------------------
+
+    async def _take(self) -> None:
+        """Take the lease, also from a holder that is gone; if another node has it, set when to try again."""
+        asked_at = self._clock.monotonic()
+        connection = self._connection()
+        answer = await self._acquire(connection)
+        if not answer.is_ours and await self._is_gone(answer.token):
+            asked_at = self._clock.monotonic()
+            answer = await self._acquire(connection, replaceable=answer.token)
+        if answer.is_ours:
+            self._lease.granted(answer.token, asked_at)
+            self.led_since_ms = answer.server_us / 1000
+            self._is_handing_over = False
+            self._leader.granted()
+        else:
+            self._take_at = asked_at + max(answer.left_ms, 10) / 1000
+            self._leader.start_afresh()  # while another node leads, nothing is kept up to date here
+
+    async def _acquire(self, connection: str, replaceable: str = "") -> calls.Acquired:
+        asked_at = self._clock.monotonic()
+        call = calls.acquire(self.keys, self._node, connection, self._settings.lease_ms, replaceable)
+        answer = await self._transport.send(call)
+        self._server.observe(asked_at, answer.server_us)
+        return answer
+
+    async def _give_back(self) -> None:
+        await self._transport.send(calls.release(self.keys, self._lease.token))
+        self._lease.lost()
+        self._is_handing_over = False
+        self._standby.look_at = self._server.now_ms() + self._settings.hedge_ms
+        self._take_at = self._clock.monotonic() + self._settings.hedge_ms / 1000
+        self._leader.start_afresh()
+
+    async def _is_gone(self, token: str) -> bool:
+        """Whether the holder's connection is closed. Client ids are the server process's: another run tells nothing."""
+        holder = holder_connection(token)
+        if holder is None or holder[0] != self._connection().partition(":")[0]:
+            return False
+        try:
+            return not await self._transport.send(registry.is_connected(holder[1]))
+        except Refused:  # the server keeps CLIENT to itself
+            return False
+
+    # --- standing by -----------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        asked_at = self._clock.monotonic()
+        look = await self._transport.send(calls.look(self.keys))
+        self._server.observe(asked_at, look.server_us)
+        match self._standby.looked(look):
+            case Advice.TAKE:
+                await self._take()
+            case Advice.SUSPECT if await self._is_gone(look.token):
+                logger.warning("%s:%d: the leader is gone, taking over", self.keys.topic, self.keys.shard)
+                await self._take()
+            case Advice.SUSPECT:
+                await self._hedge()
+
+    async def _hedge(self) -> None:
+        """Promote in place of a leader that lives, or has not lost its lease yet, but does not promote."""
+        behind = True
+        while behind:
+            call = calls.hedge(self.keys, self._settings.hedge_ms, self._settings.batch)
+            answer = await self._transport.send(call)
+            self._leader.promoted += answer.promoted
+            behind = answer.is_partial
+
+    def _start_afresh(self) -> None:
+        self._leader.start_afresh()
+        self._standby.look_at = 0.0
+        self._take_at = 0.0
