@@ -53,6 +53,10 @@ class Fleet:
         """The living of one kind, in the order they were started."""
         return [name for name, child in self._children.items() if name.startswith(kind) and child.poll() is None]
 
+    def pid(self, name: str) -> int:
+        """Its process id."""
+        return self._children[name].pid
+
     def kill(self, name: str) -> None:
         """SIGKILL."""
         self._children[name].kill()

@@ -64,3 +64,8 @@ def holder_connection(token: str) -> tuple[str, int] | None:
     """Server run id and client id of the token's holder; None when the token was not made by wheelq."""
     parts = token.split(":")
     return (parts[2], int(parts[3])) if len(parts) == 4 and parts[3].isdigit() else None
+
+
+def holder_node(token: str) -> str:
+    """The node that holds the token."""
+    return token.partition(":")[0]

@@ -59,6 +59,7 @@ class Scheduler:
         self._is_noticed = False
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._reports: set[asyncio.Task[None]] = set()
         self._promoted_before = 0  # by shards that are no longer here
 
     @classmethod
@@ -118,6 +119,7 @@ class Scheduler:
                 if self._subscription is None:
                     await self._clock.sleep(pause)
                     await self._subscribe()
+                    await self._members.join(self._state())
                     pause = 0.0
                 assert self._subscription is not None
                 async for channel, data in self._subscription.messages():
@@ -205,6 +207,7 @@ class Scheduler:
             self._clock,
             self._server,
             role,
+            self._report_gone,
         )
         self._shards[keys.near] = shard
         self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
@@ -219,9 +222,19 @@ class Scheduler:
         if self._subscription is not None:
             await self._subscription.ignore(channel)
 
+    def _report_gone(self, node: str) -> None:
+        async def report() -> None:
+            with contextlib.suppress(ServerError):  # else its missing heartbeats tell
+                await self._members.report_gone(node)
+
+        task = asyncio.create_task(report())
+        self._reports.add(task)  # the event loop itself keeps no hold of it
+        task.add_done_callback(self._reports.discard)
+
     def _state(self) -> dict[str, Any]:
         """What `wheelq stats` shows of this node."""
         return {
+            "connection": self._connection,
             "shards": len(self._shards),
             "leading": sum(shard.is_leading for shard in self._shards.values()),
             "promoted": self.promoted,

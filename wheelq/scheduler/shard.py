@@ -22,7 +22,7 @@ from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import ShardKeys
 from wheelq.scheduler.leader import Leader
-from wheelq.scheduler.lease import Lease, holder_connection
+from wheelq.scheduler.lease import Lease, holder_connection, holder_node
 from wheelq.scheduler.standby import Advice, Standby
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
@@ -56,8 +56,12 @@ class Shard:
         clock: Clock,
         server_clock: ServerClock,
         role: Role = Role.LEADER,
+        report_gone: Callable[[str], None] = lambda node: None,
     ) -> None:
-        """`connection` tells "run id:client id" of the connection whose end means that this node is gone."""
+        """`connection` tells "run id:client id" of the connection whose end means that this node is gone.
+
+        `report_gone` is told of a node from which the lease was taken because its connection is closed.
+        """
         self.keys = keys
         self.role = role
         self.led_since_ms = 0.0
@@ -65,6 +69,7 @@ class Shard:
         self._transport = transport
         self._node = node
         self._connection = connection
+        self._report_gone = report_gone
         self._settings = settings
         self._clock = clock
         self._server = server_clock
@@ -189,6 +194,7 @@ class Shard:
         connection = self._connection()
         answer = await self._acquire(connection)
         if not answer.is_ours and await self._is_gone(answer.token):
+            self._report_gone(holder_node(answer.token))
             asked_at = self._clock.monotonic()
             answer = await self._acquire(connection, replaceable=answer.token)
         if answer.is_ours:
