@@ -1,0 +1,335 @@
+"""`wheelq demo`: its verdict finds every kind of fault, its plan can be repeated, and it leaves nothing running."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from importlib import resources
+from typing import IO
+
+import pytest
+import redis
+from rich.console import Console
+
+from wheelq.cli.demo import panels
+from wheelq.cli.demo.board import Board
+from wheelq.cli.demo.orders import KINDS, read_orders
+from wheelq.cli.demo.orders_file import FLASH_SALE, make_file
+from wheelq.cli.demo.plan import FAILING_TOPIC, LAST_MOMENT_MS, draw_plan
+from wheelq.cli.demo.processes import ProcessEnded, child_process
+from wheelq.cli.demo.verdict import CLOCK_ERROR_MS, FaultKind, Lateness, Ledger, Run, judge
+from wheelq.clock import ManualClock
+from wheelq.job import CancelOutcome, Receipt, RescheduleOutcome
+from wheelq.topics import TopicInfo
+
+DUE_MS = 1_750_000_000_000
+A, B = ("orders.close", "order-1"), ("orders.close", "order-2")
+DEMO = [sys.executable, "-m", "wheelq", "demo", "--quick"]
+
+
+def run_of(
+    name: tuple[str, str] = A, *, late_ms: float = 1.0, due_ms: int = DUE_MS, attempt: int = 1, failed: bool = False
+) -> Run:
+    """A run promoted and started `late_ms` after `due_ms`."""
+    started_ms = due_ms + late_ms
+    return Run(*name, due_ms, int(started_ms // 1), started_ms, attempt, failed)
+
+
+def ledger_of(*runs: Run, names: tuple[tuple[str, str], ...] = (A,)) -> Ledger:
+    """Jobs that are all due at `DUE_MS`, and what ran."""
+    return Ledger(due_ms=dict.fromkeys(names, DUE_MS), runs=list(runs))
+
+
+def faults(ledger: Ledger) -> list[tuple[FaultKind, str]]:
+    return [(fault.kind, fault.id) for fault in judge(ledger).faults]
+
+
+# The verdict: what is clean
+
+
+def test_one_run_when_due_is_clean() -> None:
+    verdict = judge(ledger_of(run_of(A), run_of(B, late_ms=3.0), names=(A, B)))
+    assert verdict.is_clean
+    assert (verdict.scheduled, verdict.ran, verdict.cancelled, verdict.retried) == (2, 2, 0, 0)
+    assert verdict.lateness == Lateness(1.0, 3.0, 3.0)
+    assert verdict.burst == (2, 3.0)
+
+
+def test_a_cancelled_order_that_did_not_run_is_clean() -> None:
+    ledger = ledger_of()
+    ledger.cancels[A] = CancelOutcome.CANCELLED
+    verdict = judge(ledger)
+    assert verdict.is_clean
+    assert (verdict.ran, verdict.cancelled) == (0, 1)
+
+
+@pytest.mark.parametrize("outcome", [CancelOutcome.RUNNING, CancelOutcome.NOT_FOUND])
+def test_an_order_whose_cancel_came_too_late_must_run(outcome: CancelOutcome) -> None:
+    ran, lost = ledger_of(run_of()), ledger_of()
+    ran.cancels[A] = lost.cancels[A] = outcome
+    assert judge(ran).is_clean
+    assert judge(ran).too_late == 1
+    assert faults(lost) == [(FaultKind.LOST, "order-1")]
+
+
+def test_a_failed_attempt_and_a_good_one_are_clean_and_late_by_the_retrys_own_due_time() -> None:
+    verdict = judge(ledger_of(run_of(failed=True), run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=2.0)))
+    assert verdict.is_clean
+    assert (verdict.ran, verdict.retried) == (1, 1)
+    assert verdict.lateness.max_ms == 2.0
+
+
+@pytest.mark.parametrize("by_ms", [-500, 500])
+def test_a_moved_order_is_late_by_its_new_due_time(by_ms: int) -> None:
+    ledger = ledger_of(run_of(due_ms=DUE_MS + by_ms, late_ms=4.0))
+    ledger.moves[A] = RescheduleOutcome.RESCHEDULED, DUE_MS + by_ms
+    verdict = judge(ledger)
+    assert verdict.is_clean
+    assert (verdict.moved, verdict.lateness.max_ms) == (1, 4.0)
+
+
+def test_an_order_whose_move_came_too_late_keeps_its_due_time() -> None:
+    ledger = ledger_of(run_of(late_ms=4.0))
+    ledger.moves[A] = RescheduleOutcome.RUNNING, DUE_MS + 500
+    verdict = judge(ledger)
+    assert verdict.is_clean
+    assert (verdict.moved, verdict.too_late, verdict.lateness.max_ms) == (0, 1, 4.0)
+
+
+# The verdict: what it finds
+
+
+def test_an_order_that_never_ran_is_lost() -> None:
+    assert faults(ledger_of(run_of(A), names=(A, B))) == [(FaultKind.LOST, "order-2")]
+
+
+def test_an_order_that_failed_and_never_came_back_is_lost() -> None:
+    assert faults(ledger_of(run_of(failed=True))) == [(FaultKind.LOST, "order-1")]
+
+
+def test_a_promotion_one_millisecond_before_the_due_time_is_early() -> None:
+    assert faults(ledger_of(run_of(late_ms=0.0))) == []
+    assert faults(ledger_of(run_of(late_ms=-1.0))) == [(FaultKind.EARLY, "order-1")]
+
+
+def test_a_start_long_before_the_due_time_is_early_whatever_the_promotion_says() -> None:
+    run = run_of()._replace(started_ms=DUE_MS - CLOCK_ERROR_MS - 1.0)
+    assert faults(ledger_of(run)) == [(FaultKind.EARLY, "order-1")]
+
+
+def test_the_receipt_decides_what_is_early_not_what_the_worker_was_told() -> None:
+    assert faults(ledger_of(run_of(due_ms=DUE_MS - 10))) == [(FaultKind.EARLY, "order-1")]
+
+
+def test_a_moved_order_that_ran_at_its_old_time_is_early() -> None:
+    ledger = ledger_of(run_of())
+    ledger.moves[A] = RescheduleOutcome.RESCHEDULED, DUE_MS + 500
+    assert faults(ledger) == [(FaultKind.EARLY, "order-1")]
+
+
+def test_an_early_retry_is_early() -> None:
+    retry = run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=-5.0)
+    assert faults(ledger_of(run_of(failed=True), retry)) == [(FaultKind.EARLY, "order-1")]
+
+
+def test_an_order_that_ran_twice_is_doubled() -> None:
+    assert faults(ledger_of(run_of(), run_of(late_ms=2.0))) == [(FaultKind.DOUBLED, "order-1")]
+
+
+def test_a_failing_attempt_that_ran_twice_is_doubled() -> None:
+    again = run_of(due_ms=DUE_MS + 700, attempt=2)
+    assert faults(ledger_of(run_of(failed=True), run_of(failed=True), again)) == [(FaultKind.DOUBLED, "order-1")]
+
+
+def test_a_retry_of_what_had_ended_well_is_doubled() -> None:
+    assert faults(ledger_of(run_of(), run_of(due_ms=DUE_MS + 700, attempt=2))) == [(FaultKind.DOUBLED, "order-1")]
+
+
+def test_a_cancelled_order_that_ran_is_found() -> None:
+    ledger = ledger_of(run_of())
+    ledger.cancels[A] = CancelOutcome.CANCELLED
+    assert faults(ledger) == [(FaultKind.CANCELLED_BUT_RAN, "order-1")]
+
+
+def test_a_run_that_nobody_asked_for_is_found() -> None:
+    assert faults(ledger_of(run_of(A), run_of(B))) == [(FaultKind.UNKNOWN, "order-2")]
+
+
+def test_faults_planted_among_many_good_orders_are_all_found_and_counted() -> None:
+    names = tuple(("reminders", f"reminder-{number}") for number in range(1_000))
+    ledger = ledger_of(*map(run_of, names[3:]), run_of(names[1], late_ms=-1.0), run_of(names[2]), names=names)
+    ledger.runs.append(run_of(names[2]))
+    ledger.cancels[names[3]] = CancelOutcome.CANCELLED
+    random.Random(5).shuffle(ledger.runs)
+    verdict = judge(ledger)
+    answer = verdict.as_json()
+    assert not verdict.is_clean
+    assert answer["clean"] is False
+    assert {kind.value: answer[kind.value] for kind in FaultKind} == {
+        "lost": 1,
+        "early": 1,
+        "doubled": 1,
+        "cancelled_but_ran": 1,
+        "unknown": 0,
+    }
+    assert [fault["id"] for fault in answer["faults"]] == [f"reminder-{number}" for number in range(4)]
+
+
+def test_percentiles_are_exact() -> None:
+    assert Lateness.of([float(value) for value in range(1, 201)]) == (100.0, 198.0, 200.0)
+    assert Lateness.of([]) == (0.0, 0.0, 0.0)
+
+
+# The orders and the plan
+
+
+def test_the_shipped_file_is_the_one_that_the_generator_makes() -> None:
+    assert resources.files("wheelq.cli.demo").joinpath("orders.csv").read_text(encoding="utf-8") == make_file()
+
+
+def test_the_orders_are_three_thousand_of_four_kinds_within_twenty_seconds() -> None:
+    orders = read_orders()
+    assert len({(order.topic, order.key) for order in orders}) == len(orders) == 3_000
+    assert {order.topic for order in orders} == set(KINDS)
+    assert all(2_000 <= order.delay_ms <= 18_000 for order in orders)
+    assert Counter(order.delay_ms for order in orders).most_common(1) == [(10_000, FLASH_SALE)]
+
+
+def test_a_seed_always_draws_the_same_plan() -> None:
+    orders = read_orders()
+    assert draw_plan(orders, 3) == draw_plan(orders, 3) != draw_plan(orders, 4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_plan_changes_each_order_once_and_before_it_is_long_gone(seed: int) -> None:
+    orders = read_orders(quick=True)
+    plan = draw_plan(orders, seed)
+    changed = [change.order.key for change in plan.changes]
+    callbacks = {order.key for order in orders if order.topic == FAILING_TOPIC}
+    assert len(set(changed)) == len(changed) == 100
+    assert sum(change.to_ms is None for change in plan.changes) == 50
+    assert all(0 < change.when_ms <= change.order.delay_ms + LAST_MOMENT_MS for change in plan.changes)
+    assert plan.failing < callbacks
+
+
+# How it looks
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_the_screen_and_the_verdict_fit_the_terminal(width: int, height: int) -> None:
+    orders, clock = read_orders(), ManualClock()
+    board = Board(orders, draw_plan(orders, 1), clock)
+    board.importing()
+    for topic in KINDS:
+        of_topic = [order for order in orders if order.topic == topic]
+        board.imported(topic, [Receipt(order.key, DUE_MS + order.delay_ms, True) for order in of_topic])
+        board.counted([TopicInfo(topic, 1, 1_000, 20, 0, None, 0)])
+    clock.advance(17)
+    for order in orders:
+        board.ran(run_of((order.topic, order.key), due_ms=DUE_MS + order.delay_ms, failed=order.key[-1] == "7"))
+    console = Console(width=width, height=height, file=io.StringIO())
+    with console.capture() as live:
+        console.print(panels.screen(board, height, quick=False))
+    with console.capture() as end:
+        console.print(panels.final(board, judge(board.ledger)))
+    assert len(live.get().splitlines()) <= height - 3  # the introduction stands above
+    for text in (live.get(), end.get()):
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+
+
+# The whole of it
+
+
+def read_until(output: IO[str], text: str) -> None:
+    for line in output:
+        if text in line:
+            return
+    pytest.fail(f"it ended without saying {text!r}")
+
+
+def children_of(pid: int) -> set[int]:
+    """Living processes; zombies do not count."""
+    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in table.splitlines()]
+    return {int(child) for child, parent, state in rows if int(parent) == pid and not state.startswith("Z")}
+
+
+def is_alive(pid: int) -> bool:
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(state.strip()) and not state.strip().startswith("Z")
+
+
+def eventually(fact: Callable[[], bool], within_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not fact():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def start_demo() -> subprocess.Popen[str]:
+    """A demo on its embedded server that has begun; its lines go to a pipe."""
+    demo = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    read_until(demo.stdout, "waiting")
+    return demo
+
+
+def test_on_a_server_of_ones_own_it_ends_clean_and_leaves_no_key(url: str) -> None:
+    demo = subprocess.run([*DEMO, "--json", "--url", url], capture_output=True, text=True, check=False)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    verdict = json.loads(demo.stdout)
+    assert verdict["clean"]
+    assert verdict["ran"] + verdict["cancelled"] == verdict["scheduled"] == 1_000
+    assert verdict["moved"] > 30
+    assert verdict["retried"] > 15
+    assert redis.Redis.from_url(url).keys("wheelq-demo-*") == []
+
+
+def test_without_a_terminal_it_speaks_in_plain_lines() -> None:
+    demo = subprocess.run([*DEMO, "--seed", "3"], capture_output=True, text=True, check=False)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert demo.stdout.isascii()
+    assert demo.stderr == ""
+    for said in (
+        "Delays are shortened",
+        "waiting",
+        "lost 0, early 0, doubled 0",
+        "every order ran as promised",
+        "next:",
+    ):
+        assert said in demo.stdout
+
+
+def test_ctrl_c_ends_it_without_a_traceback_and_without_leftovers() -> None:
+    demo = start_demo()
+    children = children_of(demo.pid)
+    assert len(children) == 4  # server and its guard, scheduler, worker
+    demo.send_signal(signal.SIGINT)
+    _, complaint = demo.communicate()
+    assert demo.returncode == 130
+    assert complaint == "Stopped before the end: no verdict.\n"
+    assert eventually(lambda: not any(map(is_alive, children)))
+
+
+def test_nothing_it_started_outlives_it() -> None:
+    demo = start_demo()
+    children = children_of(demo.pid)
+    demo.kill()
+    demo.communicate()
+    assert eventually(lambda: not any(map(is_alive, children)))
+
+
+async def test_a_child_that_ends_too_soon_is_reported_with_its_last_words() -> None:
+    with pytest.raises(ProcessEnded, match=r"the worker process ended with code 1\n(.|\n)*no server URL"):
+        async with child_process("worker", "nonsense://", "wheelq-demo-test"):
+            pytest.fail("it started")

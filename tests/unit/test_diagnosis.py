@@ -1,0 +1,192 @@
+"""What facts about a server mean: every finding, from facts made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from wheelq.diagnosis import Finding, JobFacts, Level, ServerFacts, diagnose, diagnose_server
+
+GOOD_INFO = {
+    "redis_version": "7.2.4",
+    "valkey_version": "9.1.2",
+    "role": "master",
+    "connected_slaves": "0",
+    "aof_enabled": "1",
+    "maxmemory": "0",
+    "maxmemory_policy": "noeviction",
+    "used_memory": "1000000",
+    "connected_clients": "3",
+    "maxclients": "10000",
+}
+GOOD_CONFIG = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "everysec", "save": ""}
+GOOD = ServerFacts(GOOD_INFO, GOOD_CONFIG)
+SERVED = JobFacts(waiting=5, schedulers=1, unread={"orders": 2}, served=frozenset({"orders"}))
+
+
+def info(**changes: str) -> ServerFacts:
+    return replace(GOOD, info=GOOD_INFO | changes)
+
+
+def config(**changes: str) -> ServerFacts:
+    return replace(GOOD, config=GOOD_CONFIG | {name.replace("_", "-"): value for name, value in changes.items()})
+
+
+def redis(version: str) -> ServerFacts:
+    plain = {name: value for name, value in GOOD_INFO.items() if name != "valkey_version"}
+    return replace(GOOD, info=plain | {"redis_version": version})
+
+
+def find(findings: list[Finding], words: str) -> Finding:
+    """The one finding with these words in its title."""
+    found = [finding for finding in findings if words in finding.title]
+    assert len(found) == 1, [finding.title for finding in findings]
+    return found[0]
+
+
+def test_a_good_server_with_everyone_at_work_is_ok_throughout() -> None:
+    assert {finding.level for finding in diagnose(GOOD, SERVED)} == {Level.OK}
+
+
+def test_every_finding_that_is_not_ok_explains_itself() -> None:
+    bad = ServerFacts({}, None, ("XAUTOCLAIM",), {"INFO": "NOPERM"})
+    for finding in diagnose(bad, JobFacts(overdue_ms={"orders": 9_000}, unread={"orders": 1})):
+        assert finding.level is Level.OK or finding.explanation.endswith(".")
+
+
+# The server's version
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [
+        ("5.0.14", Level.PROBLEM),
+        ("6.2.1", Level.PROBLEM),
+        ("6.2.2", Level.OK),
+        ("6.2.14", Level.OK),
+        ("7.0.15", Level.OK),
+        ("8.6.2", Level.OK),
+    ],
+)
+def test_redis_before_6_2_2_is_too_old(version: str, level: Level) -> None:
+    assert find(diagnose_server(redis(version)), f"Redis {version}").level is level
+
+
+def test_valkey_is_judged_by_its_commands_and_not_by_the_redis_version_it_names() -> None:
+    assert find(diagnose_server(info(redis_version="6.0.0")), "Valkey 9.1.2").level is Level.OK
+
+
+def test_a_missing_command_is_a_problem_whatever_the_version_says() -> None:
+    finding = find(diagnose_server(replace(redis("7.4.0"), missing=("XAUTOCLAIM",))), "lacks XAUTOCLAIM")
+    assert finding.level is Level.PROBLEM
+
+
+# What is thrown away
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
+def test_any_evicting_policy_is_a_problem_with_the_command_that_mends_it(policy: str) -> None:
+    finding = find(diagnose_server(config(maxmemory_policy=policy)), policy)
+    assert finding.level is Level.PROBLEM
+    assert "CONFIG SET maxmemory-policy noeviction" in finding.explanation
+
+
+def test_where_config_is_denied_the_policy_is_read_from_info() -> None:
+    facts = replace(info(maxmemory_policy="allkeys-lru"), config=None)
+    assert find(diagnose_server(facts), "allkeys-lru").level is Level.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("used", "level"), [("799", Level.OK), ("800", Level.WARNING), ("999", Level.WARNING), ("1000", Level.PROBLEM)]
+)
+def test_memory_near_its_limit_is_told_before_it_is_reached(used: str, level: Level) -> None:
+    assert find(diagnose_server(info(maxmemory="1000", used_memory=used)), "of maxmemory is used").level is level
+
+
+# What can be lost
+
+
+@pytest.mark.parametrize(
+    ("facts", "title", "level"),
+    [
+        (config(appendfsync="always"), "before its call returns", Level.OK),
+        (config(appendfsync="everysec"), "every second", Level.OK),
+        (config(appendfsync="no"), "operating system decides", Level.WARNING),
+        (info(aof_enabled="0"), "Nothing is written to disk", Level.WARNING),
+        (replace(info(aof_enabled="0"), config=GOOD_CONFIG | {"save": "900 1"}), "Only snapshots", Level.WARNING),
+        (replace(info(aof_enabled="0"), config=None), "Only snapshots", Level.WARNING),
+        (replace(GOOD, config=None), "An append-only file is written", Level.OK),
+        (info(aof_last_write_status="err"), "append-only file cannot be written", Level.PROBLEM),
+        (info(rdb_last_bgsave_status="err"), "last snapshot failed", Level.PROBLEM),
+        (info(connected_slaves="1"), "1 replica follows", Level.WARNING),
+        (info(connected_slaves="2"), "2 replicas follow", Level.WARNING),
+    ],
+)
+def test_what_can_be_lost_is_said(facts: ServerFacts, title: str, level: Level) -> None:
+    assert find(diagnose_server(facts), title).level is level
+
+
+# Who may do what, and where
+
+
+def test_a_denied_config_is_a_warning_and_no_more() -> None:
+    findings = diagnose_server(replace(GOOD, config=None))
+    assert find(findings, "configuration cannot be read").level is Level.WARNING
+    assert Level.PROBLEM not in {finding.level for finding in findings}
+
+
+def test_a_refused_command_is_a_problem_in_the_servers_own_words() -> None:
+    finding = find(diagnose_server(replace(GOOD, refused={"EVALSHA": "NOPERM no permissions"})), "EVALSHA was refused")
+    assert finding.level is Level.PROBLEM
+    assert "NOPERM no permissions" in finding.explanation
+
+
+def test_a_replica_is_a_problem_that_names_its_primary() -> None:
+    finding = find(diagnose_server(info(role="slave", master_host="db1", master_port="6379")), "is a replica")
+    assert finding.level is Level.PROBLEM
+    assert "db1:6379" in finding.explanation
+
+
+@pytest.mark.parametrize("name", ["redis_mode", "server_mode"])
+def test_a_cluster_is_a_problem(name: str) -> None:
+    assert find(diagnose_server(info(**{name: "cluster"})), "node of a cluster").level is Level.PROBLEM
+
+
+def test_running_out_of_connections_is_told_at_nine_tenths() -> None:
+    assert find(diagnose_server(info(connected_clients="90", maxclients="100")), "connections are in use")
+
+
+@pytest.mark.parametrize(("skew_ms", "words"), [(3_600_000.0, "3,600,000 ms ahead of"), (-20.0, "20 ms behind")])
+def test_a_wrong_clock_is_harmless_and_it_says_why(skew_ms: float, words: str) -> None:
+    finding = find(diagnose_server(replace(GOOD, clock_skew_ms=skew_ms)), words)
+    assert finding.level is Level.OK
+    assert "only the server's clock decides" in finding.explanation
+
+
+# Who looks after the jobs
+
+
+def test_no_scheduler_is_a_warning_while_nothing_is_overdue() -> None:
+    assert find(diagnose(GOOD, replace(SERVED, schedulers=0)), "No scheduler runs").level is Level.WARNING
+
+
+def test_no_scheduler_is_a_problem_once_jobs_are_overdue() -> None:
+    jobs = replace(SERVED, schedulers=0, overdue_ms={"orders": 61_000})
+    assert find(diagnose(GOOD, jobs), "jobs are overdue: orders for 61 s").level is Level.PROBLEM
+
+
+def test_overdue_jobs_beside_a_running_scheduler_are_a_problem() -> None:
+    assert (
+        find(diagnose(GOOD, replace(SERVED, overdue_ms={"orders": 2_001})), "Jobs are overdue").level is Level.PROBLEM
+    )
+
+
+def test_two_seconds_are_not_overdue_yet() -> None:
+    assert find(diagnose(GOOD, replace(SERVED, overdue_ms={"orders": 2_000})), "1 scheduler runs").level is Level.OK
+
+
+def test_ready_jobs_that_no_live_worker_handles_are_a_warning() -> None:
+    jobs = replace(SERVED, unread={"orders": 2, "mails": 3, "quiet": 0})
+    assert find(diagnose(GOOD, jobs), "3 jobs of mails are ready").level is Level.WARNING
+    assert not [finding for finding in diagnose(GOOD, jobs) if "quiet" in finding.title]

@@ -1,0 +1,133 @@
+"""Settings: `config/wheelq.toml` documents each one with its default, and mistakes are named."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from wheelq.errors import ConfigurationError
+from wheelq.settings import ConnectionSettings, SchedulerSettings, Settings, WorkerSettings, resolve_url
+
+DOCUMENTED = Path(__file__).parents[2] / "config" / "wheelq.toml"
+SECTIONS = [item.name for item in fields(Settings) if is_dataclass(item.default)]
+
+
+def load(tmp_path: Path, text: str) -> Settings:
+    file = tmp_path / "some.toml"
+    file.write_text(text)
+    return Settings.load(file)
+
+
+# The documented file
+
+
+def test_the_documented_values_are_the_defaults() -> None:
+    assert Settings.load(DOCUMENTED) == Settings()
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_of_a_section_is_documented(section: str) -> None:
+    documented = tomllib.loads(DOCUMENTED.read_text())[section]
+    assert list(documented) == [item.name for item in fields(getattr(Settings(), section))]
+
+
+def test_every_documented_setting_says_why() -> None:
+    lines = DOCUMENTED.read_text().splitlines()
+    bare = [line for before, line in pairwise(lines) if " = " in line and before[:1] != "#"]
+    assert bare == []
+
+
+def test_the_url_has_no_default_and_is_documented_as_a_comment() -> None:
+    assert Settings().url is None
+    assert "# url = " in DOCUMENTED.read_text()
+
+
+# Loading
+
+
+def test_what_a_file_does_not_name_has_its_default(tmp_path: Path) -> None:
+    settings = load(tmp_path, "[worker]\nconcurrency = 7\n")
+    assert settings.worker == WorkerSettings(concurrency=7)
+    assert settings.scheduler == SchedulerSettings()
+
+
+def test_an_unknown_setting_is_named_with_its_table_and_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"some.toml \[worker\]: unknown setting 'concurency'.*concurrency"):
+        load(tmp_path, "[worker]\nconcurency = 7\n")
+
+
+def test_an_unknown_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="unknown setting 'workers'; known here: client, connection"):
+        load(tmp_path, "[workers]\nconcurrency = 7\n")
+
+
+@pytest.mark.parametrize("value", ['"7"', "7.0", "true"])
+def test_a_value_of_the_wrong_type_is_named(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigurationError, match="concurrency must be int, not"):
+        load(tmp_path, f"[worker]\nconcurrency = {value}\n")
+
+
+def test_a_table_that_is_no_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"worker must be a table \(\[worker\]\)"):
+        load(tmp_path, "worker = 7\n")
+
+
+def test_a_url_that_is_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="url must be str, not 6379"):
+        load(tmp_path, "url = 6379\n")
+
+
+def test_a_file_that_is_not_toml_is_named_with_the_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"some.toml is not valid TOML: .*line 1"):
+        load(tmp_path, "worker = \n")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="cannot read the settings file no-such"):
+        Settings.load("no-such.toml")
+
+
+# Checks
+
+
+def test_zero_and_negative_numbers_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"ConnectionSettings.max_connections must be at least 1, not 0"):
+        ConnectionSettings(max_connections=0)
+
+
+def test_the_lease_needs_room_for_its_margin() -> None:
+    with pytest.raises(ConfigurationError, match="lease_margin_ms must be at most a third of lease_ms"):
+        SchedulerSettings(lease_ms=1_000, lease_margin_ms=500)
+
+
+def test_a_delivery_is_not_abandoned_before_its_second_renewal() -> None:
+    with pytest.raises(ConfigurationError, match="abandoned_ms must be at least twice renew_ms"):
+        WorkerSettings(renew_ms=2_000)
+
+
+@pytest.mark.parametrize("prefix", ["", "a:b", "a{b}", "a b"])
+def test_a_prefix_that_would_break_the_keys_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="prefix"):
+        Settings(prefix=prefix)
+
+
+# The server's URL
+
+
+def test_the_given_url_comes_before_the_environment_and_that_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(url="redis://file")
+    monkeypatch.setenv("WHEELQ_URL", "redis://environment")
+    assert resolve_url("redis://given", settings) == "redis://given"
+    assert resolve_url(None, settings) == "redis://environment"
+    monkeypatch.delenv("WHEELQ_URL")
+    assert resolve_url(None, settings) == "redis://file"
+
+
+def test_without_any_url_it_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHEELQ_URL", raising=False)
+    with pytest.raises(ConfigurationError, match=r"--url, or set WHEELQ_URL"):
+        resolve_url(None, Settings())

@@ -1,0 +1,152 @@
+"""The half minute itself: import, then cancel and move while the scheduler and the worker do their work.
+
+    story     imports, then cancels and moves at the moments of the plan  ┐
+    listen    takes the worker's reports; notices the end of a child      ├─▶ board ─▶ view
+    count     asks the server what waits and what is ready                ┘
+
+It is over when all that should run has run *and* the last due time has passed, with a moment to spare: a cancelled or
+a doubled order must have had its chance to show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from wheelq.aio import AsyncClient
+from wheelq.cli.demo.board import Board
+from wheelq.cli.demo.orders import KINDS, Order
+from wheelq.cli.demo.plan import FAILS_FIRST, Change
+from wheelq.cli.demo.processes import ChildProcess, ProcessEnded, child_process
+from wheelq.cli.demo.verdict import Run, Verdict, judge
+from wheelq.cli.demo.views import View
+from wheelq.clock import Clock
+from wheelq.errors import ServerError
+from wheelq.job import JobSpec, from_ms
+from wheelq.protocol.call import command
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys
+from wheelq.settings import Settings, TopicSettings
+from wheelq.transport import Address, AsyncTransport
+
+QUIET_MS = 700
+"""How long the demo waits after the last due time for what must not come."""
+OVERTIME_MS = 10_000
+"""How long it waits for what should have come."""
+COUNT_S = 0.2
+LOOK_S = 0.05
+
+
+async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) -> Verdict:
+    """Run the demo on the server at `url`, with keys under `prefix` that are removed at the end.
+
+    Raises: ProcessEnded, and the server's errors.
+    """
+    async with AsyncExitStack() as stack:
+        transport = AsyncTransport(Address(url))
+        stack.push_async_callback(transport.close)
+        # The topics are made before the children start, as in any shop's second hour: a worker that meets a topic for
+        # the first time needs up to half a second, which is not what this is to show.
+        keys = Keys(prefix)
+        for topic in KINDS:
+            await transport.send(registry.register_topic(keys, topic, TopicSettings()))
+        stack.push_async_callback(_remove_keys, transport, keys)
+        scheduler = await stack.enter_async_context(child_process("scheduler", url, prefix))
+        worker = await stack.enter_async_context(child_process("worker", url, prefix))
+        client = await stack.enter_async_context(AsyncClient.connect(url, Settings(prefix=prefix)))
+        import_ms = await transport.send(registry.server_time_us()) // 1000
+        stack.enter_context(view)
+        await _Play(client, board, view, clock, import_ms).run(scheduler, worker)
+    return judge(board.ledger)
+
+
+async def _remove_keys(transport: AsyncTransport, keys: Keys) -> None:
+    """Remove every key that can have been written; that some names are those of channels does no harm."""
+    names = [getattr(keys, name) for name, member in vars(Keys).items() if isinstance(member, property)]
+    for shard in (keys.shard(topic, 0) for topic in KINDS):
+        names += [getattr(shard, item.name) for item in fields(shard) if not item.init]
+    with suppress(ServerError):
+        for name in names:  # one by one: in a cluster they are on different nodes
+            await transport.send(command("UNLINK", name, read=bool))
+
+
+class _Play:
+    def __init__(self, client: AsyncClient, board: Board, view: View, clock: Clock, import_ms: int) -> None:
+        """`import_ms` is the server's time that the orders' delays count from."""
+        self._client = client
+        self._board = board
+        self._view = view
+        self._clock = clock
+        self._import_ms = import_ms
+
+    async def run(self, scheduler: ChildProcess, worker: ChildProcess) -> None:
+        """The story, to its end or the first failure of a process or the server."""
+        board = self._board
+        story = asyncio.create_task(self._story())
+        runs = asyncio.create_task(_listen(worker, lambda report: board.ran(Run(*report))))
+        others = [runs, *map(asyncio.create_task, (_listen(scheduler), self._count(), self._show()))]
+        try:
+            for ended in (await asyncio.wait([story, *others], return_when=asyncio.FIRST_COMPLETED))[0]:
+                ended.result()  # only the story ends without an error
+            await worker.stop()
+            with suppress(ProcessEnded):
+                await runs  # what it reported to the last
+            self._view.show(board)
+        finally:
+            for task in (story, *others):
+                task.cancel()
+            await asyncio.gather(story, *others, return_exceptions=True)
+
+    async def _story(self) -> None:
+        board = self._board
+        await self._import()
+        for change in board.plan.changes:
+            await self._clock.sleep(max(0.0, change.when_ms - board.elapsed_ms) / 1000)
+            await self._make(change)
+        quiet_ms = board.plan.last_due_ms + QUIET_MS
+        while board.elapsed_ms < quiet_ms + (0 if board.is_complete else OVERTIME_MS):
+            await self._clock.sleep(LOOK_S)
+
+    async def _import(self) -> None:
+        """The file has one time of placing for all, so due times are given as instants and not as delays."""
+        self._board.importing()
+        for topic in KINDS:
+            orders = [order for order in self._board.orders if order.topic == topic]
+            receipts = await self._client.schedule_many(topic, map(self._spec, orders))
+            self._board.imported(topic, receipts)
+
+    def _spec(self, order: Order) -> JobSpec:
+        headers = {FAILS_FIRST: "yes"} if order.key in self._board.plan.failing else None
+        return JobSpec(dict(order.payload), at=self._at(order.delay_ms), key=order.key, headers=headers)
+
+    async def _make(self, change: Change) -> None:
+        topic, key = change.order.topic, change.order.key
+        if change.to_ms is None:
+            self._board.cancelling(change, await self._client.cancel(topic, key))
+        else:
+            outcome = await self._client.reschedule(topic, key, at=self._at(change.to_ms))
+            self._board.moving(change, self._import_ms + change.to_ms, outcome)
+
+    def _at(self, after_import_ms: int) -> datetime:
+        return from_ms(self._import_ms + after_import_ms)
+
+    async def _count(self) -> None:
+        while True:
+            self._board.counted(await self._client.topics())
+            await self._clock.sleep(COUNT_S)
+
+    async def _show(self) -> None:
+        while True:
+            self._view.show(self._board)
+            await self._clock.sleep(self._view.pause_s)
+
+
+async def _listen(child: ChildProcess, take: Callable[[Any], None] = lambda report: None) -> None:
+    """Take what a child reports. Raises: ProcessEnded when it ends."""
+    async for report in child.reports():
+        take(report)
+    raise await child.ended()

@@ -1,0 +1,127 @@
+"""schedule, cancel, reschedule, run-now, job: one job at a time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from wheelq.cli.options import At, Config, Delay, JobId, Json, Topic, Url, client_of
+from wheelq.cli.output import NOT_FOUND, TOO_LATE, moment, say, say_json
+from wheelq.cli.values import parse_at, parse_delay, parse_headers, parse_json
+from wheelq.job import CancelOutcome, JobInfo, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
+
+Outcome = CancelOutcome | RescheduleOutcome | RunNowOutcome
+
+_WORDS = {
+    "cancelled": "cancelled: it will not run",
+    "rescheduled": "rescheduled",
+    "promoted": "is with the workers now",
+    "running": "is with the workers already: too late",
+    "not_found": "not found: no live job has this id",
+}
+_EXIT_CODES = {"not_found": NOT_FOUND, "running": TOO_LATE}
+
+
+def schedule(
+    topic: Topic,
+    payload: Annotated[
+        str | None, typer.Argument(help="JSON; '-' reads it from stdin. Default: null.", show_default=False)
+    ] = None,
+    delay: Delay = None,
+    at: At = None,
+    key: Annotated[str | None, typer.Option("--key", help="The job's id; made up if not given.")] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", help="NAME=VALUE; may be repeated.")] = None,
+    on_duplicate: Annotated[
+        OnDuplicate, typer.Option("--on-duplicate", help="What to do if a live job has the key.")
+    ] = "keep",
+    text: Annotated[bool, typer.Option("--text", help="The payload is plain text, not JSON.")] = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Schedule one job.
+
+    wheelq schedule orders '{"id": 42}' --delay 30m --key order-42
+    """
+    written = sys.stdin.read() if payload == "-" else payload
+    with client_of(url, config) as client:
+        receipt = client.schedule(
+            topic,
+            written if text or written is None else parse_json(written),
+            delay=None if delay is None else parse_delay(delay),
+            at=None if at is None else parse_at(at),
+            key=key,
+            headers=parse_headers(header or ()),
+            on_duplicate=on_duplicate,
+        )
+    if json:
+        say_json({"topic": topic, **receipt._asdict(), "due": receipt.due})
+    else:
+        say(f"{topic}/{receipt.id} {_happened(receipt)}, due {moment(receipt.due_ms)}")
+
+
+def cancel(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Cancel a waiting job. Exit code 3: no such job; 4: too late, it is with the workers."""
+    with client_of(url, config) as client:
+        _answer(topic, id, client.cancel(topic, id), json)
+
+
+def reschedule(
+    topic: Topic,
+    id: JobId,
+    delay: Delay = None,
+    at: At = None,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Give a waiting job a new due time. Exit code 3: no such job; 4: too late, it is with the workers."""
+    seconds = None if delay is None else parse_delay(delay)
+    moment = None if at is None else parse_at(at)
+    with client_of(url, config) as client:
+        _answer(topic, id, client.reschedule(topic, id, delay=seconds, at=moment), json)
+
+
+def run_now(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Let a waiting job run now. Exit code 3: no such job; 4: it is with the workers already."""
+    with client_of(url, config) as client:
+        _answer(topic, id, client.run_now(topic, id), json)
+
+
+def job(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Show where a live job stands. Exit code 3: no live job has this id."""
+    with client_of(url, config) as client:
+        found = client.get(topic, id)
+    if json:
+        say_json(None if found is None else {**_plain(found), "due": found.due})
+    elif found is None:
+        say(f"{topic}/{id} not found: never scheduled, finished or cancelled")
+    else:
+        say(f"{topic}/{id} is {found.state.value}, due {moment(found.due_ms)}, attempt {found.attempt}")
+        say_json(found.payload)
+        for name, value in found.headers.items():
+            say(f"{name}={value}")
+    if found is None:
+        raise typer.Exit(NOT_FOUND)
+
+
+def _happened(receipt: Receipt) -> str:
+    if receipt.replaced:
+        return "took the new payload and time"
+    return "scheduled" if receipt.created else "was there already and is unchanged"
+
+
+def _answer(topic: str, id: str, outcome: Outcome, json: bool) -> None:
+    if json:
+        say_json({"topic": topic, "id": id, "outcome": outcome.value})
+    else:
+        say(f"{topic}/{id} {_WORDS[outcome.value]}")
+    if outcome.value in _EXIT_CODES:
+        raise typer.Exit(_EXIT_CODES[outcome.value])
+
+
+def _plain(found: JobInfo) -> dict[str, object]:
+    names = ("topic", "id", "state", "due_ms", "attempt", "promoted_ms", "shard", "payload", "headers")
+    return {name: getattr(found, name) for name in names}

@@ -1,0 +1,173 @@
+"""scheduler, worker, up: what runs until it is told to stop.
+
+The first SIGINT or SIGTERM stops in good order, the second at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wheelq.cli.lifeline import hold
+from wheelq.cli.options import Config, LogLevel, Url, settings_of
+from wheelq.cli.output import say
+from wheelq.cli.supervisor import CommandPart, Part, ServerPart, Supervisor, lifeline
+from wheelq.cli.target import load_worker
+from wheelq.diagnosis import Level, diagnose_server
+from wheelq.embedded import EmbeddedServer
+from wheelq.errors import InvalidInput
+from wheelq.inspector import Inspector
+from wheelq.scheduler import Scheduler
+from wheelq.settings import Settings, resolve_url
+
+logger = logging.getLogger("wheelq")
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+UP_PORT = 7379  # not 6379, where a Redis of the machine's own may listen
+UP_DATA = Path("wheelq-data")
+
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:NAME", help="A Worker, or a function that makes one, in a module.")
+]
+Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="How many worker processes to run.")]
+Lifeline = Annotated[int | None, typer.Option("--lifeline", hidden=True)]
+
+
+def scheduler(url: Url = None, config: Config = None, log_level: LogLevel = "info", lifeline: Lifeline = None) -> None:
+    """Run a scheduler node until SIGINT or SIGTERM. Start as many as you like: each shard has one leader."""
+    hold(lifeline)
+    _log(log_level)
+    settings = settings_of(config)
+    shown = _warn_of_problems(url, settings)
+    node = Scheduler.connect(url, settings)
+    logger.info("scheduler %s runs on %s", node.node, shown)
+    _run(node.run, node.stop)
+    logger.info("scheduler %s has stopped; it promoted %d jobs", node.node, node.promoted)
+
+
+def worker(
+    target: Target,
+    processes: Processes = 1,
+    url: Url = None,
+    config: Config = None,
+    log_level: LogLevel = "info",
+    lifeline: Lifeline = None,
+) -> None:
+    """Run a worker until SIGINT or SIGTERM, when running handlers may finish.
+
+    MODULE:NAME is a Worker, such as shop.jobs:worker, or a function without arguments that makes one; modules are
+    looked for in the current directory too. --url (or WHEELQ_URL, or url in --config) is what Worker.connect() without
+    a URL uses. With -p N that many processes run, and one that crashes is started again.
+    """
+    hold(lifeline)
+    _log(log_level)
+    settings = settings_of(config)
+    if url or settings.url:
+        os.environ["WHEELQ_URL"] = resolve_url(url, settings)  # before the module is imported: it connects there
+    if processes > 1:
+        raise typer.Exit(_run_processes(target, processes, log_level))
+    found = load_worker(target)
+    logger.info("worker %s runs, group %s, topics %s", found.name, found.group, ", ".join(found.topics) or "none")
+    _run(found.run, found.stop)
+    logger.info("worker %s has stopped; %d jobs done, %d runs failed", found.name, found.handled, found.failed)
+
+
+def up(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:NAME]", help="The worker to run; none if not given.")
+    ] = None,
+    data: Annotated[Path, typer.Option("--data", help="Where the server keeps its data.")] = UP_DATA,
+    port: Annotated[int, typer.Option("--port", help="Where the server listens, on this machine only.")] = UP_PORT,
+    processes: Processes = 1,
+    config: Config = None,
+    log_level: LogLevel = "info",
+) -> None:
+    """Run everything: a server of its own, a scheduler and a worker, each in a process. Needs no Redis.
+
+    What crashes is started again. SIGINT or SIGTERM stops the worker, then the scheduler, then the server; the data
+    stays in --data.
+    """
+    _log(log_level)
+    server = EmbeddedServer(data, port=port)
+    url = server.start().url
+    os.environ["WHEELQ_URL"] = url
+    options = ["--url", url, "--log-level", log_level, *(["--config", str(config)] if config else [])]
+    with lifeline() as line:
+        scheduling = CommandPart("scheduler", ["scheduler", *options], line)
+        working = _workers(target, processes, options, line) if target else []
+        groups: list[list[Part]] = [[ServerPart(server)], [scheduling], [*working]]
+
+        def started() -> None:
+            say(f"server     {url}, process {server.pid}, data in {data}")
+            say(f"scheduler  process {scheduling.pid}")
+            for part in working:
+                say(f"worker     process {part.pid}, {target}")
+            if not working:
+                say("worker     none: wheelq up MODULE:NAME runs one")
+            say(f"export WHEELQ_URL={url}")
+
+        raise typer.Exit(Supervisor(groups).run(started))
+
+
+def _run_processes(target: str, processes: int, log_level: str) -> int:
+    with lifeline() as line:
+        parts: list[Part] = [*_workers(target, processes, ["--log-level", log_level], line)]
+        return Supervisor([parts]).run(lambda: logger.info("%d worker processes run %s", processes, target))
+
+
+def _workers(target: str, processes: int, options: list[str], line: int) -> list[CommandPart]:
+    names = ["worker"] if processes == 1 else [f"worker {number}" for number in range(1, processes + 1)]
+    return [CommandPart(name, ["worker", target, *options], line) for name in names]
+
+
+def _log(level: str) -> None:
+    known = logging.getLevelNamesMapping()
+    if level.upper() not in known:
+        raise InvalidInput("log-level", f"{level!r} must be debug, info, warning or error")
+    logging.basicConfig(level=known[level.upper()], format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+
+def _warn_of_problems(url: str | None, settings: Settings) -> str:
+    """Log what makes the server unfit to keep jobs; its address, without the password."""
+    with Inspector.connect(url, settings) as inspector:
+        for finding in diagnose_server(inspector.server_facts()):
+            if finding.level is Level.PROBLEM:
+                logger.warning("%s. %s", finding.title, finding.explanation)
+        return inspector.shown
+
+
+def _run(run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
+    """Run it on an event loop, with uvloop where that is installed, until it ends or a signal says so."""
+
+    def hear(number: signal.Signals) -> None:
+        logger.info("%s: stopping; once more stops at once", number.name)
+        loop = asyncio.get_running_loop()
+        for each in STOP_SIGNALS:
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        stop()
+
+    async def listen_and_run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, hear, number)
+        await run()
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(listen_and_run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if find_spec("uvloop") is None:
+        return None
+    import uvloop  # the extra `fast`
+
+    return uvloop.new_event_loop
