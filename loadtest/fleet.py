@@ -12,41 +12,60 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from loadtest.checker import Promotion, Run
-from wheelq import Job, Scheduler, Settings, Worker
+from loadtest.planted import VARIABLE, plant
+from wheelq import Job, Retry, Scheduler, Settings, Worker
+from wheelq.settings import SchedulerSettings
+
+RETRY = Retry(base=0.3)
 
 
 class Fleet:
     """Child processes by name: `scheduler-1`, `worker-2` …"""
 
-    def __init__(self, url: str, directory: Path, lease_ms: int | None = None) -> None:
-        self._url = url
+    def __init__(
+        self,
+        url: str | Callable[[str], str],
+        directory: Path,
+        lease_ms: int | None = None,
+        reply_timeout_ms: int | None = None,
+        hold_ms: int = 0,
+        planted: str | None = None,
+    ) -> None:
+        """`url` may depend on the child's name. Handlers take up to `hold_ms`. `planted` is a defect (see there)."""
+        self._url = url if callable(url) else lambda name: url
         self._directory = directory
-        self._lease_ms = lease_ms
+        self._settings = directory / "settings.toml"
+        self._settings.write_text(_settings_text(lease_ms, reply_timeout_ms))
+        self._hold_ms = hold_ms
+        self._environment = os.environ | ({VARIABLE: planted} if planted else {})
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._should_run: set[str] = set()
         self._started = 0
 
     def start(self, kind: str, *arguments: str) -> str:
         """Start a `scheduler`, or a `worker` with topics (comma between) and group; returns its name."""
         self._started += 1
         name = f"{kind}-{self._started}"
-        log = (self._directory / f"{name}.out").open("wb")
-        command = [sys.executable, "-m", "loadtest.fleet", kind, self._url, *arguments]
+        command = [sys.executable, "-m", "loadtest.fleet", kind, self._url(name), str(self._settings), *arguments]
         if kind == "worker":
-            command.append(str(self._directory / f"{name}.runs"))
-        elif self._lease_ms is not None:
-            command.append(str(self._lease_ms))
-        self._children[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=Path(__file__).parents[1])
+            command += [str(self._directory / f"{name}.runs"), str(self._hold_ms)]
+        with (self._directory / f"{name}.out").open("wb") as log:
+            self._children[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=Path(__file__).parents[1], env=self._environment
+            )
+        self._should_run.add(name)
         return name
 
     def names(self, kind: str) -> list[str]:
@@ -59,6 +78,7 @@ class Fleet:
 
     def kill(self, name: str) -> None:
         """SIGKILL."""
+        self._should_run.discard(name)
         self._children[name].kill()
         self._children[name].wait()
 
@@ -70,18 +90,38 @@ class Fleet:
         """SIGCONT."""
         self._children[name].send_signal(signal.SIGCONT)
 
+    def ask_to_stop(self, name: str) -> None:
+        """SIGTERM."""
+        self._should_run.discard(name)
+        self._children[name].terminate()
+
     def stop(self, name: str) -> None:
         """SIGTERM, and wait for the graceful end."""
-        self._children[name].terminate()
+        self.ask_to_stop(name)
         self._children[name].wait(30)
+
+    def is_running(self, name: str) -> bool:
+        """Whether it has not ended yet."""
+        return self._children[name].poll() is None
+
+    def fallen(self) -> list[str]:
+        """Those that have ended although nobody made them, each told once."""
+        found = [name for name in self._should_run if not self.is_running(name)]
+        self._should_run -= set(found)
+        return found
+
+    def last_words(self, name: str) -> str:
+        """The last line it printed."""
+        lines = (self._directory / f"{name}.out").read_text().splitlines()
+        return lines[-1] if lines else ""
 
     def runs(self) -> Iterator[Run]:
         """What the workers' logs say, also those of workers that are no more."""
         for log in sorted(self._directory.glob("worker-*.runs")):
             for line in log.read_text().splitlines():
                 parts = line.split("\t")
-                if len(parts) == 3 and parts[2].endswith("."):  # a line cut short by a kill is a start nobody saw
-                    yield Run(parts[0], parts[1], float(parts[2][:-1]), log.stem)
+                if len(parts) == 4 and parts[3].endswith("."):  # a line cut short by a kill is a start nobody saw
+                    yield Run(parts[0], parts[1], float(parts[2]), log.stem, int(parts[3][:-1]))
 
     def output(self) -> str:
         """What the children printed, for when a test fails."""
@@ -101,18 +141,20 @@ class Fleet:
 
 
 def read_promotions(entries: list[tuple[bytes, list[bytes]]]) -> Iterator[Promotion]:
-    """The first attempts in a ready stream, from raw entries as XRANGE gives them."""
+    """What a ready stream holds, from raw entries as XRANGE gives them. Only the entry of a retry names a group."""
     for entry_id, fields in entries:
-        if len(fields) == 8 and fields[5] == b"1":
-            yield Promotion(fields[1].decode(), int(fields[3]), int(entry_id.partition(b"-")[0]))
+        attempt = int(fields[5]) if len(fields) > 8 else 1
+        yield Promotion(fields[1].decode(), int(fields[3]), int(entry_id.partition(b"-")[0]), attempt)
 
 
-def _settings(lease_ms: str | None) -> Settings:
-    settings = Settings()
-    if lease_ms is None:
-        return settings
-    margin_ms = min(settings.scheduler.lease_margin_ms, int(lease_ms) // 4)
-    return replace(settings, scheduler=replace(settings.scheduler, lease_ms=int(lease_ms), lease_margin_ms=margin_ms))
+def _settings_text(lease_ms: int | None, reply_timeout_ms: int | None) -> str:
+    lines = []
+    if reply_timeout_ms is not None:
+        lines += ["[connection]", f"reply_timeout_ms = {reply_timeout_ms}"]
+    if lease_ms is not None:
+        margin_ms = min(SchedulerSettings().lease_margin_ms, lease_ms // 4)
+        lines += ["[scheduler]", f"lease_ms = {lease_ms}", f"lease_margin_ms = {margin_ms}"]
+    return "\n".join(lines)
 
 
 async def _run(part: Scheduler | Worker) -> None:
@@ -121,25 +163,37 @@ async def _run(part: Scheduler | Worker) -> None:
     await part.run()
 
 
-def _worker(url: str, topics: str, group: str, log_path: str) -> Worker:
-    worker = Worker.connect(url, group=group)
+def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str, hold_ms: str) -> Worker:
+    worker = Worker.connect(url, group=group, settings=settings)
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def handle(job: Job) -> None:
-        os.write(log, f"{job.id}\t{job.entry_id}\t{job.started_ms:.1f}.\n".encode())
+        # The server is on this machine: its clock is this one, which no estimate is as good as.
+        os.write(log, f"{job.id}\t{job.entry_id}\t{time.time() * 1000:.1f}\t{job.attempt}.\n".encode())
+        if hold_ms != "0":
+            await asyncio.sleep(random.uniform(0, int(hold_ms)) / 1000)
+        if isinstance(job.payload, dict) and job.attempt <= job.payload.get("fails", 0):
+            raise PlannedFailure
 
     for topic in topics.split(","):
-        worker.handler(topic)(handle)
+        worker.handler(topic, retry=RETRY)(handle)
     return worker
+
+
+class PlannedFailure(Exception):
+    """The payload says how often its handler fails."""
 
 
 def main(arguments: list[str]) -> None:
     """Run one part until SIGTERM."""
-    kind, url, *rest = arguments
+    if planted := os.environ.get(VARIABLE):
+        plant(planted)
+    kind, url, settings_path, *rest = arguments
+    settings = Settings.load(settings_path)
     if kind == "scheduler":
-        asyncio.run(_run(Scheduler.connect(url, _settings(rest[0] if rest else None))))
+        asyncio.run(_run(Scheduler.connect(url, settings)))
     else:
-        asyncio.run(_run(_worker(url, *rest)))
+        asyncio.run(_run(_worker(url, settings, *rest)))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from wheelq.clock import Clock, SystemClock
-from wheelq.errors import OutcomeUnknown
+from wheelq.clock import Clock, SystemClock, sleep
+from wheelq.errors import InvalidInput, OutcomeUnknown, Refused, ServerError, TopicNotFound
 from wheelq.job import (
     CancelOutcome,
     JobInfo,
@@ -25,10 +25,14 @@ from wheelq.job import (
 )
 from wheelq.protocol.batches import Order, accepted, new_job
 from wheelq.protocol.calls import producer, registry
-from wheelq.protocol.keys import Keys, ShardKeys, shard_of
-from wheelq.settings import ClientSettings, Settings, TopicSettings, resolve_url
-from wheelq.topics import KnownTopics, TopicInfo
+from wheelq.protocol.calls.producer import Placed
+from wheelq.protocol.durability import Confirmation, confirmation
+from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.settings import ClientSettings, Durability, Settings, TopicSettings, resolve_url
+from wheelq.topics import SHARDS_LIMIT, KnownTopics, Topic, TopicInfo
 from wheelq.transport import Address, Transport
+
+T = TypeVar("T")
 
 
 class Client:
@@ -55,6 +59,7 @@ class Client:
         self._topic_settings = topic_settings or TopicSettings()
         self._clock = clock or SystemClock()
         self._known = KnownTopics(self._settings.topics_ttl_ms)
+        self._can_confirm: set[Durability] = set()
 
     @classmethod
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
@@ -74,6 +79,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         on_duplicate: OnDuplicate = "keep",
+        durability: Durability | None = None,
     ) -> Receipt:
         """Run a job after `delay` (seconds or timedelta), or `at` an aware datetime; at once when that has passed.
 
@@ -81,45 +87,51 @@ class Client:
         the id: "keep" leaves it and answers `created=False`, "replace" gives a waiting one the new payload and time,
         "raise" raises DuplicateJob.
 
-        Raises: InvalidInput (names the field, nothing was sent), DuplicateJob, and the server's errors.
+        `durability` (None: the settings') says what to wait for: "server", its answer; "replicated", that replicas
+        have the job; "fsynced", that a disk has it.
+
+        Raises: InvalidInput (names the field, nothing was sent), DuplicateJob, NotReplicated (scheduled, but not
+        confirmed in time), and the server's errors.
         """
         check_on_duplicate(on_duplicate)
         spec = JobSpec(payload, delay, at, key, headers, partition_key)
         job = new_job(spec, self._settings, self._clock.wall_ms())
-        shard = self._place(self._register(topic), topic, partition_key or job.id)
-        call = producer.schedule(shard, (job,), on_duplicate)
-        for repeats_left in range(self._settings.repeats, -1, -1):
+        waiting = self._confirmation(durability)
+        found = self._register(topic)
+        was_sent = False
+        if waiting is None and not found.draining:  # the short way, for nearly always
+            shard = self._keys.shard(topic, found.places(partition_key or job[0])[0])
             try:
-                receipts = self._transport.send(call)
+                answer = self._transport.send(producer.schedule(shard, (job,), on_duplicate, found.shards))
             except OutcomeUnknown as error:
-                if not repeats_left:
-                    raise OutcomeUnknown(str(error), (job.id,)) from error
+                if not self._settings.repeats:
+                    raise OutcomeUnknown(str(error), (job[0],)) from error
+                was_sent = True
             else:
-                break
-        return accepted(topic, receipts, on_duplicate)[0]
+                if answer.shards_in_force is None:
+                    return accepted(topic, answer.receipts, on_duplicate)[0]
+        order = Order(self._keys, topic, found, (), on_duplicate, self._settings, self._clock.wall_ms())
+        order.put(job, spec, was_sent=was_sent)
+        return self._carry_out(order, topic, on_duplicate, waiting)[0]
 
     def schedule_many(
-        self, topic: str, jobs: Iterable[JobSpec], *, on_duplicate: OnDuplicate = "keep"
+        self,
+        topic: str,
+        jobs: Iterable[JobSpec],
+        *,
+        on_duplicate: OnDuplicate = "keep",
+        durability: Durability | None = None,
     ) -> list[Receipt]:
         """Schedule many jobs in one round trip per 500; one receipt each, in order.
 
         Jobs are checked and packed while the server works on the 500 before. Raises as `schedule` does; `InvalidJob`
-        tells which job is bad and which were scheduled before it, `OutcomeUnknown.ids` which have no answer.
+        tells which job is bad and which were scheduled before it, `PartlyScheduled` which have no answer.
         """
         check_on_duplicate(on_duplicate)
-        shards = self._register(topic).shards
-        now_ms = self._clock.wall_ms()
-        order = Order(self._keys, topic, shards, jobs, on_duplicate, self._settings, now_ms)
-        for repeats_left in range(self._settings.repeats, -1, -1):
-            try:
-                for receipts in self._transport.stream(order.unanswered()):
-                    order.settle(receipts)
-            except OutcomeUnknown as error:
-                if not repeats_left:
-                    raise order.unknown(error) from error
-            else:
-                break
-        return accepted(topic, order.receipts(), on_duplicate)
+        waiting = self._confirmation(durability)
+        found = self._register(topic)
+        order = Order(self._keys, topic, found, jobs, on_duplicate, self._settings, self._clock.wall_ms())
+        return self._carry_out(order, topic, on_duplicate, waiting)
 
     def reschedule(
         self,
@@ -132,30 +144,53 @@ class Client:
     ) -> RescheduleOutcome:
         """Give a waiting job a new due time: RESCHEDULED, RUNNING (too late) or NOT_FOUND."""
         due = due_argument(delay, at, self._clock.wall_ms(), self._settings.max_delay_ms)
-        shard = self._shard(topic, id, partition_key)
-        return self._transport.send(producer.reschedule(shard, id, due)) if shard else RescheduleOutcome.NOT_FOUND
+
+        def ask(shard: ShardKeys) -> RescheduleOutcome:
+            return self._transport.send(producer.reschedule(shard, id, due))
+
+        return self._find(topic, id, partition_key, ask, RescheduleOutcome.NOT_FOUND)
 
     def cancel(self, topic: str, id: str, *, partition_key: str | None = None) -> CancelOutcome:
         """Cancel a waiting job: CANCELLED, RUNNING (too late) or NOT_FOUND."""
-        shard = self._shard(topic, id, partition_key)
-        return self._transport.send(producer.cancel(shard, id)) if shard else CancelOutcome.NOT_FOUND
+
+        def ask(shard: ShardKeys) -> CancelOutcome:
+            return self._transport.send(producer.cancel(shard, id))
+
+        return self._find(topic, id, partition_key, ask, CancelOutcome.NOT_FOUND)
 
     def run_now(self, topic: str, id: str, *, partition_key: str | None = None) -> RunNowOutcome:
         """Let a waiting job run now: PROMOTED, RUNNING (it does already) or NOT_FOUND."""
-        shard = self._shard(topic, id, partition_key)
-        return self._transport.send(producer.run_now(shard, id)) if shard else RunNowOutcome.NOT_FOUND
+
+        def ask(shard: ShardKeys) -> RunNowOutcome:
+            return self._transport.send(producer.run_now(shard, id))
+
+        return self._find(topic, id, partition_key, ask, RunNowOutcome.NOT_FOUND)
 
     def get(self, topic: str, id: str, *, partition_key: str | None = None) -> JobInfo | None:
         """Where a live job stands; None when no live job has this id."""
-        shard = self._shard(topic, id, partition_key)
-        return self._transport.send(producer.get(shard, id)) if shard else None
+
+        def ask(shard: ShardKeys) -> JobInfo | None:
+            return self._transport.send(producer.get(shard, id))
+
+        return self._find(topic, id, partition_key, ask, None)
+
+    def set_shards(self, topic: str, shards: int) -> TopicInfo:
+        """Change a topic's number of shards, up or down, while jobs wait and run; how the topic now stands.
+
+        Jobs that wait stay where they are until they have run, and are found there; new ones are placed by the new
+        number. Raises: TopicNotFound, InvalidInput.
+        """
+        if not 1 <= shards <= SHARDS_LIMIT:
+            raise InvalidInput("shards", f"must be 1 to {SHARDS_LIMIT:,}, not {shards!r}")
+        self._change_shards(topic, shards)
+        return next(info for info in self.topics() if info.name == topic)
 
     def topics(self) -> list[TopicInfo]:
         """Every topic and what it holds, by name."""
         settings = self._transport.send(registry.topics(self._keys)).settings
-        shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].shards)]
+        shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
         counts = list(self._transport.stream(registry.counts(shard) for shard in shards))
-        return registry.add_up(shards, counts)
+        return registry.add_up(settings, shards, counts)
 
     def close(self) -> None:
         """Close the connections. The client can be used again afterwards."""
@@ -169,8 +204,49 @@ class Client:
     ) -> None:
         self.close()
 
-    def _register(self, topic: str) -> TopicSettings:
-        """The topic's settings; makes the topic known if it is new."""
+    def _carry_out(
+        self, order: Order, topic: str, on_duplicate: OnDuplicate, waiting: Confirmation[Placed] | None
+    ) -> list[Receipt]:
+        repeats = self._settings.repeats - order.was_sent  # a lost reply is forgiven that often
+        while not order.is_complete:
+            try:
+                self._send_all(order, waiting)
+                if order.shards_in_force is not None:
+                    order.replace(self._catch_up(topic, order.shards_in_force))
+            except OutcomeUnknown as error:
+                if not repeats:
+                    raise order.failed(error) from error
+                repeats -= 1
+            except ServerError as error:
+                raise order.failed(error) from error
+        if waiting is not None:
+            waiting.check(order.receipts())
+        return accepted(topic, order.receipts(), on_duplicate)
+
+    def _send_all(self, order: Order, waiting: Confirmation[Placed] | None) -> None:
+        if waiting is None:
+            for answer in self._transport.stream(order.unanswered()):
+                order.settle(answer)
+            return
+        for answers in self._transport.stream(waiting.behind(order.unanswered())):
+            for answer in answers:
+                order.settle(answer)
+
+    def _confirmation(self, durability: Durability | None) -> Confirmation[Placed] | None:
+        """What is to be confirmed; the server is asked first whether it can. Raises: InvalidInput, Refused."""
+        found = confirmation(durability, self._settings)
+        if found is not None and found.durability not in self._can_confirm:
+            try:
+                self._transport.send(found.ask())
+            except Refused as error:
+                raise found.impossible(error) from error
+            self._can_confirm.add(found.durability)
+        return found
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    def _register(self, topic: str) -> Topic:
+        """The topic; made known if it is new."""
         now = self._clock.monotonic()
         found = self._known.find(check_topic(topic), now)
         if found is None:
@@ -178,16 +254,54 @@ class Client:
             found = self._known.remember(topic, self._transport.send(call), now)
         return found
 
-    def _shard(self, topic: str, id: str, partition_key: str | None) -> ShardKeys | None:
-        """The shard of a job; None when the topic was never used."""
+    def _read_topic(self, topic: str) -> Topic | None:
+        """The topic as it stands now; None when it was never used."""
         now = self._clock.monotonic()
-        found = self._known.find(check_topic(topic), now)
-        if found is None:
-            found = self._transport.send(registry.topic(self._keys, topic))
-            if found is None:
-                return None
-            self._known.remember(topic, found, now)
-        return self._place(found, topic, partition_key or check_id(id, "id"))
+        found = self._transport.send(registry.topic(self._keys, check_topic(topic)))
+        return None if found is None else self._known.remember(topic, found, now)
 
-    def _place(self, settings: TopicSettings, topic: str, partition_key: str) -> ShardKeys:
-        return self._keys.shard(topic, shard_of(partition_key, settings.shards))
+    def _find(self, topic: str, id: str, partition_key: str | None, ask: Callable[[ShardKeys], T], not_found: T) -> T:
+        """The first answer that is not `not_found`, from the shards where the job may be.
+
+        What is known of the topic may be old: before saying that there is no such job, it is read again.
+        """
+        key = partition_key or check_id(id, "id")
+        asked: set[int] = set()
+        found = self._known.find(check_topic(topic), self._clock.monotonic())
+        is_fresh = found is None
+        while True:
+            found = found or self._read_topic(topic)
+            for shard in found.places(key) if found else ():
+                if shard not in asked:
+                    asked.add(shard)
+                    answer = ask(self._keys.shard(topic, shard))
+                    if answer != not_found:
+                        return answer
+            if is_fresh:
+                return not_found
+            found, is_fresh = None, True
+
+    def _catch_up(self, topic: str, shards: int) -> Topic:
+        """The topic, once it has the number of shards that its shards ask for.
+
+        They ask for it a moment before it is published. Should whoever changes it have died in between, finish it.
+        """
+        for _ in range(20):
+            found = self._read_topic(topic)
+            if found is not None and found.shards == shards:
+                return found
+            sleep(0.01)
+        return self._change_shards(topic, shards)
+
+    def _change_shards(self, topic: str, shards: int) -> Topic:
+        """First let every shard refuse jobs placed by another number, then publish the new one."""
+        while True:
+            before = self._read_topic(topic)
+            if before is None:
+                raise TopicNotFound(topic)
+            numbers = range(max(before.all_shards, shards))
+            fences = [registry.fence(self._keys.shard(topic, shard), shards) for shard in numbers]
+            last_due_ms = max(self._transport.stream(fences))
+            after = before.resharded(shards, last_due_ms)
+            if self._transport.send(registry.put_topic(self._keys, topic, before, after)):
+                return self._known.remember(topic, after, self._clock.monotonic())

@@ -26,6 +26,11 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def sleep(seconds: float) -> None:
+    """Block the calling thread."""
+    time.sleep(seconds)
+
+
 class Clock(Protocol):
     """What loops need of time."""
 

@@ -318,4 +318,6 @@ def _free_port(wanted: int) -> int:
         with socket.create_server((HOST, wanted)) as probe:
             return int(probe.getsockname()[1])
     except OSError as error:
-        raise ConfigurationError(f"cannot listen on {HOST}:{wanted}: {error.strerror}") from error
+        raise ConfigurationError(
+            f"cannot listen on {HOST}:{wanted}: {error.strerror}; choose another port, or 0 for any that is free"
+        ) from error

@@ -9,8 +9,10 @@
     ├── ConfigurationError      a setting, URL, binary or handler module is wrong: nothing was started
     ├── NotLeader               another node leads the shard (schedulers only)
     └── ServerError
+        ├── NotReplicated       the jobs are scheduled, but too few replicas (or disks) have confirmed it in time
         ├── Unavailable         could not connect: nothing was done; try again later
         ├── OutcomeUnknown      sent, but no reply came: it may or may not have happened; repeating is safe
+        │   └── PartlyScheduled many jobs: tells which are scheduled, and which perhaps
         └── Refused             the server answered with an error: nothing was done
             ├── AuthenticationFailed
             ├── ServerFull      out of memory: due jobs still run, new ones are refused
@@ -24,7 +26,7 @@ must repeat the call (every wheelq call may be repeated with the same job id) or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -106,12 +108,40 @@ class Unavailable(ServerError):
 class OutcomeUnknown(ServerError):
     """The request was sent and no reply came: it may or may not have happened. Repeating the call is safe.
 
-    `ids` are the job ids concerned, so that a caller can repeat exactly these.
+    `ids` are the job ids concerned: give them as `key` when you repeat a schedule call that made its ids itself.
     """
 
     def __init__(self, message: str = "", ids: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.ids = ids
+
+
+class PartlyScheduled(OutcomeUnknown):
+    """Of many jobs some were scheduled, some perhaps, and the rest not.
+
+    `receipts` (index → receipt) are of those scheduled, `unknown` (index → id) those without an answer. Repeat with
+    the jobs that have no receipt, giving those in `unknown` their id as `key`.
+    """
+
+    def __init__(self, message: str, unknown: Mapping[int, str], receipts: Mapping[int, Any]) -> None:
+        super().__init__(message, tuple(unknown.values()))
+        self.unknown = unknown
+        self.receipts = receipts
+
+
+class NotReplicated(ServerError):
+    """The jobs are scheduled, but not confirmed in time by as many replicas (or disks) as `durability` asked for.
+
+    `receipts` has one per job, in order; `confirmed` of `wanted` have confirmed. Repeating the call is safe with the
+    receipts' ids as keys: it finds the jobs there, and waits for the confirmation again.
+    """
+
+    def __init__(self, receipts: Sequence[Any], confirmed: int, wanted: int, reason: str) -> None:
+        scheduled = "the job is scheduled" if len(receipts) == 1 else f"{len(receipts):,} jobs are scheduled"
+        super().__init__(f"{scheduled}, but only {confirmed} of {wanted} confirmed it: {reason}")
+        self.receipts = receipts
+        self.confirmed = confirmed
+        self.wanted = wanted
 
 
 class Refused(ServerError):

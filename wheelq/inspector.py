@@ -94,14 +94,14 @@ class Inspector:
     def stats(self) -> Stats:
         """Every topic, live scheduler and live worker, by name. Raises: ServerError."""
         settings = self._transport.send(registry.topics(self._keys)).settings
-        shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].shards)]
+        shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
         counts = list(self._transport.stream(registry.counts(shard) for shard in shards))
         server_ms = self._transport.send(registry.server_time_us()) // 1000
         nodes = self._alive(self._keys.nodes, server_ms)
         workers = self._alive(self._keys.workers, server_ms)
         return Stats(
             server_ms,
-            registry.add_up(shards, counts),
+            registry.add_up(settings, shards, counts),
             [_node(name, said) for name, said in sorted(nodes.items())],
             [_worker(name, said) for name, said in sorted(workers.items())],
         )

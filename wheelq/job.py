@@ -285,6 +285,5 @@ _ids = _IdMaker()
 os.register_at_fork(after_in_child=_ids.seed)
 
 
-def make_id() -> str:
-    """A new job id: 26 characters, sorting by creation time, unique over processes, forks and threads."""
-    return _ids.make()
+make_id = _ids.make
+"""A new job id: 26 characters, sorting by creation time, unique over processes, forks and threads."""

@@ -10,11 +10,14 @@ import os
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from wheelq.errors import ConfigurationError
 
 DAY_MS = 86_400_000
+
+Durability = Literal["server", "replicated", "fsynced"]
+"""What a schedule call waits for: see `protocol.durability`."""
 
 
 class _Checked:
@@ -58,6 +61,19 @@ class ClientSettings(_Checked):
     """How long a client trusts what it knows of a topic (number of shards)."""
     repeats: int = field(default=1, metadata={"lowest": 0})
     """How often a schedule call whose reply was lost is repeated with the same job id before giving up."""
+    durability: Durability = "server"
+    """When a schedule call returns: when the server has answered, when replicas have the jobs, or when a disk has."""
+    replicas: int = 1
+    """With "replicated": how many replicas must have the jobs."""
+    fsynced_replicas: int = field(default=0, metadata={"lowest": 0})
+    """With "fsynced": on how many replicas' disks the jobs must be, besides the server's own."""
+    replicated_timeout_ms: int = 2_000
+    """How long to wait for that. A disk that is written every second may take two."""
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        known = get_args(Durability)
+        self._require(self.durability in known, f"durability must be one of {', '.join(known)}, not {self.durability}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +172,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.prefix or any(c in self.prefix for c in "{}: \n"):
             raise ConfigurationError(f"prefix {self.prefix!r} must be non-empty, without braces, colons and spaces")
+        if self.client.replicated_timeout_ms >= self.connection.reply_timeout_ms:
+            raise ConfigurationError("client.replicated_timeout_ms must be less than connection.reply_timeout_ms")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

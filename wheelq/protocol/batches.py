@@ -2,107 +2,195 @@
 
 Jobs are prepared while the server works on the batch before, which is why a bad job among many is found only when its
 batch is prepared: then what was sent is settled first, and the error tells what has been scheduled.
+
+**While a topic changes its number of shards** a job with a given key may be alive where a former number placed it. It
+is asked for there first ("write only where a live job has the id"), and made at its new place only if it is not; by a
+former number no new job can be made any more, because the shards refuse it. A producer that does not know of the
+change yet is refused in the same way, learns the number in force, and places what was refused anew.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from wheelq.errors import DuplicateJob, InvalidInput, InvalidJob, OutcomeUnknown
+from wheelq.errors import DuplicateJob, InvalidInput, InvalidJob, OutcomeUnknown, PartlyScheduled, ServerError
 from wheelq.job import JobSpec, OnDuplicate, Receipt, check_id, due_argument, make_id
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import producer
-from wheelq.protocol.calls.producer import NewJob
-from wheelq.protocol.keys import Keys, ShardKeys, shard_of
+from wheelq.protocol.calls.producer import NewJob, Placed
+from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings
+from wheelq.topics import Topic
+
+ONLY_SHARD = (0,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Up to 500 jobs of one shard, and where their receipts belong in the answer."""
+class _Item(NamedTuple):
+    """One job on its way."""
 
-    shard: ShardKeys
-    places: list[int]
-    jobs: list[NewJob]
+    place: int
+    spec: JobSpec
+    job: NewJob
+    shards: tuple[int, ...]
+    """Still to be asked; at the last of them it is made."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Up to 500 jobs with the same shards before them."""
+
+    items: list[_Item] = field(default_factory=list)
+    placed_by: int | None = None
+    is_repeated: bool = False
+    """It was sent before, and what came of that is not known."""
 
 
 class Order:
     """One schedule call: its jobs, the batches under way, and the receipts that have come in.
 
-    `unanswered()` gives every call that lacks an answer, making batches as it goes; `settle` takes an answer. A lost
-    reply is mended by going through `unanswered()` again: the batches that were sent come again with the same ids.
+    `unanswered()` gives the calls that lack an answer, making batches as it goes; `settle` takes the answers, in the
+    order of the calls. Go through `unanswered()` again until the order `is_complete`, and after a lost reply: what was
+    sent comes again, with the same ids. When it `is_stale`, give it the topic as it stands now (`replace`).
     """
 
     def __init__(
         self,
         keys: Keys,
-        topic: str,
-        shards: int,
+        name: str,
+        topic: Topic,
         specs: Iterable[JobSpec],
         on_duplicate: OnDuplicate,
         settings: ClientSettings,
         now_ms: int,
     ) -> None:
+        self._keys = keys
+        self._name = name
         self._topic = topic
         self._on_duplicate = on_duplicate
         self._specs = enumerate(specs)
         self._settings = settings
         self._now_ms = now_ms
-        self._shards = [keys.shard(topic, shard) for shard in range(shards)]
-        self._new_batches = self._make_batches()
-        self._under_way: deque[Batch] = deque()
+        self._again: deque[_Item] = deque()
+        self._filling: dict[tuple[int, ...], _Batch] = {}
+        self._under_way: deque[_Batch] = deque()
         self._receipts: dict[int, Receipt] = {}
+        self._are_all_made = False
+        self.was_sent = False
+        """Whether the first call about it has been sent before, with an unknown outcome."""
+        self.shards_in_force: int | None = None
+        """Set when the order is stale: the topic has this number of shards now."""
 
-    def unanswered(self) -> Iterator[Call[list[Receipt]]]:
-        """The calls without an answer, in the order their answers are settled. Raises: InvalidJob at a bad job."""
+    def put(self, job: NewJob, spec: JobSpec, *, was_sent: bool) -> None:
+        """Take a job that is prepared already; `was_sent`: perhaps it has been accepted before."""
+        spec = replace(spec, key=job[0])
+        self._again.append(_Item(0, spec, job, self._shards_of(spec, job)))
+        self.was_sent = was_sent
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every job has its receipt."""
+        return self._are_all_made and not (self._again or self._filling or self._under_way)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the topic has another number of shards than the order was made for."""
+        return self.shards_in_force is not None
+
+    def unanswered(self) -> Iterator[Call[Placed]]:
+        """The calls without an answer. Raises: InvalidJob at a bad job."""
         for batch in list(self._under_way):
+            batch.is_repeated = True
             yield self._call(batch)
-        for batch in self._new_batches:
-            self._under_way.append(batch)
-            yield self._call(batch)
+        filling = self._filling
+        for item in self._items():
+            batch = filling.get(item.shards) or filling.setdefault(item.shards, _Batch(is_repeated=self.was_sent))
+            batch.items.append(item)
+            if len(batch.items) == producer.BATCH:
+                yield self._send(item.shards)
+        while filling and not self.is_stale:
+            yield self._send(next(iter(filling)))
 
-    def settle(self, receipts: list[Receipt]) -> None:
-        """Take the answer to the first call without one."""
-        self._receipts.update(zip(self._under_way.popleft().places, receipts, strict=True))
+    def settle(self, answer: Placed) -> None:
+        """Take the answer to the first call without one. Raises: OutcomeUnknown, if it cannot be known any more."""
+        batch = self._under_way[0]
+        if answer.shards_in_force is not None:
+            if batch.is_repeated:  # it may have been accepted the first time, and placed by the former number
+                raise OutcomeUnknown("the topic's number of shards was changed while a reply was lost")
+            self.shards_in_force = answer.shards_in_force
+            self._again.extend(batch.items)
+        for item, receipt in zip(batch.items, answer.receipts, strict=False):  # none at all, if stale
+            if receipt is not None:
+                self._receipts[item.place] = receipt
+            else:
+                self._again.append(item._replace(shards=item.shards[1:]))
+        self._under_way.popleft()
 
-    def unknown(self, error: OutcomeUnknown) -> OutcomeUnknown:
-        """The same error, with the ids that have no answer."""
-        return OutcomeUnknown(str(error), tuple(job.id for batch in self._under_way for job in batch.jobs))
+    def replace(self, topic: Topic) -> None:
+        """Go on with the topic as it stands now."""
+        self._topic = topic
+        self.shards_in_force = None
+        unsent = [*self._again, *(item for batch in self._filling.values() for item in batch.items)]
+        self._filling.clear()
+        self._again = deque(item._replace(shards=self._shards_of(item.spec, item.job)) for item in unsent)
+
+    def failed(self, error: ServerError) -> ServerError:
+        """What to tell the caller about an error that ends the order: nothing was done, or what is known and what not.
+
+        A call that was refused or could not be sent did nothing, but others before it may have.
+        """
+        was_lost = isinstance(error, OutcomeUnknown) or any(batch.is_repeated for batch in self._under_way)
+        if not (self._receipts or was_lost or self.was_sent):
+            return error
+        under_way = [item for batch in self._under_way for item in batch.items] + list(self._again)
+        unknown = {item.place: item.job[0] for item in under_way}
+        return PartlyScheduled(str(error), unknown, self._receipts)
 
     def receipts(self) -> list[Receipt]:
         """One receipt per job, in order."""
         return [self._receipts[place] for place in range(len(self._receipts))]
 
-    def _call(self, batch: Batch) -> Call[list[Receipt]]:
-        return producer.schedule(batch.shard, batch.jobs, self._on_duplicate)
-
-    def _make_batches(self) -> Iterator[Batch]:
-        filling = [Batch(shard, [], []) for shard in self._shards]
-        for place, spec in self._specs:
+    def _items(self) -> Iterator[_Item]:
+        """The jobs that are in no batch yet, while the order is not stale."""
+        while self._again and not self.is_stale:
+            yield self._again.popleft()
+        while not self.is_stale:
+            place, spec = next(self._specs, (-1, None))
+            if spec is None:
+                self._are_all_made = True
+                return
             try:
                 job = new_job(spec, self._settings, self._now_ms)
             except InvalidInput as error:
                 raise InvalidJob(place, error, self._receipts) from error
-            number = shard_of(spec.partition_key or job.id, len(filling))
-            batch = filling[number]
-            batch.places.append(place)
-            batch.jobs.append(job)
-            if len(batch.jobs) == producer.BATCH:
-                yield batch
-                filling[number] = Batch(batch.shard, [], [])
-        yield from (batch for batch in filling if batch.jobs)
+            yield _Item(place, spec, job, self._shards_of(spec, job))
+
+    def _shards_of(self, spec: JobSpec, job: NewJob) -> tuple[int, ...]:
+        if self._topic.all_shards == 1:
+            return ONLY_SHARD
+        places = self._topic.places(spec.partition_key or job[0])
+        return tuple(places[::-1] if spec.key is not None else places[:1])
+
+    def _send(self, shards: tuple[int, ...]) -> Call[Placed]:
+        batch = self._filling.pop(shards)
+        batch.placed_by = self._topic.shards if len(shards) == 1 else None
+        self._under_way.append(batch)
+        return self._call(batch)
+
+    def _call(self, batch: _Batch) -> Call[Placed]:
+        shard = self._keys.shard(self._name, batch.items[0].shards[0])
+        return producer.schedule(shard, [item.job for item in batch.items], self._on_duplicate, batch.placed_by)
 
 
-def accepted(topic: str, receipts: list[Receipt], on_duplicate: OnDuplicate) -> list[Receipt]:
-    """The receipts. Raises: DuplicateJob where a job was already there and that was asked for."""
-    if on_duplicate == "raise":
-        duplicates = [receipt.id for receipt in receipts if not receipt.created]
-        if duplicates:
-            raise DuplicateJob(topic, duplicates)
-    return receipts
+def accepted(topic: str, receipts: Iterable[Receipt | None], on_duplicate: OnDuplicate) -> list[Receipt]:
+    """The receipts, of which none is missing. Raises: DuplicateJob where a job was there and that was asked for."""
+    found = [receipt for receipt in receipts if receipt is not None]
+    if on_duplicate == "raise" and (duplicates := [receipt.id for receipt in found if not receipt.created]):
+        raise DuplicateJob(topic, duplicates)
+    return found
 
 
 def new_job(spec: JobSpec, settings: ClientSettings, now_ms: int) -> NewJob:
@@ -111,5 +199,5 @@ def new_job(spec: JobSpec, settings: ClientSettings, now_ms: int) -> NewJob:
     id = make_id() if key is None else check_id(key)
     due = due_argument(spec.delay, spec.at, now_ms, settings.max_delay_ms)
     # An id made here is unique; one that was given needs a nonce, to tell a repeated call from another's call.
-    record = codec.encode(spec.payload, spec.headers, nonce=key is not None, limit_bytes=settings.payload_max_bytes)
-    return NewJob(id, due, record)
+    record = codec.encode(spec.payload, spec.headers, settings.payload_max_bytes, key is not None)
+    return id, due, record

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from wheelq.errors import ServerError
 from wheelq.protocol.scripts import Script, script
 
 T = TypeVar("T")
@@ -27,11 +28,20 @@ class Call(Generic[T]):
     read: Callable[[Any], T]
     wait_ms: int = 0
     """How long the server itself may wait before it answers (a blocking read)."""
+    key: str | None = None
+    """Whose cluster node is to be asked; None: any node can answer."""
+    behind: tuple[Call[Any], ...] = ()
+    """Calls that go right behind this one, over the same connection: see `together`."""
 
     @property
     def name(self) -> str:
         """The operation's name, for errors, tests and metrics."""
         return self.what if isinstance(self.what, str) else self.what.name
+
+    @property
+    def parts(self) -> tuple[Call[Any], ...]:
+        """This call, and what goes right behind it."""
+        return (self, *self.behind)
 
     def words(self) -> list[Argument]:
         """The command as sent."""
@@ -42,12 +52,22 @@ class Call(Generic[T]):
 
 def scripted(name: str, keys: Sequence[str], args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
     """A call of the script `lua/{name}.lua`."""
-    return Call(script(name), keys, args, read)
+    return Call(script(name), keys, args, read, key=keys[0])
 
 
-def command(name: str, *args: Argument, read: Callable[[Any], T], wait_ms: int = 0) -> Call[T]:
-    """A call of a plain command."""
-    return Call(name, (), args, read, wait_ms)
+def command(name: str, *args: Argument, read: Callable[[Any], T], wait_ms: int = 0, key: str | None = None) -> Call[T]:
+    """A call of a plain command; `key` is that of its arguments which tells the cluster node, if it names any."""
+    return Call(name, (), args, read, wait_ms, key)
+
+
+def together(calls: Sequence[Call[Any]], read: Callable[[Sequence[Any | ServerError]], T]) -> Call[T]:
+    """Several calls as one: over one connection, with nothing between. `read` gets each one's reply, or its error.
+
+    The cluster node is that of the first. If the server does not know one of their scripts, all are sent again.
+    """
+    first, *behind = calls
+    wait_ms = sum(call.wait_ms for call in calls)
+    return Call(first.what, first.keys, first.args, read, wait_ms, first.key, tuple(behind))
 
 
 def text(reply: bytes) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 import msgpack
@@ -24,6 +25,7 @@ import msgpack
 from wheelq.errors import InvalidInput, PayloadTooLarge
 from wheelq.job import Payload
 from wheelq.settings import TopicSettings
+from wheelq.topics import Topic
 
 VERSION = 1
 NONCE_BYTES = 8
@@ -44,8 +46,8 @@ class UnreadableRecord(ValueError):
     """The bytes are no record of a version known here."""
 
 
-def encode(payload: Payload, headers: Mapping[str, str] | None, *, nonce: bool, limit_bytes: int) -> bytes:
-    """The record of a new job; with `nonce` two equal calls make different records.
+def encode(payload: Payload, headers: Mapping[str, str] | None, limit_bytes: int, with_nonce: bool) -> bytes:
+    """The record of a new job; `with_nonce` two equal calls make different records.
 
     Raises: PayloadTooLarge; InvalidInput naming the offending path when msgpack cannot hold the payload, or could not
     give it back as it was.
@@ -53,12 +55,12 @@ def encode(payload: Payload, headers: Mapping[str, str] | None, *, nonce: bool, 
     packed = _pack_payload(payload)
     if len(packed) > limit_bytes:
         raise PayloadTooLarge(len(packed), limit_bytes)
-    if not headers and not nonce:
+    if not headers and not with_nonce:
         return _FIRST_ATTEMPT + _ONE_ITEM + packed
     options: dict[str, Any] = {}
     if headers:
         options["h"] = _checked_headers(headers, limit_bytes)
-    if nonce:
+    if with_nonce:
         options["n"] = secrets.token_bytes(NONCE_BYTES)
     return b"".join((_FIRST_ATTEMPT, _TWO_ITEMS, packed, msgpack.packb(options)))
 
@@ -73,7 +75,10 @@ def decode(record: bytes) -> Record:
         raise UnreadableRecord(f"not msgpack: {error}") from error
     if type(items) is not list or not items:
         raise UnreadableRecord("a record holds an array of at least one item")
-    headers = items[1].get("h") or {} if len(items) > 1 else {}
+    options = items[1] if len(items) > 1 else {}
+    headers = options.get("h", {}) if type(options) is dict else None
+    if type(headers) is not dict:
+        raise UnreadableRecord("the second item of a record is a map, and so are its headers")
     return Record(record[1], items[0], headers)
 
 
@@ -134,16 +139,18 @@ def _checked_headers(headers: Mapping[str, str], limit_bytes: int) -> dict[str, 
     return dict(headers)
 
 
-def encode_topic(settings: TopicSettings) -> bytes:
-    """A topic's settings as stored in `topics`."""
-    packed: bytes = msgpack.packb({"shards": settings.shards, "retention_ms": settings.retention_ms})
+def encode_topic(topic: TopicSettings) -> bytes:
+    """A topic as stored in `topics`."""
+    known = Topic(topic.shards, topic.retention_ms) if not isinstance(topic, Topic) else topic
+    packed: bytes = msgpack.packb(asdict(known))
     return packed
 
 
-def decode_topic(packed: bytes) -> TopicSettings:
-    """A topic's settings; what a newer release wrote besides is passed over."""
-    stored = msgpack.unpackb(packed)
-    return TopicSettings(shards=stored["shards"], retention_ms=stored["retention_ms"])
+def decode_topic(packed: bytes) -> Topic:
+    """A topic as stored; what a newer release wrote besides is passed over."""
+    stored = msgpack.unpackb(packed, use_list=False)
+    known = {item.name: stored[item.name] for item in fields(Topic) if item.name in stored}
+    return Topic(**known)
 
 
 def encode_posts(posts: Mapping[tuple[str, int], tuple[str, str | None]]) -> bytes:

@@ -13,6 +13,7 @@ over the cluster by its shards. With the prefix `wheelq`:
 | `wheelq:{T:0}:epoch`     | string      | the last epoch given out                                                    |
 | `wheelq:{T:0}:horizon`   | string      | due_ms up to which the leader has loaded                                    |
 | `wheelq:{T:0}:near`      | channel     | lines `due_ms id`: jobs scheduled before the horizon                        |
+| `wheelq:{T:0}:shards`    | string      | the topic's number of shards, after a change: fences out who knows another  |
 | `wheelq:topics`          | hash        | topic → its settings (msgpack); `:version` counts the changes               |
 | `wheelq:changes`         | channel     | a topic, a node or the assignment has changed                               |
 | `wheelq:assignment`      | hash        | leader and standby of every shard (msgpack), and its version                |
@@ -22,7 +23,6 @@ over the cluster by its shards. With the prefix `wheelq`:
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -45,10 +45,11 @@ class ShardKeys:
     epoch: str = field(init=False)
     horizon: str = field(init=False)
     near: str = field(init=False)
+    shards: str = field(init=False)
 
     def __post_init__(self) -> None:
         stem = f"{self.prefix}:{{{self.topic}:{self.shard}}}:"
-        for name in ("delayed", "jobs", "ready", "dead", "lease", "epoch", "horizon", "near"):
+        for name in ("delayed", "jobs", "ready", "dead", "lease", "epoch", "horizon", "near", "shards"):
             object.__setattr__(self, name, stem + name)
 
 
@@ -84,8 +85,3 @@ class Keys:
     @property
     def workers(self) -> str:
         return f"{self.prefix}:workers"
-
-
-def shard_of(partition_key: str, shards: int) -> int:
-    """The shard of a job: a stable hash of its partition key (its id, if none was given). Same on every machine."""
-    return 0 if shards == 1 else zlib.crc32(partition_key.encode()) % shards

@@ -170,7 +170,7 @@ class Scheduler:
             return False
         topics = await self._transport.send(registry.topics(self._keys))
         self._topics_version = topics.version
-        self._topics = {(name, n) for name, settings in topics.settings.items() for n in range(settings.shards)}
+        self._topics = {(name, n) for name, topic in topics.settings.items() for n in range(topic.all_shards)}
         return True
 
     async def _play_parts(self) -> None:

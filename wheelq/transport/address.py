@@ -1,14 +1,23 @@
 """From a URL to connections: `redis://`, `rediss://` (TLS) and `unix://`, with user, password and database.
 
-redis://[user:password@]host[:port][/database]      special characters in the password are %-escaped
-rediss://…?ssl_ca_certs=/path/ca.pem
-unix://[user:password@]/path/to/socket[?db=0]
+    redis://[user][:password]@host[:port][/database]        plain
+    rediss://…[?ssl_ca_certs=/path/ca.pem]                  TLS; without the option the system's authorities are trusted
+    unix://[user][:password]@/path/to/socket[?db=0]         a socket on this machine
+
+The URL is the one given (`connect(url)`, `--url`), else the environment's WHEELQ_URL, else `url` in the settings file.
+Characters of the password other than letters, digits and `-._~` are %-escaped: `urllib.parse.quote(password, safe="")`
+makes `p%40ss%2F1` of `p@ss/1`; letters of any language are escaped as UTF-8. A URL in which that was forgotten is
+refused, not misread. With TLS the server's certificate and name are always checked; ssl_certfile and ssl_keyfile name
+a certificate of one's own where the server asks for it. `config/acl` has users with no more rights than a producer, a
+scheduler, a worker or a monitor needs.
+
+Passwords are shown nowhere: `Address.shown` is what errors and logs say, and it ends before the options.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -30,6 +39,11 @@ class Address:
         self.url = url
         self.settings = settings or ConnectionSettings()
         self.shown = _without_password(url)
+        if _has_stray_at(url):
+            raise ConfigurationError(
+                f"{self.shown!r} cannot be read: / ? # @ in a password are %-escaped in a URL, as "
+                "urllib.parse.quote(password, safe='') does"
+            )
         # RESP2: replies are plain lists in every release, and reading them costs a third less.
         self._options: dict[str, Any] = {
             "protocol": 2,
@@ -52,9 +66,10 @@ class Address:
                 **self._options,
             )
         except ValueError as error:
+            why = "" if "@" in self.url else f" ({error})"  # with a login in the URL, its words may hold the password
             raise ConfigurationError(
-                f"{self.shown!r} is no server URL ({error}); write redis://host:port/0, rediss://… for TLS, or unix:///path"
-            ) from error
+                f"{self.shown!r} is no server URL{why}; write redis://host:port/0, rediss://… for TLS, or unix:///path"
+            ) from None
 
     def connection(self) -> redis.asyncio.Connection:
         """A new asyncio connection, not yet open. Time-outs are the user's: replies may come late on purpose."""
@@ -66,11 +81,21 @@ class Address:
 
 
 def _without_password(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "<unreadable URL>"
-    if "@" not in parts.netloc:
-        return url
-    user = parts.netloc.rpartition("@")[0].partition(":")[0]
-    return parts._replace(netloc=f"{user}:***@{parts.netloc.rpartition('@')[2]}").geturl()
+    """What may be shown: without options, and without what stands before the last @, except the user's name.
+
+    So nothing is given away by a URL that nobody can read, because its password holds a / or # that was not escaped.
+    """
+    scheme, _, rest = url.partition("://")
+    if rest.startswith("/"):  # a socket's path and no login: an @ is the path's own
+        return f"{scheme}://{rest.partition('?')[0]}"
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}://{user}{colon and ':***'}{at}{place.partition('?')[0]}"
+
+
+def _has_stray_at(url: str) -> bool:
+    """Whether an @ that should end the password stands where none is read as such."""
+    place = url.partition("://")[2]
+    network = re.split("[/?#]", place, maxsplit=1)[0]
+    beyond = place[len(network) :]
+    return bool(network) and "@" in (beyond.partition("?")[0] if "@" in network else beyond)

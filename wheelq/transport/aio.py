@@ -63,11 +63,12 @@ class AsyncTransport:
         Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown (repeat the call).
         """
         try:
-            return call.read(await self._ask(call, call.words()))
+            return call.read(await (self._ask_together(call) if call.behind else self._ask(call, call.words())))
         except ScriptUnknown:
-            assert isinstance(call.what, Script)
-            await self._ask(call, ["SCRIPT", "LOAD", call.what.text])
-            return call.read(await self._ask(call, call.words()))
+            for part in call.parts:
+                if isinstance(part.what, Script):
+                    await self._ask(part, ["SCRIPT", "LOAD", part.what.text])
+            return call.read(await (self._ask_together(call) if call.behind else self._ask(call, call.words())))
 
     async def stream(self, calls: Iterable[Call[T]]) -> AsyncIterator[T]:
         """The answers to many calls, in order; while the server works on one, the next is made and sent.
@@ -110,12 +111,7 @@ class AsyncTransport:
         connection = self._connection
         if connection is None:
             connection = await self._open()
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        wait_ms = self._address.settings.reply_timeout_ms + call.wait_ms
-        request = _Request(call.name, answer, self._clock.monotonic() + wait_ms / 1000)
-        self._requests.append(request)
-        if self._watchdog is None:
-            self._watch(request.deadline)
+        answer = self._expect(call.name, call.wait_ms)
         try:
             # hiredis packs ten times faster than the asyncio connection's own packer, which is written in Python.
             packed = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # its stub knows one-word commands only
@@ -123,6 +119,31 @@ class AsyncTransport:
         except REDIS_FAILURES as error:
             await self._break(error)
         return await answer
+
+    async def _ask_together(self, call: Call[Any]) -> list[Any]:
+        """The replies to a call of several parts, written in one go; errors stand in the places of replies."""
+        connection = self._connection or await self._open()
+        answers = [self._expect(part.name, call.wait_ms) for part in call.parts]
+        try:
+            packed = b"".join(hiredis.pack_command(tuple(part.words())) for part in call.parts)  # type: ignore[arg-type]
+            await connection.send_packed_command(packed, check_health=False)
+        except REDIS_FAILURES as error:
+            await self._break(error)
+        replies = await asyncio.gather(*answers, return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, ScriptUnknown):
+                raise reply
+        return replies
+
+    def _expect(self, name: str, wait_ms: int) -> asyncio.Future[Any]:
+        """The reply to the request that is written next."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        wait_ms += self._address.settings.reply_timeout_ms
+        request = _Request(name, answer, self._clock.monotonic() + wait_ms / 1000)
+        self._requests.append(request)
+        if self._watchdog is None:
+            self._watch(request.deadline)
+        return answer
 
     async def _open(self) -> Any:
         async with self._opening:

@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from wheelq.errors import WheelqError
+import hiredis
+
+from wheelq.errors import ServerError, WheelqError
 from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.scripts import Script
 from wheelq.transport.address import Address
@@ -54,7 +56,7 @@ class Transport:
                 except WheelqError as error:  # the next call cannot be made: read what is still to come, then say so
                     failure = error
                     break
-                self._write(connection, call, call.words())
+                self._write(connection, call, *(part.words() for part in call.parts))
                 under_way.append(call)
                 if len(under_way) > 1:
                     yield self._answer(connection, under_way)
@@ -78,23 +80,40 @@ class Transport:
             raise not_sent(error, self._address.shown) from error
 
     def _answer(self, connection: Any, under_way: deque[Call[T]]) -> T:
-        reply = self._read(connection, under_way[0])
+        reply = self._reply(connection, under_way[0])
         return under_way.popleft().read(reply)
 
     def _ask(self, connection: Any, call: Call[T]) -> Any:
-        self._write(connection, call, call.words())
+        self._write(connection, call, *(part.words() for part in call.parts))
         try:
-            return self._read(connection, call)
+            return self._reply(connection, call)
         except ScriptUnknown:
-            assert isinstance(call.what, Script)
-            self._write(connection, call, ["SCRIPT", "LOAD", call.what.text])
-            self._read(connection, call)
-            self._write(connection, call, call.words())
-            return self._read(connection, call)
+            for part in call.parts:
+                if isinstance(part.what, Script):
+                    self._write(connection, part, ["SCRIPT", "LOAD", part.what.text])
+                    self._read(connection, part)
+            self._write(connection, call, *(part.words() for part in call.parts))
+            return self._reply(connection, call)
 
-    def _write(self, connection: Any, call: Call[Any], words: list[Argument]) -> None:
+    def _reply(self, connection: Any, call: Call[Any]) -> Any:
+        """The reply to a call; of several together a list, with errors in the places of replies."""
+        if not call.behind:
+            return self._read(connection, call)
+        replies: list[Any] = []
+        for part in call.parts:
+            try:
+                replies.append(self._read(connection, part))
+            except ServerError as error:
+                replies.append(error)
+        for reply in replies:
+            if isinstance(reply, ScriptUnknown):
+                raise reply
+        return replies
+
+    def _write(self, connection: Any, call: Call[Any], *commands: list[Argument]) -> None:
         try:
-            connection.send_packed_command(connection.pack_command(*words), check_health=False)
+            packed = b"".join(hiredis.pack_command(tuple(words)) for words in commands)  # type: ignore[arg-type]  # its stub knows one-word commands only
+            connection.send_packed_command([packed], check_health=False)
         except REDIS_FAILURES as error:
             raise not_answered(error, self._address.shown, call.name) from error
 

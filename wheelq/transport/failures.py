@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from redis import exceptions as redis_errors
 
 from wheelq import errors
+from wheelq.protocol.scripts import script
 
 REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
 """What the redis package raises; asyncio's and socket's time-outs are OSErrors."""
@@ -33,6 +36,8 @@ _BY_TEXT: tuple[tuple[str, type[errors.Refused]], ...] = (
     ("invalid password", errors.AuthenticationFailed),
     ("invalid username-password", errors.AuthenticationFailed),
     ("NOPERM", errors.AuthenticationFailed),
+    ("ACL failure in script", errors.AuthenticationFailed),
+    ("The user executing the script can't", errors.AuthenticationFailed),
     ("BUSY ", errors.ServerBusy),
     ("MASTERDOWN", errors.ServerBusy),
     ("READONLY", errors.NotPrimary),
@@ -41,7 +46,7 @@ _BY_TEXT: tuple[tuple[str, type[errors.Refused]], ...] = (
     ("wrong number of arguments for 'client|list'", errors.ServerTooOld),
 )
 _ADVICE = {
-    errors.AuthenticationFailed: "check user and password in the URL, and the user's ACL",
+    errors.AuthenticationFailed: "check user and password in the URL, and the user's ACL (config/acl has examples)",
     errors.ServerFull: "the server is out of memory: new jobs are refused until some have run; raise maxmemory",
     errors.ServerBusy: "the server is loading or busy: try again shortly",
     errors.NotPrimary: "this address is not the primary: connect to the one that takes writes",
@@ -62,6 +67,19 @@ def refusal(error: Exception) -> errors.Refused | None:
     return found(f"{error}; {advice}" if advice else str(error))
 
 
+_LINE = re.compile(r"@user_script: ?(\d+)")
+_COMMAND = re.compile(r"redis\.p?call\('(\w+)'")
+
+
+def _refused_line(words: str, name: str) -> str:
+    """Which command of a script was refused: servers before Redis 7.2 name the line only."""
+    found = _LINE.search(words)
+    if found is None:
+        return ""
+    command = _COMMAND.search(script(name).text.splitlines()[int(found[1]) - 1])
+    return f" ({command[1]})" if command else ""
+
+
 def not_sent(error: Exception, where: str) -> errors.ServerError:
     """The error of a request that never left: nothing was done."""
     return refusal(error) or errors.Unavailable(f"no connection to {where}: {error or type(error).__name__}")
@@ -71,7 +89,10 @@ def not_answered(error: Exception, where: str, name: str) -> errors.ServerError:
     """The error of a request that left: refused, or nobody knows."""
     if isinstance(error, redis_errors.NoScriptError):
         return ScriptUnknown(f"{where} does not know the script {name}")
-    return refusal(error) or errors.OutcomeUnknown(
+    refused = refusal(error)
+    if isinstance(refused, errors.AuthenticationFailed):
+        return errors.AuthenticationFailed(f"{name}{_refused_line(str(error), name)} was not permitted: {refused}")
+    return refused or errors.OutcomeUnknown(
         f"{name} was sent to {where} and no reply came ({error or type(error).__name__}): it may or may not have "
         "happened; repeating the call is safe"
     )

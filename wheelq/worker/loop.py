@@ -174,7 +174,7 @@ class Worker:
             settings = await self._transport.send(registry.topic(self._keys, topic))
             if settings is None:
                 continue
-            for shard in range(settings.shards):
+            for shard in range(settings.all_shards):
                 line = Line(self._keys.shard(topic, shard), settings)
                 if line.keys.ready not in known:
                     await self._transport.send(calls.make_group(line.keys, self.group))

@@ -12,7 +12,7 @@ from wheelq.protocol import codec
 from wheelq.protocol.call import Call, command, scripted
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
-from wheelq.topics import TopicInfo
+from wheelq.topics import Topic, TopicInfo
 
 VERSION_FIELD = ":version"
 """A field of the topics hash that is no topic (a name cannot hold a colon): counts changes."""
@@ -22,7 +22,7 @@ class Topics(NamedTuple):
     """Every topic, and the number of the change that made it so."""
 
     version: int
-    settings: dict[str, TopicSettings]
+    settings: dict[str, Topic]
 
 
 class ShardCounts(NamedTuple):
@@ -36,18 +36,25 @@ class ShardCounts(NamedTuple):
     server_us: int
 
 
-def register_topic(keys: Keys, topic: str, settings: TopicSettings) -> Call[TopicSettings]:
-    """Make a topic known, unless it is; its settings as they now stand."""
-
-    def read(reply: bytes) -> TopicSettings:
-        return codec.decode_topic(reply)
-
+def register_topic(keys: Keys, topic: str, settings: TopicSettings) -> Call[Topic]:
+    """Make a topic known, unless it is; how it now stands."""
     args = (keys.changes, topic, VERSION_FIELD, codec.encode_topic(settings))
-    return scripted("register_topic", (keys.topics,), args, read)
+    return scripted("register_topic", (keys.topics,), args, codec.decode_topic)
 
 
-def topic(keys: Keys, topic: str) -> Call[TopicSettings | None]:
-    """One topic's settings; None if it was never used."""
+def put_topic(keys: Keys, topic: str, before: Topic, after: Topic) -> Call[bool]:
+    """Change a topic; False when it is no longer as it was `before`."""
+    args = (keys.changes, topic, VERSION_FIELD, codec.encode_topic(before), codec.encode_topic(after))
+    return scripted("put_topic", (keys.topics,), args, bool)
+
+
+def fence(keys: ShardKeys, shards: int) -> Call[int]:
+    """Let a shard take new jobs only from those who know this number of shards; when its last waiting job is due."""
+    return scripted("fence", (keys.shards, keys.delayed), (shards,), lambda reply: int(float(reply)))
+
+
+def topic(keys: Keys, topic: str) -> Call[Topic | None]:
+    """One topic; None if it was never used."""
     return command("HGET", keys.topics, topic, read=lambda reply: codec.decode_topic(reply) if reply else None)
 
 
@@ -64,7 +71,7 @@ def topics(keys: Keys) -> Call[Topics]:
 
 def topics_version(keys: Keys) -> Call[int]:
     """The number of the last change of the topics."""
-    return command("HGET", keys.topics, VERSION_FIELD, read=lambda reply: int(reply or 0))
+    return command("HGET", keys.topics, VERSION_FIELD, read=lambda reply: int(reply or 0), key=keys.topics)
 
 
 def counts(keys: ShardKeys) -> Call[ShardCounts]:
@@ -77,7 +84,7 @@ def counts(keys: ShardKeys) -> Call[ShardCounts]:
     return scripted("counts", (keys.delayed, keys.ready, keys.dead), (), read)
 
 
-def add_up(shards: Sequence[ShardKeys], counts: Sequence[ShardCounts]) -> list[TopicInfo]:
+def add_up(topics: Mapping[str, Topic], shards: Sequence[ShardKeys], counts: Sequence[ShardCounts]) -> list[TopicInfo]:
     """One line per topic from the counts of its shards; `shards` names them, sorted by topic."""
     found = []
     for topic, pairs in groupby(zip(shards, counts, strict=True), key=lambda pair: pair[0].topic):
@@ -87,7 +94,7 @@ def add_up(shards: Sequence[ShardKeys], counts: Sequence[ShardCounts]) -> list[T
         found.append(
             TopicInfo(
                 topic,
-                len(parts),
+                topics[topic].shards,
                 sum(part.delayed for part in parts),
                 sum(part.ready for part in parts),
                 sum(part.dead for part in parts),
@@ -105,12 +112,12 @@ def beat_node(keys: Keys, node: str, what: Mapping[str, Any]) -> Call[None]:
 
 def beat_worker(keys: Keys, worker: str, what: Mapping[str, Any]) -> Call[None]:
     """Say that a worker lives, and what it does."""
-    return command("HSET", keys.workers, worker, msgpack.packb(dict(what)), read=_nothing)
+    return command("HSET", keys.workers, worker, msgpack.packb(dict(what)), read=_nothing, key=keys.workers)
 
 
 def gone(hash_key: str, who: str) -> Call[None]:
     """Say that a node or worker has stopped."""
-    return command("HDEL", hash_key, who, read=_nothing)
+    return command("HDEL", hash_key, who, read=_nothing, key=hash_key)
 
 
 def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:
@@ -120,7 +127,7 @@ def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:
         pairs = zip(reply[::2], reply[1::2], strict=True)
         return {who.decode(): codec.decode_map(what) for who, what in pairs}
 
-    return command("HGETALL", hash_key, read=read)
+    return command("HGETALL", hash_key, read=read, key=hash_key)
 
 
 def announce(keys: Keys, what: str) -> Call[None]:
@@ -130,12 +137,16 @@ def announce(keys: Keys, what: str) -> Call[None]:
 
 def assignment_version(keys: Keys) -> Call[int]:
     """The version of the assignment of shards; 0 while there is none."""
-    return command("HGET", keys.assignment, "version", read=lambda reply: int(reply or 0))
+    return command("HGET", keys.assignment, "version", read=lambda reply: int(reply or 0), key=keys.assignment)
 
 
 def assignment(keys: Keys) -> Call[dict[tuple[str, int], tuple[str, str | None]]]:
     """Leader and standby of every shard."""
-    return command("HGET", keys.assignment, "posts", read=lambda reply: codec.decode_posts(reply) if reply else {})
+
+    def read(reply: bytes | None) -> dict[tuple[str, int], tuple[str, str | None]]:
+        return codec.decode_posts(reply) if reply else {}
+
+    return command("HGET", keys.assignment, "posts", read=read, key=keys.assignment)
 
 
 def put_assignment(
@@ -193,8 +204,8 @@ def needed_commands(keys: Keys) -> dict[str, Call[Any]]:
     shard = keys.shard("none", 0)
     return {
         "EVALSHA": counts(shard),
-        "XAUTOCLAIM": command("XAUTOCLAIM", shard.ready, "none", "none", 0, "0-0", read=_nothing),
-        "ZMSCORE": command("ZMSCORE", shard.delayed, "none", read=_nothing),
+        "XAUTOCLAIM": command("XAUTOCLAIM", shard.ready, "none", "none", 0, "0-0", read=_nothing, key=shard.ready),
+        "ZMSCORE": command("ZMSCORE", shard.delayed, "none", read=_nothing, key=shard.delayed),
         "CLIENT LIST ID": is_connected(1),
     }
 

@@ -44,7 +44,10 @@ def make_group(keys: ShardKeys, group: str) -> Call[bool]:
 
 
 def read(shards: Sequence[ShardKeys], group: str, consumer: str, count: int, block_ms: int) -> Call[list[list[Entry]]]:
-    """Up to `count` new entries of each shard, waiting up to `block_ms` for the first; one list per shard, in order."""
+    """Up to `count` new entries of each shard, waiting up to `block_ms` for the first; one list per shard, in order.
+
+    In a cluster all of them must lie in one slot.
+    """
     places = {keys.ready.encode(): place for place, keys in enumerate(shards)}
 
     def read_reply(reply: list[Any] | None) -> list[list[Entry]]:
@@ -56,7 +59,7 @@ def read(shards: Sequence[ShardKeys], group: str, consumer: str, count: int, blo
     args: list[Argument] = ["GROUP", group, consumer, "COUNT", count, "BLOCK", block_ms, "STREAMS"]
     args += [keys.ready for keys in shards]
     args += [">"] * len(shards)
-    return command("XREADGROUP", *args, read=read_reply, wait_ms=block_ms)
+    return command("XREADGROUP", *args, read=read_reply, wait_ms=block_ms, key=shards[0].ready)
 
 
 def ack(
@@ -108,7 +111,7 @@ def claim(keys: ShardKeys, group: str, consumer: str, abandoned_ms: int, cursor:
         return Claimed(reply[0].decode(), [entry_id.decode() for entry_id in reply[1]])
 
     args = (keys.ready, group, consumer, abandoned_ms, cursor, "COUNT", count, "JUSTID")
-    return command("XAUTOCLAIM", *args, read=read)
+    return command("XAUTOCLAIM", *args, read=read, key=keys.ready)
 
 
 def adopt(keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str]) -> Call[list[Entry]]:

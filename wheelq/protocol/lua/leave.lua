@@ -1,4 +1,5 @@
 -- Remove a consumer that has nothing pending.
+-- uses: full
 -- KEYS: 1 ready
 -- ARGV: 1 group, 2 consumer
 -- Returns: 1 removed, 0 it holds deliveries (removing it would lose them) or is not there.
@@ -8,6 +9,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', ready, group)) do
   local fields = {}
   for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
   if fields['name'] == consumer and fields['pending'] == 0 then
+    write_though_full(ready)
     redis.call('XGROUP', 'DELCONSUMER', ready, group, consumer)
     return 1
   end

@@ -28,8 +28,9 @@ local function finish(ready, jobs, group, entries, members)
   local pointers = redis.call('HMGET', jobs, unpack(members))
   local done = {}
   for n, member in ipairs(members) do
-    if pointers[n] == entries[n] then
-      local cut = string.find(member, SPLIT, 1, true)
+    local cut = string.find(member, SPLIT, 1, true)
+    -- The retry of another group is only passed over: it is that group's to finish.
+    if pointers[n] == entries[n] and (not cut or string.sub(member, cut + 1) == group) then
       local id = cut and string.sub(member, 1, cut - 1) or member
       if cut then done[#done + 1] = member end
       local first = cut and redis.call('HGET', jobs, id) or entries[n]

@@ -1,0 +1,76 @@
+"""Defects planted on purpose, to see that the torture test finds them: a test that finds nothing must be able to.
+
+A child process of `fleet` that is started with the environment variable `LOADTEST_PLANT` runs with one of them.
+
+| name           | what is broken                                               | what must be found |
+|----------------|--------------------------------------------------------------|--------------------|
+| `no-removal`   | promotion leaves the job in the sorted set                   | doubled            |
+| `no-due-check` | `promote` believes the wheel and does not ask the sorted set | early              |
+| `early-sweep`  | `sweep` takes what is due within half a second               | early              |
+| `removed-first`| promotion removes first, and then one XADD in ten fails      | lost               |
+| `ack-first`    | a worker acknowledges before it runs the handler             | lost               |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wheelq import Worker
+from wheelq.protocol import call
+from wheelq.protocol.scripts import Script, script
+from wheelq.worker.settling import Delivery
+
+VARIABLE = "LOADTEST_PLANT"
+
+_REMOVE = "if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end"
+_EMIT = "local entry = emit(ready, member, dues[n], records[n])"
+_FAILING_EMIT = "local entry = tonumber(dues[n]) % 10 > 0 and emit(ready, member, dues[n], records[n])"
+_ASK = "if due and tonumber(due) <= now then"
+_RANGE = "'-inf', now_ms(), 'WITHSCORES'"
+
+BROKEN_SCRIPTS: Mapping[str, Mapping[str, str]] = {
+    "no-removal": {_REMOVE: ""},
+    "no-due-check": {_ASK: "if due then"},
+    "early-sweep": {_RANGE: "'-inf', now_ms() + 500, 'WITHSCORES'"},
+    "removed-first": {
+        _EMIT: f"redis.call('ZREM', delayed, member)\n      {_FAILING_EMIT}",
+    },
+}
+"""What is put in place of what, in the text of every script that holds it."""
+
+
+PLANTS = (*BROKEN_SCRIPTS, "ack-first")
+
+
+def plant(name: str) -> None:
+    """Break this process. Raises: KeyError when there is no such defect."""
+    if name == "ack-first":
+        _patch(Worker, "_handle", _acknowledged_first(Worker._handle))
+    else:
+        _patch(call, "script", _with(BROKEN_SCRIPTS[name], script))
+
+
+def _patch(owner: Any, name: str, value: object) -> None:
+    setattr(owner, name, value)
+
+
+def _with(changes: Mapping[str, str], sound: Callable[[str], Script]) -> Callable[[str], Script]:
+    def broken(name: str) -> Script:
+        text = sound(name).text
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    return broken
+
+
+def _acknowledged_first(handle: Callable[..., Any]) -> Callable[..., Any]:
+    async def acknowledge_and_handle(worker: Worker, delivery: Delivery) -> None:
+        worker._settler.done(delivery)
+        await asyncio.sleep(0.3)  # the acknowledgement is on its way, and the worker may be killed
+        await handle(worker, delivery)
+
+    return acknowledge_and_handle

@@ -1,0 +1,246 @@
+"""Producers that do all a producer can do, and write down every answer.
+
+Each is a thread with a `Client`, a door to the server, a seed and job ids of its own. About half of what it does is
+scheduling single jobs; the rest is batches, keyed jobs scheduled again (keep, replace, raise), cancelling, moving and
+running jobs that wait. A call without an answer was repeated by the client already; the producer notes "unknown" and
+leaves the job alone (see `promises`). One job in thirty fails at its first attempt.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from loadtest.promises import Answer, Asked, Told
+from wheelq import Client, JobSpec, Receipt, Settings
+from wheelq.errors import DuplicateJob, OutcomeUnknown, Refused, ServerError
+from wheelq.protocol.call import Call
+from wheelq.protocol.keys import Keys
+from wheelq.transport import Address, Transport
+
+T = TypeVar("T")
+REMEMBERED = 500
+"""How many of its latest jobs a producer may still touch."""
+DELAYS = ((0.0, 0.0), (0.02, 1.0), (0.02, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 15.0))
+"""Seconds, from and to; each as likely as the others."""
+MANY = (1, 2, 5, 20, 60)
+"""Sizes of batches."""
+FAILING = 30
+"""One job in so many fails at its first attempt."""
+
+
+class Watched(Transport):
+    """A transport that remembers which replies were lost and which jobs were sent, behind the client's back."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self.lost = 0
+        """Schedule calls whose reply was lost since `begin`."""
+        self.sent: list[str] = []
+        """Ids of the jobs sent since `begin`."""
+
+    def begin(self) -> None:
+        self.lost, self.sent = 0, []
+
+    def send(self, call: Call[T]) -> T:
+        self._note(call)
+        try:
+            return super().send(call)
+        except OutcomeUnknown:
+            self.lost += call.name == "schedule"
+            raise
+
+    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
+        def noted() -> Iterator[Call[T]]:
+            for call in calls:
+                self._note(call)
+                yield call
+
+        try:
+            yield from super().stream(noted())
+        except OutcomeUnknown:
+            self.lost += 1
+            raise
+
+    def _note(self, call: Call[Any]) -> None:
+        if call.name == "schedule":
+            self.sent += [str(id) for id in call.args[2::3] if id not in self.sent]
+
+
+class Producer(threading.Thread):
+    """One producer; `log` grows while it runs."""
+
+    def __init__(self, name: str, url: str, settings: Settings, topics: Sequence[str], seed: str, rate: float) -> None:
+        """About `rate` jobs a second."""
+        super().__init__(name=name, daemon=True)
+        self.log: list[Told] = []
+        self.topic_of: dict[str, str] = {}
+        self.may_go_on = threading.Event()
+        """Cleared: it pauses."""
+        self.may_go_on.set()
+        self.failure: BaseException | None = None
+        """What ended it before its time."""
+        self._transport = Watched(Address(url, settings.connection))
+        self._client = Client(self._transport, Keys(settings.prefix), settings.client)
+        self._topics = topics
+        self._random = random.Random(seed)
+        self._pause_s = 3.0 / rate  # an action schedules three jobs on average
+        self._number = 0
+        self._recent: deque[Told] = deque(maxlen=REMEMBERED)
+        self._is_over = threading.Event()
+        self._actions: tuple[tuple[Callable[[], None], int], ...] = (
+            (self._schedule, 50),
+            (self._schedule_many, 10),
+            (self._again, 8),
+            (self._cancel, 9),
+            (self._move, 9),
+            (self._run_now, 3),
+        )
+
+    def finish(self) -> None:
+        """Let it end."""
+        self.may_go_on.set()
+        self._is_over.set()
+
+    def run(self) -> None:
+        actions, weights = zip(*self._actions, strict=True)
+        try:
+            while not self._is_over.wait(self._random.expovariate(1 / self._pause_s)):
+                self.may_go_on.wait()
+                self._transport.begin()
+                self._random.choices(actions, weights)[0]()
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self._client.close()
+
+    # --- what it does ----------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        topic, spec = self._random.choice(self._topics), self._spec()
+        self._schedule_one(topic, spec, Asked.SCHEDULE, "keep")
+
+    def _again(self) -> None:
+        """Schedule a job that is there already, in one of three ways."""
+        if (old := self._recall()) is not None and old.id.startswith("key-"):
+            how = self._random.choice(("keep", "replace", "raise"))
+            asked = Asked.REPLACE if how == "replace" else Asked.SCHEDULE
+            spec = JobSpec({"fails": old.fails}, self._delay(), key=old.id)
+            self._schedule_one(self.topic_of[old.id], spec, asked, how)
+
+    def _schedule_one(self, topic: str, spec: JobSpec, asked: Asked, how: Any) -> None:
+        due_ms = self._due_ms(spec)
+        try:
+            receipt = self._client.schedule(
+                topic, spec.payload, delay=spec.delay, at=spec.at, key=spec.key, on_duplicate=how
+            )
+        except DuplicateJob as error:
+            self._note(asked, topic, error.ids[0], Answer.KEPT, due_ms, spec)
+        except ServerError as error:
+            for id in self._transport.sent:
+                self._note(asked, topic, id, _answer_of(error), due_ms, spec)
+        else:
+            self._note_receipt(asked, topic, receipt, spec)
+
+    def _schedule_many(self) -> None:
+        topic = self._random.choice(self._topics)
+        specs = [self._spec() for _ in range(self._random.choice(MANY))]
+        due_ms = {spec.key: self._due_ms(spec) for spec in specs}
+        earliest_ms = min(map(self._due_ms, specs))
+        keyed = {spec.key: spec for spec in specs}
+        try:
+            receipts = self._client.schedule_many(topic, specs)
+        except ServerError as error:
+            # The ids of jobs without a key are known here only because the transport was watched.
+            for id in self._transport.sent:
+                answer = _answer_of(error)
+                if isinstance(error, OutcomeUnknown) and id not in error.ids:
+                    answer = Answer.CREATED
+                spec = keyed.get(id, JobSpec({"fails": 0}))
+                self._note(Asked.SCHEDULE, topic, id, answer, due_ms.get(id, earliest_ms), spec)
+        else:
+            for receipt, spec in zip(receipts, specs, strict=True):
+                self._note_receipt(Asked.SCHEDULE, topic, receipt, spec)
+
+    def _cancel(self) -> None:
+        if (old := self._recall()) is not None:
+            self._touch(old, Asked.CANCEL, 0, lambda topic: self._client.cancel(topic, old.id))
+
+    def _move(self) -> None:
+        if (old := self._recall()) is not None:
+            delay = self._delay()
+            due_ms = _now_ms() + int(delay * 1000)
+            self._touch(
+                old, Asked.RESCHEDULE, due_ms, lambda topic: self._client.reschedule(topic, old.id, delay=delay)
+            )
+
+    def _run_now(self) -> None:
+        if (old := self._recall()) is not None:
+            self._touch(old, Asked.RUN_NOW, _now_ms(), lambda topic: self._client.run_now(topic, old.id))
+
+    def _touch(self, old: Told, asked: Asked, due_ms: int, call: Callable[[str], object]) -> None:
+        topic = self.topic_of[old.id]
+        try:
+            answer = Answer(str(call(topic)))
+        except ServerError as error:
+            answer = _answer_of(error)
+        spec = JobSpec({"fails": old.fails})
+        self._note(asked, topic, old.id, answer, due_ms, spec)
+
+    # --- what it writes down ---------------------------------------------------------------------------------------
+
+    def _note_receipt(self, asked: Asked, topic: str, receipt: Receipt, spec: JobSpec) -> None:
+        answer = Answer.REPLACED if receipt.replaced else Answer.CREATED if receipt.created else Answer.KEPT
+        self._note(asked, topic, receipt.id, answer, receipt.due_ms, spec)
+
+    def _note(self, asked: Asked, topic: str, id: str, answer: Answer, due_ms: int, spec: JobSpec) -> None:
+        told = Told(asked, id, answer, due_ms, self._transport.lost, spec.payload["fails"])
+        self.topic_of[id] = topic
+        self.log.append(told)
+        if answer not in (Answer.UNKNOWN, Answer.REFUSED, Answer.UNAVAILABLE, Answer.CANCELLED, Answer.NOT_FOUND):
+            self._recent.append(told)
+
+    def _recall(self) -> Told | None:
+        """A recent job of which everything is known, to do something to it."""
+        if not self._recent:
+            return None
+        place = self._random.randrange(len(self._recent))
+        told = self._recent[place]
+        del self._recent[place]  # it is remembered again when its answer is noted
+        return told
+
+    # --- what it asks ----------------------------------------------------------------------------------------------
+
+    def _spec(self) -> JobSpec:
+        self._number += 1
+        key = f"key-{self.name}-{self._number}" if self._random.random() < 0.4 else None
+        payload = {"fails": 1 if self._random.randrange(FAILING) == 0 and key else 0, "n": self._number}
+        if self._random.random() < 0.2:
+            return JobSpec(payload, at=datetime.now(UTC) + timedelta(seconds=self._delay()), key=key)
+        return JobSpec(payload, delay=self._delay(), key=key)
+
+    def _delay(self) -> float:
+        return self._random.uniform(*self._random.choice(DELAYS))
+
+    def _due_ms(self, spec: JobSpec) -> int:
+        """The earliest it can be due, if it is asked for now: the server's clock is this machine's."""
+        if spec.at is not None:
+            return int(spec.at.timestamp() * 1000)
+        assert isinstance(spec.delay, float)
+        return _now_ms() + int(spec.delay * 1000)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _answer_of(error: ServerError) -> Answer:
+    if isinstance(error, OutcomeUnknown):
+        return Answer.UNKNOWN
+    return Answer.REFUSED if isinstance(error, Refused) else Answer.UNAVAILABLE

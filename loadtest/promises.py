@@ -1,0 +1,133 @@
+"""What producers were told, and what follows from it for the judge. Pure.
+
+    Told        one answer about one job, in the order a producer got them
+    promise     all answers about one id, folded into a `Promise`
+
+A job id belongs to one producer, which asks one thing after the other: so what it knows grows in order. After an
+answer that never came it leaves the job alone, and what may have happened is allowed, and nothing more:
+
+| asked, and the answer was lost | what may be                                                           |
+|--------------------------------|-----------------------------------------------------------------------|
+| schedule                       | it may run, not before it was asked plus its delay                    |
+| cancel                         | it may run, or not                                                    |
+| reschedule, run now            | it runs, at the earliest at the earlier of both times                 |
+
+A schedule call whose reply was lost is repeated by the client itself, with the same id. Where the first call had
+happened and its job had finished meanwhile, the repeated one cannot know that, and the job runs a second time: a call
+with lost replies allows as many lives more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from loadtest.checker import Promise
+
+
+class Asked(StrEnum):
+    """What a producer wanted."""
+
+    SCHEDULE = "schedule"
+    REPLACE = "replace"
+    """Schedule, with `on_duplicate="replace"`."""
+    CANCEL = "cancel"
+    RESCHEDULE = "reschedule"
+    RUN_NOW = "run_now"
+
+
+class Answer(StrEnum):
+    """What it was told."""
+
+    CREATED = "created"
+    KEPT = "kept"
+    """A live job has the id: nothing was changed."""
+    REPLACED = "replaced"
+    CANCELLED = "cancelled"
+    RESCHEDULED = "rescheduled"
+    PROMOTED = "promoted"
+    RUNNING = "running"
+    """Too late."""
+    NOT_FOUND = "not_found"
+    REFUSED = "refused"
+    """Nothing was done, the server said."""
+    UNAVAILABLE = "unavailable"
+    """Nothing was done, for nobody could be asked."""
+    UNKNOWN = "unknown"
+    """Nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One answer about one job."""
+
+    asked: Asked
+    id: str
+    answer: Answer
+    due_ms: int
+    """From the receipt; where there is none, the earliest that this call can have made the job due."""
+    lost: int = 0
+    """Replies that were lost within the call."""
+    fails: int = 0
+    """How many attempts of this job's handler fail."""
+
+
+def promises(log: Iterable[Told]) -> dict[str, Promise]:
+    """What was promised for every id."""
+    by_id: defaultdict[str, list[Told]] = defaultdict(list)
+    for told in log:
+        by_id[told.id].append(told)
+    return {id: promise(told) for id, told in by_id.items()}
+
+
+def promise(told: Iterable[Told]) -> Promise:
+    """What follows from all answers about one id, in order."""
+    lives: list[Promise] = []
+    fails = 0
+    for one in told:
+        fails = one.fails
+        _take(lives, one)
+    return replace(lives[-1], before=tuple(lives[:-1]), last_attempt=fails + 1)
+
+
+def _take(lives: list[Promise], told: Told) -> None:
+    """Let one answer change what is known; the last of `lives` is the one that lives now."""
+    perhaps = Promise(told.due_ms, must_run=False)
+    match told.answer:
+        case Answer.CREATED:
+            if told.lost and lives and told.asked is Asked.REPLACE:  # perhaps replaced by the call without an answer
+                lives[-1] = replace(lives[-1], must_run=False)
+            lives += [perhaps] * told.lost + [Promise(told.due_ms, must_run=True)]
+        case Answer.REPLACED:
+            lives[-1:] = [Promise(told.due_ms, must_run=True)]
+        case Answer.CANCELLED:
+            lives[-1] = replace(lives[-1], must_run=False, may_run=False)
+        case Answer.RESCHEDULED:
+            lives[-1] = replace(lives[-1], earliest_ms=told.due_ms)
+        case Answer.PROMOTED:
+            lives[-1] = _sooner(lives[-1], told.due_ms)
+        case Answer.REFUSED | Answer.UNAVAILABLE if not lives:
+            lives.append(Promise(told.due_ms, must_run=False, may_run=False, was_refused=True))
+        case Answer.UNKNOWN:
+            _take_unknown(lives, told)
+        case _:  # kept, running, not found: nothing was changed
+            if not lives:
+                lives.append(perhaps)
+
+
+def _take_unknown(lives: list[Promise], told: Told) -> None:
+    match told.asked:
+        case Asked.SCHEDULE | Asked.REPLACE:
+            if lives and told.asked is Asked.REPLACE:
+                lives[-1] = _sooner(lives[-1], told.due_ms)
+            lives += [Promise(told.due_ms, must_run=False)] * max(told.lost, 1)
+        case Asked.CANCEL:
+            lives[-1] = replace(lives[-1], must_run=False)
+        case Asked.RESCHEDULE | Asked.RUN_NOW:
+            lives[-1] = _sooner(lives[-1], told.due_ms)
+
+
+def _sooner(life: Promise, due_ms: int) -> Promise:
+    return replace(life, earliest_ms=min(life.earliest_ms, due_ms))

@@ -1,0 +1,228 @@
+"""A TCP proxy that stands between the parts of wheelq and a server, and does what networks do.
+
+    scheduler-1 ──▶ door "scheduler-1" ──┐
+    worker-2    ──▶ door "worker-2"    ──┼──▶ server (unix socket, or loopback port)
+    producer-0  ──▶ door "producer-0"  ──┘
+
+Every part has a door of its own, so that one can be hurt and the others not. What a door can be told:
+
+| `cut`      | its connections end; for a while, new ones are closed as soon as they are made                      |
+| `delay`    | bytes are held up for so long, in both directions, in order                                         |
+| `swallow`  | requests go through, replies do not: it happened, and the caller does not hear of it                |
+| `silence`  | the connections of this moment carry nothing any more, and nobody is told: a cable was pulled       |
+
+True at all times: bytes of one direction stay in order; a connection that has missed bytes never carries others (it is
+closed when the swallowing ends); when one side closes, what was still held up for the other is thrown away, so that no
+request reaches the server after its sender has given up.
+
+It runs on an event loop in a thread of its own; its methods may be called from any thread and return when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+T = TypeVar("T")
+CHUNK_BYTES = 64 * 1024
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Held = asyncio.Queue[tuple[float, bytes]]
+"""Bytes that have come and wait to go on, each with its time of arrival."""
+
+
+class Connection:
+    """One client's connection and the one made to the server for it."""
+
+    def __init__(self, door: Door, client: Streams, server: Streams) -> None:
+        self._door = door
+        self._client, self._server = client, server
+        self._done = asyncio.Event()
+        self.is_silent = False
+        self.has_missed = False
+        """Whether a reply was swallowed: what came after it would be taken for it."""
+
+    async def carry(self) -> None:
+        """Carry bytes both ways until either side ends or `end` is called."""
+        held_up: tuple[Held, Held] = asyncio.Queue(), asyncio.Queue()
+        tasks = [
+            asyncio.create_task(work)
+            for work in (
+                self._read(self._client[0], held_up[0]),
+                self._write(self._server[1], held_up[0], is_reply=False),
+                self._read(self._server[0], held_up[1]),
+                self._write(self._client[1], held_up[1], is_reply=True),
+            )
+        ]
+        await self._done.wait()
+        for task in tasks:
+            task.cancel()
+        for _, writer in (self._client, self._server):
+            writer.transport.abort()  # not `close`, which would still write what is held up
+
+    def end(self) -> None:
+        """Close both sides."""
+        self._done.set()
+
+    async def _read(self, reader: asyncio.StreamReader, held_up: Held) -> None:
+        with suppress(OSError):
+            while chunk := await reader.read(CHUNK_BYTES):
+                held_up.put_nowait((asyncio.get_running_loop().time(), chunk))
+        self.end()
+
+    async def _write(self, writer: asyncio.StreamWriter, held_up: Held, *, is_reply: bool) -> None:
+        with suppress(OSError):
+            while True:
+                came_at, chunk = await held_up.get()
+                if (wait := came_at + self._door.delay_s - asyncio.get_running_loop().time()) > 0:
+                    await asyncio.sleep(wait)
+                if self.is_silent:
+                    continue
+                if is_reply and (self._door.swallows or self.has_missed):
+                    self.has_missed = True
+                    continue
+                writer.write(chunk)
+                await writer.drain()
+        self.end()
+
+
+class Door:
+    """One listening port, and what is to happen to the bytes that come through."""
+
+    def __init__(self, connect: Callable[[], Coroutine[Any, Any, Streams]]) -> None:
+        self._connect = connect
+        self._connections: set[Connection] = set()
+        self.is_shut = False
+        self.delay_s = 0.0
+        self.swallows = False
+
+    async def open(self) -> str:
+        """Listen on a free port; returns the URL."""
+        server = await asyncio.start_server(self._enter, "127.0.0.1", 0)
+        return f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    def each(self) -> list[Connection]:
+        """The connections of this moment."""
+        return list(self._connections)
+
+    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self.is_shut:
+                raise ConnectionResetError
+            server = await self._connect()
+        except OSError:
+            writer.transport.abort()
+            return
+        connection = Connection(self, (reader, writer), server)
+        self._connections.add(connection)
+        try:
+            await connection.carry()
+        finally:
+            self._connections.discard(connection)
+
+
+class Proxy:
+    """Doors by name. A context manager."""
+
+    def __init__(self, upstream: str) -> None:
+        """`upstream` is a server's URL without password: `unix:///path` or `redis://host:port`."""
+        self._upstream = urlsplit(upstream)
+        self._doors: dict[str, Door] = {}
+        self._urls: dict[str, str] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cut()
+        self._run(_end_all_tasks())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def url(self, name: str) -> str:
+        """Where the door of this name listens; it is made when it is asked for first."""
+        if name not in self._doors:
+            door = Door(self._connect)
+            self._urls[name] = self._run(door.open())
+            self._doors[name] = door
+        return self._urls[name]
+
+    def cut(self, *names: str) -> None:
+        """End the connections through these doors (through all, without a name)."""
+
+        def tell(door: Door) -> None:
+            for connection in door.each():
+                connection.end()
+
+        self._each(tell, names)
+
+    def shut(self, shut: bool, *names: str) -> None:
+        """Whether new connections are closed as soon as they are made."""
+
+        def tell(door: Door) -> None:
+            door.is_shut = shut
+
+        self._each(tell, names)
+
+    def delay(self, seconds: float, *names: str) -> None:
+        """Hold bytes up for so long; 0 lets them through at once."""
+
+        def tell(door: Door) -> None:
+            door.delay_s = seconds
+
+        self._each(tell, names)
+
+    def swallow(self, swallows: bool, *names: str) -> None:
+        """Whether replies are thrown away. When it ends, the connections that missed any are closed."""
+
+        def tell(door: Door) -> None:
+            door.swallows = swallows
+            for connection in door.each():
+                if connection.has_missed and not swallows:
+                    connection.end()
+
+        self._each(tell, names)
+
+    def silence(self, *names: str) -> None:
+        """Let the connections of this moment carry nothing from now on; new ones are sound."""
+
+        def tell(door: Door) -> None:
+            for connection in door.each():
+                connection.is_silent = True
+
+        self._each(tell, names)
+
+    def _each(self, tell: Callable[[Door], None], names: tuple[str, ...]) -> None:
+        async def tell_all() -> None:
+            for name, door in self._doors.items():
+                if name in names or not names:
+                    tell(door)
+
+        self._run(tell_all())
+
+    def _run(self, what: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
+
+    async def _connect(self) -> Streams:
+        if self._upstream.scheme == "unix":
+            return await asyncio.open_unix_connection(unquote(self._upstream.path))
+        return await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+
+
+async def _end_all_tasks() -> None:
+    for _ in range(2):
+        await asyncio.sleep(0)  # connections that were cut close their sides
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

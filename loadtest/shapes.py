@@ -1,0 +1,52 @@
+"""How many users produce at which moment: steady, or with a spike in the middle.
+
+steady   ───────────────────      the rate all along
+                ┌───┐
+spike    ───────┘   └───────      a fifth of the rate, and twice the rate in the middle fifth of the time
+"""
+
+import time
+
+from locust import LoadTestShape
+
+JOBS_PER_USER = 10  # a second
+SPAWN_RATE = 1_000.0  # users a second: a change of the shape is to be a step
+
+
+class _Shape(LoadTestShape):
+    abstract = True
+
+    def __init__(self, jobs_per_second: float, seconds: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Locust's is not annotated
+        self._users = max(1, round(jobs_per_second / JOBS_PER_USER))
+        self._seconds = seconds
+
+    def tick(self) -> tuple[int, float] | None:
+        """Users and spawn rate now; None when the time is over."""
+        share = (time.perf_counter() - self.start_time) / self._seconds
+        return (max(1, round(self._users * self.level(share))), SPAWN_RATE) if share < 1 else None
+
+    def level(self, share: float) -> float:
+        """How much of the full rate there is when this share (0 to 1) of the time has passed."""
+        raise NotImplementedError
+
+
+class Steady(_Shape):
+    """The rate all along."""
+
+    abstract = False
+
+    def level(self, share: float) -> float:
+        return 1.0
+
+
+class Spike(_Shape):
+    """Little before and after, a lot in between."""
+
+    abstract = False
+
+    def level(self, share: float) -> float:
+        return 2.0 if 0.4 <= share < 0.6 else 0.2
+
+
+SHAPES: dict[str, type[_Shape]] = {"steady": Steady, "spike": Spike}

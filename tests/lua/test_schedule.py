@@ -1,0 +1,259 @@
+"""schedule.lua: up to 500 jobs of one shard, each created, replaced or kept, and nothing in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
+from wheelq.job import OnDuplicate
+from wheelq.protocol.calls import leader, producer, registry
+
+CREATED, REPLACED, KEPT, KEPT_PROMOTED = 1, 2, 0, 3
+OTHER = b"\x01\x01\x91\x02"
+
+
+def look_ahead(shard: Shard, ahead_ms: int) -> int:
+    """Let a leader set the horizon; where it is now."""
+    opened = shard.send(leader.open_window(shard.keys, shard.lead(), 30_000, None, ahead_ms, 100, ahead_ms))
+    return opened.horizon_ms
+
+
+# A new job
+
+
+def test_a_new_job_waits_for_its_due_time(shard: Shard) -> None:
+    due = shard.now_ms() + HOUR_MS
+    assert shard.snapshot() == {}
+    assert shard.schedule(("a", due)) == [(CREATED, due)]
+    assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
+
+
+def test_a_delay_counts_from_the_servers_clock(shard: Shard) -> None:
+    before = shard.now_ms()
+    [(status, due)] = shard.schedule(("a", f"+{HOUR_MS}"))
+    assert status == CREATED
+    assert before + HOUR_MS <= due <= shard.now_ms() + HOUR_MS + 1
+    assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
+
+
+@pytest.mark.xfail(strict=True, reason="the server's time is rounded down before the delay is added")
+def test_a_delay_is_never_cut_short_by_rounding(shard: Shard) -> None:
+    """A job delayed by 5 ms is due no less than 5,000 µs after the call was sent."""
+    for n in range(200):
+        sent_us = shard.send(registry.server_time_us())
+        [(_, due)] = shard.schedule((f"job-{n}", "+5"))
+        assert due * 1000 >= sent_us + 5000
+
+
+def test_a_job_that_is_due_goes_straight_to_the_stream(shard: Shard) -> None:
+    due = shard.now_ms() - 1
+    assert shard.schedule(("a", due)) == [(CREATED, due)]
+    assert shard.snapshot() == {"jobs": {"a": "e1"}, "ready": {"e1": entry("a", due)}}
+
+
+def test_a_delay_of_nothing_goes_straight_to_the_stream(shard: Shard) -> None:
+    [(status, due)] = shard.schedule(("a", "+0"))
+    assert status == CREATED
+    assert shard.snapshot() == {"jobs": {"a": "e1"}, "ready": {"e1": entry("a", due)}}
+
+
+def test_a_job_that_the_stream_refuses_waits(shard: Shard) -> None:
+    """A ready key of a wrong type makes XADD fail: the job is kept where the leader finds it."""
+    shard.redis.set(shard.keys.ready, "not a stream")
+    due = shard.now_ms()
+    assert shard.schedule(("a", due)) == [(CREATED, due)]
+    shard.redis.delete(shard.keys.ready)
+    assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
+
+
+def test_five_hundred_jobs_go_in_one_call(shard: Shard) -> None:
+    now = shard.now_ms()
+    jobs = [(f"job-{n}", now + (HOUR_MS if n % 2 else 0) + n % 2 * n) for n in range(500)]
+    assert shard.schedule(*jobs) == [(CREATED, due) for _, due in jobs]
+    after = shard.snapshot()
+    assert after["delayed"] == {id: due for id, due in jobs if due > now}
+    assert [e["id"] for e in after["ready"].values()] == [id for id, due in jobs if due == now]
+    assert set(after["jobs"]) == {id for id, _ in jobs}
+    assert set(after) == {"delayed", "jobs", "ready"}
+
+
+# An id that is taken
+
+
+def test_a_waiting_job_is_kept(shard: Shard) -> None:
+    due = shard.now_ms() + HOUR_MS
+    shard.schedule(("a", due))
+    before = shard.snapshot()
+    assert shard.schedule(("a", due + 5), record=OTHER) == [(KEPT, due)]
+    assert shard.snapshot() == before
+
+
+def test_a_waiting_job_is_replaced_if_that_was_asked_for(shard: Shard) -> None:
+    due = shard.now_ms() + HOUR_MS
+    shard.schedule(("a", due))
+    assert shard.schedule(("a", due - 5), record=OTHER, on_duplicate="replace") == [(REPLACED, due - 5)]
+    assert shard.snapshot() == {"delayed": {"a": due - 5}, "jobs": {"a": OTHER}}
+
+
+def test_a_job_replaced_by_one_that_is_due_is_left_to_the_leader(shard: Shard) -> None:
+    """Only a new job may go to the stream without its leader: this one could be on its way there."""
+    now = shard.now_ms()
+    shard.schedule(("a", now + HOUR_MS))
+    assert shard.schedule(("a", now), record=OTHER, on_duplicate="replace") == [(REPLACED, now)]
+    assert shard.snapshot() == {"delayed": {"a": now}, "jobs": {"a": OTHER}}
+
+
+@pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
+def test_a_promoted_job_is_kept_whatever_was_asked_for(shard: Shard, on_duplicate: OnDuplicate) -> None:
+    due = shard.now_ms()
+    shard.schedule(("a", due))
+    before = shard.snapshot()
+    answer = shard.schedule(("a", due + HOUR_MS), record=OTHER, on_duplicate=on_duplicate)
+    assert answer == [(KEPT_PROMOTED, due)]
+    assert shard.snapshot() == before
+
+
+def test_a_job_that_waits_for_a_retry_is_kept(shard: Shard) -> None:
+    """Its entry is trimmed away, its id is still taken."""
+    [a] = shard.deliver("a")
+    shard.retry(a, HOUR_MS)
+    shard.ack(shard.deliver("b"))
+    before = shard.snapshot()
+    assert "e1" not in before["ready"]
+    [(status, _)] = shard.schedule(("a", shard.now_ms()), record=OTHER)
+    assert status == KEPT_PROMOTED
+    assert shard.snapshot() == before
+
+
+# The same call again
+
+
+def test_a_repeated_call_finds_its_waiting_job_and_says_created_again(shard: Shard) -> None:
+    [first] = shard.schedule(("a", f"+{HOUR_MS}"))
+    before = shard.snapshot()
+    assert shard.schedule(("a", f"+{HOUR_MS + 500}")) == [first]
+    assert shard.snapshot() == before
+
+
+def test_a_repeated_call_to_replace_keeps_the_due_time_of_the_first(shard: Shard) -> None:
+    shard.schedule(("a", f"+{HOUR_MS}"))
+    [(status, due)] = shard.schedule(("a", f"+{2 * HOUR_MS}"), record=OTHER, on_duplicate="replace")
+    assert status == REPLACED
+    before = shard.snapshot()
+    answer = shard.schedule(("a", f"+{2 * HOUR_MS + 500}"), record=OTHER, on_duplicate="replace")
+    assert answer == [(CREATED, due)]
+    assert shard.snapshot() == before
+
+
+def test_a_repeated_call_finds_its_promoted_job_and_says_created_again(shard: Shard) -> None:
+    [first] = shard.schedule(("a", "+0"))
+    before = shard.snapshot()
+    assert shard.schedule(("a", "+0")) == [first]
+    assert shard.snapshot() == before
+
+
+def test_a_repeated_call_mends_a_job_without_a_record(shard: Shard) -> None:
+    """Half a job can stem from a script that was refused half-way: the sorted set is written first."""
+    due = shard.now_ms() + HOUR_MS
+    shard.redis.zadd(shard.keys.delayed, {"a": due})
+    assert shard.schedule(("a", due + 5)) == [(CREATED, due + 5)]
+    assert shard.snapshot() == {"delayed": {"a": due + 5}, "jobs": {"a": RECORD}}
+
+
+@pytest.mark.xfail(strict=True, reason="an emitted job stays in the sorted set if half of it stood there")
+def test_a_repeated_call_mends_a_job_without_a_record_that_is_due(shard: Shard) -> None:
+    """It must not go to the stream and stay in the sorted set: that would promote it twice."""
+    due = shard.now_ms()
+    shard.redis.zadd(shard.keys.delayed, {"a": due})
+    shard.schedule(("a", due))
+    shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 100))
+    assert [e["record"] for e in shard.snapshot()["ready"].values()] == [RECORD]
+
+
+def test_a_record_without_a_due_time_is_written_over(shard: Shard) -> None:
+    due = shard.now_ms() + HOUR_MS
+    shard.redis.hset(shard.keys.jobs, "a", OTHER)
+    assert shard.schedule(("a", due)) == [(CREATED, due)]
+    assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
+
+
+# An id twice in one call
+
+
+def test_of_two_jobs_with_one_id_in_a_call_the_first_is_kept(shard: Shard) -> None:
+    due = shard.now_ms() + HOUR_MS
+    shard.schedule(("b", due), record=OTHER)
+    answer = shard.schedule(("a", due), ("b", due + 1), ("a", due + 2))
+    # Both have the same record, as those of one call can have; so the second finds "its own" job.
+    assert answer == [(CREATED, due), (KEPT, due), (CREATED, due)]
+    assert shard.snapshot() == {"delayed": {"a": due, "b": due}, "jobs": {"a": RECORD, "b": OTHER}}
+
+
+def test_of_two_different_jobs_with_one_id_in_a_call_the_first_is_kept(shard: Shard) -> None:
+    due = shard.now_ms() + HOUR_MS
+    assert _two(shard, due, due + 1, "keep") == [CREATED, due, KEPT, due]
+    assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
+
+
+def test_of_two_different_jobs_with_one_id_the_second_replaces_the_first_if_that_was_asked_for(shard: Shard) -> None:
+    due = shard.now_ms() + HOUR_MS
+    assert _two(shard, due, due + 1, "replace") == [CREATED, due, REPLACED, due + 1]
+    assert shard.snapshot() == {"delayed": {"a": due + 1}, "jobs": {"a": OTHER}}
+
+
+@pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
+def test_of_two_jobs_with_one_id_that_are_due_one_runs(shard: Shard, on_duplicate: OnDuplicate) -> None:
+    due = shard.now_ms()
+    assert _two(shard, due, due, on_duplicate) == [CREATED, due, KEPT_PROMOTED, due]
+    assert shard.snapshot() == {"jobs": {"a": "e1"}, "ready": {"e1": entry("a", due)}}
+
+
+def _two(shard: Shard, first_due: int, second_due: int, on_duplicate: OnDuplicate) -> list[int]:
+    jobs = [("a", str(first_due), RECORD), ("a", str(second_due), OTHER)]
+    return shard.raw(producer.schedule(shard.keys, jobs, on_duplicate, 1))
+
+
+# The near channel
+
+
+def test_without_a_horizon_nobody_is_rung(shard: Shard, ear: Ear) -> None:
+    shard.schedule(("a", f"+{HOUR_MS}"), ("b", "+5000"))
+    assert ear.heard() == []
+
+
+def test_a_job_due_up_to_the_horizon_rings_the_leader(shard: Shard, ear: Ear) -> None:
+    horizon = look_ahead(shard, HOUR_MS)
+    shard.schedule(("at", horizon), ("after", horizon + 1), ("before", horizon - 1))
+    [message] = ear.heard()
+    assert message == f"{horizon} at\n{horizon - 1} before".encode()
+    assert leader.read_near(message) == [("at", horizon), ("before", horizon - 1)]
+
+
+def test_an_id_with_spaces_is_rung_whole(shard: Shard, ear: Ear) -> None:
+    horizon = look_ahead(shard, HOUR_MS)
+    shard.schedule(("order 42 für Jörg", horizon))
+    [message] = ear.heard()
+    assert leader.read_near(message) == [("order 42 für Jörg", horizon)]
+
+
+def test_a_job_that_went_to_the_stream_rings_nobody(shard: Shard, ear: Ear) -> None:
+    look_ahead(shard, HOUR_MS)
+    shard.schedule(("a", "+0"))
+    assert ear.heard() == []
+
+
+def test_a_kept_job_rings_nobody_and_a_replaced_one_does(shard: Shard, ear: Ear) -> None:
+    horizon = look_ahead(shard, HOUR_MS)
+    shard.schedule(("a", horizon + 5))
+    shard.schedule(("a", horizon - 5), record=OTHER)
+    assert ear.heard() == []
+    shard.schedule(("a", horizon - 5), record=OTHER, on_duplicate="replace")
+    assert ear.heard() == [f"{horizon - 5} a".encode()]
+
+
+def test_a_job_that_replaces_another_and_is_due_rings_the_leader(shard: Shard, ear: Ear) -> None:
+    horizon = look_ahead(shard, HOUR_MS)
+    now = shard.now_ms()
+    shard.schedule(("a", horizon + 5))
+    shard.schedule(("a", now), record=OTHER, on_duplicate="replace")
+    assert ear.heard() == [f"{now} a".encode()]

@@ -1,0 +1,84 @@
+"""register_topic.lua, assign.lua and beat.lua: what all nodes share, changed by one of them and told to everyone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lua.shard import Ear, Shard
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys
+from wheelq.settings import TopicSettings
+from wheelq.topics import Topic
+
+
+@pytest.fixture
+def keys(shard: Shard) -> Iterator[Keys]:
+    """The keys of a wheelq of this test's own: all topics of one are in one hash."""
+    keys = Keys(f"wheelq-{secrets.token_hex(6)}")
+    yield keys
+    shard.redis.delete(keys.topics, keys.assignment, keys.nodes)
+
+
+def test_a_new_topic_is_written_down_counted_and_told(shard: Shard, keys: Keys) -> None:
+    ear = Ear(shard, keys.changes)
+    settings = Topic(shards=3, retention_ms=5)
+    assert shard.send(registry.topics(keys)) == (0, {})
+    assert shard.send(registry.topic(keys, "orders")) is None
+    assert shard.send(registry.register_topic(keys, "orders", settings)) == settings
+    assert shard.send(registry.topics(keys)) == (1, {"orders": settings})
+    assert shard.send(registry.topic(keys, "orders")) == settings
+    assert shard.send(registry.topics_version(keys)) == 1
+    assert set(shard.redis.hkeys(keys.topics)) == {b"orders", registry.VERSION_FIELD.encode()}
+    assert ear.heard() == [b"orders"]
+    ear.close()
+
+
+def test_a_known_topic_stays_as_it_is(shard: Shard, keys: Keys) -> None:
+    shard.send(registry.register_topic(keys, "orders", TopicSettings(shards=3)))
+    ear = Ear(shard, keys.changes)
+    before = shard.redis.hgetall(keys.topics)
+    assert shard.send(registry.register_topic(keys, "orders", TopicSettings(shards=5))) == Topic(shards=3)
+    assert shard.redis.hgetall(keys.topics) == before
+    assert ear.heard() == []
+    ear.close()
+
+
+def test_every_new_topic_is_a_change(shard: Shard, keys: Keys) -> None:
+    for n, topic in enumerate(("a", "b", "c"), 1):
+        shard.send(registry.register_topic(keys, topic, TopicSettings()))
+        assert shard.send(registry.topics_version(keys)) == n
+    assert set(shard.send(registry.topics(keys)).settings) == {"a", "b", "c"}
+
+
+def test_an_assignment_is_replaced_by_whoever_has_read_the_last_one(shard: Shard, keys: Keys) -> None:
+    ear = Ear(shard, keys.changes)
+    posts = {("orders", 0): ("n1", "n2"), ("orders", 1): ("n2", None)}
+    assert shard.send(registry.assignment_version(keys)) == 0
+    assert shard.send(registry.assignment(keys)) == {}
+    assert shard.send(registry.put_assignment(keys, 0, 1, posts)) is True
+    assert shard.send(registry.assignment_version(keys)) == 1
+    assert shard.send(registry.assignment(keys)) == posts
+    assert ear.heard() == [b"assignment"]
+    ear.close()
+
+
+def test_an_assignment_made_from_an_older_one_changes_nothing(shard: Shard, keys: Keys) -> None:
+    shard.send(registry.put_assignment(keys, 0, 1, {("orders", 0): ("n1", None)}))
+    before = shard.redis.hgetall(keys.assignment)
+    ear = Ear(shard, keys.changes)
+    assert shard.send(registry.put_assignment(keys, 0, 1, {("orders", 0): ("n2", None)})) is False
+    assert shard.redis.hgetall(keys.assignment) == before
+    assert ear.heard() == []
+    ear.close()
+
+
+def test_a_node_is_alive_with_what_it_last_said(shard: Shard, keys: Keys) -> None:
+    shard.send(registry.beat_node(keys, "n1", {"seen_ms": 1}))
+    shard.send(registry.beat_node(keys, "n1", {"seen_ms": 2}))
+    shard.send(registry.beat_node(keys, "n2", {"seen_ms": 3}))
+    assert shard.send(registry.alive(keys.nodes)) == {"n1": {"seen_ms": 2}, "n2": {"seen_ms": 3}}
+    shard.send(registry.gone(keys.nodes, "n1"))
+    assert set(shard.send(registry.alive(keys.nodes))) == {"n2"}

@@ -1,0 +1,89 @@
+"""3. What can be done with a job that waits: cancel it, give it another time, run it now."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from wheelq import CancelOutcome, Client, RescheduleOutcome, RunNowOutcome
+
+
+def test_a_waiting_job_can_be_cancelled(client: Client, topic: str) -> None:
+    """It will never run, and its id is free."""
+    client.schedule(topic, delay=60, key="a")
+    assert client.cancel(topic, "a") is CancelOutcome.CANCELLED
+    assert client.get(topic, "a") is None
+
+
+def test_a_job_that_is_ready_can_no_longer_be_cancelled(client: Client, topic: str) -> None:
+    """It is with the workers: queued, running, or waiting for a retry."""
+    client.schedule(topic, delay=0, key="a")
+    assert client.cancel(topic, "a") is CancelOutcome.RUNNING
+    assert client.get(topic, "a") is not None
+
+
+def test_a_job_that_is_not_there_cannot_be_cancelled(client: Client, topic: str) -> None:
+    assert client.cancel(topic, "a") is CancelOutcome.NOT_FOUND
+    client.schedule(topic, delay=60, key="a")
+    client.cancel(topic, "a")
+    assert client.cancel(topic, "a") is CancelOutcome.NOT_FOUND
+
+
+def test_a_waiting_job_can_be_given_a_new_delay(client: Client, topic: str) -> None:
+    """It counts from now, not from the old due time; the payload stays."""
+    client.schedule(topic, "payload", delay=60, key="a")
+    before = time.time_ns() // 1_000_000
+    assert client.reschedule(topic, "a", delay=600) is RescheduleOutcome.RESCHEDULED
+    info = client.get(topic, "a")
+    assert info is not None
+    assert info.payload == "payload"
+    assert 0 <= info.due_ms - (before + 600_000) < 2_000
+
+
+def test_a_waiting_job_can_be_given_a_new_moment(client: Client, topic: str) -> None:
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=5)
+    client.schedule(topic, delay=60, key="a")
+    client.reschedule(topic, "a", at=at)
+    info = client.get(topic, "a")
+    assert info is not None
+    assert info.due == at
+
+
+def test_a_job_that_is_ready_can_no_longer_be_rescheduled(client: Client, topic: str) -> None:
+    client.schedule(topic, delay=0, key="a")
+    assert client.reschedule(topic, "a", delay=60) is RescheduleOutcome.RUNNING
+
+
+def test_a_job_that_is_not_there_cannot_be_rescheduled(client: Client, topic: str) -> None:
+    assert client.reschedule(topic, "a", delay=60) is RescheduleOutcome.NOT_FOUND
+
+
+def test_a_waiting_job_can_be_run_now(client: Client, topic: str) -> None:
+    """It becomes ready without a scheduler, with the present as its due time."""
+    client.schedule(topic, "payload", delay=3600, key="a")
+    assert client.run_now(topic, "a") is RunNowOutcome.PROMOTED
+    info = client.get(topic, "a")
+    assert info is not None
+    assert (info.state, info.payload) == ("ready", "payload")
+    assert abs(info.due_ms - time.time_ns() // 1_000_000) < 2_000
+    assert info.promoted_ms is not None
+    assert info.promoted_ms >= info.due_ms
+
+
+def test_a_job_that_is_ready_is_not_run_twice(client: Client, topic: str) -> None:
+    client.schedule(topic, delay=3600, key="a")
+    client.run_now(topic, "a")
+    assert client.run_now(topic, "a") is RunNowOutcome.RUNNING
+    [info] = client.topics()
+    assert info.ready == 1
+
+
+def test_a_job_that_is_not_there_cannot_be_run_now(client: Client, topic: str) -> None:
+    assert client.run_now(topic, "a") is RunNowOutcome.NOT_FOUND
+
+
+def test_outcomes_are_also_plain_words() -> None:
+    """They compare equal to their words, so they go into JSON and logs as they are."""
+    assert [*CancelOutcome] == ["cancelled", "running", "not_found"]
+    assert [*RescheduleOutcome] == ["rescheduled", "running", "not_found"]
+    assert [*RunNowOutcome] == ["promoted", "running", "not_found"]

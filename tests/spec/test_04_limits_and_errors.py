@@ -1,0 +1,300 @@
+"""4. Limits and errors: what is refused, by which error, and that nothing was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheelq import AsyncClient, Client, JobSpec, Settings, WheelqError
+from wheelq.embedded import EmbeddedServer
+from wheelq.errors import (
+    AuthenticationFailed,
+    ConfigurationError,
+    InvalidInput,
+    InvalidJob,
+    PayloadTooLarge,
+    Refused,
+    ServerFull,
+    Unavailable,
+)
+
+DAY = 86_400
+
+
+def refused(client: Client, topic: str, **arguments: Any) -> InvalidInput:
+    """The error of a schedule call; nothing was sent."""
+    with pytest.raises(InvalidInput) as caught:
+        client.schedule(**{"topic": topic, "delay": 60} | arguments)
+    assert client.topics() == []
+    return caught.value
+
+
+# When
+
+
+@pytest.mark.parametrize("delay", [-1, -0.001, float("nan"), float("-inf"), timedelta(seconds=-1)])
+def test_a_negative_delay_is_refused(client: Client, topic: str, delay: float) -> None:
+    assert refused(client, topic, delay=delay).field == "delay"
+
+
+@pytest.mark.parametrize("delay", ["60", b"60", True, [60], 1j])
+def test_a_delay_that_is_no_number_is_refused(client: Client, topic: str, delay: object) -> None:
+    assert refused(client, topic, delay=delay).field == "delay"
+
+
+@pytest.mark.parametrize("delay", [3_661 * DAY, 1e30, float("inf"), 10**400, timedelta.max])
+def test_a_delay_of_more_than_ten_years_is_refused(client: Client, topic: str, delay: float) -> None:
+    """3,660 days: a due time beyond that is nearly always a unit mistaken (`max_delay_ms` raises the limit)."""
+    error = refused(client, topic, delay=delay)
+    assert error.field == "delay"
+    assert "max_delay_ms" in str(error)
+
+
+def test_a_delay_of_nearly_ten_years_is_accepted(client: Client, topic: str) -> None:
+    assert client.schedule(topic, delay=3_660 * DAY).created
+
+
+def test_a_moment_without_a_time_zone_is_refused(client: Client, topic: str) -> None:
+    """Nobody can tell which moment is meant; the message says what to write instead."""
+    error = refused(client, topic, delay=None, at=datetime(2030, 1, 1))  # noqa: DTZ001
+    assert error.field == "at"
+    assert "datetime.now(UTC)" in str(error)
+
+
+@pytest.mark.parametrize("at", [datetime.max.replace(tzinfo=UTC), datetime(1969, 12, 31, tzinfo=UTC)])
+def test_an_absurd_moment_is_refused(client: Client, topic: str, at: datetime) -> None:
+    """The year 9999, or before 1970."""
+    assert refused(client, topic, delay=None, at=at).field == "at"
+
+
+@pytest.mark.parametrize("at", ["2030-01-01T00:00:00Z", 1_893_456_000, date(2030, 1, 1)])
+def test_a_moment_that_is_no_datetime_is_refused(client: Client, topic: str, at: object) -> None:
+    assert refused(client, topic, delay=None, at=at).field == "at"
+
+
+def test_both_a_delay_and_a_moment_are_refused(client: Client, topic: str) -> None:
+    assert refused(client, topic, delay=60, at=datetime.now(UTC)).field == "at"
+
+
+def test_neither_a_delay_nor_a_moment_is_refused(client: Client, topic: str) -> None:
+    assert refused(client, topic, delay=None).field == "delay"
+
+
+# What
+
+
+class Thing:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("payload", "path"),
+    [
+        ({1, 2}, "payload"),
+        (Thing(), "payload"),
+        (datetime(2030, 1, 1, tzinfo=UTC), "payload"),
+        ({"order": {"lines": [1, {"sku": {2}}]}}, "payload.order.lines[1].sku"),
+        ({"by_id": {42: "x"}}, "payload.by_id[42]"),
+        ([2**64], "payload[0]"),
+        ({"a": -(2**63) - 1}, "payload.a"),
+        (["ok", "\ud800"], "payload[1]"),
+    ],
+    ids=["set", "class", "datetime", "nested", "integer key", "too big", "too small", "surrogate"],
+)
+def test_a_payload_that_cannot_be_stored_is_refused_with_its_path(
+    client: Client, topic: str, payload: object, path: str
+) -> None:
+    """The field names the first item that cannot be kept as it is."""
+    assert refused(client, topic, payload=payload).field == path
+
+
+def test_a_payload_that_is_nested_too_deeply_is_refused(client: Client, topic: str) -> None:
+    payload: list[Any] = []
+    for _ in range(2_000):
+        payload = [payload]
+    assert "nested" in str(refused(client, topic, payload=payload))
+
+
+def test_a_payload_that_contains_itself_is_refused(client: Client, topic: str) -> None:
+    payload: list[Any] = [1]
+    payload.append(payload)
+    assert refused(client, topic, payload=payload)
+
+
+def test_a_payload_of_more_than_64_kilobytes_is_refused(client: Client, topic: str) -> None:
+    """Packed size, 65,536 bytes; the message says what to do: store the data elsewhere and send a reference."""
+    error = refused(client, topic, payload="x" * 65_536)
+    assert isinstance(error, PayloadTooLarge)
+    assert (error.payload_bytes, error.limit_bytes) == (65_541, 65_536)
+    assert "reference" in str(error)
+    assert client.schedule(topic, "x" * 65_500, delay=60).created
+
+
+@pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, {"a": None}, {"a": b"b"}])
+def test_headers_that_are_not_strings_are_refused(client: Client, topic: str, headers: Any) -> None:
+    assert refused(client, topic, headers=headers).field == "headers"
+
+
+def test_headers_that_are_too_long_are_refused(client: Client, topic: str) -> None:
+    assert refused(client, topic, headers={"a": "x" * 70_000}).field == "headers"
+
+
+@pytest.mark.xfail(strict=True, reason="a bare UnicodeEncodeError comes out")
+def test_headers_that_are_no_text_are_refused(client: Client, topic: str) -> None:
+    assert refused(client, topic, headers={"a": "\ud800"}).field == "headers"
+
+
+# Names
+
+BAD_TOPICS = ["", " ", "a b", "-a", ".a", "a/b", "a:b", "{a}", "ä", "a\n", "x" * 101, None, 7]
+
+
+@pytest.mark.parametrize("topic", BAD_TOPICS)
+def test_a_topic_is_1_to_100_letters_digits_dots_dashes_and_underscores(client: Client, topic: Any) -> None:
+    """A letter or digit first."""
+    assert refused(client, topic).field == "topic"
+    for ask in (client.get, client.cancel, client.run_now):
+        with pytest.raises(InvalidInput):
+            ask(topic, "a")
+
+
+@pytest.mark.parametrize("key", ["", "x" * 257, "ä" * 129, "a\nb", "a\x00b", "a\x1fb", "\ud800", 42, b"a"])
+def test_a_key_is_1_to_256_bytes_of_text_without_control_characters(client: Client, topic: str, key: Any) -> None:
+    assert refused(client, topic, key=key).field == "key"
+
+
+@pytest.mark.parametrize("id", ["", "a\x1fgroup", "\ud800", 42, None])
+def test_an_id_that_is_asked_for_must_be_one(client: Client, topic: str, id: Any) -> None:
+    client.schedule(topic, delay=60)
+    for ask in (client.get, client.cancel, client.run_now):
+        with pytest.raises(InvalidInput):
+            ask(topic, id)
+
+
+@pytest.mark.parametrize("id", ["", "a\x1fgroup", "\ud800", 42, None])
+@pytest.mark.xfail(strict=True, reason="with a partition key the id is not looked at")
+def test_an_id_that_is_asked_for_with_a_partition_key_must_be_one_too(client: Client, topic: str, id: Any) -> None:
+    client.schedule(topic, delay=60)
+    with pytest.raises(InvalidInput):
+        client.cancel(topic, id, partition_key="p")
+
+
+@pytest.mark.parametrize("partition_key", [42, b"a", "\ud800"])
+@pytest.mark.xfail(strict=True, reason="it is not looked at, and with one shard not even used")
+def test_a_partition_key_is_text(client: Client, topic: str, partition_key: Any) -> None:
+    assert refused(client, topic, partition_key=partition_key).field == "partition_key"
+
+
+def test_on_duplicate_is_one_of_three_words(client: Client, topic: str) -> None:
+    assert refused(client, topic, on_duplicate="overwrite").field == "on_duplicate"
+
+
+def test_invalid_input_is_also_a_value_error(client: Client, topic: str) -> None:
+    with pytest.raises(ValueError, match="delay"):
+        client.schedule(topic, delay=-1)
+    assert issubclass(InvalidInput, WheelqError)
+
+
+# One of many
+
+
+@pytest.mark.parametrize("place", [0, 3, 499, 500, 1_100])
+def test_a_bad_job_among_many_is_named_with_what_was_scheduled_before_it(
+    client: Client, topic: str, place: int
+) -> None:
+    """Whole batches of 500 before it are scheduled; `receipts` tells exactly which jobs."""
+    specs = [JobSpec(n, delay=60) for n in range(1_200)]
+    specs[place] = JobSpec({1}, delay=60)
+    with pytest.raises(InvalidJob) as caught:
+        client.schedule_many(topic, specs)
+    error = caught.value
+    assert (error.place, error.field) == (place, f"jobs[{place}].payload")
+    assert set(error.receipts) == set(range(place // 500 * 500))
+    assert sum(info.delayed for info in client.topics()) == len(error.receipts)
+
+
+async def test_a_bad_job_among_many_is_named_on_asyncio_too(aclient: AsyncClient, topic: str) -> None:
+    specs = [JobSpec(n, delay=60 if n != 1_100 else -1) for n in range(1_200)]
+    with pytest.raises(InvalidJob) as caught:
+        await aclient.schedule_many(topic, specs)
+    assert (caught.value.place, set(caught.value.receipts)) == (1_100, set(range(1_000)))
+
+
+# The server
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:6379",
+        "http://localhost",
+        "redis://localhost:port",
+        pytest.param(
+            "redis://localhost/orders",
+            marks=pytest.mark.xfail(strict=True, reason="a database that is no number is taken for database 0"),
+        ),
+    ],
+)
+def test_a_wrong_url_is_told_before_anything_is_tried(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHEELQ_URL", raising=False)
+    with pytest.raises(ConfigurationError):
+        Client.connect(url)
+
+
+def test_without_a_url_the_environment_is_asked(url: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHEELQ_URL", url)
+    with Client.connect() as client:
+        assert client.get(topic, "a") is None
+
+
+def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path, topic: str) -> None:
+    """Nothing was done; the message names the server."""
+    with Client.connect(f"unix://{tmp_path}/none.sock") as client, pytest.raises(Unavailable, match=r"none\.sock"):
+        client.schedule(topic, delay=60)
+
+
+async def test_a_server_that_is_not_there_is_unavailable_on_asyncio_too(tmp_path: Path, topic: str) -> None:
+    async with AsyncClient.connect(f"unix://{tmp_path}/none.sock") as client:
+        with pytest.raises(Unavailable, match=r"none\.sock"):
+            await client.schedule(topic, delay=60)
+
+
+def test_a_wrong_password_is_told_as_such_and_not_shown(
+    private_server: Callable[..., EmbeddedServer], topic: str
+) -> None:
+    server = private_server(appendonly=False, password="the right one")
+    wrong = server.url.replace("the%20right%20one", "guessed")
+    with Client.connect(wrong) as client, pytest.raises(AuthenticationFailed) as caught:
+        client.schedule(topic, delay=60)
+    assert "guessed" not in str(caught.value)
+    with Client.connect(server.url) as client:
+        assert client.schedule(topic, delay=60).created
+
+
+def test_a_full_server_refuses_new_jobs_with_an_error_of_its_own(
+    private_server: Callable[..., EmbeddedServer], topic: str
+) -> None:
+    """Nothing was done; what is due still runs."""
+    server = private_server(appendonly=False, options={"maxmemory": "1kb"})
+    with Client.connect(server.url) as client, pytest.raises(ServerFull) as caught:
+        client.schedule(topic, delay=60)
+    assert isinstance(caught.value, Refused)
+
+
+def test_a_client_comes_back_by_itself_when_the_server_does(
+    private_server: Callable[..., EmbeddedServer], topic: str
+) -> None:
+    server = private_server()
+    with Client.connect(server.url, Settings()) as client:
+        client.schedule(topic, delay=60, key="a")
+        server.kill()
+        with pytest.raises(WheelqError):
+            client.schedule(topic, delay=60, key="b")
+        server.start()
+        assert client.schedule(topic, delay=60, key="b").created
+        assert client.get(topic, "a") is not None

@@ -1,0 +1,346 @@
+"""6. Failures: what a handler raises, how often it is tried again, and what comes in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.spec.conftest import PATIENCE, Run, until
+from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq.errors import InvalidInput
+from wheelq.settings import WorkerSettings
+
+Handler = Callable[[Job], Awaitable[None]]
+
+
+@pytest.fixture
+def work(url: str, settings: Settings, topic: str, run: Run) -> Callable[..., Worker]:
+    """Runs a worker with this handler."""
+
+    def start(handler: Callable[[Job], object], retry: Retry | None = None, timeout: float | None = None) -> Worker:
+        worker = Worker.connect(url, group="g", settings=settings)
+        worker.handler(topic, retry=retry, timeout=timeout)(handler)
+        run(worker)
+        return worker
+
+    return start
+
+
+async def counts(client: AsyncClient, topic: str) -> tuple[int, int, int]:
+    """Waiting, ready and dead jobs."""
+    [info] = [info for info in await client.topics() if info.name == topic]
+    return info.delayed, info.ready, info.dead
+
+
+async def test_a_job_whose_handler_raises_runs_again(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """With the same id and payload, and the number of the attempt, from 1."""
+    runs: list[tuple[str, object, int]] = []
+
+    async def handle(job: Job) -> None:
+        runs.append((job.id, job.payload, job.attempt))
+        if job.attempt < 3:
+            raise RuntimeError("not yet")
+
+    worker = work(handle, Retry(max_attempts=5, base=0.02))
+    await aclient.schedule(topic, {"id": 42}, delay=0.05, key="a")
+
+    async def is_done() -> bool:
+        return len(runs) == 3 and await counts(aclient, topic) == (0, 0, 0)
+
+    await until(is_done)
+    assert runs == [("a", {"id": 42}, 1), ("a", {"id": 42}, 2), ("a", {"id": 42}, 3)]
+    assert await aclient.get(topic, "a") is None
+    assert (worker.handled, worker.failed) == (1, 2)
+
+
+async def test_between_two_attempts_there_is_a_pause(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """With base 0.2 s and no jitter: at least 0.2 s, then 0.4 s. The due time of an attempt is its own."""
+    runs: list[Job] = []
+
+    async def handle(job: Job) -> None:
+        runs.append(job)
+        if job.attempt < 3:
+            raise RuntimeError("not yet")
+
+    work(handle, Retry(base=0.2, jitter=0))
+    await aclient.schedule(topic, delay=0)
+
+    async def ran_three_times() -> bool:
+        return len(runs) == 3
+
+    await until(ran_three_times)
+    assert runs[1].due_ms - runs[0].due_ms >= 200
+    assert runs[2].due_ms - runs[1].due_ms >= 400
+    assert all(job.promoted_ms >= job.due_ms for job in runs)
+
+
+async def test_a_job_whose_attempts_are_used_up_is_buried(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """It stays among the dead for a decision; its id is free."""
+    attempts: list[int] = []
+
+    async def handle(job: Job) -> None:
+        attempts.append(job.attempt)
+        raise RuntimeError("never")
+
+    work(handle, Retry(max_attempts=3, base=0))
+    await aclient.schedule(topic, delay=0, key="a")
+
+    async def is_dead() -> bool:
+        return await counts(aclient, topic) == (0, 0, 1)
+
+    await until(is_dead)
+    assert attempts == [1, 2, 3]
+    assert await aclient.get(topic, "a") is None
+    assert (await aclient.schedule(topic, delay=60, key="a")).created
+
+
+async def test_without_a_word_a_job_has_five_attempts() -> None:
+    """Pauses of 1, 2, 4, 8 s, each of which is cut by up to a half at random, and never more than 5 minutes."""
+    assert Retry() == Retry(max_attempts=5, base=1.0, cap=300.0, factor=2.0, jitter=0.5)
+    assert [Retry().pause_ms(attempt, 0.0) for attempt in range(1, 6)] == [1_000, 2_000, 4_000, 8_000, None]
+    assert [Retry().pause_ms(attempt, 0.999_999) for attempt in (1, 2)] == [500, 1_000]
+    assert Retry(max_attempts=20).pause_ms(15, 0.0) == 300_000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": 256},
+        {"base": -1},
+        {"base": 10, "cap": 5},
+        {"factor": 0.5},
+        {"jitter": -0.1},
+        {"jitter": 1.1},
+        {"jitter": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_retry_that_makes_no_sense_is_refused(arguments: dict[str, float]) -> None:
+    """1 to 255 attempts, 0 <= base <= cap, factor at least 1, jitter from 0 to 1."""
+    with pytest.raises(InvalidInput):
+        Retry(**arguments)  # type: ignore[arg-type]
+
+
+async def test_one_attempt_means_none_again(aclient: AsyncClient, topic: str, work: Callable[..., Worker]) -> None:
+    async def handle(job: Job) -> None:
+        raise RuntimeError("never")
+
+    work(handle, Retry(max_attempts=1))
+    await aclient.schedule(topic, delay=0)
+
+    async def is_dead() -> bool:
+        return await counts(aclient, topic) == (0, 0, 1)
+
+    await until(is_dead)
+
+
+async def test_a_job_that_waits_for_its_retry_says_so(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """Its id is still taken, and it can no longer be cancelled or moved."""
+
+    async def handle(job: Job) -> None:
+        raise RuntimeError("not yet")
+
+    work(handle, Retry(base=60, cap=60))
+    await aclient.schedule(topic, delay=0, key="a")
+
+    async def is_retrying() -> bool:
+        info = await aclient.get(topic, "a")
+        return info is not None and info.state == "retrying"
+
+    await until(is_retrying)
+    assert not (await aclient.schedule(topic, delay=60, key="a")).created
+    assert await aclient.cancel(topic, "a") == "running"
+    assert await aclient.reschedule(topic, "a", delay=5) == "running"
+    assert await aclient.run_now(topic, "a") == "running"
+
+
+async def test_a_handler_that_takes_longer_than_its_timeout_has_failed(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    cancelled = asyncio.Event()
+    attempts: list[int] = []
+
+    async def handle(job: Job) -> None:
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+    worker = work(handle, Retry(base=0), timeout=0.05)
+    await aclient.schedule(topic, delay=0)
+
+    async def is_done() -> bool:
+        return attempts == [1, 2] and await counts(aclient, topic) == (0, 0, 0)
+
+    await until(is_done)
+    assert cancelled.is_set()
+    assert (worker.handled, worker.failed) == (1, 1)
+
+
+async def test_a_plain_function_has_a_timeout_too(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """The job runs again; the thread itself cannot be stopped and ends in its own time."""
+    attempts: list[int] = []
+
+    def handle(job: Job) -> None:
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            time.sleep(0.3)
+
+    work(handle, Retry(base=0), timeout=0.05)
+    await aclient.schedule(topic, delay=0)
+
+    async def is_done() -> bool:
+        return attempts == [1, 2] and await counts(aclient, topic) == (0, 0, 0)
+
+    await until(is_done)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), KeyError("x"), asyncio.CancelledError(), TimeoutError(), StopIteration()]
+)
+async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker], error: BaseException
+) -> None:
+    """The worker and the other jobs go on."""
+    done: list[int] = []
+
+    async def handle(job: Job) -> None:
+        if job.payload == 3 and job.attempt == 1:
+            raise error
+        done.append(job.payload)
+
+    work(handle, Retry(base=0))
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(6)])
+
+    async def is_done() -> bool:
+        return await counts(aclient, topic) == (0, 0, 0)
+
+    await until(is_done)
+    assert sorted(done) == list(range(6))
+
+
+async def test_what_a_dead_worker_held_runs_again_in_another(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    """Noticed because nobody renews it: 3.5 s by default, 0.3 s here. The job is told that it is delivered again."""
+    quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=300, block_ms=300))
+    dying = Worker.connect(url, group="g", settings=quick)
+    began = asyncio.Event()
+
+    @dying.handler(topic)
+    async def hang(job: Job) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    await aclient.schedule(topic, "payload", delay=0, key="a")
+    kill = start_a_mortal(dying)
+    async with asyncio.timeout(PATIENCE):
+        await began.wait()
+    await kill()
+
+    got: list[Job] = []
+    done = asyncio.Event()
+    other = Worker.connect(url, group="g", settings=quick)
+
+    @other.handler(topic)
+    async def handle(job: Job) -> None:
+        got.append(job)
+        done.set()
+
+    run(other)
+    async with asyncio.timeout(PATIENCE):
+        await done.wait()
+    assert [(job.id, job.payload, job.attempt, job.redelivered) for job in got] == [("a", "payload", 1, True)]
+
+
+async def test_a_job_that_runs_for_long_is_not_taken_from_its_worker(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    """It is renewed meanwhile: here it runs for three times as long as a dead worker's would be left alone."""
+    quick = replace(settings, worker=WorkerSettings(renew_ms=80, abandoned_ms=240, block_ms=300))
+    runs: list[str] = []
+    done = asyncio.Event()
+
+    def make(name: str) -> Worker:
+        worker = Worker.connect(url, group="g", settings=quick)
+
+        @worker.handler(topic)
+        async def handle(job: Job) -> None:
+            runs.append(name)
+            await asyncio.sleep(0.75)
+            done.set()
+
+        return worker
+
+    run(make("one"), make("two"))
+    await aclient.schedule(topic, delay=0)
+    async with asyncio.timeout(PATIENCE):
+        await done.wait()
+
+    async def is_gone() -> bool:
+        return await counts(aclient, topic) == (0, 0, 0)
+
+    await until(is_gone)
+    assert len(runs) == 1
+
+
+async def test_a_job_that_keeps_killing_its_workers_is_buried(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    """After `max_deliveries` without an answer: 10 by default, 2 here."""
+    quick = replace(settings, worker=WorkerSettings(renew_ms=60, abandoned_ms=120, block_ms=200, max_deliveries=2))
+    await aclient.schedule(topic, delay=0)
+    for _ in range(2):
+        worker = Worker.connect(url, group="g", settings=quick)
+        began = asyncio.Event()
+
+        @worker.handler(topic)
+        async def hang(job: Job, began: asyncio.Event = began) -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        kill = start_a_mortal(worker)
+        async with asyncio.timeout(PATIENCE):
+            await began.wait()
+        await kill()
+    last = Worker.connect(url, group="g", settings=quick)
+    ran: list[Job] = []
+    last.handler(topic)(ran.append)
+    run(last)
+
+    async def is_dead() -> bool:
+        return await counts(aclient, topic) == (0, 0, 1)
+
+    await until(is_dead)
+    assert ran == []
+
+
+def start_a_mortal(worker: Worker) -> Callable[[], Awaitable[None]]:
+    """Run a worker; returns the nearest thing to kill -9 within one process: all its tasks end and settle nothing."""
+    others = asyncio.all_tasks()
+    running = asyncio.create_task(worker.run())
+
+    async def kill() -> None:
+        victims = asyncio.all_tasks() - others - {asyncio.current_task()}
+        for task in victims:
+            task.cancel()
+        await asyncio.gather(running, *victims, return_exceptions=True)
+
+    return kill
