@@ -19,6 +19,12 @@ from enum import StrEnum
 OLDEST_REDIS = (6, 2, 2)
 NEARLY_FULL = 0.8
 CLIENTS_NEARLY_FULL = 0.9
+NOT_FOR_ALL = {
+    "XAUTOCLAIM": "Workers need it, to run the jobs of one that died; a user that only looks or schedules does not.",
+    "CLIENT LIST ID": "Schedulers use it, to see that a leader is gone; without it they wait for its lease to end, and "
+    "jobs are promoted by the standby meanwhile, 100 ms late. Nobody else needs it.",
+}
+"""Operations that not every user must be allowed, and who needs them."""
 OVERDUE_MS = 2_000  # a few beats of the sweep: whoever is later than this is not just busy
 
 
@@ -139,7 +145,10 @@ def _version_number(text: str) -> tuple[int, ...]:
 
 def _rights(facts: ServerFacts) -> Iterator[Finding]:
     for operation, words in facts.refused.items():
-        yield _problem(f"{operation} was refused", f"{words}. Without it jobs do not run: mend the user's ACL.")
+        if operation in NOT_FOR_ALL:
+            yield _warning(f"{operation} was refused to this user", f"{NOT_FOR_ALL[operation]} ({words})")
+        else:
+            yield _problem(f"{operation} was refused", f"{words}. Without it jobs do not run: mend the user's ACL.")
     if facts.config is None:
         yield _warning(
             "The server's configuration cannot be read",
@@ -191,6 +200,13 @@ def _durability(facts: ServerFacts) -> Iterator[Finding]:
         )
     if info.get("aof_enabled") == "1":
         yield _append_only(config.get("appendfsync"))
+    elif config.get("save") == "" and _number(info, "connected_slaves"):
+        yield _problem(
+            "Nothing is written to disk, and replicas copy that",
+            "If the server's process ends and is started again before a replica is promoted, it comes back empty, and "
+            "the replicas empty themselves: every waiting job is lost everywhere. CONFIG SET appendonly yes, and the "
+            "same in the configuration file.",
+        )
     elif config.get("save") == "":
         yield _warning(
             "Nothing is written to disk",
@@ -208,7 +224,10 @@ def _durability(facts: ServerFacts) -> Iterator[Finding]:
 
 def _append_only(fsync: str | None) -> Finding:
     if fsync == "always":
-        return _ok("Every job is on disk before its call returns (appendfsync always)", "Nothing accepted can be lost.")
+        return _ok(
+            "Every job is on disk before its call returns (appendfsync always)",
+            "Neither a crash nor a power cut loses anything accepted; only the loss of the disk does.",
+        )
     if fsync == "no":
         return _warning(
             "The operating system decides when jobs reach the disk (appendfsync no)",
@@ -223,19 +242,42 @@ def _append_only(fsync: str | None) -> Finding:
         "Jobs reach the disk every second (appendfsync everysec)",
         "A crash of the server's process loses nothing. A power cut may cost the last one or two seconds: jobs "
         "scheduled then are gone, jobs that started then run again. To lose nothing: CONFIG SET appendfsync always "
-        "(costs little with schedule_many, much for single calls).",
+        "(costs little with schedule_many, much for single calls), or durability='fsynced' for the calls that matter.",
     )
 
 
 def _replicas(facts: ServerFacts) -> Iterator[Finding]:
+    if facts.info.get("role") == "slave":
+        return
     replicas = _number(facts.info, "connected_slaves")
-    if replicas and facts.info.get("role") != "slave":
+    needed = _number(facts.config or {}, "min-replicas-to-write")
+    in_step = sum("state=online" in facts.info.get(f"slave{place}", "") for place in range(replicas))
+    if needed > in_step:
+        yield _problem(
+            f"min-replicas-to-write is {needed}, and {in_step} replica{' is' if in_step == 1 else 's are'} in step",
+            "The server refuses every write: jobs can neither be scheduled nor promoted. Bring the replicas back, or "
+            f"CONFIG SET min-replicas-to-write {in_step}.",
+        )
+    elif needed:
+        yield _ok(
+            f"Writes are refused while fewer than {needed} replica{'s' if needed > 1 else ''} answer "
+            "(min-replicas-to-write)",
+            "So a primary that is cut off from its replicas stops accepting jobs. It does not bound what a failover "
+            "loses: it counts replicas that answer, not what they have already got.",
+        )
+    if replicas:
         yield _warning(
-            f"{replicas} replica{'s follow' if replicas > 1 else ' follows'}, and calls do not wait for "
-            f"{'them' if replicas > 1 else 'it'}",
-            "A failover loses what replication had not carried yet, usually milliseconds: such jobs are gone, or run "
-            "again. min-replicas-to-write does not prevent that. Where it matters give jobs a key, and schedule the "
-            "last minute's again after a failover: what is still there is kept.",
+            f"{replicas} replica{'s follow' if replicas > 1 else ' follows'}, and calls wait for "
+            f"{'them' if replicas > 1 else 'it'} only if they ask to",
+            "By default a failover loses what replication had not carried yet, usually milliseconds: such jobs are "
+            "gone, or run again. Where it matters, schedule with durability='replicated' ([client] durability makes "
+            "it the default): the call returns once a replica has the job, and says so if none has it in time.",
+        )
+    if in_step < replicas:
+        yield _warning(
+            f"{replicas - in_step} of {replicas} replicas {'is' if replicas - in_step == 1 else 'are'} not in step yet",
+            "A replica that copies the data for the first time or after a long break confirms nothing, and must not be "
+            "promoted, until it is done.",
         )
 
 

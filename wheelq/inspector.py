@@ -29,7 +29,7 @@ T = TypeVar("T")
 BELIEVED_MS = 15_000
 CLOCK_SAMPLES = 5  # the best of a few round trips is close to the wire's own time
 INFO_SECTIONS = ("server", "clients", "memory", "persistence", "replication")
-CONFIGURATION = ("maxmemory-policy", "appendonly", "appendfsync", "save")
+CONFIGURATION = ("maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""schedule, cancel, reschedule, run-now, job: one job at a time."""
+"""schedule, cancel, reschedule, run-now, job: one job at a time; and reshard."""
 
 from __future__ import annotations
 
@@ -105,6 +105,25 @@ def job(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: J
             say(f"{name}={value}")
     if found is None:
         raise typer.Exit(NOT_FOUND)
+
+
+def reshard(
+    topic: Topic,
+    shards: Annotated[int, typer.Argument(help="The new number of shards.", show_default=False)],
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Change a topic's number of shards, up or down, while jobs wait and run.
+
+    Jobs that wait stay where they are until they have run, and are found there; new ones are placed by the new number.
+    """
+    with client_of(url, config) as client:
+        info = client.set_shards(topic, shards)
+    if json:
+        say_json(info)
+    else:
+        say(f"{topic} has {info.shards} shards; {info.delayed:,} jobs wait")
 
 
 def _happened(receipt: Receipt) -> str:

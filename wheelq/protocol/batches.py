@@ -79,6 +79,7 @@ class Order:
         self._under_way: deque[_Batch] = deque()
         self._receipts: dict[int, Receipt] = {}
         self._are_all_made = False
+        self._bad: InvalidJob | None = None
         self.was_sent = False
         """Whether the first call about it has been sent before, with an unknown outcome."""
         self.shards_in_force: int | None = None
@@ -157,6 +158,8 @@ class Order:
         """The jobs that are in no batch yet, while the order is not stale."""
         while self._again and not self.is_stale:
             yield self._again.popleft()
+        if self._bad is not None:  # found before, but then a reply was lost
+            raise self._bad
         while not self.is_stale:
             place, spec = next(self._specs, (-1, None))
             if spec is None:
@@ -165,7 +168,8 @@ class Order:
             try:
                 job = new_job(spec, self._settings, self._now_ms)
             except InvalidInput as error:
-                raise InvalidJob(place, error, self._receipts) from error
+                self._bad = InvalidJob(place, error, self._receipts)
+                raise self._bad from error
             yield _Item(place, spec, job, self._shards_of(spec, job))
 
     def _shards_of(self, spec: JobSpec, job: NewJob) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
 """What a schedule call waits for, besides the server's answer, before it returns.
 
-| `durability`   | the jobs are then …                               | and are lost only if …                            |
-|----------------|---------------------------------------------------|---------------------------------------------------|
-| `"server"`     | in the server                                     | it fails before its own persistence got to them   |
-| `"replicated"` | in the server and in `replicas` replicas          | all of these fail, or a failover promotes another |
-| `"fsynced"`    | on the server's disk, and `fsynced_replicas` more | these disks fail                                  |
+| `durability`   | the jobs are then …                               | and are lost only if …                          |
+|----------------|---------------------------------------------------|-------------------------------------------------|
+| `"server"`     | in the server                                     | it fails before its own persistence got to them |
+| `"replicated"` | in the server and in `replicas` replicas          | these fail, or a failover promotes another      |
+| `"fsynced"`    | on the server's disk, and `fsynced_replicas` more | these disks fail                                |
 
     EVALSHA schedule … ─┐                                        ┌─▶ receipts
     EVALSHA mark        ├─▶ one connection, written in one go ───┼─▶ (so that there is a write to wait for)

@@ -121,8 +121,8 @@ class Leader:
             if due_ms > now_ms:
                 self._wheel.insert(member, due_ms)
         self._is_behind = answer.is_partial
-        self._sweep_at = now_ms if answer.is_partial else float("inf")
-        if self._wheel:
+        self._sweep_at = now_ms if answer.is_partial and answer.promoted else float("inf")
+        if self._wheel or answer.is_partial:  # partial and nothing promoted: the stream refuses, so not at once again
             self._sweep_by(now_ms)
 
     def _sweep_by(self, now_ms: float) -> None:

@@ -108,13 +108,14 @@ class AsyncTransport:
         await self._break(OutcomeUnknown("the transport was closed"))
 
     async def _ask(self, call: Call[Any], words: Sequence[Argument]) -> Any:
+        # Packed first: what cannot be packed must not leave a place in the queue of replies. By hiredis, because the
+        # asyncio connection's own packer is written in Python and takes ten times as long.
+        packed = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # its stub knows one-word commands only
         connection = self._connection
         if connection is None:
             connection = await self._open()
         answer = self._expect(call.name, call.wait_ms)
         try:
-            # hiredis packs ten times faster than the asyncio connection's own packer, which is written in Python.
-            packed = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # its stub knows one-word commands only
             await connection.send_packed_command(packed, check_health=False)
         except REDIS_FAILURES as error:
             await self._break(error)
@@ -122,10 +123,10 @@ class AsyncTransport:
 
     async def _ask_together(self, call: Call[Any]) -> list[Any]:
         """The replies to a call of several parts, written in one go; errors stand in the places of replies."""
+        packed = b"".join(hiredis.pack_command(tuple(part.words())) for part in call.parts)  # type: ignore[arg-type]
         connection = self._connection or await self._open()
         answers = [self._expect(part.name, call.wait_ms) for part in call.parts]
         try:
-            packed = b"".join(hiredis.pack_command(tuple(part.words())) for part in call.parts)  # type: ignore[arg-type]
             await connection.send_packed_command(packed, check_health=False)
         except REDIS_FAILURES as error:
             await self._break(error)

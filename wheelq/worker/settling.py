@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from wheelq.clock import Clock
-from wheelq.errors import ServerError
+from wheelq.errors import OutcomeUnknown, ServerError
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import ShardKeys
@@ -83,6 +83,7 @@ class Settler:
         self._held = held
         self._clock = clock
         self._done: dict[Line, list[Delivery]] = {}
+        self._unsure: set[Line] = set()  # of which the reply to the last ack was lost
         self._waiting = 0
         self._any = asyncio.Event()
         self._full = asyncio.Event()
@@ -110,15 +111,17 @@ class Settler:
                 retention_ms = delivery.line.topic.retention_ms
                 call = calls.bury(keys, self._group, self._consumer, entry, reason, error, retention_ms)
         pause = 0.05
+        is_unsure = False
         while True:
             try:
                 was_ours = await self._transport.send(call)
             except ServerError as problem:
+                is_unsure |= isinstance(problem, OutcomeUnknown)
                 logger.warning("%s of job %s waits: %s", call.name, entry.id, problem)
                 await self._clock.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
-                self.lost += not was_ours
+                self.lost += not was_ours and not is_unsure
                 self._held.drop(delivery)
                 return
 
@@ -143,18 +146,23 @@ class Settler:
         self._full.clear()
         for line in [line for line, waiting in self._done.items() if waiting]:
             batch = self._done[line][: self._settings.ack_batch]
-            acked = await self._transport.send(
-                calls.ack(
-                    line.keys,
-                    self._group,
-                    self._consumer,
-                    min(delivery.safe_until_ms for delivery in batch),
-                    line.topic.retention_ms,
-                    [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
-                )
+            call = calls.ack(
+                line.keys,
+                self._group,
+                self._consumer,
+                min(delivery.safe_until_ms for delivery in batch),
+                line.topic.retention_ms,
+                [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
             )
+            try:
+                acked = await self._transport.send(call)
+            except OutcomeUnknown:
+                self._unsure.add(line)
+                raise
             del self._done[line][: len(batch)]
-            self.lost += len(batch) - acked
+            if line not in self._unsure:  # else it may have been acknowledged by the call whose reply was lost
+                self.lost += len(batch) - acked
+            self._unsure.discard(line)
             self._waiting -= len(batch)
             held = self._held.of(line)
             for delivery in batch:

@@ -167,6 +167,9 @@ def _jobs(flat: list[bytes]) -> list[tuple[str, int]]:
 
 
 def read_near(message: bytes) -> list[tuple[str, int]]:
-    """The jobs named by a message on the `near` channel: lines of due_ms and member. Empty: the lease became free."""
-    lines = (line.partition(" ") for line in message.decode().split("\n") if line)
-    return [(member, int(due_ms)) for due_ms, _, member in lines]
+    """The jobs named by a message on the `near` channel: lines of due_ms and member. Empty: the lease became free.
+
+    What makes no sense is passed over: anybody may publish there, and a sweep finds what is due.
+    """
+    lines = (line.partition(" ") for line in message.decode(errors="replace").split("\n"))
+    return [(member, int(due_ms)) for due_ms, _, member in lines if member and due_ms.isdecimal()]

@@ -97,9 +97,9 @@ def get(keys: ShardKeys, id: str) -> Call[JobInfo | None]:
         record = codec.decode(packed) if packed else codec.Record(1, None, {})
         state, promoted_ms = JobState.DELAYED, None
         if len(reply) > 2:
-            entry, deliveries, retries = reply[2:]
+            entry, is_delivered, is_retrying = reply[2:]
             promoted_ms = int(entry.partition(b"-")[0])
-            state = JobState.RETRYING if retries else JobState.RUNNING if deliveries else JobState.READY
+            state = JobState.RETRYING if is_retrying else JobState.RUNNING if is_delivered else JobState.READY
         return JobInfo(
             id, keys.topic, state, due_ms, record.payload, record.headers, record.attempt, promoted_ms, keys.shard
         )

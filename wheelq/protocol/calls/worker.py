@@ -135,12 +135,16 @@ def leave(keys: ShardKeys, group: str, consumer: str) -> Call[bool]:
 
 
 def _entry(entry_id: bytes, fields: list[bytes], deliveries: int = 1) -> Entry:
-    return Entry(
-        entry_id.decode(),
-        fields[1].decode(),
-        int(fields[3]),
-        int(fields[5]),
-        fields[7],
-        fields[9].decode() if len(fields) > 8 else None,
-        deliveries,
-    )
+    """The entry; without a record if it is none of wheelq's, so that it is buried and not tried for ever."""
+    try:
+        return Entry(
+            entry_id.decode(),
+            fields[1].decode(),
+            int(fields[3]),
+            int(fields[5]),
+            fields[7],
+            fields[9].decode() if len(fields) > 8 else None,
+            deliveries,
+        )
+    except (ValueError, IndexError):  # of which UnicodeDecodeError is one
+        return Entry(entry_id.decode(), f"entry {entry_id.decode()}", 0, 1, b"", None, deliveries)

@@ -8,7 +8,8 @@ local ready, jobs, dead = KEYS[1], KEYS[2], KEYS[3]
 local group, consumer, entry, member, reason, error_text, retention_ms = unpack(ARGV)
 if not owns(ready, group, consumer, entry) then return '' end
 write_though_full(ready)
-local found = redis.call('XRANGE', ready, entry, entry)[1][2]
+local found = redis.call('XRANGE', ready, entry, entry)[1]
+found = found and found[2] or {'id', member, 'due', 0, 'attempt', 0, 'record', ''} -- somebody deleted the entry
 local buried = redis.call('XADD', dead, '*', 'id', found[2], 'due', found[4], 'attempt', found[6], 'group', group,
   'reason', reason, 'error', error_text, 'record', found[8])
 redis.call('XACK', ready, group, entry)

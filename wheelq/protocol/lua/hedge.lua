@@ -16,4 +16,5 @@ for n = 1, #found, 2 do
   members[#members + 1] = found[n]
   dues[#dues + 1] = found[n + 1]
 end
-return {now_us(), promote_all(delayed, jobs, ready, dead, members, dues), #members == limit and 1 or 0}
+local promoted, is_all = promote_all(delayed, jobs, ready, dead, members, dues)
+return {now_us(), promoted, #members == limit and is_all and 1 or 0}

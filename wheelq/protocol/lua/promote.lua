@@ -9,13 +9,15 @@ local token, lease_ms = ARGV[1], ARGV[2]
 if not leads(lease, token, lease_ms) then return {0} end
 local now = now_ms()
 local scores = redis.call('ZMSCORE', delayed, unpack(ARGV, 3))
-local reply, members, dues = {1, now_us(), 0}, {}, {}
+local reply, members, dues, seen = {1, now_us(), 0}, {}, {}, {}
 for n, due in ipairs(scores) do
-  if due and tonumber(due) <= now then
-    members[#members + 1] = ARGV[n + 2]
+  local member = ARGV[n + 2]
+  if due and tonumber(due) <= now and not seen[member] then
+    seen[member] = true
+    members[#members + 1] = member
     dues[#dues + 1] = due
-  elseif due then
-    reply[#reply + 1] = ARGV[n + 2]
+  elseif due and not seen[member] then
+    reply[#reply + 1] = member
     reply[#reply + 1] = due
   end
 end

@@ -10,7 +10,7 @@ local near, id, due = ARGV[1], ARGV[2], ARGV[3]
 if not redis.call('ZSCORE', delayed, id) then
   return {redis.call('HEXISTS', jobs, id) == 1 and 2 or 0, 0}
 end
-due = string.byte(due) == 43 and now_ms() + tonumber(due) or tonumber(due)
+due = due_ms(due)
 redis.call('ZADD', delayed, due, id)
 if due <= tonumber(redis.call('GET', horizon) or -1) then
   redis.call('PUBLISH', near, string.format('%.0f %s', due, id))

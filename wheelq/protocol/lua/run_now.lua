@@ -9,4 +9,5 @@ local id = ARGV[1]
 if not redis.call('ZSCORE', delayed, id) then
   return redis.call('HEXISTS', jobs, id) == 1 and 2 or 0
 end
-return promote_all(delayed, jobs, ready, dead, {id}, {now_ms()}) == 1 and 1 or -1
+local promoted = promote_all(delayed, jobs, ready, dead, {id}, {now_ms()})
+return promoted == 1 and 1 or -1

@@ -5,9 +5,8 @@
 --       only where a live job has the id, then for each job: id, due ("+ms" from now, or "ms" since the epoch), record
 -- Returns: for each job, status and due_ms: 1 created, 2 replaced, 0 kept (a waiting job has the id), 3 kept (promoted),
 --          4 no live job has the id, and none was to be made; or {number of shards} if another is in force: nothing done.
--- Atomic, so that between the look and the write no other job can take the id, and the leader that moves the horizon
--- either sees the job in its window or is rung. A repeated call finds its own record and says "created" again.
--- The sorted set is written before the hash: should the second be refused, a repeated call mends it.
+-- Atomic: nobody takes the id between look and write, and a leader sees the job in its window or is rung. A repeated
+-- call finds its own record and says "created" again. The sorted set comes before the hash: what is half-written is mended.
 local delayed, jobs, ready, horizon, shards = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local near, replace, placed_by = ARGV[1], ARGV[2] == 'replace', ARGV[3]
 local CREATED, REPLACED, KEPT, KEPT_PROMOTED, NOT_HERE = 1, 2, 0, 3, 4
@@ -38,7 +37,9 @@ end
 -- A new job that is due already goes straight to the stream; should that be refused, it waits for the leader.
 local function write(id, due, record, is_new)
   local entry = is_new and due <= now and emit(ready, id, due, record)
-  if not entry then
+  if entry then
+    redis.call('ZREM', delayed, id) -- it stands there if the half of a job did
+  else
     scores[#scores + 1], scores[#scores + 2] = due, id
     if due <= loaded_to then rings[#rings + 1] = string.format('%.0f %s', due, id) end
   end
@@ -47,8 +48,7 @@ local function write(id, due, record, is_new)
 end
 
 for n, id in ipairs(ids) do
-  local due, record = ARGV[3 * n + 2], ARGV[3 * n + 3]
-  due = string.byte(due) == 43 and now + tonumber(due) or tonumber(due)
+  local due, record = due_ms(ARGV[3 * n + 2]), ARGV[3 * n + 3]
   local stored = added[id] and added[id][1] or known[n]
   local status, live_due = decide(id, stored, record)
   if not live_due then write(id, due, record, not stored) end

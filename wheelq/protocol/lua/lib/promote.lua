@@ -1,14 +1,17 @@
 -- promote_all(delayed, jobs, ready, dead, members, dues): delayed → ready for members known to be due.
--- Returns how many were promoted. XADD comes before ZREM, and a job whose XADD was refused stays waiting.
+-- Returns how many were promoted, and whether that was all: false when the stream refused one. XADD comes before ZREM, and a job whose XADD was refused stays waiting.
 -- A member without a record (it can only come from outside wheelq) is buried, so that it cannot block the rest.
 local function promote_all(delayed, jobs, ready, dead, members, dues)
-  if #members == 0 then return 0 end
+  if #members == 0 then return 0, true end
   local records = redis.call('HMGET', jobs, unpack(members))
-  local gone, pointers, promoted = {}, {}, 0
+  local gone, pointers, promoted, is_all = {}, {}, 0, true
   for n, member in ipairs(members) do
     if records[n] then
       local entry = emit(ready, member, dues[n], records[n])
-      if not entry then break end
+      if not entry then
+        is_all = false
+        break
+      end
       gone[#gone + 1] = member
       pointers[#pointers + 1] = member
       pointers[#pointers + 1] = entry
@@ -21,5 +24,5 @@ local function promote_all(delayed, jobs, ready, dead, members, dues)
   end
   if #pointers > 0 then redis.call('HSET', jobs, unpack(pointers)) end
   if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end
-  return promoted
+  return promoted, is_all
 end
