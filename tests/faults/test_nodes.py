@@ -1,0 +1,80 @@
+"""Several scheduler nodes share many shards: evenly, moving no more than must be moved, at next to no cost at rest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from wheelq import Client, Scheduler, Settings
+from wheelq.embedded import EmbeddedServer
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys
+from wheelq.settings import TopicSettings
+from wheelq.transport import Address, Transport
+
+TOPICS, SHARDS = 50, 4
+Posts = dict[tuple[str, int], tuple[str, str | None]]
+
+
+@asynccontextmanager
+async def running(url: str) -> AsyncIterator[Scheduler]:
+    """A node on this event loop, stopped gracefully at the end."""
+    node = Scheduler.connect(url)
+    task = asyncio.create_task(node.run())
+    try:
+        yield node
+    finally:
+        node.stop()
+        await task
+
+
+async def until_assigned(transport: Transport, nodes: set[str], within_s: float = 20.0) -> Posts:
+    """The assignment, once exactly these nodes lead."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        posts = transport.send(registry.assignment(Keys()))
+        if {leader for leader, _ in posts.values()} == nodes and len(posts) == TOPICS * SHARDS:
+            return posts
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"not shared by {nodes} within {within_s} s")
+
+
+def moved(before: Posts, after: Posts) -> int:
+    return sum(before[name][0] != leader for name, (leader, _) in after.items())
+
+
+async def test_three_nodes_share_two_hundred_shards_evenly_and_rest(
+    private_server: Callable[..., EmbeddedServer],
+) -> None:
+    """50 topics × 4 shards: ±1 each; a node that goes or comes moves its share only; at rest all cost < 1 command a
+    second and shard, standbys included."""
+    server = private_server(appendonly=False)
+    transport = Transport(Address(server.url))
+    with Client.connect(server.url, Settings(topic=TopicSettings(shards=SHARDS))) as client:
+        for n in range(TOPICS):
+            client.schedule(f"topic-{n}", delay=3600)
+    async with running(server.url) as first, running(server.url) as second:
+        async with running(server.url) as third:
+            names = {first.node, second.node, third.node}
+            three = await until_assigned(transport, names)
+            assert sorted(Counter(leader for leader, _ in three.values()).values()) == [66, 67, 67]
+            assert all(standby in names - {leader} for leader, standby in three.values())
+            await asyncio.sleep(4.0)  # until the last lease has been taken, used and left to lapse
+            before = _commands(transport)
+            await asyncio.sleep(10.0)
+            assert (_commands(transport) - before) / 10.0 < TOPICS * SHARDS
+        two = await until_assigned(transport, {first.node, second.node})
+        assert sorted(Counter(leader for leader, _ in two.values()).values()) == [100, 100]
+        assert moved(three, two) == sum(leader == third.node for leader, _ in three.values())
+        async with running(server.url) as fourth:
+            again = await until_assigned(transport, {first.node, second.node, fourth.node})
+            assert moved(two, again) == 66
+    transport.close()
+
+
+def _commands(transport: Transport) -> int:
+    """Commands the server has carried out, those inside scripts included."""
+    return int(transport.send(registry.info("stats"))["total_commands_processed"])
