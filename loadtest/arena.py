@@ -13,22 +13,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from loadtest.checker import Promotion
-from loadtest.fleet import read_promotions
 from loadtest.proxy import Proxy
 from wheelq.embedded import EmbeddedServer
-from wheelq.protocol.call import Call, command
-from wheelq.protocol.keys import ShardKeys
+from wheelq.protocol.call import Call
 from wheelq.transport import Address, Transport
-
-PAGE = 5_000
-"""Entries of a stream that are read at once."""
 
 
 class Arena(Protocol):
@@ -119,14 +112,3 @@ class Single:
 
 
 ARENAS = {"single": Single}
-
-
-def promotions(transport: Transport, shard: ShardKeys) -> Iterator[Promotion]:
-    """Everything the ready stream of a shard holds."""
-    start = "-"
-    while True:
-        entries = transport.send(command("XRANGE", shard.ready, start, "+", "COUNT", PAGE, read=list))
-        yield from read_promotions(entries)
-        if len(entries) < PAGE:
-            return
-        start = f"({entries[-1][0].decode()}"

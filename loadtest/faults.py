@@ -1,4 +1,4 @@
-"""What can be done to whom, and the seeded plan of when.
+"""What can be done to whom.
 
 A fault is a generator: it does something, yields for how many seconds to leave it so, and puts it right again.
 
@@ -10,31 +10,25 @@ A fault is a generator: it does something, yields for how many seconds to leave 
             yield random.uniform(4.5, 6.0)
             scene.fleet.wake(name)
 
-Faults overlap as the plan has it. `Scene` is what they work on: it knows who is there, and keeps the record of what was
-done to whom and when, by which the judge explains repeated runs.
+Faults overlap as the plan has it (see `scene`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from random import Random
 
-from loadtest.arena import Arena
-from loadtest.checker import EVERYONE, Hurt
-from loadtest.fleet import Fleet
-from loadtest.producers import Producer
-from loadtest.proxy import Proxy
+from loadtest.scene import Scene
+from wheelq import Client
 from wheelq.errors import ServerError
 from wheelq.protocol.call import command
 
-FOREVER = float("inf")
 ABANDONED_S = 3.5
 """After so long without a sign of life a worker's deliveries are given to others (a default of wheelq)."""
+MOST_SHARDS = 5
 Steps = Generator[float, None, None]
-Fault = Callable[["Scene", Random], Steps]
+Fault = Callable[[Scene, Random], Steps]
 FAULTS: dict[str, Fault] = {}
 """Every fault by its name."""
 THROUGH_PROXY = frozenset({"cut", "shut", "delay", "swallow", "silence"})
@@ -49,79 +43,6 @@ def fault(name: str) -> Callable[[Fault], Fault]:
         return function
 
     return register
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """One fault that will be."""
-
-    at_s: float
-    kind: str
-    seed: int
-
-
-def plan(seed: int, seconds: float, per_minute: float, kinds: Sequence[str]) -> list[Planned]:
-    """The same faults at the same times for the same seed; every kind as often as the others, in changing order."""
-    random = Random(seed)
-    found: list[Planned] = []
-    bag: list[str] = []
-    gap_s = 60 / per_minute
-    at_s = gap_s / 2
-    while at_s < seconds:
-        bag = bag or random.sample(list(kinds), len(kinds))
-        found.append(Planned(at_s, bag.pop(), random.getrandbits(32)))
-        at_s += gap_s * random.uniform(0.5, 1.5)
-    return found
-
-
-@dataclass
-class Scene:
-    """Who is there, and what was done to them."""
-
-    arena: Arena
-    fleet: Fleet
-    producers: Sequence[Producer]
-    start: Callable[[str], str]
-    """Starts another `scheduler` or `worker`; returns its name."""
-    lease_ms: int
-    hurts: list[Hurt] = field(default_factory=list)
-    busy: set[str] = field(default_factory=set)
-    """Those to whom something is being done already."""
-
-    def pick(self, random: Random, kind: str) -> str:
-        """One of a kind to whom nothing is being done."""
-        free = [name for name in self.fleet.names(kind) if name not in self.busy]
-        return random.choice(free) if free else self.start(kind)
-
-    def pick_parts(self, random: Random) -> list[str]:
-        """A scheduler, a worker, a producer, or (empty) everyone."""
-        kind = random.choice(("scheduler", "worker", "producer", "everyone"))
-        if kind == "everyone":
-            return []
-        return [random.choice(self.producers).name if kind == "producer" else self.pick(random, kind)]
-
-    @property
-    def proxy(self) -> Proxy:
-        """What stands between the parts and the servers."""
-        assert self.arena.proxy is not None, "this arena has no proxy"
-        return self.arena.proxy
-
-    @contextmanager
-    def hurting(self, kind: str, *names: str, lasts_s: float = 0.0) -> Iterator[None]:
-        """Keep record of what is done to these (to all, without a name); its effect lasts so much longer."""
-        whom = names or (EVERYONE,)
-        from_ms = time.time() * 1000
-        begun = [Hurt(kind, name, from_ms, FOREVER) for name in whom]
-        self.hurts += begun
-        self.busy |= set(names)
-        try:
-            yield
-        finally:
-            self.busy -= set(names)
-            to_ms = time.time() * 1000 + lasts_s * 1000
-            for hurt in begun:
-                self.hurts.remove(hurt)
-                self.hurts.append(Hurt(kind, hurt.whom, from_ms, to_ms))
 
 
 # --- schedulers and workers ----------------------------------------------------------------------------------------
@@ -196,6 +117,14 @@ def pause_producers(scene: Scene, random: Random) -> Steps:
     yield random.uniform(1.0, 3.0)
     for producer in scene.producers:
         producer.may_go_on.set()
+
+
+@fault("reshard")
+def reshard(scene: Scene, random: Random) -> Steps:
+    """A topic gets another number of shards while its jobs wait; producers are not told."""
+    with suppress(ServerError):  # such as a full server; a change that was begun is finished by whoever meets it
+        Client(scene.arena.control).set_shards(random.choice(scene.topics), random.randint(1, MOST_SHARDS))
+    yield 0.0
 
 
 # --- servers -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ log tells the truth also about a worker that is killed. `python -m loadtest.flee
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -151,6 +152,7 @@ def _settings_text(lease_ms: int | None, reply_timeout_ms: int | None) -> str:
     lines = []
     if reply_timeout_ms is not None:
         lines += ["[connection]", f"reply_timeout_ms = {reply_timeout_ms}"]
+        lines += ["[client]", f"replicated_timeout_ms = {reply_timeout_ms // 2}"]  # must be less
     if lease_ms is not None:
         margin_ms = min(SchedulerSettings().lease_margin_ms, lease_ms // 4)
         lines += ["[scheduler]", f"lease_ms = {lease_ms}", f"lease_margin_ms = {margin_ms}"]
@@ -184,10 +186,16 @@ class PlannedFailure(Exception):
     """The payload says how often its handler fails."""
 
 
+def _is_not_planned(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], PlannedFailure))
+
+
 def main(arguments: list[str]) -> None:
     """Run one part until SIGTERM."""
     if planted := os.environ.get(VARIABLE):
         plant(planted)
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.getLogger("wheelq.worker").addFilter(_is_not_planned)
     kind, url, settings_path, *rest = arguments
     settings = Settings.load(settings_path)
     if kind == "scheduler":

@@ -20,7 +20,7 @@ from typing import Any
 
 from wheelq import Worker
 from wheelq.protocol import call
-from wheelq.protocol.scripts import Script, script
+from wheelq.protocol.scripts import Script, script, script_names
 from wheelq.worker.settling import Delivery
 
 VARIABLE = "LOADTEST_PLANT"
@@ -28,12 +28,12 @@ VARIABLE = "LOADTEST_PLANT"
 _REMOVE = "if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end"
 _EMIT = "local entry = emit(ready, member, dues[n], records[n])"
 _FAILING_EMIT = "local entry = tonumber(dues[n]) % 10 > 0 and emit(ready, member, dues[n], records[n])"
-_ASK = "if due and tonumber(due) <= now then"
+_ASK = "if due and tonumber(due) <= now and"
 _RANGE = "'-inf', now_ms(), 'WITHSCORES'"
 
 BROKEN_SCRIPTS: Mapping[str, Mapping[str, str]] = {
     "no-removal": {_REMOVE: ""},
-    "no-due-check": {_ASK: "if due then"},
+    "no-due-check": {_ASK: "if due and"},
     "early-sweep": {_RANGE: "'-inf', now_ms() + 500, 'WITHSCORES'"},
     "removed-first": {
         _EMIT: f"redis.call('ZREM', delayed, member)\n      {_FAILING_EMIT}",
@@ -50,7 +50,9 @@ def plant(name: str) -> None:
     if name == "ack-first":
         _patch(Worker, "_handle", _acknowledged_first(Worker._handle))
     else:
-        _patch(call, "script", _with(BROKEN_SCRIPTS[name], script))
+        changes = BROKEN_SCRIPTS[name]
+        assert any(old in script(one).text for old in changes for one in script_names()), f"{name} breaks nothing"
+        _patch(call, "script", _with(changes, script))
 
 
 def _patch(owner: Any, name: str, value: object) -> None:

@@ -12,13 +12,13 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from loadtest.promises import Answer, Asked, Told
 from wheelq import Client, JobSpec, Receipt, Settings
-from wheelq.errors import DuplicateJob, OutcomeUnknown, Refused, ServerError
+from wheelq.errors import DuplicateJob, OutcomeUnknown, PartlyScheduled, Refused, ServerError
 from wheelq.protocol.call import Call
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport
@@ -30,6 +30,8 @@ DELAYS = ((0.0, 0.0), (0.02, 1.0), (0.02, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 15
 """Seconds, from and to; each as likely as the others."""
 MANY = (1, 2, 5, 20, 60)
 """Sizes of batches."""
+FIRST_ID = 3
+"""Where the first job's id stands among the arguments of a schedule call; every third is another's."""
 FAILING = 30
 """One job in so many fails at its first attempt."""
 
@@ -69,14 +71,23 @@ class Watched(Transport):
 
     def _note(self, call: Call[Any]) -> None:
         if call.name == "schedule":
-            self.sent += [str(id) for id in call.args[2::3] if id not in self.sent]
+            self.sent += [str(id) for id in call.args[FIRST_ID::3] if id not in self.sent]
 
 
 class Producer(threading.Thread):
     """One producer; `log` grows while it runs."""
 
-    def __init__(self, name: str, url: str, settings: Settings, topics: Sequence[str], seed: str, rate: float) -> None:
-        """About `rate` jobs a second."""
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        settings: Settings,
+        topics: Sequence[str],
+        seed: str,
+        rate: float,
+        longest_delay: float,
+    ) -> None:
+        """About `rate` jobs a second, none for later than `longest_delay` seconds."""
         super().__init__(name=name, daemon=True)
         self.log: list[Told] = []
         self.topic_of: dict[str, str] = {}
@@ -89,6 +100,7 @@ class Producer(threading.Thread):
         self._client = Client(self._transport, Keys(settings.prefix), settings.client)
         self._topics = topics
         self._random = random.Random(seed)
+        self._longest_delay = longest_delay
         self._pause_s = 3.0 / rate  # an action schedules three jobs on average
         self._number = 0
         self._recent: deque[Told] = deque(maxlen=REMEMBERED)
@@ -151,22 +163,25 @@ class Producer(threading.Thread):
     def _schedule_many(self) -> None:
         topic = self._random.choice(self._topics)
         specs = [self._spec() for _ in range(self._random.choice(MANY))]
-        due_ms = {spec.key: self._due_ms(spec) for spec in specs}
-        earliest_ms = min(map(self._due_ms, specs))
-        keyed = {spec.key: spec for spec in specs}
+        due_ms = [self._due_ms(spec) for spec in specs]
         try:
-            receipts = self._client.schedule_many(topic, specs)
+            receipts = dict(enumerate(self._client.schedule_many(topic, specs)))
+            unknown: Mapping[int, str] = {}
+            nothing = Answer.REFUSED
+        except PartlyScheduled as error:
+            receipts, unknown, nothing = dict(error.receipts), error.unknown, Answer.REFUSED
         except ServerError as error:
-            # The ids of jobs without a key are known here only because the transport was watched.
-            for id in self._transport.sent:
-                answer = _answer_of(error)
-                if isinstance(error, OutcomeUnknown) and id not in error.ids:
-                    answer = Answer.CREATED
-                spec = keyed.get(id, JobSpec({"fails": 0}))
-                self._note(Asked.SCHEDULE, topic, id, answer, due_ms.get(id, earliest_ms), spec)
-        else:
-            for receipt, spec in zip(receipts, specs, strict=True):
-                self._note_receipt(Asked.SCHEDULE, topic, receipt, spec)
+            receipts, unknown, nothing = {}, {}, _answer_of(error)
+        for place, receipt in receipts.items():
+            self._note_receipt(Asked.SCHEDULE, topic, receipt, specs[place])
+        for place, id in unknown.items():
+            self._note(Asked.SCHEDULE, topic, id, Answer.UNKNOWN, due_ms[place], specs[place])
+        # Of the rest the producer was told that nothing was done. It does not even know the ids of jobs without a key:
+        # those are known here because the transport was watched.
+        told = {*unknown.values(), *(receipt.id for receipt in receipts.values())}
+        for id in self._transport.sent:
+            if id not in told:
+                self._note(Asked.SCHEDULE, topic, id, nothing, min(due_ms), JobSpec({"fails": 0}))
 
     def _cancel(self) -> None:
         if (old := self._recall()) is not None:
@@ -210,7 +225,11 @@ class Producer(threading.Thread):
         """A recent job of which everything is known, to do something to it."""
         if not self._recent:
             return None
-        place = self._random.randrange(len(self._recent))
+        now_ms = _now_ms()
+        places = [place for place, told in enumerate(self._recent) if told.due_ms > now_ms]  # those that surely wait
+        if not places or self._random.random() < 0.3:
+            places = list(range(len(self._recent)))
+        place = self._random.choice(places)
         told = self._recent[place]
         del self._recent[place]  # it is remembered again when its answer is noted
         return told
@@ -226,7 +245,7 @@ class Producer(threading.Thread):
         return JobSpec(payload, delay=self._delay(), key=key)
 
     def _delay(self) -> float:
-        return self._random.uniform(*self._random.choice(DELAYS))
+        return min(self._random.uniform(*self._random.choice(DELAYS)), self._longest_delay)
 
     def _due_ms(self, spec: JobSpec) -> int:
         """The earliest it can be due, if it is asked for now: the server's clock is this machine's."""

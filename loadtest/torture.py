@@ -11,9 +11,10 @@ the judge (see `checker`) compares the producers' log, the workers' logs and the
     ready streams ──▶ promotions ┼──▶ verdict        exit code 1 unless it is clean
     workers' logs ──▶ runs ──────┘
 
-The same seed makes the same plan and the same wishes of producers; which of them meet is up to the machine. `--plant`
-starts the parts with a defect on purpose (see `planted`): then the verdict must not be clean. `--only kill-worker,cut`
-limits the faults, `--keep DIR` keeps all logs.
+The same ten minutes as a test: `python -m pytest -m soak tests/faults/test_torture.py`. The same seed makes the same
+plan and the same wishes of producers; which of them meet is up to the machine. `--plant` starts the parts with a defect
+on purpose (see `planted`): then the verdict must not be clean. `--only kill-worker,cut` limits the faults, `--keep DIR`
+keeps all logs.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from loadtest.arena import ARENAS, Arena, promotions
+from loadtest.arena import ARENAS, Arena
 from loadtest.checker import Hurt, judge
-from loadtest.faults import FAULTS, THROUGH_PROXY, Planned, Scene, Steps, plan
+from loadtest.faults import FAULTS, MOST_SHARDS, THROUGH_PROXY, Steps
 from loadtest.fleet import Fleet
 from loadtest.planted import PLANTS
 from loadtest.producers import Producer
 from loadtest.promises import Told, promises
+from loadtest.remains import Remains
 from loadtest.report import Report, as_json, as_table, progress
+from loadtest.scene import Planned, Scene, plan
 from wheelq import Settings
 from wheelq.errors import ServerError
-from wheelq.protocol.call import command
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
-from wheelq.settings import ConnectionSettings, TopicSettings
+from wheelq.settings import ClientSettings, ConnectionSettings, TopicSettings
 
 GROUP = "torture"
 HOLD_MS = 60
@@ -74,6 +76,8 @@ class Options:
     reply_timeout_ms: int = 1_500
     patience: float = 40.0
     """Seconds after the last due time until what has not run is lost."""
+    longest_delay: float = 15.0
+    """Seconds: no job is scheduled for later than that."""
     only: tuple[str, ...] = ()
     """The faults to choose from; empty: all."""
     planted: str | None = None
@@ -88,10 +92,14 @@ class Torture:
         self._options = options
         self._tell = tell
         self._topics = {f"torture-{n}": shards for n, shards in enumerate(options.shards)}
-        self._shards = [Keys().shard(topic, shard) for topic, shards in self._topics.items() for shard in range(shards)]
+        most = max(*options.shards, MOST_SHARDS)
+        self._remains = Remains(arena, [Keys().shard(topic, n) for topic in self._topics for n in range(most)], GROUP)
         timeout_ms = options.reply_timeout_ms
         self._fleet = Fleet(arena.url, directory, options.lease_ms, timeout_ms, HOLD_MS, options.planted)
-        settings = Settings(connection=ConnectionSettings(reply_timeout_ms=timeout_ms))
+        settings = Settings(
+            connection=ConnectionSettings(reply_timeout_ms=timeout_ms),
+            client=ClientSettings(replicated_timeout_ms=timeout_ms // 2),
+        )
         self._producers = [
             Producer(
                 name := f"producer-{n}",
@@ -100,10 +108,11 @@ class Torture:
                 tuple(self._topics),
                 f"{options.seed}-{n}",
                 options.rate / options.producers,
+                options.longest_delay,
             )
             for n in range(options.producers)
         ]
-        self._scene = Scene(arena, self._fleet, self._producers, self._start_part, options.lease_ms)
+        self._scene = Scene(arena, self._fleet, self._producers, self._start_part, options.lease_ms, list(self._topics))
         self._strikes: list[Hurt] = []
         self._fallen: list[str] = []
         self._began = 0.0
@@ -203,34 +212,18 @@ class Torture:
         while time.monotonic() < deadline:
             self._wait_until(time.monotonic() + 0.5)
             with suppress(ServerError):
-                if not self._waiting() and not judge(promised, (), self._fleet.runs()).lost:
+                if not self._remains.waiting() and not judge(promised, (), self._fleet.runs()).lost:
                     break
         deadline = min(deadline, time.monotonic() + LAST_ACKS_S)
-        while any(self._left().values()) and time.monotonic() < deadline:
+        while any(self._remains.left().values()) and time.monotonic() < deadline:
             self._wait_until(time.monotonic() + 0.2)
 
-    def _waiting(self) -> int:
-        return sum(self._arena.control.send(registry.counts(shard)).delayed for shard in self._shards)
-
-    def _left(self) -> dict[str, int]:
-        """What the servers still hold: jobs that are not forgotten, and deliveries nobody has answered for."""
-        send = self._arena.control.send
-        return {
-            "records": sum(send(command("HLEN", shard.jobs, read=int)) for shard in self._shards),
-            "deliveries": sum(send(command("XPENDING", shard.ready, GROUP, read=_first)) for shard in self._shards),
-            "dead": sum(send(command("XLEN", shard.dead, read=int)) for shard in self._shards),
-        }
-
     def _report(self) -> Report:
-        found = [one for shard in self._shards for one in promotions(self._arena.control, shard)]
+        found = list(self._remains.promotions())
         log = self._log()
         verdict = judge(promises(log), found, self._fleet.runs(), self._scene.hurts)
         failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]
-        return Report(verdict, log, found, self._strikes, self._left(), self._fallen, failures)
-
-
-def _first(reply: list[int]) -> int:
-    return reply[0]
+        return Report(verdict, log, found, self._strikes, self._remains.left(), self._fallen, failures)
 
 
 def torture(on: str, options: Options, directory: Path, tell: Callable[[str], None] = lambda line: None) -> Report:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from wheelq.clock import Clock, SystemClock
-from wheelq.errors import InvalidInput, OutcomeUnknown, Refused, ServerError, TopicNotFound
+from wheelq.errors import InvalidInput, OutcomeUnknown, Refused, ServerError, TopicNotFound, Unavailable
 from wheelq.job import (
     CancelOutcome,
     JobInfo,
@@ -23,6 +23,7 @@ from wheelq.job import (
     check_topic,
     due_argument,
 )
+from wheelq.protocol import codec
 from wheelq.protocol.batches import Order, accepted, new_job
 from wheelq.protocol.calls import producer, registry
 from wheelq.protocol.calls.producer import Placed
@@ -254,7 +255,16 @@ class AsyncClient:
         found = self._known.find(check_topic(topic), now)
         if found is None:
             call = registry.register_topic(self._keys, topic, self._topic_settings)
-            found = self._known.remember(topic, await self._transport.send(call), now)
+            try:
+                settings = await self._transport.send(call)
+            except OutcomeUnknown:
+                try:
+                    settings = await self._transport.send(call)
+                except OutcomeUnknown as error:
+                    raise Unavailable(
+                        f"topic {topic!r} could not be registered, and no job was sent: {error}"
+                    ) from error
+            found = self._known.remember(topic, settings, now)
         return found
 
     async def _read_topic(self, topic: str) -> Topic | None:
@@ -270,7 +280,9 @@ class AsyncClient:
 
         What is known of the topic may be old: before saying that there is no such job, it is read again.
         """
-        key = partition_key or check_id(id, "id")
+        key = check_id(id, "id")
+        if partition_key is not None:
+            key = check_id(partition_key, "partition_key")
         asked: set[int] = set()
         found = self._known.find(check_topic(topic), self._clock.monotonic())
         is_fresh = found is None
@@ -301,12 +313,13 @@ class AsyncClient:
     async def _change_shards(self, topic: str, shards: int) -> Topic:
         """First let every shard refuse jobs placed by another number, then publish the new one."""
         while True:
-            before = await self._read_topic(topic)
-            if before is None:
+            stored = await self._transport.send(registry.stored_topic(self._keys, check_topic(topic)))
+            if stored is None:
                 raise TopicNotFound(topic)
+            before = codec.decode_topic(stored)
             numbers = range(max(before.all_shards, shards))
             fences = [registry.fence(self._keys.shard(topic, shard), shards) for shard in numbers]
             last_due_ms = max([due_ms async for due_ms in self._transport.stream(fences)])
             after = before.resharded(shards, last_due_ms)
-            if await self._transport.send(registry.put_topic(self._keys, topic, before, after)):
+            if await self._transport.send(registry.put_topic(self._keys, topic, stored, after)):
                 return self._known.remember(topic, after, self._clock.monotonic())

@@ -32,10 +32,10 @@ class Retry:
     def __post_init__(self) -> None:
         if not 1 <= self.max_attempts <= ATTEMPTS_LIMIT:
             raise InvalidInput("max_attempts", f"must be 1 to {ATTEMPTS_LIMIT}, not {self.max_attempts}")
-        if self.base < 0 or self.cap < self.base:
-            raise InvalidInput("base", f"needs 0 <= base <= cap, not base={self.base} cap={self.cap}")
-        if self.factor < 1:
-            raise InvalidInput("factor", f"must be at least 1, not {self.factor}")
+        if not 0 <= self.base <= self.cap < float("inf"):  # so that NaN is refused too
+            raise InvalidInput("base", f"needs 0 <= base <= cap, both finite, not base={self.base} cap={self.cap}")
+        if not 1 <= self.factor < float("inf"):
+            raise InvalidInput("factor", f"must be at least 1 and finite, not {self.factor}")
         if not 0 <= self.jitter <= 1:
             raise InvalidInput("jitter", f"must be between 0 and 1, not {self.jitter}")
 
@@ -46,7 +46,10 @@ class Retry:
         """
         if attempt >= self.max_attempts:
             return None
-        full = min(self.cap, self.base * self.factor ** (attempt - 1))
+        try:
+            full = min(self.cap, self.base * self.factor ** (attempt - 1))
+        except OverflowError:
+            full = self.cap
         return round(1000 * full * (1 - self.jitter * draw))
 
 

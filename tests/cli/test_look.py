@@ -141,7 +141,9 @@ def test_doctor_gets_by_without_config(private_server: Callable[..., EmbeddedSer
 
 
 def test_doctor_tells_what_the_user_may_not_do(private_server: Callable[..., EmbeddedServer]) -> None:
-    server = private_server(port=0, options={"user": "app on nopass ~* &* +@all -xautoclaim"})
+    """What only workers need is a warning: the user may be one that looks, or schedules."""
+    server = private_server(port=0, options={"user": "app on nopass ~* &* +@all -xautoclaim -zmscore"})
     answer = wheelq("doctor", url=server.url.replace("redis://", "redis://app:x@"))
     assert answer.code == 1
-    assert "problem XAUTOCLAIM was refused\n" in answer.out
+    assert "problem ZMSCORE was refused\n" in answer.out
+    assert "warning XAUTOCLAIM was refused to this user\n" in answer.out

@@ -185,3 +185,16 @@ def test_without_its_extra_it_says_what_to_install() -> None:
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert said.returncode == 1
     assert said.stderr == "The wheelq command needs typer, which is not installed: pip install 'wheelq[cli]'\n"
+
+
+# reshard
+
+
+def test_reshard_changes_the_number_while_jobs_wait(url: str, topic: str) -> None:
+    """The jobs that wait are still found; a topic that was never used, or a senseless number, is told."""
+    wheelq("schedule", topic, "--key", "k", "--delay", "1h", url=url)
+    answer = wheelq("reshard", topic, 4, "--json", url=url)
+    assert (answer.code, answer.json["shards"], answer.json["delayed"]) == (0, 4, 1)
+    assert wheelq("cancel", topic, "k", url=url).code == 0
+    assert wheelq("reshard", topic + "-unused", 2, url=url).code == 1
+    assert wheelq("reshard", topic, 0, url=url).code == 2

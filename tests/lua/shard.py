@@ -7,7 +7,7 @@
         "ready": {"e1": {"id": "b", "due": …, "attempt": 1, "record": b"…"}},
         "groups": {"g": {"read": "e1", "pending": {"e1": ("worker-1", 1)}}},     consumer and number of deliveries
         "dead": [{"id": "c", …, "reason": "failed"}],
-        "lease": "node-1:…", "epoch": …, "horizon": …,
+        "lease": "node-1:…", "epoch": …, "horizon": …, "shards": …,
     }
 
 What the server does not hold is left out. Entry ids depend on the moment, so they are called e1, e2, … in the order in
@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 HOUR_MS = 3_600_000
 LEASE_MS = 30_000
+KINDS = {"ready", "delayed", "jobs", "dead", "epoch", "horizon", "shards", "lease"}
 RECORD = b"\x01\x01\x91\x01"
 """A stored job: version 1, first attempt, payload 1."""
 
@@ -146,12 +147,14 @@ class Shard:
             }
         if "dead" in kinds:
             found["dead"] = [_fields(fields) for _, fields in self.redis.xrange(self.keys.dead)]
-        for number in ("epoch", "horizon"):
+        for number in ("epoch", "horizon", "shards"):
             if number in kinds:
                 found[number] = int(self.redis.get(kinds[number]))  # type: ignore[arg-type]
         if "lease" in kinds:
             found["lease"] = self.redis.get(kinds["lease"]).decode()  # type: ignore[union-attr]
-        assert set(kinds) <= {"ready", "delayed", "jobs", "dead", "epoch", "horizon", "lease"}, "an unknown key"
+        assert set(kinds) <= {"ready", "delayed", "jobs", "dead", "epoch", "horizon", "shards", "lease"}, (
+            "an unknown key"
+        )
         return found
 
     def _groups(self) -> dict[str, Any]:

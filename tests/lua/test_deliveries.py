@@ -1,8 +1,9 @@
-"""keep.lua, adopt.lua, hand_back.lua, leave.lua, make_group.lua and counts.lua: who holds what."""
+"""keep.lua, adopt.lua, hand_back.lua, leave.lua, make_group.lua, counts.lua and mark.lua: who holds what."""
 
 from __future__ import annotations
 
 from tests.lua.shard import HOUR_MS, Shard
+from wheelq.protocol.call import scripted
 from wheelq.protocol.calls import registry, worker
 from wheelq.protocol.calls.worker import Entry
 
@@ -193,4 +194,18 @@ def test_counts_of_a_full_one(shard: Shard) -> None:
     found = shard.send(registry.counts(shard.keys))
     assert found[:4] == (2, 2, 1, due)
     assert abs(found.server_us // 1000 - shard.now_ms()) < 5_000
+    assert shard.snapshot() == before
+
+
+# mark
+
+
+def test_a_mark_is_a_write_that_changes_nothing(shard: Shard) -> None:
+    """So that WAIT has something to wait for; also on a shard that holds nothing."""
+    mark = scripted("mark", (shard.keys.delayed,), (), int)
+    assert shard.send(mark) == 0
+    assert shard.snapshot() == {}
+    shard.schedule(("a", f"+{HOUR_MS}"))
+    before = shard.snapshot()
+    assert shard.send(mark) == 0
     assert shard.snapshot() == before

@@ -217,7 +217,6 @@ def test_promote_touches_only_what_was_named(shard: Shard) -> None:
     assert shard.snapshot()["delayed"] == {"b": due}
 
 
-@pytest.mark.xfail(strict=True, reason="the script trusts that no member is named twice")
 def test_a_member_named_twice_is_promoted_once(shard: Shard) -> None:
     """The wheel is only a hint: a wrong one may cost lateness, never a second promotion."""
     due = wait(shard, "a")
@@ -263,7 +262,6 @@ def test_sweep_takes_five_hundred(shard: Shard) -> None:
     assert len(shard.snapshot()["delayed"]) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a refused job is taken for a finished sweep")
 def test_sweep_tells_that_something_is_left_when_the_stream_refuses(shard: Shard) -> None:
     """A leader that is told "no more" may sleep for a minute."""
     wait(shard, "a")

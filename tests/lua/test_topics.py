@@ -1,13 +1,15 @@
-"""register_topic.lua, assign.lua and beat.lua: what all nodes share, changed by one of them and told to everyone."""
+"""register_topic, put_topic, assign and beat: what all nodes share, changed by one of them and told to everyone."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
 
+import msgpack
 import pytest
 
 from tests.lua.shard import Ear, Shard
+from wheelq.protocol import codec
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
@@ -51,6 +53,45 @@ def test_every_new_topic_is_a_change(shard: Shard, keys: Keys) -> None:
         shard.send(registry.register_topic(keys, topic, TopicSettings()))
         assert shard.send(registry.topics_version(keys)) == n
     assert set(shard.send(registry.topics(keys)).settings) == {"a", "b", "c"}
+
+
+def test_a_topic_is_changed_by_whoever_has_read_it_as_it_is(shard: Shard, keys: Keys) -> None:
+    before = shard.send(registry.register_topic(keys, "orders", TopicSettings(shards=3)))
+    ear = Ear(shard, keys.changes)
+    after = before.resharded(5, last_due_ms=7)
+    assert shard.send(registry.put_topic(keys, "orders", codec.encode_topic(before), after)) is True
+    assert shard.send(registry.topics(keys)) == (2, {"orders": after})
+    assert ear.heard() == [b"orders"]
+    ear.close()
+
+
+def test_a_topic_that_was_changed_meanwhile_is_left_alone(shard: Shard, keys: Keys) -> None:
+    before = shard.send(registry.register_topic(keys, "orders", TopicSettings(shards=3)))
+    shard.send(registry.put_topic(keys, "orders", codec.encode_topic(before), before.resharded(4, last_due_ms=0)))
+    stored = shard.redis.hgetall(keys.topics)
+    ear = Ear(shard, keys.changes)
+    assert (
+        shard.send(registry.put_topic(keys, "orders", codec.encode_topic(before), before.resharded(5, last_due_ms=0)))
+        is False
+    )
+    assert shard.redis.hgetall(keys.topics) == stored
+    assert ear.heard() == []
+    ear.close()
+
+
+@pytest.mark.parametrize(
+    "stored", [{"shards": 3, "retention_ms": 0}, {"shards": 3, "retention_ms": 0, "colour": "blue"}]
+)
+def test_a_topic_that_another_release_wrote_can_be_changed(shard: Shard, keys: Keys, stored: dict[str, int]) -> None:
+    """An older one that knew fewer settings, or a newer one that knows more."""
+    shard.redis.hset(keys.topics, "orders", msgpack.packb(stored))
+    packed = shard.send(registry.stored_topic(keys, "orders"))
+    assert packed is not None
+    after = codec.decode_topic(packed).resharded(5, last_due_ms=0)
+    assert shard.send(registry.put_topic(keys, "orders", packed, after)) is True
+    now_stored = msgpack.unpackb(shard.redis.hget(keys.topics, "orders"))
+    assert now_stored["shards"] == 5
+    assert now_stored.get("colour") == stored.get("colour"), "what only a newer release knows stays"
 
 
 def test_an_assignment_is_replaced_by_whoever_has_read_the_last_one(shard: Shard, keys: Keys) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -82,7 +81,7 @@ async def test_a_job_runs_once_after_its_due_time(
     assert (job.due_ms, job.attempt, job.redelivered) == (receipt.due_ms, 1, False)
     assert job.promoted_ms >= job.due_ms
     assert job.due == receipt.due
-    assert 0 <= job.lateness < 5
+    assert job.lateness < 5
     await nothing_is_left(aclient, topic)
     assert await aclient.get(topic, receipt.id) is None
 
@@ -135,7 +134,7 @@ async def test_a_job_that_was_overdue_runs_when_a_scheduler_comes(
     assert inbox.jobs == []
     run(Scheduler.connect(url, settings))
     [job] = await inbox.wait_for(1)
-    assert job.lateness > 0.09
+    assert job.promoted_ms - job.due_ms >= 100
 
 
 @pytest.mark.parametrize("delay", [0, 0.05, 0.301, 0.6])
@@ -160,7 +159,8 @@ async def test_a_job_scheduled_into_a_topic_at_rest_runs_in_time(
     await asyncio.sleep(0.1)  # let it fall asleep
     await aclient.schedule(topic, "second", delay=delay)
     _, job = await inbox.wait_for(2)
-    assert 0 <= job.lateness < 2
+    assert job.promoted_ms >= job.due_ms
+    assert job.lateness < 2
 
 
 async def test_a_job_brought_forward_runs_at_its_new_time(
@@ -170,7 +170,8 @@ async def test_a_job_brought_forward_runs_at_its_new_time(
     await aclient.schedule(topic, delay=3600, key="a")
     await aclient.reschedule(topic, "a", delay=0.1)
     [job] = await inbox.wait_for(1)
-    assert 0 <= job.lateness < 2
+    assert job.promoted_ms >= job.due_ms
+    assert job.lateness < 2
 
 
 async def test_a_job_put_off_does_not_run_at_its_old_time(
@@ -315,7 +316,6 @@ async def test_an_object_with_an_async_call_is_a_handler_too(
     await inbox.wait_for(1)
 
 
-@pytest.mark.xfail(strict=True, reason="the coroutine is dropped, and the job counts as done")
 async def test_a_plain_function_that_returns_a_coroutine_has_it_run(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
@@ -466,4 +466,3 @@ def test_the_clock_is_not_the_workers(url: str) -> None:
     assert job.lateness == 0.0125
     assert job.promoted_ms == 1_010
     assert job.due.timestamp() == 1
-    assert abs(time.time()) > 0

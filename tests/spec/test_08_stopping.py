@@ -173,7 +173,6 @@ async def test_stopping_before_the_start_is_no_trouble(
 
 
 @pytest.mark.parametrize("kind", [Scheduler, Worker])
-@pytest.mark.xfail(strict=True, reason="what it started goes on without it")
 async def test_cancelling_ends_everything_too(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, kind: type[Scheduler | Worker]
 ) -> None:

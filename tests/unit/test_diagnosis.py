@@ -25,12 +25,18 @@ GOOD = ServerFacts(GOOD_INFO, GOOD_CONFIG)
 SERVED = JobFacts(waiting=5, schedulers=1, unread={"orders": 2}, served=frozenset({"orders"}))
 
 
-def info(**changes: str) -> ServerFacts:
-    return replace(GOOD, info=GOOD_INFO | changes)
+def info(facts: ServerFacts = GOOD, **changes: str) -> ServerFacts:
+    return replace(facts, info={**facts.info, **changes})
 
 
 def config(**changes: str) -> ServerFacts:
     return replace(GOOD, config=GOOD_CONFIG | {name.replace("_", "-"): value for name, value in changes.items()})
+
+
+def replicas(count: int, state: str = "online", **changes: str) -> ServerFacts:
+    """A primary with so many replicas, and these settings."""
+    lines = {f"slave{n}": f"ip=10.0.0.{n},port=6379,state={state},offset=42,lag=0" for n in range(count)}
+    return replace(config(**changes), info=GOOD_INFO | {"connected_slaves": str(count)} | lines)
 
 
 def redis(version: str) -> ServerFacts:
@@ -119,12 +125,27 @@ def test_memory_near_its_limit_is_told_before_it_is_reached(used: str, level: Le
         (replace(GOOD, config=None), "An append-only file is written", Level.OK),
         (info(aof_last_write_status="err"), "append-only file cannot be written", Level.PROBLEM),
         (info(rdb_last_bgsave_status="err"), "last snapshot failed", Level.PROBLEM),
-        (info(connected_slaves="1"), "1 replica follows", Level.WARNING),
-        (info(connected_slaves="2"), "2 replicas follow", Level.WARNING),
+        (replicas(1), "1 replica follows", Level.WARNING),
+        (replicas(2), "2 replicas follow", Level.WARNING),
+        (replicas(1, appendfsync="always"), "before its call returns", Level.OK),
+        (replicas(2, "wait_bgsave"), "2 of 2 replicas are not in step", Level.WARNING),
+        (replicas(1, min_replicas_to_write="1"), "while fewer than 1 replica answer", Level.OK),
+        (replicas(1, min_replicas_to_write="2"), "min-replicas-to-write is 2, and 1 replica is", Level.PROBLEM),
+        (replicas(1, "send_bulk", min_replicas_to_write="1"), "is 1, and 0 replicas are", Level.PROBLEM),
+        (config(min_replicas_to_write="1"), "min-replicas-to-write is 1, and 0 replicas are", Level.PROBLEM),
+        (info(replicas(1), aof_enabled="0"), "Nothing is written to disk, and replicas copy that", Level.PROBLEM),
     ],
 )
 def test_what_can_be_lost_is_said(facts: ServerFacts, title: str, level: Level) -> None:
     assert find(diagnose_server(facts), title).level is level
+
+
+def test_with_replicas_the_doctor_names_what_waits_for_them() -> None:
+    assert "durability='replicated'" in find(diagnose_server(replicas(1)), "1 replica follows").explanation
+
+
+def test_without_replicas_nothing_is_said_of_them() -> None:
+    assert not [finding for finding in diagnose_server(GOOD) if "replica" in finding.title]
 
 
 # Who may do what, and where
@@ -140,6 +161,15 @@ def test_a_refused_command_is_a_problem_in_the_servers_own_words() -> None:
     finding = find(diagnose_server(replace(GOOD, refused={"EVALSHA": "NOPERM no permissions"})), "EVALSHA was refused")
     assert finding.level is Level.PROBLEM
     assert "NOPERM no permissions" in finding.explanation
+
+
+@pytest.mark.parametrize("operation", ["XAUTOCLAIM", "CLIENT LIST ID"])
+def test_what_only_some_need_is_a_warning_that_says_who(operation: str) -> None:
+    finding = find(
+        diagnose_server(replace(GOOD, refused={operation: "NOPERM"})), f"{operation} was refused to this user"
+    )
+    assert finding.level is Level.WARNING
+    assert "need it" in finding.explanation or "use it" in finding.explanation
 
 
 def test_a_replica_is_a_problem_that_names_its_primary() -> None:

@@ -201,6 +201,8 @@ def new_job(spec: JobSpec, settings: ClientSettings, now_ms: int) -> NewJob:
     """One job, checked and packed. Raises: InvalidInput."""
     key = spec.key
     id = make_id() if key is None else check_id(key)
+    if spec.partition_key is not None:
+        check_id(spec.partition_key, "partition_key")
     due = due_argument(spec.delay, spec.at, now_ms, settings.max_delay_ms)
     # An id made here is unique; one that was given needs a nonce, to tell a repeated call from another's call.
     record = codec.encode(spec.payload, spec.headers, settings.payload_max_bytes, key is not None)

@@ -87,7 +87,7 @@ def _pack_payload(payload: Payload) -> bytes:
         packed: bytes = msgpack.packb(payload)
         if type(payload) not in _SCALARS:
             # What is accepted must be readable: this finds integer map keys and nesting beyond msgpack's limit.
-            msgpack.unpackb(packed)
+            msgpack.unpackb(_ONE_ITEM + packed)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         path, problem = _find_offender(payload)
         raise InvalidInput(path, problem or f"cannot be packed by msgpack: {error}") from error
@@ -99,8 +99,8 @@ def _find_offender(payload: Payload) -> tuple[str, str | None]:
     todo: list[tuple[str, Any, int]] = [("payload", payload, 0)]
     while todo:
         path, item, depth = todo.pop()
-        if depth > 500:
-            return path[:60] + "…", "is nested too deeply: the limit is 500 levels"
+        if depth > 1_000:
+            return path[:60] + "…", "is nested too deeply: the limit is 1,000 levels"
         if isinstance(item, dict):
             for key, value in item.items():
                 if not isinstance(key, str):
@@ -131,18 +131,21 @@ def _scalar_problem(item: Any) -> str | None:
 
 
 def _checked_headers(headers: Mapping[str, str], limit_bytes: int) -> dict[str, str]:
-    if not all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items()):
+    if not all(isinstance(text, str) for pair in headers.items() for text in pair):
         raise InvalidInput("headers", "names and values must be strings")
+    for problem in (_scalar_problem(text) for pair in headers.items() for text in pair):
+        if problem is not None:
+            raise InvalidInput("headers", problem)
     size = sum(len(name) + len(value) for name, value in headers.items())
     if size > limit_bytes:
         raise InvalidInput("headers", f"{size:,} characters, the limit is {limit_bytes:,}")
     return dict(headers)
 
 
-def encode_topic(topic: TopicSettings) -> bytes:
-    """A topic as stored in `topics`."""
-    known = Topic(topic.shards, topic.retention_ms) if not isinstance(topic, Topic) else topic
-    packed: bytes = msgpack.packb(asdict(known))
+def encode_topic(topic: TopicSettings, stored: bytes | None = None) -> bytes:
+    """A topic as stored in `topics`, over what was `stored` before and may have been written by a newer release."""
+    known = topic if isinstance(topic, Topic) else Topic(topic.shards, topic.retention_ms)
+    packed: bytes = msgpack.packb({**(msgpack.unpackb(stored) if stored else {}), **asdict(known)})
     return packed
 
 

@@ -89,17 +89,22 @@ class Scheduler:
             asyncio.create_task(self._listen(), name="wheelq subscription"),
             asyncio.create_task(self._watch(), name="wheelq changes"),
         ]
-        await self._stopping.wait()
-        background.pop().cancel()
-        for shard in self._shards.values():
-            shard.stop()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        with contextlib.suppress(ServerError):
-            await self._members.leave()
-        background.pop().cancel()
-        if self._subscription is not None:
-            await self._subscription.close()
-        await self._transport.close()
+        try:
+            await self._stopping.wait()
+            background.pop().cancel()
+            for shard in self._shards.values():
+                shard.stop()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            with contextlib.suppress(ServerError):
+                await self._members.leave()
+        finally:  # also when this is cancelled: nothing goes on behind the caller's back
+            rest = [*background, *self._tasks.values(), *self._reports]
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+            if self._subscription is not None:
+                await self._subscription.close()
+            await self._transport.close()
 
     # --- hints -----------------------------------------------------------------------------------------------------
 

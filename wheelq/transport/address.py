@@ -85,12 +85,14 @@ def _without_password(url: str) -> str:
 
     So nothing is given away by a URL that nobody can read, because its password holds a / or # that was not escaped.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
     if rest.startswith("/"):  # a socket's path and no login: an @ is the path's own
-        return f"{scheme}://{rest.partition('?')[0]}"
+        return f"{scheme}{separator}{rest.partition('?')[0]}"
     login, at, place = rest.rpartition("@")
     user, colon, _ = login.partition(":")
-    return f"{scheme}://{user}{colon and ':***'}{at}{place.partition('?')[0]}"
+    return f"{scheme}{separator}{user}{colon and ':***'}{at}{place.partition('?')[0]}"
 
 
 def _has_stray_at(url: str) -> bool:

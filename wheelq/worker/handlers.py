@@ -66,7 +66,9 @@ def _is_async(function: Function) -> bool:
 def _in_thread(function: Function, threads: Executor) -> Run:
     async def run(job: Job) -> None:
         context = contextvars.copy_context()
-        await asyncio.get_running_loop().run_in_executor(threads, context.run, function, job)
+        result = await asyncio.get_running_loop().run_in_executor(threads, context.run, function, job)
+        if inspect.isawaitable(result):  # `lambda job: close_order(job)`, and many a decorator
+            await result
 
     return run
 

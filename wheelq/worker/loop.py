@@ -146,22 +146,25 @@ class Worker:
         threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="wheelq")
         self._runs = {topic: self._handlers[topic].bind(threads) for topic in self.topics}
         await self._find_lines()
+        reading = asyncio.create_task(self._read(), name="wheelq reading")
         background = [
+            reading,
             asyncio.create_task(self._settler.run(), name="wheelq acks"),
             asyncio.create_task(
                 self._recovery.run(lambda: self._lines, lambda: self._pool.free, self._start), name="wheelq recovery"
             ),
             asyncio.create_task(self._watch(), name="wheelq topics"),
         ]
-        reading = asyncio.create_task(self._read(), name="wheelq reading")
-        await self._stopping.wait()
-        await self._stop_reading(reading)
-        await self._finish()
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
-        await self._leave()
-        threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            await self._stopping.wait()
+            await self._stop_reading(reading)
+            await self._finish()
+        finally:  # also when this is cancelled: nothing goes on behind the caller's back
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, self._pool.abandon(), return_exceptions=True)
+            threads.shutdown(wait=False, cancel_futures=True)
+            await self._leave()
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
@@ -287,7 +290,11 @@ class Worker:
         self.failed += 1
         entry, topic = delivery.entry, delivery.line.keys.topic
         outcome = of_failure(error, entry.attempt, self._handlers[topic].retry, random.random())
-        logger.warning("job %s of %s failed, attempt %d: %r", entry.id, topic, entry.attempt, error, exc_info=error)
+        if isinstance(outcome, Buried):
+            logger.error("job %s of %s is buried after attempt %d", entry.id, topic, entry.attempt, exc_info=error)
+        else:
+            pause = outcome.pause_ms / 1000
+            logger.warning("job %s of %s failed, again in %.1f s: %r", entry.id, topic, pause, error)
         await self._settler.settle(delivery, outcome)
 
     # --- stopping --------------------------------------------------------------------------------------------------

@@ -55,4 +55,5 @@ def of_failure(error: BaseException, attempt: int, retry: Retry, draw: float) ->
 
 def error_text(error: BaseException) -> str:
     """The end of the traceback, as text."""
-    return "".join(traceback.format_exception(error))[-ERROR_CHARS:]
+    text = "".join(traceback.format_exception(error))[-ERROR_CHARS:]
+    return text.encode(errors="backslashreplace").decode()  # a file name that is no UTF-8 comes as lone surrogates

@@ -42,9 +42,14 @@ def register_topic(keys: Keys, topic: str, settings: TopicSettings) -> Call[Topi
     return scripted("register_topic", (keys.topics,), args, codec.decode_topic)
 
 
-def put_topic(keys: Keys, topic: str, before: Topic, after: Topic) -> Call[bool]:
-    """Change a topic; False when it is no longer as it was `before`."""
-    args = (keys.changes, topic, VERSION_FIELD, codec.encode_topic(before), codec.encode_topic(after))
+def stored_topic(keys: Keys, topic: str) -> Call[bytes | None]:
+    """One topic as it is stored, to be changed with `put_topic`; None if it was never used."""
+    return command("HGET", keys.topics, topic, read=lambda reply: reply, key=keys.topics)
+
+
+def put_topic(keys: Keys, topic: str, stored: bytes, after: Topic) -> Call[bool]:
+    """Change a topic; False when it is no longer stored as it was. What only a newer release knows of it stays."""
+    args = (keys.changes, topic, VERSION_FIELD, stored, codec.encode_topic(after, stored))
     return scripted("put_topic", (keys.topics,), args, bool)
 
 

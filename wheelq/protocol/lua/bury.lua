@@ -9,7 +9,8 @@ local group, consumer, entry, member, reason, error_text, retention_ms = unpack(
 if not owns(ready, group, consumer, entry) then return '' end
 write_though_full(ready)
 local found = redis.call('XRANGE', ready, entry, entry)[1]
-found = found and found[2] or {'id', member, 'due', 0, 'attempt', 0, 'record', ''} -- somebody deleted the entry
+-- Somebody deleted the entry, or added one that is none of wheelq's.
+found = found and #found[2] >= 8 and found[2] or {'id', member, 'due', 0, 'attempt', 0, 'record', ''}
 local buried = redis.call('XADD', dead, '*', 'id', found[2], 'due', found[4], 'attempt', found[6], 'group', group,
   'reason', reason, 'error', error_text, 'record', found[8])
 redis.call('XACK', ready, group, entry)

@@ -1,0 +1,277 @@
+"""`durability="replicated"` and `"fsynced"`: a primary and its replica, which is frozen, missing, or promoted.
+
+What is written here for one client holds for both; `Producer` lets each test run with either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, ReplyLost
+from wheelq import AsyncClient, Client, JobSpec, Receipt, Settings
+from wheelq.embedded import EmbeddedServer
+from wheelq.errors import InvalidInput, NotReplicated, Refused, ServerTooOld, WheelqError
+from wheelq.protocol.call import command
+from wheelq.protocol.keys import Keys
+from wheelq.settings import ClientSettings, Durability
+from wheelq.transport import Address, Transport
+
+TIMEOUT_MS = 300
+SETTINGS = ClientSettings(durability="replicated", replicated_timeout_ms=TIMEOUT_MS)
+ORDERS = Keys().shard("orders", 0)
+
+Start = Callable[..., EmbeddedServer]
+
+
+@dataclass(frozen=True)
+class Producer:
+    """A client of either kind, for one call."""
+
+    kind: str
+    settings: ClientSettings = SETTINGS
+
+    async def schedule(self, url: str, *keys: str, **options: Any) -> list[Receipt]:
+        """Schedule a job for each key: one by `schedule`, more by `schedule_many`."""
+        settings = Settings(client=self.settings)
+        if self.kind == "blocking":
+            with Client.connect(url, settings) as client:
+                if len(keys) == 1:
+                    return [client.schedule("orders", delay=60, key=keys[0], **options)]
+                return client.schedule_many("orders", [JobSpec(delay=60, key=key) for key in keys], **options)
+        async with AsyncClient.connect(url, settings) as aclient:
+            if len(keys) == 1:
+                return [await aclient.schedule("orders", delay=60, key=keys[0], **options)]
+            return await aclient.schedule_many("orders", [JobSpec(delay=60, key=key) for key in keys], **options)
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def producer(request: pytest.FixtureRequest) -> Producer:
+    return Producer(request.param)
+
+
+@dataclass
+class Pair:
+    """A primary and its replica."""
+
+    primary: EmbeddedServer
+    replica: EmbeddedServer
+
+    def freeze(self) -> None:
+        """The replica is there and says nothing. It is woken when it is stopped."""
+        os.kill(self.replica.pid, signal.SIGSTOP)
+
+    def wake(self) -> None:
+        os.kill(self.replica.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def pair(private_server: Start) -> Iterator[Pair]:
+    primary = private_server(port=0, options={"repl-diskless-sync-delay": "0"})
+    followed = {"replicaof": f"127.0.0.1 {primary.url.rpartition(':')[2]}"}
+    replica = private_server(port=0, appendonly=False, options=followed)  # one that writes its first AOF does not stop
+    patient = ClientSettings(durability="replicated", replicated_timeout_ms=9_000)
+    with Client.connect(primary.url, Settings(client=patient)) as client:
+        client.schedule("warm-up", delay=60)  # a new replica confirms nothing for up to a second
+    yield Pair(primary, replica)
+    replica.kill()  # a primary waits ten seconds for a frozen one
+
+
+def _ask(url: str, *words: str | int) -> Any:
+    transport = Transport(Address(url))
+    try:
+        return transport.send(command(str(words[0]), *words[1:], read=lambda reply: reply))
+    finally:
+        transport.close()
+
+
+def _waiting(url: str) -> set[str]:
+    return {id.decode() for id in _ask(url, "ZRANGE", ORDERS.delayed, 0, -1)}
+
+
+# Replicated
+
+
+async def test_when_the_call_returns_the_replica_has_the_jobs(pair: Pair, producer: Producer) -> None:
+    await producer.schedule(pair.primary.url, "a")
+    assert _waiting(pair.replica.url) == {"a"}
+    many = [f"job-{n}" for n in range(6_000)]
+    receipts = await producer.schedule(pair.primary.url, *many)
+    assert _waiting(pair.replica.url) == {"a", *many}
+    assert [receipt.id for receipt in receipts] == many
+
+
+async def test_a_silent_replica_is_told_within_the_timeout_and_the_job_is_scheduled(
+    pair: Pair, producer: Producer
+) -> None:
+    await producer.schedule(pair.primary.url, "first")
+    pair.freeze()
+    began = time.monotonic()
+    with pytest.raises(NotReplicated) as told:
+        await producer.schedule(pair.primary.url, "a")
+    assert TIMEOUT_MS / 1000 * 0.9 < time.monotonic() - began < TIMEOUT_MS / 1000 + 1
+    assert [(receipt.id, receipt.created) for receipt in told.value.receipts] == [("a", True)]
+    assert (told.value.confirmed, told.value.wanted) == (0, 1)
+    assert "a" in _waiting(pair.primary.url)
+
+
+async def test_repeating_waits_for_what_the_first_call_wrote(pair: Pair, producer: Producer) -> None:
+    """The repeated call writes nothing, and since Redis 7.2 the server would let it through at once."""
+    pair.freeze()
+    for created in (True, False):
+        with pytest.raises(NotReplicated) as told:
+            await producer.schedule(pair.primary.url, "a")
+        assert told.value.receipts[0].created is created
+    pair.wake()
+    assert not (await producer.schedule(pair.primary.url, "a"))[0].created
+    assert _waiting(pair.replica.url) == {"a"}
+    assert _waiting(pair.primary.url) == {"a"}
+
+
+async def test_many_jobs_wait_for_a_silent_replica_once_or_twice_and_are_all_scheduled(
+    pair: Pair, producer: Producer
+) -> None:
+    """Six chains of 5,000, of which two are under way when the first falls short."""
+    patient = Producer(producer.kind, ClientSettings(durability="replicated", replicated_timeout_ms=2_000))
+    pair.freeze()
+    many = [f"job-{n}" for n in range(30_000)]
+    began = time.monotonic()
+    with pytest.raises(NotReplicated) as told:
+        await patient.schedule(pair.primary.url, *many)
+    assert time.monotonic() - began < 9
+    assert [receipt.id for receipt in told.value.receipts] == many
+    assert len(_waiting(pair.primary.url)) == len(many)
+
+
+async def test_more_replicas_than_there_are_is_told(pair: Pair, producer: Producer) -> None:
+    wanting = Producer(producer.kind, ClientSettings(durability="replicated", replicas=2, replicated_timeout_ms=50))
+    with pytest.raises(NotReplicated, match="only 1 of 2"):
+        await wanting.schedule(pair.primary.url, "a")
+
+
+async def test_other_calls_of_an_async_client_do_not_wait_behind_one_that_does(pair: Pair) -> None:
+    settings = Settings(client=ClientSettings(replicated_timeout_ms=2_000))
+    async with AsyncClient.connect(pair.primary.url, settings) as client:
+        await client.schedule("orders", delay=60, durability="replicated")
+        pair.freeze()
+        waiting = asyncio.create_task(client.schedule("orders", delay=60, durability="replicated"))
+        for _ in range(100):
+            await client.schedule("orders", delay=60)
+        assert not waiting.done()
+        pair.wake()
+        assert (await waiting).created
+
+
+async def test_many_calls_of_an_async_client_wait_side_by_side(pair: Pair) -> None:
+    settings = Settings(client=SETTINGS)
+    async with AsyncClient.connect(pair.primary.url, settings) as client:
+        pair.freeze()
+        began = time.monotonic()
+        calls = (client.schedule("orders", delay=60) for _ in range(40))
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {NotReplicated}
+        assert time.monotonic() - began < 10 * TIMEOUT_MS / 1000
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("kind", [ReplyLost, Forgetful])
+async def test_lost_replies_and_forgotten_scripts_are_mended(pair: Pair, kind: type[Fault], after: int) -> None:
+    keys = [f"job-{n}" for n in range(6_000)]
+    specs = [JobSpec(delay=60, key=key) for key in keys]
+    with Client(BlockingWith(pair.primary.url, kind("schedule", after=after)), settings=SETTINGS) as client:
+        assert len(client.schedule_many("orders", specs)) == len(keys)
+    async with AsyncClient(AsyncWith(pair.primary.url, kind("schedule", after=after)), settings=SETTINGS) as aclient:
+        assert len(await aclient.schedule_many("orders", specs)) == len(keys)
+    assert _waiting(pair.replica.url) == set(keys)
+
+
+def test_after_a_failover_everything_confirmed_is_there(pair: Pair) -> None:
+    """The primary is killed under load from four threads; its replica takes over."""
+    confirmed: list[str] = []
+
+    def produce(name: int) -> None:
+        with Client.connect(pair.primary.url, Settings(client=SETTINGS)) as client:
+            for n in range(1_000_000):
+                try:
+                    confirmed.append(client.schedule("orders", delay=60, key=f"{name}-{n}").id)
+                except WheelqError:
+                    return
+
+    threads = [threading.Thread(target=produce, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.7)
+    pair.primary.kill()
+    for thread in threads:
+        thread.join()
+    _ask(pair.replica.url, "REPLICAOF", "NO", "ONE")
+    assert len(confirmed) > 100
+    assert set(confirmed) <= _waiting(pair.replica.url)
+
+
+# On disk
+
+
+def _can_wait_for_the_disk(url: str) -> bool:
+    try:
+        _ask(url, "WAITAOF", 0, 0, 1)
+    except ServerTooOld:
+        return False
+    return True
+
+
+FSYNCED = ClientSettings(durability="fsynced", replicated_timeout_ms=5_000)
+
+
+async def test_fsynced_returns_when_the_disk_has_the_jobs(private_server: Start, producer: Producer) -> None:
+    """Without replicas: the server's own disk is what is asked for, unless `fsynced_replicas` says more."""
+    server = private_server(port=0)
+    if not _can_wait_for_the_disk(server.url):
+        pytest.skip("this server has no WAITAOF")
+    assert len(await Producer(producer.kind, FSYNCED).schedule(server.url, "a", "b")) == 2
+    more = ClientSettings(durability="fsynced", fsynced_replicas=1, replicated_timeout_ms=50)
+    with pytest.raises(NotReplicated) as told:
+        await Producer(producer.kind, more).schedule(server.url, "c")
+    assert told.value.wanted == 2
+
+
+async def test_fsynced_where_it_cannot_be_says_so_and_schedules_nothing(
+    private_server: Start, producer: Producer
+) -> None:
+    """A server without WAITAOF, and one that writes no append-only file."""
+    server = private_server(port=0, appendonly=False)
+    expected: tuple[type[Refused], str] = (ServerTooOld, "appendfsync to always.*'replicated'")
+    if _can_wait_for_the_disk(server.url):
+        expected = (Refused, "appendonly is disabled")
+    with pytest.raises(expected[0], match=expected[1]):
+        await Producer(producer.kind, FSYNCED).schedule(server.url, "a")
+    assert _waiting(server.url) == set()
+
+
+# The choice
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
+async def test_the_default_waits_for_nobody(private_server: Start, producer: Producer, keys: Sequence[str]) -> None:
+    await Producer(producer.kind, ClientSettings()).schedule(private_server(port=0).url, *keys)
+
+
+async def test_the_argument_comes_before_the_settings(private_server: Start, producer: Producer) -> None:
+    server = private_server(port=0)
+    chosen: Durability = "server"
+    await producer.schedule(server.url, "a", durability=chosen)
+    with pytest.raises(NotReplicated):
+        await producer.schedule(server.url, "b")
+
+
+async def test_an_unknown_durability_is_refused_before_anything_is_sent(producer: Producer) -> None:
+    with pytest.raises(InvalidInput, match="durability: 'disk' is none of server, replicated, fsynced"):
+        await producer.schedule("redis://127.0.0.1:1", "a", durability="disk")

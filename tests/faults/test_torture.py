@@ -1,0 +1,112 @@
+"""Torture (see `loadtest.torture`): a minute of it must end clean, and every planted defect must be found.
+
+The long one is left out of the usual run: `python -m pytest -m soak tests/faults/test_torture.py`, ten minutes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from loadtest.faults import FAULTS
+from loadtest.planted import PLANTS
+from loadtest.report import Report, as_table
+from loadtest.scene import plan
+from loadtest.torture import Options, torture
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What must be found of a planted defect, and what brings it to light."""
+
+    wrong: str
+    faults: tuple[str, ...] = ()
+    longest_delay: float = 1.5
+
+
+MUST_BE_FOUND = {
+    "no-removal": Found("doubled"),
+    # The wheel is wrong about a job only when it was moved to behind the horizon, two seconds ahead: else it was told.
+    "no-due-check": Found("early", longest_delay=4.0),
+    "early-sweep": Found("early"),
+    "removed-first": Found("lost"),
+    "ack-first": Found("lost", ("kill-worker",)),
+}
+
+
+@pytest.fixture
+def only_valkey(request: pytest.FixtureRequest) -> None:
+    """One kind of server is enough: what differs between servers is tested elsewhere."""
+    if "valkey" not in request.config.getoption("--servers").split(","):
+        pytest.skip("torture runs on valkey only")
+
+
+def _told(report: Report, directory: Path) -> str:
+    """What to print when a run was not clean."""
+    outputs = "\n".join(f"--- {path.name}\n{path.read_text()[-2_000:]}" for path in sorted(directory.glob("*.out")))
+    return f"{as_table(report)}\n{outputs}"
+
+
+@pytest.mark.usefixtures("only_valkey")
+def test_a_minute_of_torture_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    """Twenty faults a minute of every kind, overlapping, on one server."""
+    report = torture("single", Options(seed=3, duration=55, faults_per_minute=20, rate=150), tmp_path)
+    assert report.is_clean, _told(report, tmp_path)
+    assert report.verdict.promised > 3_000
+    assert len(report.strikes) >= 12
+
+
+@pytest.mark.usefixtures("only_valkey")
+@pytest.mark.parametrize("planted", PLANTS)
+def test_a_planted_defect_is_found(tmp_path: Path, planted: str) -> None:
+    """A few seconds with a broken script, or a worker that acknowledges first: the verdict names what went wrong."""
+    expected = MUST_BE_FOUND[planted]
+    options = Options(
+        duration=4.0,
+        faults_per_minute=120 if expected.faults else 1,
+        rate=300,
+        shards=(1,),
+        producers=1,
+        schedulers=1,
+        workers=2,
+        patience=0.5,
+        longest_delay=expected.longest_delay,
+        only=expected.faults,
+        planted=planted,
+    )
+    report = torture("single", options, tmp_path)
+    assert expected.wrong in report.verdict.wrong, _told(report, tmp_path)
+    assert not report.is_clean
+
+
+@pytest.mark.usefixtures("only_valkey")
+def test_without_a_planted_defect_the_same_few_seconds_are_clean(tmp_path: Path) -> None:
+    """So that it is the defect that is found."""
+    options = Options(duration=4.5, faults_per_minute=40, rate=300, longest_delay=1.5, only=("kill-worker",))
+    report = torture("single", options, tmp_path)
+    assert report.is_clean, _told(report, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("only_valkey")
+def test_ten_minutes_of_torture_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    """More than a hundred faults."""
+    report = torture("single", Options(seed=1, duration=600, faults_per_minute=12), tmp_path)
+    assert report.is_clean, _told(report, tmp_path)
+    assert len(report.strikes) >= 100
+
+
+def test_the_same_seed_makes_the_same_plan() -> None:
+    """And another seed another one."""
+    assert plan(1, 60, 20, list(FAULTS)) == plan(1, 60, 20, list(FAULTS)) != plan(2, 60, 20, list(FAULTS))
+
+
+def test_a_plan_has_every_kind_as_often_as_the_others() -> None:
+    """To within one, whatever the seed."""
+    planned = [one.kind for one in plan(7, 600, 20, list(FAULTS))]
+    counts = [planned.count(kind) for kind in FAULTS]
+    assert len(planned) > 150
+    assert max(counts) - min(counts) <= 1

@@ -1,0 +1,199 @@
+"""What is stored for a job comes back as it was; what would not is refused, with the path to it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wheelq.errors import InvalidInput, PayloadTooLarge
+from wheelq.protocol import codec
+from wheelq.protocol.codec import UnreadableRecord
+from wheelq.settings import TopicSettings
+
+LIMIT = 64 * 1024
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | text
+    | st.binary(max_size=20)
+)
+payloads = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(text, inner, max_size=5), max_leaves=20
+)
+
+
+def encode(payload: Any, headers: dict[str, str] | None = None, *, nonce: bool = False) -> bytes:
+    return codec.encode(payload, headers, LIMIT, nonce)
+
+
+def offence(payload: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        encode(payload)
+    return caught.value
+
+
+@given(payloads, st.none() | st.dictionaries(text, text, max_size=4), st.booleans())
+def test_what_is_encoded_is_decoded_as_it_was(payload: Any, headers: dict[str, str] | None, nonce: bool) -> None:
+    record = codec.decode(encode(payload, headers, nonce=nonce))
+    assert (record.attempt, record.payload, record.headers) == (1, payload, headers or {})
+    assert type(record.payload) is type(payload)
+
+
+def test_not_a_number_and_the_infinities_are_kept() -> None:
+    assert math.isnan(codec.decode(encode(math.nan)).payload)
+    assert codec.decode(encode([math.inf, -math.inf])).payload == [math.inf, -math.inf]
+
+
+def test_a_tuple_comes_back_as_a_list() -> None:
+    assert codec.decode(encode((1, (2,)))).payload == [1, [2]]
+
+
+def test_other_kinds_of_bytes_come_back_as_bytes() -> None:
+    assert codec.decode(encode([bytearray(b"a"), memoryview(b"b")])).payload == [b"a", b"b"]
+
+
+@given(payloads)
+def test_a_record_begins_with_version_and_attempt(payload: Any) -> None:
+    """A control character first, by which scripts tell a record from an entry id, which begins with a digit."""
+    record = encode(payload)
+    assert record[:2] == b"\x01\x01"
+    assert record[0] < 32 <= ord("0")
+
+
+@given(payloads)
+def test_with_a_nonce_two_equal_calls_make_different_records(payload: Any) -> None:
+    assert encode(payload, nonce=True) != encode(payload, nonce=True)
+    assert encode(payload) == encode(payload)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("payload", "path"),
+    [
+        ({1}, "payload"),
+        (object(), "payload"),
+        (1j, "payload"),
+        (2**64, "payload"),
+        (-(2**63) - 1, "payload"),
+        ("\udfff", "payload"),
+        ([0, {1}], "payload[1]"),
+        ({"a": {"b": [0, 0, {2}]}}, "payload.a.b[2]"),
+        ({"a": (1, {"b": range(3)})}, "payload.a[1].b"),
+        ({"a": {7: "x"}}, "payload.a[7]"),
+        ({None: 1}, "payload[None]"),
+        ([{"x": "\ud800"}], "payload[0].x"),
+    ],
+)
+def test_the_path_leads_to_what_cannot_be_stored(payload: Any, path: str) -> None:
+    error = offence(payload)
+    assert error.field == path
+    assert str(error).startswith(path)
+
+
+@given(st.lists(st.sampled_from(["list", "dict"]), max_size=8), st.sampled_from([{1}, 2**70, "\ud800", object()]))
+def test_the_path_leads_there_however_deep_it_is(levels: list[str], culprit: Any) -> None:
+    payload, path = culprit, ""
+    for level in levels:
+        payload, path = ([None, payload], f"[1]{path}") if level == "list" else ({"key": payload}, f".key{path}")
+    assert offence(payload).field == "payload" + path
+
+
+@given(st.dictionaries(st.integers() | st.booleans() | st.floats(), st.none(), min_size=1, max_size=3))
+def test_map_keys_that_are_not_strings_are_refused(payload: dict[Any, None]) -> None:
+    assert "map keys must be strings" in str(offence(payload))
+
+
+@pytest.mark.parametrize("depth", [1_024, 1_025, 100_000])
+def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
+    payload: Any = None
+    for _ in range(depth):
+        payload = [payload]
+    assert "nested too deeply" in str(offence(payload))
+
+
+@pytest.mark.parametrize("depth", [1, 100, 1_000])
+def test_what_is_nested_less_deeply_comes_back(depth: int) -> None:
+    payload: Any = "core"
+    for level in range(depth):
+        payload = [payload] if level % 2 else {"a": payload}
+    payload = codec.decode(encode(payload)).payload
+    for level in reversed(range(depth)):
+        payload = payload[0] if level % 2 else payload["a"]
+    assert payload == "core"
+
+
+def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
+    assert encode("x" * (LIMIT - 3 - 2))  # msgpack takes three bytes for the length
+    with pytest.raises(PayloadTooLarge) as caught:
+        encode("x" * LIMIT)
+    assert caught.value.limit_bytes == LIMIT
+    assert caught.value.payload_bytes > LIMIT
+
+
+# What is read
+
+
+@given(st.binary(max_size=64))
+def test_whatever_bytes_stand_there_a_record_is_read_or_called_unreadable(stored: bytes) -> None:
+    with contextlib.suppress(UnreadableRecord):
+        codec.decode(stored)
+
+
+@given(payloads | st.dictionaries(text, st.integers(0, 9)), payloads)
+def test_whatever_array_stands_there_a_record_is_read_or_called_unreadable(first: Any, second: Any) -> None:
+    for array in ([], [first], [first, second], [first, {"h": second}], first):
+        try:
+            record = codec.decode(b"\x01\x01" + msgpack.packb(array))
+        except UnreadableRecord:
+            continue
+        assert type(record.headers) is dict
+
+
+@pytest.mark.parametrize("version", [0, 2, 31, 255])
+def test_a_record_of_another_version_is_unreadable(version: int) -> None:
+    with pytest.raises(UnreadableRecord, match="version"):
+        codec.decode(bytes([version]) + encode(1)[1:])
+
+
+def test_the_attempt_is_the_second_byte() -> None:
+    assert codec.decode(b"\x01\xff" + encode(1)[2:]).attempt == 255
+
+
+def test_options_that_a_newer_release_wrote_are_passed_over() -> None:
+    record = b"\x01\x01" + msgpack.packb([1, {"h": {"a": "b"}, "n": b"12345678", "new": [1, 2]}])
+    assert codec.decode(record) == (1, 1, {"a": "b"})
+
+
+# Topics
+
+
+def test_a_topics_settings_come_back() -> None:
+    settings = TopicSettings(shards=7, retention_ms=1_234)
+    read = codec.decode_topic(codec.encode_topic(settings))
+    assert (read.shards, read.retention_ms) == (7, 1_234)
+
+
+def test_what_a_newer_release_knows_of_a_topic_is_passed_over() -> None:
+    read = codec.decode_topic(msgpack.packb({"shards": 2, "retention_ms": 0, "colour": "blue"}))
+    assert (read.shards, read.retention_ms) == (2, 0)
+
+
+names = st.text("abc", min_size=1, max_size=3)
+
+
+@given(st.dictionaries(names, st.lists(st.tuples(names, st.none() | names), min_size=1, max_size=4), max_size=4))
+def test_an_assignment_of_shards_comes_back(topics: dict[str, list[tuple[str, str | None]]]) -> None:
+    posts = {(topic, n): post for topic, shards in topics.items() for n, post in enumerate(shards)}
+    assert codec.decode_posts(codec.encode_posts(posts)) == posts

@@ -1,0 +1,330 @@
+"""The pool: at most so many at a time, a task only for what waits, a context for each, nothing stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable
+
+import pytest
+
+from wheelq.worker.pool import SLICE, Pool
+
+
+async def in_time(what: asyncio.Future[None] | asyncio.Task[None]) -> None:
+    async with asyncio.timeout(10):
+        await what
+
+
+async def idle(pool: Pool[int]) -> None:
+    async with asyncio.timeout(10):
+        await pool.idle()
+
+
+class Gate:
+    """Deliveries that wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self.most = 0
+        self.done: list[int] = []
+        self._open: dict[int, asyncio.Event] = {}
+
+    async def run(self, number: int) -> None:
+        self.running.add(number)
+        self.most = max(self.most, len(self.running))
+        try:
+            await self._open.setdefault(number, asyncio.Event()).wait()
+            self.done.append(number)
+        finally:
+            self.running.discard(number)
+
+    def let_go(self, number: int) -> None:
+        self._open.setdefault(number, asyncio.Event()).set()
+
+
+async def settle(turns: int = 50) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+# How many
+
+
+async def test_no_more_run_than_the_concurrency_and_the_others_wait_in_order() -> None:
+    gate = Gate()
+    pool: Pool[int] = Pool(3, gate.run)
+    pool.add(range(10))
+    await settle()
+    assert gate.running == {0, 1, 2}
+    gate.let_go(1)
+    await settle()
+    assert gate.running == {0, 2, 3}
+    for number in range(10):
+        gate.let_go(number)
+    await idle(pool)
+    assert sorted(gate.done) == list(range(10))
+    assert gate.most == 3
+
+
+async def test_free_counts_what_is_queued_as_taken() -> None:
+    gate = Gate()
+    pool: Pool[int] = Pool(3, gate.run)
+    assert pool.free == 3
+    pool.add([1])
+    assert pool.free == 2
+    pool.add([2, 3, 4, 5])
+    assert pool.free == 0
+    for number in range(1, 6):
+        gate.let_go(number)
+    await idle(pool)
+    assert pool.free == 3
+
+
+async def test_room_waits_until_one_could_start() -> None:
+    gate = Gate()
+    pool: Pool[int] = Pool(2, gate.run)
+    assert await pool.room() == 2
+    pool.add([1, 2])
+    waiting = asyncio.create_task(pool.room())
+    await settle()
+    assert not waiting.done()
+    gate.let_go(2)
+    async with asyncio.timeout(10):
+        assert await waiting == 1
+    gate.let_go(1)
+    await idle(pool)
+
+
+async def test_room_and_idle_can_be_waited_for_at_the_same_time() -> None:
+    gate = Gate()
+    pool: Pool[int] = Pool(1, gate.run)
+    pool.add([1])
+    waiters = [asyncio.create_task(wait()) for wait in (pool.idle, pool.room, pool.idle)]
+    await settle()
+    gate.let_go(1)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*waiters)
+
+
+async def test_an_idle_pool_is_idle_at_once() -> None:
+    async def run(number: int) -> None: ...
+
+    await idle(Pool(1, run))
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 7, 50])
+async def test_whatever_waits_and_whatever_does_not_everything_runs_once(concurrency: int) -> None:
+    draw = random.Random(concurrency)
+    running, most, done = 0, 0, []
+
+    async def run(number: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(draw.choice([0, 0, 0, 1, 2, 5])):
+            await asyncio.sleep(0)
+        running -= 1
+        done.append(number)
+
+    pool: Pool[int] = Pool(concurrency, run)
+    for start in range(0, 1_000, 100):
+        pool.add(range(start, start + 100))
+        await asyncio.sleep(0)
+    await idle(pool)
+    assert sorted(done) == list(range(1_000))
+    assert most <= concurrency
+
+
+# What it costs
+
+
+async def test_deliveries_that_never_wait_share_one_task_and_run_in_order() -> None:
+    tasks: list[asyncio.Task[None] | None] = []
+    done: list[int] = []
+
+    async def run(number: int) -> None:
+        tasks.append(asyncio.current_task())
+        done.append(number)
+
+    pool: Pool[int] = Pool(100, run)
+    pool.add(range(200))
+    await idle(pool)
+    assert done == list(range(200))
+    assert len(set(tasks)) == 1
+
+
+async def test_one_that_waits_costs_one_task_more() -> None:
+    gate = Gate()
+    tasks: set[asyncio.Task[None] | None] = set()
+
+    async def run(number: int) -> None:
+        tasks.add(asyncio.current_task())
+        if number == 5:
+            await gate.run(number)
+
+    pool: Pool[int] = Pool(100, run)
+    pool.add(range(20))
+    await settle()
+    assert len(tasks) == 2
+    gate.let_go(5)
+    await idle(pool)
+
+
+async def test_many_that_never_wait_let_the_loop_breathe() -> None:
+    breaths = 0
+    stop = False
+
+    async def breathe() -> None:
+        nonlocal breaths
+        while not stop:
+            breaths += 1
+            await asyncio.sleep(0)
+
+    async def run(number: int) -> None: ...
+
+    pool: Pool[int] = Pool(10, run)
+    breathing = asyncio.create_task(breathe())
+    pool.add(range(SLICE * 10))
+    await idle(pool)
+    stop = True
+    await in_time(breathing)
+    assert breaths >= 10
+
+
+# Contexts
+
+
+async def test_each_delivery_has_a_context_of_its_own() -> None:
+    """Also after it has waited, and also when another ran in between on the same task."""
+    variable = contextvars.ContextVar("variable", default=-1)
+    seen: list[int] = []
+
+    async def run(number: int) -> None:
+        seen.append(variable.get())
+        variable.set(number)
+        if number % 3 == 0:
+            await asyncio.sleep(0)
+        assert variable.get() == number
+        if number % 5 == 0:
+            await asyncio.sleep(0.001)
+        assert variable.get() == number
+
+    pool: Pool[int] = Pool(4, run)
+    pool.add(range(50))
+    await idle(pool)
+    assert seen == [-1] * 50
+    assert variable.get() == -1
+
+
+async def test_tasks_and_timeouts_within_a_delivery_work() -> None:
+    done: list[str] = []
+
+    async def run(number: int) -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            done.append("timeout")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+        done.append("group")
+
+    pool: Pool[int] = Pool(2, run)
+    pool.add([1, 2])
+    await idle(pool)
+    assert sorted(done) == ["group", "group", "timeout", "timeout"]
+
+
+# Ends
+
+
+async def test_abandoning_cancels_what_runs_and_forgets_what_waits() -> None:
+    gate = Gate()
+    pool: Pool[int] = Pool(2, gate.run)
+    pool.add(range(5))
+    await settle()
+    assert gate.running == {0, 1}
+    async with asyncio.timeout(10):
+        await pool.abandon()
+    assert (gate.running, gate.done, pool.free) == (set(), [], 2)
+    await idle(pool)
+
+
+async def test_a_delivery_may_clean_up_when_it_is_cancelled() -> None:
+    cleaned = asyncio.Event()
+
+    async def run(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
+
+    pool: Pool[int] = Pool(1, run)
+    pool.add([1])
+    await settle()
+    async with asyncio.timeout(10):
+        await pool.abandon()
+    assert cleaned.is_set()
+
+
+async def test_abandoning_before_anything_began_is_no_trouble() -> None:
+    gate = Gate()
+    pool: Pool[int] = Pool(2, gate.run)
+    pool.add(range(5))
+    async with asyncio.timeout(10):
+        await pool.abandon()
+        await pool.idle()
+    assert gate.done == []
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_error_that_comes_out_does_not_stop_the_others(waits: bool) -> None:
+    """`run` is not to raise; should it, the place is free again and the queue goes on."""
+    done: list[int] = []
+
+    async def run(number: int) -> None:
+        if waits:
+            await asyncio.sleep(0)
+        if number == 3:
+            raise RuntimeError("a mistake")
+        done.append(number)
+
+    problems: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+    pool: Pool[int] = Pool(1, run)
+    pool.add(range(8))
+    await idle(pool)
+    assert done == [0, 1, 2, 4, 5, 6, 7]
+    assert pool.free == 1
+
+
+async def test_a_coroutine_that_swallows_a_cancellation_ends_as_it_likes() -> None:
+    ended: list[str] = []
+
+    async def run(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("swallowed")
+
+    pool: Pool[int] = Pool(1, run)
+    pool.add([1])
+    await settle()
+    async with asyncio.timeout(10):
+        await pool.abandon()
+    assert ended == ["swallowed"]
+    assert pool.free == 1
+
+
+def test_the_pool_is_made_outside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker is, before `asyncio.run`."""
+
+    async def run(number: int) -> None: ...
+
+    def make() -> Callable[..., object]:
+        return Pool(1, run).add
+
+    assert make()
