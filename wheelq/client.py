@@ -43,7 +43,8 @@ class Client:
             client.schedule("orders", {"id": 42}, delay=1800, key="order-42")
 
     Every method raises `Unavailable` or `Refused` when nothing was done, and `OutcomeUnknown` when the reply was lost:
-    then repeat the call. `schedule` and `schedule_many` repeat by themselves first, with the same job ids.
+    then repeat the call. `schedule` and `schedule_many` repeat by themselves first, with the same job ids. A job that
+    ran and was forgotten before its call was repeated runs once more: runs are at-least-once.
     """
 
     def __init__(

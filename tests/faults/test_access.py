@@ -226,7 +226,7 @@ async def test_any_password_works_when_it_is_percent_encoded(
     ],
 )
 def test_a_password_that_is_not_encoded_is_refused_and_not_misread(url: str) -> None:
-    secret = url.partition("://")[2].rpartition("@")[0].rpartition(":")[2]
+    secret = url.rpartition("@")[0].rpartition(":")[2]
     with pytest.raises(ConfigurationError) as refused:
         Client.connect(url)
     told = "".join(traceback.format_exception(refused.value))

@@ -358,7 +358,6 @@ async def test_no_more_than_concurrency_handlers_run_at_a_time(
     assert most == 3
 
 
-@pytest.mark.xfail(strict=True, reason="the server counts for each stream, and there are four")
 async def test_a_worker_reads_no_more_than_it_can_start(
     url: str, settings: Settings, topic: str, run: Run, make_worker: Callable[..., Worker]
 ) -> None:

@@ -47,6 +47,8 @@ UNKNOWN_TOPIC_MS = 500
 """How often topics are asked for while one of this worker's does not exist yet."""
 TOPICS_MS = 5_000
 """How often they are asked for otherwise: their number of shards may change."""
+SOME_SHARDS_MS = 5
+"""How long a read waits that asks only some of the shards, because there is no room for a job of each."""
 HAND_BACK_IDLE_MS = 86_400_000
 """Idle time shown for a delivery that is handed back, so that any worker's next look claims it."""
 
@@ -229,16 +231,20 @@ class Worker:
             # Nearly full: more will be free in a moment, and reading them together is cheaper than one by one.
             await self._clock.sleep(0.001)
             free = self._pool.free
-        lines = self._lines
-        if not lines:
+        if not self._lines:
             await self._clock.sleep(UNKNOWN_TOPIC_MS / 1000)
             return
         if self._read_connections != self._read_transport.connections_made:
             self._read_connection = await self._read_transport.send(registry.connection_id())
             self._read_connections = self._read_transport.connections_made
+        # The server counts for each stream. With less room than shards only some are asked, and others the next time.
+        lines = self._lines[:free]
         block_ms = self._settings.block_ms if self._knows_all_topics else UNKNOWN_TOPIC_MS
+        if len(lines) < len(self._lines):
+            self._lines = [*self._lines[free:], *lines]
+            block_ms = SOME_SHARDS_MS
         safe_until_ms = int(self._server.now_ms()) + self._settings.abandoned_ms - SAFETY_MS
-        call = calls.read([line.keys for line in lines], self.group, self.name, free, block_ms)
+        call = calls.read([line.keys for line in lines], self.group, self.name, free // len(lines), block_ms)
         found = await self._read_transport.send(call)
         for line, entries in zip(lines, found, strict=True):
             self._start([Delivery(line, entry, safe_until_ms) for entry in entries])
