@@ -222,7 +222,7 @@ async def test_any_password_works_when_it_is_percent_encoded(
         "redis://:s℀cret@127.0.0.1:1",
         "redis://:sec[ret@127.0.0.1:1",
         "unix://:pa/ss@/tmp/none.sock",
-        "user:pass@localhost:6379",
+        "user:s3cret@localhost:6379",
     ],
 )
 def test_a_password_that_is_not_encoded_is_refused_and_not_misread(url: str) -> None:

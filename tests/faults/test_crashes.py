@@ -125,7 +125,7 @@ def test_two_schedulers_are_no_more_than_one(scene: Scene) -> None:
     scene.fleet.stop(first)
     verdict = scene.verdict()
     assert verdict.is_clean, f"{verdict}\n{scene.fleet.output()}"
-    assert verdict.lateness_ms[-1] < 1_000
+    assert verdict.lateness_ms[-1] < 10_000, "less than the lease and what a busy machine takes"
 
 
 def test_a_script_cache_flushed_again_and_again_is_filled_again(scene: Scene) -> None:
@@ -153,4 +153,4 @@ def test_a_full_server_refuses_new_jobs_and_runs_those_that_are_due(scene: Scene
     limiting.send(command("CONFIG SET", "maxmemory", "0", read=bool))
     verdict = scene.verdict()
     assert verdict.is_clean, f"{verdict}\n{scene.fleet.output()}"
-    assert verdict.lateness_ms[-1] < 2_000, "due jobs ran while the server was full"
+    assert verdict.lateness_ms[-1] < 3_500, "due jobs ran while the server was full"

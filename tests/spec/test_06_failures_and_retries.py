@@ -338,9 +338,10 @@ def start_a_mortal(worker: Worker) -> Callable[[], Awaitable[None]]:
     running = asyncio.create_task(worker.run())
 
     async def kill() -> None:
-        victims = asyncio.all_tasks() - others - {asyncio.current_task()}
-        for task in victims:
-            task.cancel()
-        await asyncio.gather(running, *victims, return_exceptions=True)
+        while victims := asyncio.all_tasks() - others - {asyncio.current_task()}:
+            for task in victims:
+                task.cancel()  # again and again, so that none can wait for anything on its way out
+            await asyncio.sleep(0)
+        await asyncio.gather(running, return_exceptions=True)
 
     return kill

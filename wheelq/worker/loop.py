@@ -274,7 +274,7 @@ class Worker:
             entry.due_ms,
             entry.attempt,
             entry.entry_id,
-            self._server.now_ms(),
+            max(self._server.now_ms(), entry.due_ms),  # only estimated here, and by the server's clock it was due
             record.headers,
             entry.deliveries > 1,
         )
