@@ -89,6 +89,7 @@ class Torture:
     def __init__(self, arena: Arena, directory: Path, options: Options, tell: Callable[[str], None]) -> None:
         """`tell` is given a line of progress several times a second."""
         self._arena = arena
+        self._directory = directory
         self._options = options
         self._tell = tell
         self._topics = {f"torture-{n}": shards for n, shards in enumerate(options.shards)}
@@ -221,6 +222,7 @@ class Torture:
     def _report(self) -> Report:
         found = list(self._remains.promotions())
         log = self._log()
+        (self._directory / "producers.log").write_text("".join(f"{told}\n" for told in log))
         verdict = judge(promises(log), found, self._fleet.runs(), self._scene.hurts)
         failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]
         return Report(verdict, log, found, self._strikes, self._remains.left(), self._fallen, failures)

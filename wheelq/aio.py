@@ -24,7 +24,7 @@ from wheelq.job import (
     due_argument,
 )
 from wheelq.protocol import codec
-from wheelq.protocol.batches import Order, accepted, new_job
+from wheelq.protocol.batches import Order, Preparation, accepted
 from wheelq.protocol.calls import producer, registry
 from wheelq.protocol.calls.producer import Placed
 from wheelq.protocol.durability import Confirmation, confirmation
@@ -98,7 +98,7 @@ class AsyncClient:
         """
         check_on_duplicate(on_duplicate)
         spec = JobSpec(payload, delay, at, key, headers, partition_key)
-        job = new_job(spec, self._settings, self._clock.wall_ms())
+        job = Preparation(self._settings, self._clock.wall_ms()).job(spec)
         waiting = await self._confirmation(durability)
         found = await self._register(topic)
         was_sent = False

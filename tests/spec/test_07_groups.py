@@ -11,7 +11,6 @@ import pytest
 from tests.spec.conftest import PATIENCE, Run, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 
-
 PRIMER = -1
 
 
@@ -79,6 +78,7 @@ async def test_workers_of_one_group_share_the_jobs(
 ) -> None:
     """Each job goes to one of them."""
     run(make_worker("g", "one"), make_worker("g", "two"))
+    await all_are_there(aclient, topic, log, "one", "two")
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(100)])
     await log.until(lambda: sum(len(jobs) for jobs in log.got.values()) >= 100)
     await until_empty(aclient, topic)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wheelq import JobSpec, Receipt
 from wheelq.errors import DuplicateJob, InvalidInput, InvalidJob, OutcomeUnknown, PartlyScheduled, Refused
-from wheelq.protocol.batches import Order, accepted, new_job
+from wheelq.protocol.batches import Order, Preparation, accepted
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.producer import Placed
 from wheelq.protocol.keys import Keys
@@ -251,8 +251,8 @@ def test_a_lost_reply_and_a_change_of_shards_together_leave_the_outcome_unknown(
 
 def test_a_given_id_gets_a_nonce_and_a_made_one_does_not() -> None:
     """A made id is unique already."""
-    given_id, _, given_record = new_job(JobSpec(1, delay=1, key="a"), ClientSettings(), NOW_MS)
-    made_id, due, made_record = new_job(JobSpec(1, delay=1), ClientSettings(), NOW_MS)
+    given_id, _, given_record = Preparation(ClientSettings(), NOW_MS).job(JobSpec(1, delay=1, key="a"))
+    made_id, due, made_record = Preparation(ClientSettings(), NOW_MS).job(JobSpec(1, delay=1))
     assert (given_id, due) == ("a", "+1000")
     assert len(made_id) == 26
     assert len(given_record) - len(made_record) > 8
@@ -261,7 +261,7 @@ def test_a_given_id_gets_a_nonce_and_a_made_one_does_not() -> None:
 @pytest.mark.parametrize("spec", [JobSpec(1), JobSpec(1, delay=-1), JobSpec({1}, delay=1), JobSpec(1, delay=1, key="")])
 def test_a_bad_job_is_refused(spec: JobSpec) -> None:
     with pytest.raises(InvalidInput):
-        new_job(spec, ClientSettings(), NOW_MS)
+        Preparation(ClientSettings(), NOW_MS).job(spec)
 
 
 # What the answer means

@@ -72,8 +72,8 @@ class Order:
         self._topic = topic
         self._on_duplicate = on_duplicate
         self._specs = enumerate(specs)
-        self._settings = settings
-        self._now_ms = now_ms
+        self._prepare = Preparation(settings, now_ms)
+        self._has_one_shard = topic.all_shards == 1
         self._again: deque[_Item] = deque()
         self._filling: dict[tuple[int, ...], _Batch] = {}
         self._under_way: deque[_Batch] = deque()
@@ -133,6 +133,7 @@ class Order:
     def replace(self, topic: Topic) -> None:
         """Go on with the topic as it stands now."""
         self._topic = topic
+        self._has_one_shard = topic.all_shards == 1
         self.shards_in_force = None
         unsent = [*self._again, *(item for batch in self._filling.values() for item in batch.items)]
         self._filling.clear()
@@ -160,21 +161,20 @@ class Order:
             yield self._again.popleft()
         if self._bad is not None:  # found before, but then a reply was lost
             raise self._bad
+        prepare = self._prepare.job
         while not self.is_stale:
             place, spec = next(self._specs, (-1, None))
             if spec is None:
                 self._are_all_made = True
                 return
             try:
-                job = new_job(spec, self._settings, self._now_ms)
+                job = prepare(spec)
             except InvalidInput as error:
                 self._bad = InvalidJob(place, error, self._receipts)
                 raise self._bad from error
-            yield _Item(place, spec, job, self._shards_of(spec, job))
+            yield _Item(place, spec, job, ONLY_SHARD if self._has_one_shard else self._shards_of(spec, job))
 
     def _shards_of(self, spec: JobSpec, job: NewJob) -> tuple[int, ...]:
-        if self._topic.all_shards == 1:
-            return ONLY_SHARD
         places = self._topic.places(spec.partition_key or job[0])
         return tuple(places[::-1] if spec.key is not None else places[:1])
 
@@ -197,13 +197,27 @@ def accepted(topic: str, receipts: Iterable[Receipt | None], on_duplicate: OnDup
     return found
 
 
-def new_job(spec: JobSpec, settings: ClientSettings, now_ms: int) -> NewJob:
-    """One job, checked and packed. Raises: InvalidInput."""
-    key = spec.key
-    id = make_id() if key is None else check_id(key)
-    if spec.partition_key is not None:
-        check_id(spec.partition_key, "partition_key")
-    due = due_argument(spec.delay, spec.at, now_ms, settings.max_delay_ms)
-    # An id made here is unique; one that was given needs a nonce, to tell a repeated call from another's call.
-    record = codec.encode(spec.payload, spec.headers, settings.payload_max_bytes, key is not None)
-    return id, due, record
+class Preparation:
+    """Checks and packs the jobs of one call."""
+
+    def __init__(self, settings: ClientSettings, now_ms: int) -> None:
+        """`now_ms` is this machine's clock; it serves only to refuse absurd due times."""
+        self._max_delay_ms = settings.max_delay_ms
+        self._payload_max_bytes = settings.payload_max_bytes
+        self._now_ms = now_ms
+        self._last_delay: object = None
+        self._last_due = ""
+
+    def job(self, spec: JobSpec) -> NewJob:
+        """One job, checked and packed. Raises: InvalidInput."""
+        key, delay = spec.key, spec.delay
+        id = make_id() if key is None else check_id(key)
+        if spec.partition_key is not None:
+            check_id(spec.partition_key, "partition_key")
+        # Jobs scheduled together often have the very same delay.
+        if delay is None or delay is not self._last_delay or spec.at is not None:
+            self._last_due = due_argument(delay, spec.at, self._now_ms, self._max_delay_ms)
+            self._last_delay = delay
+        # An id made here is unique; one that was given needs a nonce, to tell a repeated call from another's call.
+        record = codec.encode(spec.payload, spec.headers, self._payload_max_bytes, key is not None)
+        return id, self._last_due, record
