@@ -17,7 +17,7 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 
@@ -164,3 +164,14 @@ class ServerClock:
     def skew_ms(self) -> float:
         """This machine's wall clock minus the server's, in milliseconds."""
         return self._clock.wall_ms() - self.now_ms()
+
+
+async def until_stopped(stopping: asyncio.Event, tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Wait until `stopping` is set, or one of the `tasks`, which are to run as long, has ended; raises its error."""
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        ended, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in ended - {stop}:
+            task.result()
+    finally:
+        stop.cancel()

@@ -1,7 +1,8 @@
 """Counting lateness without keeping every value.
 
-`Histogram` has buckets that grow by an eighth (two significant digits, nearly), so that a percentile is right within
-12 % however many values went in; below 16 ms a bucket is one millisecond wide. The idea is Gil Tene's HdrHistogram.
+`Histogram` has buckets that grow by an eighth (two significant digits, nearly), so that a percentile is right within an
+eighth however many values went in; below 16 ms a bucket is one millisecond wide.
+The idea is Gil Tene's HdrHistogram.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Shard, entry
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import Refused, ServerFull
+from wheelq.errors import ServerFull
 from wheelq.protocol.calls import leader, producer, registry, worker
 from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys
 from wheelq.settings import TopicSettings
@@ -58,13 +58,11 @@ def test_rescheduling_is_refused_and_changes_nothing(shard: Shard) -> None:
     assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
 
 
-def test_run_now_is_refused_and_changes_nothing(shard: Shard) -> None:
-    due = shard.now_ms() + HOUR_MS
-    shard.schedule(("a", due))
+def test_run_now_goes_on(shard: Shard) -> None:
+    shard.schedule(("a", f"+{HOUR_MS}"))
     fill(shard)
-    with pytest.raises(Refused):
-        shard.send(producer.run_now(shard.keys, "a"))
-    assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
+    assert shard.send(producer.run_now(shard.keys, "a")) == "promoted"
+    assert list(shard.snapshot()["ready"]) == ["e1"]
 
 
 def test_cancelling_and_looking_up_go_on(shard: Shard) -> None:

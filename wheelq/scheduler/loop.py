@@ -20,7 +20,7 @@ import secrets
 import socket
 from typing import Any, Self
 
-from wheelq.clock import Clock, ServerClock, SystemClock
+from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -90,7 +90,7 @@ class Scheduler:
             asyncio.create_task(self._watch(), name="wheelq changes"),
         ]
         try:
-            await self._stopping.wait()
+            await until_stopped(self._stopping, background)
             background.pop().cancel()
             for shard in self._shards.values():
                 shard.stop()

@@ -163,6 +163,10 @@ class Shard:
             level = logging.ERROR if isinstance(error, Refused) else logging.WARNING
             logger.log(level, "%s:%d waits %.2f s: %s", self.keys.topic, self.keys.shard, self._pause, error)
             rest = self._pause
+        except Exception:  # a shard that nobody leads any more would be worse than one that stumbles
+            logger.exception("%s:%d starts afresh after an unexpected error", self.keys.topic, self.keys.shard)
+            self._start_afresh()
+            rest = LONGEST_PAUSE
         else:
             self._pause = FIRST_PAUSE
         return rest

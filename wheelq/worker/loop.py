@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Self, TypeVar
 
-from wheelq.clock import Clock, ServerClock, SystemClock
+from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ConfigurationError, ServerError
 from wheelq.job import Job
 from wheelq.metrics import Histogram
@@ -158,7 +158,7 @@ class Worker:
             asyncio.create_task(self._watch(), name="wheelq topics"),
         ]
         try:
-            await self._stopping.wait()
+            await until_stopped(self._stopping, background)
             await self._stop_reading(reading)
             await self._finish()
         finally:  # also when this is cancelled: nothing goes on behind the caller's back
@@ -276,7 +276,7 @@ class Worker:
             entry.entry_id,
             max(self._server.now_ms(), entry.due_ms),  # only estimated here, and by the server's clock it was due
             record.headers,
-            entry.deliveries > 1,
+            delivery.is_redelivered,
         )
         self.lateness.add(job.started_ms - entry.due_ms)
         try:
@@ -326,18 +326,19 @@ class Worker:
 
     async def _leave(self) -> None:
         """Send the last acks, hand back what did not finish, and take this consumer off the lists."""
-        try:
-            await self._settler.flush()
-            for line in self._lines:
-                rest = list(self._held.of(line))
-                for start in range(0, len(rest), 500):
-                    part = rest[start : start + 500]
-                    await self._transport.send(
-                        calls.hand_back(line.keys, self.group, self.name, HAND_BACK_IDLE_MS, part)
-                    )
-                await self._transport.send(calls.leave(line.keys, self.group, self.name))
-            await self._transport.send(registry.gone(self._keys.workers, self.name))
-        except ServerError as error:
-            logger.warning("left without a word, deliveries will be found abandoned: %s", error)
+        farewells = [self._settler.flush(), *(self._hand_back(line) for line in self._lines)]
+        farewells.append(self._transport.send(registry.gone(self._keys.workers, self.name)))
+        for farewell in farewells:
+            try:
+                await farewell
+            except ServerError as error:
+                logger.warning("left without a word, what it held will be found abandoned: %s", error)
         await self._read_transport.close()
         await self._transport.close()
+
+    async def _hand_back(self, line: Line) -> None:
+        held = list(self._held.of(line))
+        for start in range(0, len(held), 500):
+            part = held[start : start + 500]
+            await self._transport.send(calls.hand_back(line.keys, self.group, self.name, HAND_BACK_IDLE_MS, part))
+        await self._transport.send(calls.leave(line.keys, self.group, self.name))

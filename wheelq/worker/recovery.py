@@ -102,7 +102,7 @@ class Recovery:
         entries = await self._transport.send(calls.adopt(line.keys, self._group, self._consumer, new))
         deliveries = []
         for entry in entries:
-            delivery = Delivery(line, entry, asked_ms + self._settings.abandoned_ms - SAFETY_MS)
+            delivery = Delivery(line, entry, asked_ms + self._settings.abandoned_ms - SAFETY_MS, is_redelivered=True)
             self._held.add(delivery)
             if entry.deliveries > self._settings.max_deliveries:
                 error = f"delivered {entry.deliveries - 1} times without an answer"

@@ -41,6 +41,8 @@ class Delivery:
     entry: Entry
     safe_until_ms: int
     """Until then, by the server's clock, nobody else can have claimed it."""
+    is_redelivered: bool = False
+    """Another worker had it before."""
 
 
 class Held:
@@ -142,35 +144,47 @@ class Settler:
                 await self._clock.sleep(pause)
 
     async def step(self) -> None:
-        """Send the acks that wait, up to a batch of each shard. Raises: ServerError; what has no answer still waits."""
+        """Send the acks that wait, up to a batch of each shard; what has no answer still waits.
+
+        Raises: ServerError, the last one, when all shards have been tried.
+        """
         self._full.clear()
+        problem: ServerError | None = None
         for line in [line for line, waiting in self._done.items() if waiting]:
-            batch = self._done[line][: self._settings.ack_batch]
-            call = calls.ack(
-                line.keys,
-                self._group,
-                self._consumer,
-                min(delivery.safe_until_ms for delivery in batch),
-                line.topic.retention_ms,
-                [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
-            )
             try:
-                acked = await self._transport.send(call)
-            except OutcomeUnknown:
-                self._unsure.add(line)
-                raise
-            del self._done[line][: len(batch)]
-            if line not in self._unsure:  # else it may have been acknowledged by the call whose reply was lost
-                self.lost += len(batch) - acked
-            self._unsure.discard(line)
-            self._waiting -= len(batch)
-            held = self._held.of(line)
-            for delivery in batch:
-                held.pop(delivery.entry.entry_id, None)
+                await self._ack(line)
+            except ServerError as error:
+                problem = error
         if not self._waiting:
             self._any.clear()
         elif self._waiting >= self._settings.ack_batch:
             self._full.set()
+        if problem is not None:
+            raise problem
+
+    async def _ack(self, line: Line) -> None:
+        batch = self._done[line][: self._settings.ack_batch]
+        call = calls.ack(
+            line.keys,
+            self._group,
+            self._consumer,
+            min(delivery.safe_until_ms for delivery in batch),
+            line.topic.retention_ms,
+            [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
+        )
+        try:
+            acked = await self._transport.send(call)
+        except OutcomeUnknown:
+            self._unsure.add(line)
+            raise
+        del self._done[line][: len(batch)]
+        if line not in self._unsure:  # else it may have been acknowledged by the call whose reply was lost
+            self.lost += len(batch) - acked
+        self._unsure.discard(line)
+        self._waiting -= len(batch)
+        held = self._held.of(line)
+        for delivery in batch:
+            held.pop(delivery.entry.entry_id, None)
 
     async def flush(self) -> None:
         """Send all acks that wait. Raises: ServerError."""

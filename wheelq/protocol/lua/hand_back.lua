@@ -3,12 +3,15 @@
 -- KEYS: 1 ready
 -- ARGV: 1 group, 2 consumer, 3 idle_ms to be shown, then up to 500 entry ids
 -- Returns: how many were handed back.
+-- The delivery is taken off the count again: a job is not to be buried because its workers were restarted often.
 local ready = KEYS[1]
 local group, consumer, idle_ms = ARGV[1], ARGV[2], ARGV[3]
 local given = 0
 for n = 4, #ARGV do
-  if owns(ready, group, consumer, ARGV[n]) then
-    redis.call('XCLAIM', ready, group, consumer, 0, ARGV[n], 'IDLE', idle_ms, 'JUSTID')
+  local entry = ARGV[n]
+  if owns(ready, group, consumer, entry) then
+    local others = math.max(redis.call('XPENDING', ready, group, entry, entry, 1)[1][4] - 1, 0)
+    redis.call('XCLAIM', ready, group, consumer, 0, entry, 'IDLE', idle_ms, 'RETRYCOUNT', others, 'JUSTID')
     given = given + 1
   end
 end

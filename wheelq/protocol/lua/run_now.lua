@@ -1,5 +1,5 @@
 -- Promote one waiting job now, before its due time, because somebody asked.
--- uses: clock, emit, promote
+-- uses: clock, full, emit, promote
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead
 -- ARGV: 1 id
 -- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting).
@@ -9,5 +9,6 @@ local id = ARGV[1]
 if not redis.call('ZSCORE', delayed, id) then
   return redis.call('HEXISTS', jobs, id) == 1 and 2 or 0
 end
+write_though_full(ready)
 local promoted = promote_all(delayed, jobs, ready, dead, {id}, {now_ms()})
 return promoted == 1 and 1 or -1
