@@ -231,10 +231,7 @@ async def test_a_bad_job_among_many_is_named_on_asyncio_too(aclient: AsyncClient
         "localhost:6379",
         "http://localhost",
         "redis://localhost:port",
-        pytest.param(
-            "redis://localhost/orders",
-            marks=pytest.mark.xfail(strict=True, reason="a database that is no number is taken for database 0"),
-        ),
+        "redis://localhost/orders",
     ],
 )
 def test_a_wrong_url_is_told_before_anything_is_tried(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

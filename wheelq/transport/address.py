@@ -44,6 +44,9 @@ class Address:
                 f"{self.shown!r} cannot be read: / ? # @ in a password are %-escaped in a URL, as "
                 "urllib.parse.quote(password, safe='') does"
             )
+        database = url.partition("://")[2].partition("?")[0].partition("/")[2].strip("/")
+        if database and not url.startswith("unix:") and not database.isdecimal():
+            raise ConfigurationError(f"{self.shown!r} names the database {database!r}: write its number, as in /0")
         # RESP2: replies are plain lists in every release, and reading them costs a third less.
         self._options: dict[str, Any] = {
             "protocol": 2,
