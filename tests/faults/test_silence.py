@@ -29,7 +29,6 @@ def proxy(url: str) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.mark.xfail(strict=True, reason="a subscription asks for no sign of life")
 async def test_a_subscription_that_has_fallen_silent_is_noticed(proxy: Proxy) -> None:
     """No messages for a while is usual; no answer to a question is not."""
     subscription = AsyncTransport(Address(proxy.url("node"), SETTINGS)).subscription()
@@ -64,7 +63,6 @@ async def test_a_subscription_without_messages_goes_on(proxy: Proxy) -> None:
     await speaker.close()
 
 
-@pytest.mark.xfail(strict=True, reason="the time-out for connecting ends with the TCP handshake")
 async def test_a_connection_that_is_made_and_not_greeted_is_given_up(proxy: Proxy) -> None:
     """The port answers, the server does not: unavailable, after the time-outs and not never."""
     transport = AsyncTransport(Address(proxy.url("part"), SETTINGS))

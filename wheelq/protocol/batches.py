@@ -16,7 +16,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from wheelq.errors import DuplicateJob, InvalidInput, InvalidJob, OutcomeUnknown, PartlyScheduled, ServerError
+from wheelq.errors import (
+    DuplicateJob,
+    InvalidInput,
+    InvalidJob,
+    OutcomeUnknown,
+    PartlyScheduled,
+    ServerError,
+    Unavailable,
+)
 from wheelq.job import JobSpec, OnDuplicate, Receipt, check_id, due_argument, make_id
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call
@@ -145,6 +153,9 @@ class Order:
         A call that was refused or could not be sent did nothing, but others before it may have.
         """
         was_lost = isinstance(error, OutcomeUnknown) or any(batch.is_repeated for batch in self._under_way)
+        was_lost = was_lost or (
+            isinstance(error, Unavailable) and bool(self._under_way)
+        )  # sent, and not to be repeated
         if not (self._receipts or was_lost or self.was_sent):
             return error
         under_way = [item for batch in self._under_way for item in batch.items] + list(self._again)

@@ -152,7 +152,7 @@ class AsyncTransport:
                 return self._connection
             connection = self._address.connection()
             try:
-                await connection.connect()
+                await _greeted(connection, self._address)
             except REDIS_FAILURES as error:
                 await connection.disconnect(nowait=True)
                 raise not_sent(error, self._address.shown) from error
@@ -229,9 +229,10 @@ class Subscription:
         """Connect and listen to `channels`. Raises: Unavailable, Refused."""
         connection = self._address.connection()
         try:
-            await connection.connect()
+            await _greeted(connection, self._address)
             await connection.send_command("CLIENT", "ID", check_health=False)
-            self.connection_id = int(await connection.read_response())
+            async with asyncio.timeout(self._address.settings.reply_timeout_ms / 1000):
+                self.connection_id = int(await connection.read_response())
             if channels:
                 await connection.send_command("SUBSCRIBE", *channels, check_health=False)
         except REDIS_FAILURES as error:
@@ -254,7 +255,7 @@ class Subscription:
         """
         while True:
             try:
-                kind, channel, data = await self._connection.read_response()
+                kind, channel, data = await self._next()
             except REDIS_FAILURES as error:
                 await self.close()
                 raise not_sent(error, self._address.shown) from error
@@ -262,6 +263,24 @@ class Subscription:
                 yield channel.decode(), data
             elif kind == b"subscribe":
                 yield channel.decode(), None
+
+    async def _next(self) -> tuple[bytes, bytes, bytes | None]:
+        """The next message. Silence is usual, but after a while of it the server is asked for a sign of life."""
+        wait = self._address.settings.reply_timeout_ms / 1000
+        is_asked = False
+        while True:
+            try:
+                async with asyncio.timeout(wait):
+                    reply = await self._connection.read_response(disconnect_on_error=False)
+            except TimeoutError:
+                if is_asked:
+                    raise
+                await self._connection.send_command("PING", check_health=False)
+                is_asked = True
+            else:
+                if len(reply) == 3:  # else the answer to PING
+                    return reply[0], reply[1], reply[2]
+                is_asked = False
 
     async def close(self) -> None:
         """Close the connection."""
@@ -275,3 +294,10 @@ class Subscription:
             await self._connection.send_command(name, *channels, check_health=False)
         except REDIS_FAILURES as error:
             raise not_sent(error, self._address.shown) from error
+
+
+async def _greeted(connection: Any, address: Address) -> None:
+    """Connect, within the time-outs: the connection's own ends with the TCP handshake, before the server's greeting."""
+    settings = address.settings
+    async with asyncio.timeout((settings.connect_timeout_ms + settings.reply_timeout_ms) / 1000):
+        await connection.connect()
