@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 
 from wheelq import errors
 from wheelq.transport import Address
-from wheelq.transport.failures import REDIS_FAILURES, ScriptUnknown, not_answered, not_sent, refusal
+from wheelq.transport.failures import REDIS_FAILURES, Redirected, ScriptUnknown, not_answered, not_sent, refusal
 
 REFUSALS = [
     (redis_errors.AuthenticationError("invalid password"), errors.AuthenticationFailed),
@@ -36,8 +36,8 @@ REFUSALS = [
         ),
         errors.NotPrimary,
     ),
-    (redis_errors.MovedError("1234 127.0.0.1:7001"), errors.NotPrimary),
-    (redis_errors.AskError("1234 127.0.0.1:7001"), errors.NotPrimary),
+    (redis_errors.MovedError("1234 127.0.0.1:7001"), Redirected),
+    (redis_errors.AskError("1234 127.0.0.1:7001"), Redirected),
     (redis_errors.ResponseError("unknown command 'ZMSCORE'"), errors.ServerTooOld),
     (redis_errors.ResponseError("Unknown Redis command called from script"), errors.ServerTooOld),
     (redis_errors.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"), errors.Refused),

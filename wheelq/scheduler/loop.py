@@ -111,11 +111,10 @@ class Scheduler:
     async def _subscribe(self) -> None:
         asked_at = self._clock.monotonic()
         self._server.observe(asked_at, await self._transport.send(registry.server_time_us()))
-        run_id = (await self._transport.send(registry.info("server")))["run_id"]
         subscription = self._transport.subscription()
         await subscription.open([self._keys.changes, *self._shards])
         self._subscription = subscription
-        self._connection = f"{run_id}:{subscription.connection_id}"
+        self._connection = subscription.name
 
     async def _listen(self) -> None:
         pause = 0.0

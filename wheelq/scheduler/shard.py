@@ -19,7 +19,6 @@ from enum import Enum
 from wheelq.clock import Clock, ServerClock
 from wheelq.errors import NotLeader, Refused, ServerError
 from wheelq.protocol.calls import leader as calls
-from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import ShardKeys
 from wheelq.scheduler.leader import Leader
 from wheelq.scheduler.lease import Lease, holder_connection, holder_node
@@ -226,14 +225,9 @@ class Shard:
         self._leader.start_afresh()
 
     async def _is_gone(self, token: str) -> bool:
-        """Whether the holder's connection is closed. Client ids are the server process's: another run tells nothing."""
+        """Whether the holder's connection is closed, as far as that can be told."""
         holder = holder_connection(token)
-        if holder is None or holder[0] != self._connection().partition(":")[0]:
-            return False
-        try:
-            return not await self._transport.send(registry.is_connected(holder[1]))
-        except Refused:  # the server keeps CLIENT to itself
-            return False
+        return holder is not None and not await self._transport.is_open(*holder)
 
     # --- standing by -----------------------------------------------------------------------------------------------
 

@@ -1,124 +1,62 @@
-"""`Transport`: sends calls and waits for the answers. Safe for threads; each call has a connection to itself."""
+"""`Transport`: sends calls and waits for the answers. Safe for threads; each call has a connection to itself.
+
+What the URL leads to is found out at the first call: one server (`server`), or a cluster or sentinels (`routes`).
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import hiredis
-
-from wheelq.errors import ServerError, WheelqError
-from wheelq.protocol.call import Argument, Call
-from wheelq.protocol.scripts import Script
-from wheelq.transport.address import Address
-from wheelq.transport.failures import REDIS_FAILURES, ScriptUnknown, not_answered, not_sent
+from wheelq.clock import Clock, SystemClock
+from wheelq.protocol.call import Call
+from wheelq.transport.address import Address, Kind
+from wheelq.transport.chart import Chart
+from wheelq.transport.routes import Routes
+from wheelq.transport.server import Server
 
 T = TypeVar("T")
 
 
 class Transport:
-    """A pool of blocking connections to one server."""
+    """The way to one server, cluster or service."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, clock: Clock | None = None) -> None:
         self._address = address
-        self._pool = address.pool()
+        self._clock = clock or SystemClock()
+        self._link: Server | Routes | None = None
+        self._connecting = threading.Lock()
 
     def send(self, call: Call[T]) -> T:
         """The answer to one call.
 
         Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown (repeat the call).
         """
-        connection = self._connect()
-        try:
-            return call.read(self._ask(connection, call))
-        finally:
-            self._pool.release(connection)
+        return call.read((self._link or self._connect()).ask(call))
 
     def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
         """The answers to many calls, in order; while the server works on one, the next is made and sent.
 
         Raises as `send` does, at the first call that fails; of the calls after it, some may have happened.
         """
-        connection = self._connect()
-        under_way: deque[Call[T]] = deque()
-        try:
-            remaining = iter(calls)
-            for first in remaining:  # alone, so that a script unknown to the server is loaded before others need it
-                yield first.read(self._ask(connection, first))
-                break
-            failure: WheelqError | None = None
-            while True:
-                try:
-                    call = next(remaining)
-                except StopIteration:
-                    break
-                except WheelqError as error:  # the next call cannot be made: read what is still to come, then say so
-                    failure = error
-                    break
-                self._write(connection, call, *(part.words() for part in call.parts))
-                under_way.append(call)
-                if len(under_way) > 1:
-                    yield self._answer(connection, under_way)
-            while under_way:
-                yield self._answer(connection, under_way)
-            if failure is not None:
-                raise failure
-        finally:
-            if under_way:  # replies are still to come that nobody will read
-                connection.disconnect()
-            self._pool.release(connection)
+        return (self._link or self._connect()).stream(calls)
 
     def close(self) -> None:
         """Close all connections."""
-        self._pool.disconnect()
+        if self._link is not None:
+            self._link.close()
 
-    def _connect(self) -> Any:
-        try:
-            return self._pool.get_connection()
-        except REDIS_FAILURES as error:
-            raise not_sent(error, self._address.shown) from error
+    def _connect(self) -> Server | Routes:
+        with self._connecting:
+            if self._link is None:
+                self._link = self._find_out()
+            return self._link
 
-    def _answer(self, connection: Any, under_way: deque[Call[T]]) -> T:
-        reply = self._reply(connection, under_way[0])
-        return under_way.popleft().read(reply)
-
-    def _ask(self, connection: Any, call: Call[T]) -> Any:
-        self._write(connection, call, *(part.words() for part in call.parts))
-        try:
-            return self._reply(connection, call)
-        except ScriptUnknown:
-            for part in call.parts:
-                if isinstance(part.what, Script):
-                    self._write(connection, part, ["SCRIPT", "LOAD", part.what.text])
-                    self._read(connection, part)
-            self._write(connection, call, *(part.words() for part in call.parts))
-            return self._reply(connection, call)
-
-    def _reply(self, connection: Any, call: Call[Any]) -> Any:
-        """The reply to a call; of several together a list, with errors in the places of replies."""
-        if not call.behind:
-            return self._read(connection, call)
-        replies: list[Any] = []
-        for part in call.parts:
-            try:
-                replies.append(self._read(connection, part))
-            except ServerError as error:
-                replies.append(error)
-        for reply in replies:
-            if isinstance(reply, ScriptUnknown):
-                raise reply
-        return replies
-
-    def _write(self, connection: Any, call: Call[Any], *commands: list[Argument]) -> None:
-        try:
-            packed = b"".join(hiredis.pack_command(tuple(words)) for words in commands)  # type: ignore[arg-type]  # its stub knows one-word commands only
-            connection.send_packed_command([packed], check_health=False)
-        except REDIS_FAILURES as error:
-            raise not_answered(error, self._address.shown, call.name) from error
-
-    def _read(self, connection: Any, call: Call[Any]) -> Any:
-        try:
-            return connection.read_response()
-        except REDIS_FAILURES as error:
-            raise not_answered(error, self._address.shown, call.name) from error
+    def _find_out(self) -> Server | Routes:
+        if self._address.kind is Kind.SERVER:
+            server = Server(self._address)
+            if not server.is_of_cluster():
+                return server
+            server.close()
+        return Routes(self._address, Chart(self._address, self._clock), self._clock)

@@ -8,6 +8,7 @@ from redis import exceptions as redis_errors
 
 from wheelq import errors
 from wheelq.protocol.scripts import script
+from wheelq.transport.slots import UNKNOWN_HOSTS, Node
 
 REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
 """What the redis package raises; asyncio's and socket's time-outs are OSErrors."""
@@ -17,6 +18,19 @@ class ScriptUnknown(errors.OutcomeUnknown):
     """The server has lost its scripts (it was restarted or flushed): load this one and send the call again."""
 
 
+class Redirected(errors.NotPrimary):
+    """A cluster node says that another one serves the key; nothing was done.
+
+    MOVED: from now on. ASK: for this one time, because the slot is just moving there.
+    """
+
+    def __init__(self, message: str, node: Node, is_ask: bool) -> None:
+        super().__init__(message)
+        self.node = node
+        """Who serves it; no host: the one that was asked, at another port."""
+        self.is_ask = is_ask
+
+
 _BY_TYPE: tuple[tuple[type[Exception], type[errors.Refused]], ...] = (
     (redis_errors.AuthenticationError, errors.AuthenticationFailed),
     (redis_errors.AuthorizationError, errors.AuthenticationFailed),
@@ -24,9 +38,8 @@ _BY_TYPE: tuple[tuple[type[Exception], type[errors.Refused]], ...] = (
     (redis_errors.OutOfMemoryError, errors.ServerFull),
     (redis_errors.BusyLoadingError, errors.ServerBusy),
     (redis_errors.ReadOnlyError, errors.NotPrimary),
-    (redis_errors.MovedError, errors.NotPrimary),
-    (redis_errors.AskError, errors.NotPrimary),
     (redis_errors.ClusterDownError, errors.ServerBusy),
+    (redis_errors.TryAgainError, errors.ServerBusy),
 )
 # Errors that happen inside a script come as plain text: the first word of the inner error, somewhere in it.
 _BY_TEXT: tuple[tuple[str, type[errors.Refused]], ...] = (
@@ -48,7 +61,7 @@ _BY_TEXT: tuple[tuple[str, type[errors.Refused]], ...] = (
 _ADVICE = {
     errors.AuthenticationFailed: "check user and password in the URL, and the user's ACL (config/acl has examples)",
     errors.ServerFull: "the server is out of memory: new jobs are refused until some have run; raise maxmemory",
-    errors.ServerBusy: "the server is loading or busy: try again shortly",
+    errors.ServerBusy: "the server or cluster is loading, busy or being rearranged: try again shortly",
     errors.NotPrimary: "this address is not the primary: connect to the one that takes writes",
     errors.ServerTooOld: "wheelq needs Redis 6.2.2 or newer, or Valkey",
 }
@@ -56,6 +69,10 @@ _ADVICE = {
 
 def refusal(error: Exception) -> errors.Refused | None:
     """The refusal that this error is, or None when it is a broken connection."""
+    if isinstance(error, redis_errors.AskError):  # MovedError is a kind of it
+        is_ask = not isinstance(error, redis_errors.MovedError)
+        host = "" if error.host.encode() in UNKNOWN_HOSTS else error.host
+        return Redirected(f"{'ASK' if is_ask else 'MOVED'} {error}", Node(host, error.port), is_ask)
     found: type[errors.Refused] | None = next((ours for theirs, ours in _BY_TYPE if isinstance(error, theirs)), None)
     if found is None:
         found = next((ours for words, ours in _BY_TEXT if words in str(error)), None)

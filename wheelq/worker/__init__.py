@@ -1,6 +1,7 @@
 """The worker: reads ready jobs in a consumer group, runs handlers, settles what came of them.
 
-loop        `Worker`: topics, reading, stopping
+loop        `Worker`: topics, one delivery, stopping
+reader      reads new deliveries, as many as could start at once
 handlers    which function runs the jobs of a topic, and how it is called
 pool        at most `concurrency` deliveries at a time, with no task of their own unless they wait
 outcome     what a handler's result means: done, again, or buried (pure)

@@ -1,8 +1,8 @@
 """`Worker`: reads ready jobs of its topics in one consumer group and runs their handlers.
 
-    read ──▶ pool ──▶ handler ──▶ outcome ──▶ settler        one blocking read for all shards, on its own connection
-                                     ▲
-    recovery ── renews what is held ─┘ claims what is abandoned
+    reader ──▶ pool ──▶ handler ──▶ outcome ──▶ settler
+                                       ▲
+    recovery ── renews what is held ───┘ claims what is abandoned
 
 A job is read only when it could start at once, so that none waits here while another worker is free. Effects are
 at-least-once: a worker may die between the effect and the ack.
@@ -11,7 +11,6 @@ at-least-once: a worker may die between the effect and the ack.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
@@ -36,8 +35,9 @@ from wheelq.transport import Address, AsyncTransport
 from wheelq.worker.handlers import Function, Handlers, Run
 from wheelq.worker.outcome import Buried, Reason, of_failure
 from wheelq.worker.pool import Pool
-from wheelq.worker.recovery import SAFETY_MS, Recovery
-from wheelq.worker.settling import LONGEST_PAUSE, Delivery, Held, Line, Settler
+from wheelq.worker.reader import Reading
+from wheelq.worker.recovery import Recovery
+from wheelq.worker.settling import Delivery, Held, Line, Settler
 
 logger = logging.getLogger("wheelq.worker")
 
@@ -47,8 +47,6 @@ UNKNOWN_TOPIC_MS = 500
 """How often topics are asked for while one of this worker's does not exist yet."""
 TOPICS_MS = 5_000
 """How often they are asked for otherwise: their number of shards may change."""
-SOME_SHARDS_MS = 5
-"""How long a read waits that asks only some of the shards, because there is no room for a job of each."""
 HAND_BACK_IDLE_MS = 86_400_000
 """Idle time shown for a delivery that is handed back, so that any worker's next look claims it."""
 
@@ -83,7 +81,6 @@ class Worker:
         self.failed = 0
         """Runs that raised."""
         self._transport = transport
-        self._read_transport = transport.sibling()
         self._keys = keys or Keys()
         self._settings = settings or WorkerSettings()
         self._clock = clock or SystemClock()
@@ -98,8 +95,9 @@ class Worker:
         )
         self._pool: Pool[Delivery] = Pool(self._settings.concurrency, self._handle)
         self._stopping = asyncio.Event()
-        self._read_connection = 0  # the server's number for it, and which of the transport's connections that was
-        self._read_connections = 0
+        self._reading = Reading(
+            transport, group, self.name, self._settings, self._pool, self._start, self._clock, self._server
+        )
 
     @classmethod
     def connect(
@@ -148,9 +146,8 @@ class Worker:
         threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="wheelq")
         self._runs = {topic: self._handlers[topic].bind(threads) for topic in self.topics}
         await self._find_lines()
-        reading = asyncio.create_task(self._read(), name="wheelq reading")
         background = [
-            reading,
+            asyncio.create_task(self._reading.run(), name="wheelq reading"),
             asyncio.create_task(self._settler.run(), name="wheelq acks"),
             asyncio.create_task(
                 self._recovery.run(lambda: self._lines, lambda: self._pool.free, self._start), name="wheelq recovery"
@@ -159,7 +156,7 @@ class Worker:
         ]
         try:
             await until_stopped(self._stopping, background)
-            await self._stop_reading(reading)
+            await self._reading.stop()
             await self._finish()
         finally:  # also when this is cancelled: nothing goes on behind the caller's back
             for task in background:
@@ -184,6 +181,7 @@ class Worker:
                 if line.keys.ready not in known:
                     await self._transport.send(calls.make_group(line.keys, self.group))
                     self._lines = [*self._lines, line]
+        self._reading.follow(self._lines, self._settings.block_ms if self._knows_all_topics else UNKNOWN_TOPIC_MS)
 
     @property
     def _knows_all_topics(self) -> bool:
@@ -207,47 +205,6 @@ class Worker:
                 await self._transport.send(registry.beat_worker(self._keys, self.name, what))
             except ServerError as error:
                 logger.warning("topics are not watched until the server is back: %s", error)
-
-    # --- reading ---------------------------------------------------------------------------------------------------
-
-    async def _read(self) -> None:
-        pause = 0.0
-        while not self._stopping.is_set():
-            try:
-                await self._read_once()
-                pause = 0.0
-            except ServerError as error:
-                pause = min(pause * 2 + 0.02, LONGEST_PAUSE)
-                logger.warning("nothing is read until the server is back: %s", error)
-                await self._clock.sleep(pause)
-                if "NOGROUP" in str(error):
-                    self._lines = []
-                    with contextlib.suppress(ServerError):
-                        await self._find_lines()
-
-    async def _read_once(self) -> None:
-        free = await self._pool.room()
-        if free * 8 < self._settings.concurrency:
-            # Nearly full: more will be free in a moment, and reading them together is cheaper than one by one.
-            await self._clock.sleep(0.001)
-            free = self._pool.free
-        if not self._lines:
-            await self._clock.sleep(UNKNOWN_TOPIC_MS / 1000)
-            return
-        if self._read_connections != self._read_transport.connections_made:
-            self._read_connection = await self._read_transport.send(registry.connection_id())
-            self._read_connections = self._read_transport.connections_made
-        # The server counts for each stream. With less room than shards only some are asked, and others the next time.
-        lines = self._lines[:free]
-        block_ms = self._settings.block_ms if self._knows_all_topics else UNKNOWN_TOPIC_MS
-        if len(lines) < len(self._lines):
-            self._lines = [*self._lines[free:], *lines]
-            block_ms = SOME_SHARDS_MS
-        safe_until_ms = int(self._server.now_ms()) + self._settings.abandoned_ms - SAFETY_MS
-        call = calls.read([line.keys for line in lines], self.group, self.name, free // len(lines), block_ms)
-        found = await self._read_transport.send(call)
-        for line, entries in zip(lines, found, strict=True):
-            self._start([Delivery(line, entry, safe_until_ms) for entry in entries])
 
     def _start(self, deliveries: Iterable[Delivery]) -> None:
         deliveries = list(deliveries)
@@ -305,18 +262,6 @@ class Worker:
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
-    async def _stop_reading(self, reading: asyncio.Task[None]) -> None:
-        """End the read without losing what it may have been given just now: unblock it instead of cutting it off."""
-        for _ in range(20):
-            if self._read_connection:
-                with contextlib.suppress(ServerError):
-                    await self._transport.send(registry.unblock(self._read_connection))
-            done, _ = await asyncio.wait([reading], timeout=0.1)
-            if done:
-                return
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-
     async def _finish(self) -> None:
         try:
             async with asyncio.timeout(self._settings.grace_ms / 1000):
@@ -333,7 +278,7 @@ class Worker:
                 await farewell
             except ServerError as error:
                 logger.warning("left without a word, what it held will be found abandoned: %s", error)
-        await self._read_transport.close()
+        await self._reading.close()
         await self._transport.close()
 
     async def _hand_back(self, line: Line) -> None:

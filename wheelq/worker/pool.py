@@ -34,6 +34,7 @@ class Pool(Generic[T]):
         self._queue: deque[T] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._held = 0
+        self._aside = 0
         self._changed = asyncio.Event()
 
     @property
@@ -49,11 +50,20 @@ class Pool(Generic[T]):
         self._hire()
 
     async def room(self) -> int:
-        """Wait until a delivery could start at once; how many could."""
-        while not self.free:
+        """Wait until any place is free and not set aside; how many are."""
+        while self.free <= self._aside:
             self._changed.clear()
             await self._changed.wait()
-        return self.free
+        return self.free - self._aside
+
+    def set_aside(self, places: int) -> None:
+        """Keep free places for what is being read."""
+        self._aside += places
+
+    def give_back(self, places: int) -> None:
+        """It has been read: what was set aside for it is free again."""
+        self._aside -= places
+        self._changed.set()
 
     async def idle(self) -> None:
         """Wait until nothing is queued or running."""

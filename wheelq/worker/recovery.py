@@ -3,10 +3,13 @@
 A worker that lives renews everything it holds every `renew_ms`. So a delivery that was not renewed for `abandoned_ms`
 belongs to a worker that died, or that was stopped and handed it back; whoever sees it first claims it. A worker that
 was only frozen finds out when it renews or settles: the scripts compare the owner.
+
+Each shard is looked after on its own: while its cluster node is away, those on others are renewed in time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -54,33 +57,44 @@ class Recovery:
         self, lines: Callable[[], Sequence[Line]], room: Callable[[], int], start: Callable[..., None]
     ) -> None:
         """Keep and claim until cancelled. `room()` tells how many could start, `start(deliveries)` starts them."""
-        while True:
-            await self._clock.sleep(self._settings.renew_ms / 1000)
-            try:
-                await self.keep()
-                for line in lines():
-                    if (count := min(room(), BATCH)) > 0:
-                        start(await self.claim(line, count))
-            except ServerError as error:
-                logger.warning("deliveries are not renewed until the server is back: %s", error)
+        under_way: dict[Line, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as shards:
+            while True:
+                await self._clock.sleep(self._settings.renew_ms / 1000)
+                served, free = lines(), room()
+                for line in {*served, *self._held.lines()}:
+                    if line not in under_way or under_way[line].done():
+                        share = max(1, free // len(served)) if free and line in served else 0
+                        under_way[line] = shards.create_task(self._look_after(line, min(share, BATCH), start))
+
+    async def _look_after(self, line: Line, room: int, start: Callable[..., None]) -> None:
+        try:
+            await self._keep(line)
+            if room:
+                start(await self.claim(line, room))
+        except ServerError as error:
+            logger.warning("deliveries of %s are not renewed until the server is back: %s", line.keys.ready, error)
 
     async def keep(self) -> None:
-        """Renew everything held; what was given to another worker is held no more."""
+        """Renew everything held; what was given to another worker is held no more. Raises: ServerError."""
         for line in self._held.lines():
-            held = self._held.of(line)
-            entry_ids = list(held)
-            for start in range(0, len(entry_ids), BATCH):
-                asked_at = self._clock.monotonic()
-                part = entry_ids[start : start + BATCH]
-                server_us, lost = await self._transport.send(calls.keep(line.keys, self._group, self._consumer, part))
-                self._server.observe(asked_at, server_us)
-                for entry_id in lost:
-                    if held.pop(entry_id, None):
-                        logger.warning("delivery %s of %s was given to another worker", entry_id, line.keys.topic)
-                safe_until_ms = server_us // 1000 + self._settings.abandoned_ms - SAFETY_MS
-                for entry_id in part:
-                    if entry_id in held:
-                        held[entry_id].safe_until_ms = safe_until_ms
+            await self._keep(line)
+
+    async def _keep(self, line: Line) -> None:
+        held = self._held.of(line)
+        entry_ids = list(held)
+        for first in range(0, len(entry_ids), BATCH):
+            asked_at = self._clock.monotonic()
+            part = entry_ids[first : first + BATCH]
+            server_us, lost = await self._transport.send(calls.keep(line.keys, self._group, self._consumer, part))
+            self._server.observe(asked_at, server_us)
+            for entry_id in lost:
+                if held.pop(entry_id, None):
+                    logger.warning("delivery %s of %s was given to another worker", entry_id, line.keys.topic)
+            safe_until_ms = server_us // 1000 + self._settings.abandoned_ms - SAFETY_MS
+            for entry_id in part:
+                if entry_id in held:
+                    held[entry_id].safe_until_ms = safe_until_ms
 
     async def claim(self, line: Line, count: int) -> list[Delivery]:
         """Take over up to `count` abandoned deliveries of a shard; those delivered too often are buried instead."""

@@ -2,6 +2,8 @@
 
 Every delivery this worker holds is in `Held` until Redis has answered for it, and is renewed as long. All three calls
 may be repeated after a lost reply: they change nothing for a delivery that is no longer this consumer's.
+
+Each shard's acks are sent on their own: while its cluster node is away, those of the others go on.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wheelq.clock import Clock
 from wheelq.errors import OutcomeUnknown, ServerError
@@ -66,6 +68,20 @@ class Held:
         return list(self._by_line)
 
 
+@dataclass(slots=True, eq=False)
+class _Acks:
+    """The acks of one shard that wait to be sent."""
+
+    line: Line
+    waiting: list[Delivery] = field(default_factory=list)
+    any: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while any wait."""
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is time to send them."""
+    is_unsure: bool = False
+    """Whether the reply to the last call was lost."""
+
+
 class Settler:
     """Acks, retries and buries for one consumer of one group."""
 
@@ -84,21 +100,21 @@ class Settler:
         self._settings = settings
         self._held = held
         self._clock = clock
-        self._done: dict[Line, list[Delivery]] = {}
-        self._unsure: set[Line] = set()  # of which the reply to the last ack was lost
-        self._waiting = 0
-        self._any = asyncio.Event()
-        self._full = asyncio.Event()
+        self._acks: dict[Line, _Acks] = {}
+        self._new: asyncio.Queue[_Acks] = asyncio.Queue()  # those that `run` does not look after yet
         self.lost = 0
         """Deliveries that had been given to another worker when this one wanted to settle them."""
 
     def done(self, delivery: Delivery) -> None:
         """A job is finished: acknowledge it with the next batch."""
-        self._done.setdefault(delivery.line, []).append(delivery)
-        self._waiting += 1
-        self._any.set()
-        if self._waiting >= self._settings.ack_batch:
-            self._full.set()
+        acks = self._acks.get(delivery.line)
+        if acks is None:
+            acks = self._acks[delivery.line] = _Acks(delivery.line)
+            self._new.put_nowait(acks)
+        acks.waiting.append(delivery)
+        acks.any.set()
+        if len(acks.waiting) >= self._settings.ack_batch:
+            acks.enough.set()
 
     async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
         """Tell Redis, however often it takes."""
@@ -129,41 +145,40 @@ class Settler:
 
     async def run(self) -> None:
         """Send acks until cancelled: when `ack_batch` have come together, or the first has waited `ack_ms`."""
+        async with asyncio.TaskGroup() as shards:
+            while True:
+                shards.create_task(self._run(await self._new.get()))
+
+    async def _run(self, acks: _Acks) -> None:
         pause = 0.0
         while True:
-            await self._any.wait()
-            cancel = self._clock.call_at(self._clock.monotonic() + self._settings.ack_ms / 1000, self._full.set)
-            await self._full.wait()
+            await acks.any.wait()
+            cancel = self._clock.call_at(self._clock.monotonic() + self._settings.ack_ms / 1000, acks.enough.set)
+            await acks.enough.wait()
             cancel()
             try:
-                await self.step()
+                await self._send(acks)
                 pause = 0.0
             except ServerError as error:
                 pause = min(pause * 2 + 0.05, LONGEST_PAUSE)
-                logger.warning("%d acks wait: %s", self._waiting, error)
+                logger.warning("%d acks wait: %s", len(acks.waiting), error)
                 await self._clock.sleep(pause)
 
-    async def step(self) -> None:
-        """Send the acks that wait, up to a batch of each shard; what has no answer still waits.
+    async def flush(self) -> None:
+        """Send all acks that wait. Raises: ServerError; what has no answer still waits."""
+        results = await asyncio.gather(*(self._flush(acks) for acks in self._acks.values()), return_exceptions=True)
+        for result in results:
+            if result is not None:
+                raise result
 
-        Raises: ServerError, the last one, when all shards have been tried.
-        """
-        self._full.clear()
-        problem: ServerError | None = None
-        for line in [line for line, waiting in self._done.items() if waiting]:
-            try:
-                await self._ack(line)
-            except ServerError as error:
-                problem = error
-        if not self._waiting:
-            self._any.clear()
-        elif self._waiting >= self._settings.ack_batch:
-            self._full.set()
-        if problem is not None:
-            raise problem
+    async def _flush(self, acks: _Acks) -> None:
+        while acks.waiting:
+            await self._send(acks)
 
-    async def _ack(self, line: Line) -> None:
-        batch = self._done[line][: self._settings.ack_batch]
+    async def _send(self, acks: _Acks) -> None:
+        """Send up to a batch."""
+        acks.enough.clear()
+        line, batch = acks.line, acks.waiting[: self._settings.ack_batch]
         call = calls.ack(
             line.keys,
             self._group,
@@ -175,18 +190,16 @@ class Settler:
         try:
             acked = await self._transport.send(call)
         except OutcomeUnknown:
-            self._unsure.add(line)
+            acks.is_unsure = True
             raise
-        del self._done[line][: len(batch)]
-        if line not in self._unsure:  # else it may have been acknowledged by the call whose reply was lost
+        del acks.waiting[: len(batch)]
+        if not acks.is_unsure:  # else it may have been acknowledged by the call whose reply was lost
             self.lost += len(batch) - acked
-        self._unsure.discard(line)
-        self._waiting -= len(batch)
+        acks.is_unsure = False
         held = self._held.of(line)
         for delivery in batch:
             held.pop(delivery.entry.entry_id, None)
-
-    async def flush(self) -> None:
-        """Send all acks that wait. Raises: ServerError."""
-        while self._waiting:
-            await self.step()
+        if not acks.waiting:
+            acks.any.clear()
+        elif len(acks.waiting) >= self._settings.ack_batch:
+            acks.enough.set()

@@ -43,8 +43,12 @@ def make_group(keys: ShardKeys, group: str) -> Call[bool]:
     return scripted("make_group", (keys.ready,), (group,), bool)
 
 
-def read(shards: Sequence[ShardKeys], group: str, consumer: str, count: int, block_ms: int) -> Call[list[list[Entry]]]:
-    """Up to `count` new entries of each shard, waiting up to `block_ms` for the first; one list per shard, in order.
+def read(
+    shards: Sequence[ShardKeys], group: str, consumer: str, count: int, block_ms: int | None
+) -> Call[list[list[Entry]]]:
+    """Up to `count` new entries of each shard; one list per shard, in order.
+
+    Waits up to `block_ms` for the first; None: does not wait.
 
     In a cluster all of them must lie in one slot.
     """
@@ -56,10 +60,12 @@ def read(shards: Sequence[ShardKeys], group: str, consumer: str, count: int, blo
             found[places[stream]] = [_entry(entry_id, fields) for entry_id, fields in entries]
         return found
 
-    args: list[Argument] = ["GROUP", group, consumer, "COUNT", count, "BLOCK", block_ms, "STREAMS"]
-    args += [keys.ready for keys in shards]
+    args: list[Argument] = ["GROUP", group, consumer, "COUNT", count]
+    if block_ms is not None:
+        args += ["BLOCK", block_ms]
+    args += ["STREAMS", *(keys.ready for keys in shards)]
     args += [">"] * len(shards)
-    return command("XREADGROUP", *args, read=read_reply, wait_ms=block_ms, key=shards[0].ready)
+    return command("XREADGROUP", *args, read=read_reply, wait_ms=block_ms or 0, key=shards[0].ready)
 
 
 def ack(

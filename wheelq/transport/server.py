@@ -1,0 +1,158 @@
+"""`Server`: a pool of blocking connections to one server; each call has a connection to itself. Safe for threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import hiredis
+from redis.exceptions import ResponseError
+
+from wheelq.errors import ServerError, WheelqError
+from wheelq.protocol.call import Argument, Call
+from wheelq.protocol.scripts import Script
+from wheelq.transport.address import Address
+from wheelq.transport.failures import REDIS_FAILURES, ScriptUnknown, not_answered, not_sent
+
+T = TypeVar("T")
+
+
+class Server:
+    """One server, seen from a blocking client."""
+
+    def __init__(self, address: Address, reply_timeout_ms: int | None = None) -> None:
+        self._address = address
+        self._pool = address.pool(reply_timeout_ms)
+
+    def is_of_cluster(self) -> bool:
+        """Whether the server is a node of a cluster. One that refuses HELLO is taken for a single server."""
+        connection = self.connect()
+        try:
+            connection.send_command("HELLO", check_health=False)
+            reply = connection.read_response()
+        except ResponseError:
+            return False
+        except REDIS_FAILURES as error:
+            raise not_sent(error, self._address.shown) from error
+        finally:
+            self.release(connection)
+        return dict(zip(reply[::2], reply[1::2], strict=False)).get(b"mode") == b"cluster"
+
+    def ask(self, call: Call[Any], *, is_asking: bool = False) -> Any:
+        """The reply to one call, as it came; of several together a list, with errors in the places of replies.
+
+        `is_asking` puts ASKING in front of a single one.
+        Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown.
+        """
+        connection = self.connect()
+        try:
+            return self.ask_over(connection, call, is_asking)
+        finally:
+            self.release(connection)
+
+    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
+        """The answers to many calls, in order: see `Transport.stream`."""
+        connection = self.connect()
+        under_way: deque[Call[T]] = deque()
+        try:
+            remaining = iter(calls)
+            for first in remaining:  # alone, so that a script unknown to the server is loaded before others need it
+                yield first.read(self.ask_over(connection, first))
+                break
+            failure: WheelqError | None = None
+            while True:
+                try:
+                    call = next(remaining)
+                except StopIteration:
+                    break
+                except WheelqError as error:  # the next call cannot be made: read what is still to come, then say so
+                    failure = error
+                    break
+                self.write(connection, call, *(part.words() for part in call.parts))
+                under_way.append(call)
+                if len(under_way) > 1:
+                    yield self._answer(connection, under_way)
+            while under_way:
+                yield self._answer(connection, under_way)
+            if failure is not None:
+                raise failure
+        finally:
+            if under_way:  # replies are still to come that nobody will read
+                connection.disconnect()
+            self.release(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.disconnect()
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        self._pool.disconnect(inuse_connections=False)
+
+    # --- for whoever keeps several connections busy ----------------------------------------------------------------
+
+    def connect(self) -> Any:
+        """A connection of the pool, to be given back with `release`. Raises: Unavailable, Refused."""
+        try:
+            return self._pool.get_connection()
+        except REDIS_FAILURES as error:
+            raise not_sent(error, self._address.shown) from error
+
+    def release(self, connection: Any) -> None:
+        """Give a connection back."""
+        self._pool.release(connection)
+
+    def write(self, connection: Any, call: Call[Any], *commands: list[Argument]) -> None:
+        """Send commands, together. Raises: OutcomeUnknown."""
+        try:
+            packed = b"".join(hiredis.pack_command(tuple(words)) for words in commands)  # type: ignore[arg-type]  # its stub knows one-word commands only
+            connection.send_packed_command([packed], check_health=False)
+        except REDIS_FAILURES as error:
+            raise not_answered(error, self._address.shown, call.name) from error
+
+    def read(self, connection: Any, call: Call[Any]) -> Any:
+        """The reply to the oldest call; to one of several parts a list, with errors in the places of replies.
+
+        Raises: Refused, OutcomeUnknown.
+        """
+        if not call.behind:
+            return self._read(connection, call.name)
+        replies: list[Any] = []
+        for part in call.parts:
+            try:
+                replies.append(self._read(connection, part.name))
+            except ServerError as error:
+                replies.append(error)
+        for reply in replies:
+            if isinstance(reply, ScriptUnknown):
+                raise reply
+        return replies
+
+    def ask_over(self, connection: Any, call: Call[Any], is_asking: bool = False) -> Any:
+        """`ask`, over a connection that was taken before."""
+        try:
+            return self._exchange(connection, call, is_asking)
+        except ScriptUnknown:
+            for part in call.parts:
+                if isinstance(part.what, Script):
+                    self.write(connection, part, ["SCRIPT", "LOAD", part.what.text])
+                    self._read(connection, part.name)
+            return self._exchange(connection, call, is_asking)
+
+    def _exchange(self, connection: Any, call: Call[Any], is_asking: bool) -> Any:
+        if is_asking:
+            self.write(connection, call, ["ASKING"])
+            self._read(connection, "ASKING")
+        self.write(connection, call, *(part.words() for part in call.parts))
+        return self.read(connection, call)
+
+    def _answer(self, connection: Any, under_way: deque[Call[T]]) -> T:
+        reply = self.read(connection, under_way[0])
+        return under_way.popleft().read(reply)
+
+    def _read(self, connection: Any, name: str) -> Any:
+        try:
+            return connection.read_response()
+        except REDIS_FAILURES as error:
+            raise not_answered(error, self._address.shown, name) from error
