@@ -163,13 +163,24 @@ class Cluster(Servers):
         for n, node in enumerate(masters):
             node.ask("CLUSTER", "ADDSLOTS", *range(bounds[n], bounds[n + 1]))
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", n + 1)
-        for node in self.nodes[1:]:
-            node.ask("CLUSTER", "MEET", HOST, self.nodes[0].port)
-        until("all nodes know each other", lambda: all(self._knows_all(node) for node in self.nodes))
+        self._introduce()
         for n, node in enumerate(replicas):
             node.ask("CLUSTER", "REPLICATE", masters[n % len(masters)].ask("CLUSTER", "MYID"))
         until("the cluster is ok", self.is_ok)
         until("replicas follow", lambda: all(node.ask("ROLE")[3] == "connected" for node in replicas))
+
+    def _introduce(self) -> None:
+        """Let all nodes meet; on a busy machine a handshake may take longer than nodes wait for it."""
+        for attempt in range(10):
+            for node in self.nodes[1:]:
+                node.ask("CLUSTER", "MEET", HOST, self.nodes[0].port)
+            try:
+                until("all nodes know each other", lambda: all(map(self._knows_all, self.nodes)), PATIENCE_S / 4)
+            except TimeoutError:
+                if attempt == 9:
+                    raise
+            else:
+                return
 
     def _knows_all(self, node: Node) -> bool:
         lines = node.ask("CLUSTER", "NODES").splitlines()

@@ -126,6 +126,12 @@ class ServerClock:
         self._error = 0.0
         self._taken_at = 0.0
 
+    def like(self) -> ServerClock:
+        """A clock for another server, or another node of a cluster: the same until a sample of its own is taken."""
+        other = ServerClock(self._clock)
+        other._offset, other._error, other._taken_at = self._offset, self._error, self._taken_at
+        return other
+
     @property
     def is_set(self) -> bool:
         """Whether any sample was taken yet."""

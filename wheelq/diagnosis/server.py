@@ -73,10 +73,11 @@ def _role(facts: ServerFacts) -> Iterator[Finding]:
         primary = f"{facts.info.get('master_host', '?')}:{facts.info.get('master_port', '?')}"
         yield problem("This server is a replica", f"It takes no writes. Connect to its primary, {primary}.")
     if "cluster" in (facts.info.get("redis_mode"), facts.info.get("server_mode")):
-        yield problem(
-            "This server is one node of a cluster",
-            "This release of wheelq talks to one server and does not follow the cluster's redirections: use a server "
-            "that is not in cluster mode.",
+        yield ok(
+            "This is a cluster",
+            "Topics are spread over its masters by their shards: three or four for each master are well spread. What "
+            "is said here of memory, disk, replicas and settings is one master's: see that the others are set alike. "
+            "Their clocks must agree, as NTP keeps them.",
         )
 
 

@@ -209,7 +209,7 @@ class Scheduler:
             lambda: self._connection,
             self._settings,
             self._clock,
-            self._server,
+            self._server.like(),  # in a cluster it may be another node's
             role,
             self._report_gone,
         )

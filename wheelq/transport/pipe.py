@@ -8,8 +8,8 @@ The connection is opened at the first call and again after it broke. When it bre
 `OutcomeUnknown`; a request that could not be written because no connection could be made ends in `Unavailable`.
 A call that waits in the server (a blocking read) holds up what is sent behind it: give it a pipe of its own.
 
-Whoever opens it learns from HELLO, which every user may send, whether the server is a node of a cluster, and by which
-number it knows the connection. A server that refuses HELLO is taken for a single one.
+Whoever opens it learns from HELLO whether the server is a node of a cluster, and by which number it knows the
+connection. A server that refuses HELLO is taken for a single one.
 """
 
 from __future__ import annotations
@@ -161,11 +161,18 @@ class Pipe:
         await connection.send_command("HELLO", check_health=False)
         try:
             reply = await connection.read_response()
-        except ResponseError:
-            return
+        except ResponseError:  # before Redis 7 a user must be allowed it
+            reply = [b"id", await self._ask_id(connection)]
         said = dict(zip(reply[::2], reply[1::2], strict=False))
         self.connection_id = said.get(b"id", 0)
         self.is_of_cluster = said.get(b"mode") == b"cluster"
+
+    async def _ask_id(self, connection: Any) -> int:
+        await connection.send_command("CLIENT", "ID", check_health=False)
+        try:
+            return int(await connection.read_response())
+        except ResponseError:
+            return 0
 
     async def _read(self, connection: Any) -> None:
         """Give every reply to the request it belongs to, until the connection breaks."""

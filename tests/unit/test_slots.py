@@ -1,0 +1,176 @@
+"""Which server serves which key, and where a call goes that was turned away."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheelq.errors import ConfigurationError, NotPrimary, Refused, ServerBusy, ServerFull, Unavailable
+from wheelq.protocol.call import command, together
+from wheelq.protocol.keys import Keys
+from wheelq.transport.address import Address, Kind
+from wheelq.transport.failures import Redirected
+from wheelq.transport.journey import FIRST_PAUSE, LONGEST_PAUSE, MOST_HOPS, Journey, Stop, strayed
+from wheelq.transport.slots import Node, SlotMap
+
+A, B, C = Node("a", 1), Node("b", 2), Node("c", 3)
+THIRDS = [[0, 5460, [b"a", 1, b"id"]], [5461, 10922, [b"b", 2, b"id"], [b"r", 9, b"id"]], [10923, 16383, [b"c", 3]]]
+DEADLINE = 100.0
+
+
+def slots() -> SlotMap:
+    return SlotMap.of_reply(THIRDS, asked=A)
+
+
+def key_of(node: Node) -> str:
+    """A key that the node serves."""
+    found = slots()
+    return next(key for n in range(1_000) if found.owner(key := f"k{n}") == node)
+
+
+def call(key: str | None = None) -> Journey:
+    return Journey(command("GET", key or "", read=bytes, key=key), DEADLINE)
+
+
+# --- the map ------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_served_by_the_owner_of_its_slot() -> None:
+    """`foo` has slot 12182 and `bar` 5061, as the cluster specification's CRC16 has it."""
+    assert (slots().slot("foo"), slots().slot("bar")) == (12_182, 5_061)
+    assert (slots().owner("foo"), slots().owner("bar")) == (C, A)
+    assert slots().nodes == (A, B, C), "replicas serve nothing"
+
+
+def test_all_keys_of_a_shard_have_one_slot_and_shards_have_many() -> None:
+    shards = [Keys().shard("orders", n) for n in range(100)]
+    for keys in shards:
+        assert len({slots().slot(key) for key in (keys.delayed, keys.jobs, keys.ready, keys.lease, keys.horizon)}) == 1
+    assert len({slots().slot(keys.ready) for keys in shards}) == 100
+    assert {slots().owner(keys.ready) for keys in shards} == {A, B, C}
+
+
+@pytest.mark.parametrize("host", [None, b"", b"?"])
+def test_a_node_that_does_not_know_its_address_is_where_it_was_reached(host: bytes | None) -> None:
+    assert SlotMap.of_reply([[0, 16_383, [host, 7, b"id"]]], asked=Node("here", 1)).owner("k") == Node("here", 7)
+
+
+def test_a_slot_that_nobody_serves_has_no_owner() -> None:
+    found = SlotMap.of_reply(THIRDS[:1], asked=A)
+    assert (found.owner("foo"), found.owner("bar"), SlotMap.empty().owner("bar")) == (None, A, None)
+
+
+def test_one_server_is_a_map_with_one_slot() -> None:
+    found = SlotMap.whole(B)
+    assert (found.owner("foo"), found.owner(None), found.slot("foo"), found.slot("bar")) == (B, B, 0, 0)
+
+
+def test_what_has_moved_is_learned() -> None:
+    found = slots()
+    found.moved("foo", A)
+    assert (found.owner("foo"), found.owner("bar")) == (A, A)
+
+
+# --- journeys -----------------------------------------------------------------------------------------------------
+
+
+def test_a_call_goes_to_the_owner_of_its_key() -> None:
+    assert call("foo").stop(slots()) == Stop(C, is_asking=False)
+
+
+def test_moved_goes_there_at_once_and_reads_the_map() -> None:
+    journey = call("foo")
+    journey.stop(slots())
+    detour = journey.failed(Redirected("MOVED", B, is_ask=False), now=0.0)
+    assert (detour.pause, detour.reads_map) == (0.0, True)
+    assert journey.stop(slots()) == Stop(B, is_asking=False), "where the answer said, whatever the map says"
+
+
+def test_ask_goes_there_this_once_and_leaves_the_map() -> None:
+    journey = call("foo")
+    journey.stop(slots())
+    detour = journey.failed(Redirected("ASK", B, is_ask=True), now=0.0)
+    assert (detour.pause, detour.reads_map) == (0.0, False)
+    assert journey.stop(slots()) == Stop(B, is_asking=True)
+    journey.failed(ServerBusy("TRYAGAIN"), now=0.0)
+    assert journey.stop(slots()) == Stop(C, is_asking=False), "and then starts again"
+
+
+def test_a_node_that_names_only_a_port_means_its_own_host() -> None:
+    journey = call("foo")
+    journey.stop(slots())
+    journey.failed(Redirected("MOVED", Node("", 9), is_ask=False), now=0.0)
+    assert journey.stop(slots()).node == Node("c", 9)
+
+
+def test_nodes_that_send_a_call_in_circles_are_given_time() -> None:
+    journey = call("foo")
+    pauses = []
+    for _ in range(MOST_HOPS + 1):
+        journey.stop(slots())
+        pauses.append(journey.failed(Redirected("MOVED", B, is_ask=False), now=0.0).pause)
+    assert pauses == [0.0] * MOST_HOPS + [FIRST_PAUSE]
+
+
+@pytest.mark.parametrize("error", [ServerBusy("CLUSTERDOWN"), NotPrimary("READONLY"), Unavailable("refused")])
+def test_what_will_pass_is_waited_for_until_the_deadline(error: ServerBusy | NotPrimary | Unavailable) -> None:
+    journey = call("foo")
+    pauses = []
+    for _ in range(8):
+        journey.stop(slots())
+        detour = journey.failed(error, now=DEADLINE - 0.001)
+        assert detour.reads_map
+        pauses.append(detour.pause)
+    assert (pauses[0], pauses[-1]) == (FIRST_PAUSE, LONGEST_PAUSE)
+    with pytest.raises(type(error)):
+        journey.failed(error, now=DEADLINE)
+
+
+@pytest.mark.parametrize("error", [ServerFull("OOM"), Refused("WRONGTYPE")])
+def test_any_other_refusal_is_the_callers(error: Refused) -> None:
+    with pytest.raises(type(error)):
+        call("foo").failed(error, now=0.0)
+
+
+def test_what_any_node_can_answer_is_asked_of_another_when_one_is_gone() -> None:
+    journey = call()
+    assert journey.stop(slots()).node == A
+    journey.failed(Unavailable("gone"), now=0.0)
+    assert journey.stop(slots()).node in (B, C)
+
+
+def test_of_several_calls_together_a_refused_one_sends_all_of_them_again() -> None:
+    parts = [command("SET", "k", read=bool, key="k"), command("WAIT", 1, 10, read=int)]
+    chain = together(parts, list)
+    busy = ServerBusy("TRYAGAIN")
+    assert strayed(chain, [busy, 0]) is busy
+    assert strayed(chain, [True, busy]) is None, "WAIT names no key: that it was refused does not undo the rest"
+    assert strayed(parts[0], True) is None
+    journey = Journey(chain, DEADLINE)
+    journey.stop(slots())
+    assert journey.failed(Redirected("ASK", B, is_ask=True), now=0.0).pause > 0, "some may have to go, others not yet"
+
+
+# --- addresses ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_is_named_by_some_of_its_nodes() -> None:
+    address = Address("redis+cluster://user:p%40ss@one:7001,two,[::1]:7003")
+    assert address.kind is Kind.CLUSTER
+    assert address.nodes == (Node("one", 7001), Node("two", 6379), Node("::1", 7003))
+    assert "p%40ss" not in address.shown
+
+
+def test_sentinels_are_named_with_the_service_they_watch() -> None:
+    address = Address("rediss+sentinel://:secret@one,two:5/jobs/2?sentinel_password=other")
+    assert (address.kind, address.service) == (Kind.SENTINEL, "jobs")
+    assert address.nodes == (Node("one", 26_379), Node("two", 5))
+    assert "secret" not in address.shown
+    assert "other" not in address.shown
+
+
+@pytest.mark.parametrize(
+    "url", ["redis+sentinel://one:26379", "redis+cluster://", "redis+ring://one", "redis+sentinel://one/jobs/two"]
+)
+def test_an_address_of_several_that_is_wrong_is_told(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Address(url)
