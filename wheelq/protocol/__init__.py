@@ -2,6 +2,8 @@
 
 calls     a pure function per operation, which returns a `Call`: what to send and how to read the reply
 scripts   the Lua files under `lua/`, with their digests
-codec     what is stored for a job, and what a ready entry looks like
+codec     what is stored for a job, and what a ready entry looks like; registry_codec: what is for topics and nodes
 keys      the name of every key
+
+PROTOCOL.md tells programs in other languages how to do without any of this: keys, records, scripts, with examples.
 """

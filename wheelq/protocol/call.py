@@ -30,8 +30,8 @@ class Call(Generic[T]):
     """How long the server itself may wait before it answers (a blocking read)."""
     key: str | None = None
     """Whose cluster node is to be asked; None: any node can answer."""
-    behind: tuple[Call[Any], ...] = ()
-    """Calls that go right behind this one, over the same connection: see `together`."""
+    behind: tuple[Call[Any], ...] | None = None
+    """Calls that go right behind this one, over the same connection, for one list of replies: see `together`."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,12 @@ class Call(Generic[T]):
     @property
     def parts(self) -> tuple[Call[Any], ...]:
         """This call, and what goes right behind it."""
-        return (self, *self.behind)
+        return (self, *(self.behind or ()))
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is made of several, and answered with a list."""
+        return self.behind is not None
 
     def words(self) -> list[Argument]:
         """The command as sent."""
@@ -63,7 +68,8 @@ def command(name: str, *args: Argument, read: Callable[[Any], T], wait_ms: int =
 def together(calls: Sequence[Call[Any]], read: Callable[[Sequence[Any | ServerError]], T]) -> Call[T]:
     """Several calls as one: over one connection, with nothing between. `read` gets each one's reply, or its error.
 
-    The cluster node is that of the first. If the server does not know one of their scripts, all are sent again.
+    The cluster node is that of the first. What was not done, because the server does not know its script or the slot is
+    just moving, is sent again; what was done is not.
     """
     first, *behind = calls
     wait_ms = sum(call.wait_ms for call in calls)

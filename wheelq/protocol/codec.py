@@ -4,31 +4,41 @@
     \\x01  \\x03  [payload, {"h": {...}, "n": …}]   third attempt, with headers and a producer's nonce
     version attempt
 
-Scripts read the two bytes and pass the rest through, so that Lua never unpacks anything. The first byte of a record
-is below 0x20 and that of an entry id is a digit, so one look tells a waiting job from a promoted one.
+Scripts read the two bytes and pass the rest through, so that Lua never unpacks anything: the record of a retry is made
+here, by the worker. The first byte of a record is below 0x20 and that of an entry id is a digit, so one look tells a
+waiting job from a promoted one.
 
 | key of the options map | meaning                                                                              |
 |------------------------|--------------------------------------------------------------------------------------|
 | `h`                    | headers: map of strings                                                              |
-| `n`                    | nonce, 8 bytes: tells a producer's repeated call with a given key from another's call |
+| `n`                    | nonce: tells a producer's repeated call with a given key from another's call; when   |
+|                        | the call was made (6 bytes, ms since the epoch) and 6 random bytes                   |
+| `p`                    | partition key: jobs that have one can be kept in order                               |
+| `a`                    | the attempt, where it is more than the 255 that the byte can say                     |
+| `e`                    | what the last failed attempt said, at most 500 characters                            |
+| `f`                    | when the job was first due, in a retry: due_ms                                       |
+| `r`                    | how often it was called back from the dead                                           |
+| `x`, `X`               | it may start until so many ms after it was first due; until then (ms since the epoch) |
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 import msgpack
 
+from wheelq.clock import wall_ms
 from wheelq.errors import InvalidInput, PayloadTooLarge
 from wheelq.job import Payload
-from wheelq.settings import TopicSettings
-from wheelq.topics import Topic
 
 VERSION = 1
-NONCE_BYTES = 8
+_MS_BYTES, _RANDOM_BYTES = 6, 6
+_OF_RUNS = frozenset("aefr")
+"""Options that are written by runs, not by the producer."""
+LAST_ERROR_CHARS = 500
+MOST_IN_A_BYTE = 255
 _FIRST_ATTEMPT = bytes((VERSION, 1))
 _ONE_ITEM, _TWO_ITEMS = b"\x91", b"\x92"  # msgpack: array of one, array of two
 _SCALARS = (str, bytes, int, float, bool, type(None))
@@ -40,14 +50,40 @@ class Record(NamedTuple):
     attempt: int
     payload: Payload
     headers: Mapping[str, str]
+    last_error: str | None = None
+    """What the last failed attempt said."""
+    first_due_ms: int | None = None
+    """When the job was first due; None: it was never put off by a failure."""
+    replays: int = 0
+    """How often it was called back from the dead."""
+    partition_key: str | None = None
+    expires_after_ms: int | None = None
+    """So long after it was first due it may still start."""
+    expires_at_ms: int | None = None
+    """Until then it may still start."""
+
+    def expires_ms(self, due_ms: int) -> float:
+        """When it is too late to start it, now that it is due at `due_ms`; infinity: never."""
+        if self.expires_at_ms is not None:
+            return self.expires_at_ms
+        if self.expires_after_ms is not None:
+            return (self.first_due_ms or due_ms) + self.expires_after_ms
+        return float("inf")
 
 
 class UnreadableRecord(ValueError):
     """The bytes are no record of a version known here."""
 
 
-def encode(payload: Payload, headers: Mapping[str, str] | None, limit_bytes: int, with_nonce: bool) -> bytes:
-    """The record of a new job; `with_nonce` two equal calls make different records.
+def encode(
+    payload: Payload,
+    headers: Mapping[str, str] | None,
+    limit_bytes: int,
+    with_nonce: bool,
+    partition_key: str | None = None,
+    expiry: tuple[str, int] | None = None,
+) -> bytes:
+    """The record of a new job; `with_nonce` two equal calls make different records. `expiry` is an option, and its ms.
 
     Raises: PayloadTooLarge; InvalidInput naming the offending path when msgpack cannot hold the payload, or could not
     give it back as it was.
@@ -55,18 +91,79 @@ def encode(payload: Payload, headers: Mapping[str, str] | None, limit_bytes: int
     packed = _pack_payload(payload)
     if len(packed) > limit_bytes:
         raise PayloadTooLarge(len(packed), limit_bytes)
-    if not headers and not with_nonce:
+    if not headers and not with_nonce and partition_key is None and expiry is None:
         return _FIRST_ATTEMPT + _ONE_ITEM + packed
     options: dict[str, Any] = {}
     if headers:
         options["h"] = _checked_headers(headers, limit_bytes)
     if with_nonce:
-        options["n"] = secrets.token_bytes(NONCE_BYTES)
+        options["n"] = wall_ms().to_bytes(_MS_BYTES, "big") + secrets.token_bytes(_RANDOM_BYTES)
+    if partition_key is not None:
+        options["p"] = partition_key
+    if expiry is not None:
+        options[expiry[0]] = expiry[1]
     return b"".join((_FIRST_ATTEMPT, _TWO_ITEMS, packed, msgpack.packb(options)))
 
 
 def decode(record: bytes) -> Record:
     """A record, unpacked. Raises: UnreadableRecord."""
+    items = _items(record)
+    if len(items) == 1:
+        return Record(record[1], items[0], {})
+    options = items[1]
+    return Record(
+        options.get("a", record[1]),
+        items[0],
+        options.get("h", {}),
+        options.get("e"),
+        options.get("f"),
+        options.get("r", 0),
+        options.get("p"),
+        options.get("x"),
+        options.get("X"),
+    )
+
+
+def again(record: bytes, due_ms: int, error: str | None, *, counts: bool) -> bytes:
+    """The record of a job's next run after the one that was due at `due_ms`.
+
+    `counts`: it is another attempt; otherwise the same one once more. `error` is what to remember of the last one.
+    Raises: UnreadableRecord.
+    """
+    before = decode(record)
+    changes: dict[str, Any] = {"f": before.first_due_ms or due_ms}
+    if error is not None:
+        changes["e"] = error[:LAST_ERROR_CHARS]
+    return _changed(record, before.attempt + counts, changes)
+
+
+def replayed(record: bytes) -> bytes:
+    """The record of a dead job that begins anew, with a note that it does; it expires no more.
+
+    Raises: UnreadableRecord.
+    """
+    return _changed(record, 1, {"r": decode(record).replays + 1, "x": None, "X": None})
+
+
+def original(record: bytes) -> bytes:
+    """The record of a retried job as its producer made it. Raises: UnreadableRecord."""
+    payload, *rest = _items(record)
+    if rest:
+        rest[0] = {name: value for name, value in rest[0].items() if name not in _OF_RUNS}
+    packed: bytes = msgpack.packb([payload, *rest] if any(rest) else [payload])
+    return _FIRST_ATTEMPT + packed
+
+
+def made_ms(record: bytes) -> int | None:
+    """When the schedule call was made, by the producer's clock; known of jobs with a given key."""
+    _, options, *_ = (*_items(record), {})
+    nonce = options.get("n")
+    is_dated = type(nonce) is bytes and len(nonce) == _MS_BYTES + _RANDOM_BYTES
+    return int.from_bytes(nonce[:_MS_BYTES], "big") if is_dated else None
+
+
+def _items(record: bytes) -> list[Any]:
+    """Payload, and a map of options where there is one. Raises: UnreadableRecord."""
     if len(record) < 3 or record[0] != VERSION:
         raise UnreadableRecord(f"record version {record[:1]!r} is not known to this release")
     try:
@@ -75,11 +172,29 @@ def decode(record: bytes) -> Record:
         raise UnreadableRecord(f"not msgpack: {error}") from error
     if type(items) is not list or not items:
         raise UnreadableRecord("a record holds an array of at least one item")
-    options = items[1] if len(items) > 1 else {}
-    headers = options.get("h", {}) if type(options) is dict else None
-    if type(headers) is not dict:
+    if len(items) > 1 and (type(items[1]) is not dict or type(items[1].get("h", {})) is not dict):
         raise UnreadableRecord("the second item of a record is a map, and so are its headers")
-    return Record(record[1], items[0], headers)
+    return items
+
+
+def _changed(record: bytes, attempt: int, changes: Mapping[str, Any]) -> bytes:
+    """The record with another attempt and these options (None: without); what a newer release keeps in it stays."""
+    items = _items(record)
+    options = {**(items[1] if len(items) > 1 else {}), **changes}
+    options = {name: value for name, value in options.items() if value is not None}
+    options.pop("a", None)
+    if attempt > MOST_IN_A_BYTE:
+        options["a"] = attempt
+    packed: bytes = msgpack.packb([items[0], options, *items[2:]])
+    return bytes((VERSION, min(attempt, MOST_IN_A_BYTE))) + packed
+
+
+def encode_result(result: Payload, limit_bytes: int) -> bytes:
+    """What a handler returned, as kept. Raises: PayloadTooLarge, InvalidInput."""
+    packed = _pack_payload(result)
+    if len(packed) > limit_bytes:
+        raise PayloadTooLarge(len(packed), limit_bytes)
+    return packed
 
 
 def _pack_payload(payload: Payload) -> bytes:
@@ -142,43 +257,6 @@ def _checked_headers(headers: Mapping[str, str], limit_bytes: int) -> dict[str, 
     return dict(headers)
 
 
-def encode_topic(topic: TopicSettings, stored: bytes | None = None) -> bytes:
-    """A topic as stored in `topics`, over what was `stored` before and may have been written by a newer release."""
-    known = topic if isinstance(topic, Topic) else Topic(topic.shards, topic.retention_ms)
-    packed: bytes = msgpack.packb({**(msgpack.unpackb(stored) if stored else {}), **asdict(known)})
-    return packed
-
-
-def decode_topic(packed: bytes) -> Topic:
-    """A topic as stored; what a newer release wrote besides is passed over."""
-    stored = msgpack.unpackb(packed, use_list=False)
-    known = {item.name: stored[item.name] for item in fields(Topic) if item.name in stored}
-    return Topic(**known)
-
-
-def encode_posts(posts: Mapping[tuple[str, int], tuple[str, str | None]]) -> bytes:
-    """Leader and standby of every shard: names of nodes once, then numbers, for there may be 100,000 shards."""
-    nodes = sorted({node for post in posts.values() for node in post if node is not None})
-    number = {node: n for n, node in enumerate(nodes)} | {None: -1}
-    topics: dict[str, list[int]] = {}
-    for (topic, _), (leader, standby) in sorted(posts.items()):
-        topics.setdefault(topic, []).extend((number[leader], number[standby]))
-    packed: bytes = msgpack.packb([nodes, topics])
-    return packed
-
-
-def decode_posts(packed: bytes) -> dict[tuple[str, int], tuple[str, str | None]]:
-    """What `encode_posts` packed; a topic's shards are numbered from 0."""
-    nodes, topics = msgpack.unpackb(packed)
-    nodes.append(None)  # number -1
-    return {
-        (topic, shard): (nodes[leader], nodes[standby])
-        for topic, numbers in topics.items()
-        for shard, (leader, standby) in enumerate(zip(numbers[::2], numbers[1::2], strict=True))
-    }
-
-
-def decode_map(packed: bytes) -> dict[str, Any]:
-    """A map of plain values (what a node or worker says of itself)."""
-    found: dict[str, Any] = msgpack.unpackb(packed)
-    return found
+def due_ms(score: bytes) -> int:
+    """The due time in a member's score, which has a fraction for priorities other than normal."""
+    return round(float(score)) if b"." in score else int(score)

@@ -16,7 +16,9 @@ lead to another primary that does not have the jobs yet. While it waits the conn
 5,000 jobs go before each WAIT.
 
 When too few confirm in time the jobs are scheduled all the same, and `NotReplicated` says so. What happens to a job
-later (promoted, acknowledged) is not waited for: a failover may forget it, and the job then runs again.
+later (promoted, acknowledged) is not waited for: a failover may forget it, and the job then runs again. Nor is the
+registration of a topic at its first job, which in a cluster may be another node's matter: should a failover forget it,
+its jobs wait until anybody schedules into that topic anew.
 """
 
 from __future__ import annotations
@@ -57,10 +59,11 @@ class Confirmation(Generic[T]):
             "on this server set appendfsync to always, which needs no waiting, or use durability='replicated'"
         )
 
-    def behind(self, calls: Iterable[Call[T]]) -> Iterator[Call[list[T]]]:
+    def behind(self, calls: Iterable[Call[T]]) -> Iterator[Call[list[T | ServerError]]]:
         """The same calls, up to ten of one shard together, with a WAIT behind them.
 
-        Once a confirmation has failed to come, no more time is spent on waiting.
+        Where some of the ten were refused, their errors stand among the answers to the others. Once a confirmation has
+        failed to come, no more time is spent on waiting.
         """
         chain: list[Call[T]] = []
         try:
@@ -82,18 +85,16 @@ class Confirmation(Generic[T]):
             confirmed, reason = self._shortage
             raise NotReplicated(receipts, confirmed, self._wanted, reason)
 
-    def _confirmed(self, calls: Sequence[Call[T]]) -> Call[list[T]]:
-        def read(replies: Sequence[Any | ServerError]) -> list[T]:
+    def _confirmed(self, calls: Sequence[Call[T]]) -> Call[list[T | ServerError]]:
+        def read(replies: Sequence[Any | ServerError]) -> list[T | ServerError]:
             answers, behind = replies[: len(calls)], replies[len(calls) :]
             for reply in replies:
                 if isinstance(reply, OutcomeUnknown):
                     raise reply
-            for reply in answers:
-                if isinstance(reply, ServerError):
-                    raise reply
             if len(behind) == 2:
                 self._shortage = self._shortage or self._what_is_missing(*behind)
-            return [call.read(reply) for call, reply in zip(calls, answers, strict=True)]
+            pairs = zip(calls, answers, strict=True)
+            return [reply if isinstance(reply, ServerError) else call.read(reply) for call, reply in pairs]
 
         mark = scripted("mark", calls[0].keys[:1], (), int)
         waits = [self._wait(self._replicas, self._timeout_ms)] if self._shortage is None else []

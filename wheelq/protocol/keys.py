@@ -13,17 +13,33 @@ over the cluster by its shards. With the prefix `wheelq`:
 | `wheelq:{T:0}:epoch`     | string      | the last epoch given out                                                    |
 | `wheelq:{T:0}:horizon`   | string      | due_ms up to which the leader has loaded                                    |
 | `wheelq:{T:0}:near`      | channel     | lines `due_ms id`: jobs scheduled before the horizon                        |
-| `wheelq:{T:0}:shards`    | string      | the topic's number of shards, after a change: fences out who knows another  |
+| `wheelq:{T:0}:buried`    | hash        | `id \\x1f group` → its entry among the dead                                |
+| `wheelq:{T:0}:progress`  | hash        | `id \\x1f group` → how far its handler says it is (msgpack)                |
+| `wheelq:{T:0}:done`      | hash        | id → what is kept of a finished job, for the topic's `keep_done_ms`         |
+| `wheelq:{T:0}:ended`     | sorted set  | id → when it last ended in some group; names what is in `done`              |
+| `wheelq:{T:0}:news`      | stream      | ids that ended just now; there only while somebody waits for one            |
+| `wheelq:{T:0}:replays`   | hash        | name of a replay of what was fired → how far it is; for a day               |
+| `wheelq:{T:0}:shards`    | string      | the topic's terms, after a change: fences out who knows others              |
+| `wheelq:{T:0}:recurring` | hash        | name → definition and state of a recurring job; in shard 0 only            |
+| `wheelq:{T:0}:occurrences`| sorted set | name → when its next occurrence is due                                     |
+| `wheelq:{T:0}:order:G`   | hash        | who runs the jobs in order for group G; next runs of failed ones         |
+| `wheelq:{T:0}:rate`      | string      | the time (us) from which a limited rate is counted                          |
 | `wheelq:topics`          | hash        | topic → its settings (msgpack); `:version` counts the changes               |
 | `wheelq:changes`         | channel     | a topic, a node or the assignment has changed                               |
+| `wheelq:asks:W`          | channel     | `stream entry`: worker W is asked to cancel the delivery of it             |
 | `wheelq:assignment`      | hash        | leader and standby of every shard (msgpack), and its version                |
 | `wheelq:nodes`           | hash        | scheduler node → what it does and when it last said so (msgpack)            |
 | `wheelq:workers`         | hash        | worker → the same                                                           |
+| `wheelq:callbacks`       | set         | topics of which some jobs have a target to be called                        |
+| `wheelq:access`          | hash        | id of an API key of the HTTP server → its digests and scopes (msgpack)      |
+| `wheelq:task-ids`        | string      | the last numeric task id given out by the classic API                       |
+| `wheelq:note:…`          | string, PX  | answers to requests with an Idempotency-Key; tasks that were pulled         |
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
 MEMBER_SEPARATOR = "\x1f"
@@ -46,11 +62,24 @@ class ShardKeys:
     horizon: str = field(init=False)
     near: str = field(init=False)
     shards: str = field(init=False)
+    buried: str = field(init=False)
+    progress: str = field(init=False)
+    done: str = field(init=False)
+    ended: str = field(init=False)
+    news: str = field(init=False)
+    replays: str = field(init=False)
+    rate: str = field(init=False)
+    recurring: str = field(init=False)
+    occurrences: str = field(init=False)
 
     def __post_init__(self) -> None:
         stem = f"{self.prefix}:{{{self.topic}:{self.shard}}}:"
-        for name in ("delayed", "jobs", "ready", "dead", "lease", "epoch", "horizon", "near", "shards"):
-            object.__setattr__(self, name, stem + name)
+        for key in fields(self)[3:]:
+            object.__setattr__(self, key.name, stem + key.name)
+
+    def order(self, group: str) -> str:
+        """Who holds the shard for a group that runs its jobs in order, and what failed there."""
+        return f"{self.prefix}:{{{self.topic}:{self.shard}}}:order:{group}"
 
 
 _shard_keys = lru_cache(maxsize=10_000)(ShardKeys)  # a producer needs the same few for every job
@@ -71,6 +100,11 @@ class Keys:
         return f"{self.prefix}:topics"
 
     @property
+    def asks(self) -> str:
+        """What the channel of every worker begins with; its name follows."""
+        return f"{self.prefix}:asks:"
+
+    @property
     def changes(self) -> str:
         return f"{self.prefix}:changes"
 
@@ -85,3 +119,19 @@ class Keys:
     @property
     def workers(self) -> str:
         return f"{self.prefix}:workers"
+
+    @property
+    def callbacks(self) -> str:
+        return f"{self.prefix}:callbacks"
+
+    @property
+    def access(self) -> str:
+        return f"{self.prefix}:access"
+
+    @property
+    def task_ids(self) -> str:
+        return f"{self.prefix}:task-ids"
+
+    def note(self, kind: str, name: str) -> str:
+        """Where a note is kept; `name` may be any text, and so long that only its digest is used."""
+        return f"{self.prefix}:note:{kind}:{hashlib.sha256(name.encode()).hexdigest()}"

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from wheelq.errors import NotLeader
-from wheelq.protocol.call import Call, scripted
+from wheelq.protocol import codec
+from wheelq.protocol.call import Argument, Call, scripted
 from wheelq.protocol.keys import ShardKeys
+from wheelq.topics import Shaping
+
+GOING = "going"
+"""Told on the `near` channel by a node that stops and so gives its lease back: the standby may take it at once."""
 
 
 class LeaderAnswer(Protocol):
@@ -28,6 +33,8 @@ class Acquired(NamedTuple):
     server_us: int
     left_ms: int
     """How long the holder's lease still lasts; 0 when it is ours."""
+    is_outdated: bool = False
+    """The caller does not know the topic's terms: it has to read them first."""
 
 
 class Renewed(NamedTuple):
@@ -65,6 +72,16 @@ class Swept(NamedTuple):
     promoted: int
     is_partial: bool
     """More may be due."""
+    wait_ms: float = 0.0
+    """How long the topic's shaping holds the rest back."""
+
+
+class Tidied(NamedTuple):
+    """The answer to `tidy`."""
+
+    server_us: int
+    is_partial: bool
+    """There may be more to remove."""
 
 
 class Looked(NamedTuple):
@@ -78,13 +95,17 @@ class Looked(NamedTuple):
     """How long the leader's lease still lasts."""
 
 
-def acquire(keys: ShardKeys, node: str, connection: str, lease_ms: int, replaceable: str = "") -> Call[Acquired]:
-    """Take the lease, if it is free, this node's, or held by the token `replaceable`."""
+def acquire(
+    keys: ShardKeys, node: str, connection: str, lease_ms: int, terms: str, replaceable: str = ""
+) -> Call[Acquired]:
+    """Take the lease, if it is free, this node's, or held by the token `replaceable`, and `terms` are in force."""
 
     def read(reply: list[Any]) -> Acquired:
-        return Acquired(reply[0] == 1, reply[1].decode(), int(reply[2]), 0 if reply[0] == 1 else reply[3])
+        how, token, server_us, *left_ms = reply
+        return Acquired(how == 1, token.decode(), int(server_us), left_ms[0] if left_ms else 0, how == 2)
 
-    return scripted("acquire", (keys.lease, keys.epoch), (node, connection, lease_ms, replaceable), read)
+    args = (node, connection, lease_ms, replaceable, terms)
+    return scripted("acquire", (keys.lease, keys.epoch, keys.shards), args, read)
 
 
 def renew(keys: ShardKeys, token: str, lease_ms: int) -> Call[Renewed]:
@@ -92,14 +113,14 @@ def renew(keys: ShardKeys, token: str, lease_ms: int) -> Call[Renewed]:
 
     def read(reply: list[Any]) -> Renewed:
         _lead(reply, keys)
-        return Renewed(int(reply[1]), int(reply[2]) if reply[2] else None)
+        return Renewed(int(reply[1]), codec.due_ms(reply[2]) if reply[2] else None)
 
     return scripted("renew", (keys.lease, keys.delayed), (token, lease_ms), read)
 
 
-def release(keys: ShardKeys, token: str) -> Call[bool]:
-    """Give the lease back; False when it was not this node's any more."""
-    return scripted("release", (keys.lease,), (token, keys.near), bool)
+def release(keys: ShardKeys, token: str, *, is_going: bool = False) -> Call[bool]:
+    """Give the lease back to the shard's leader, or to whoever is there; False when it was not this node's any more."""
+    return scripted("release", (keys.lease,), (token, keys.near, GOING if is_going else ""), bool)
 
 
 def open_window(
@@ -125,36 +146,52 @@ def promote(keys: ShardKeys, token: str, lease_ms: int, members: Sequence[str]) 
     return scripted("promote", _promotion_keys(keys), (token, lease_ms, *members), read)
 
 
-def sweep(keys: ShardKeys, token: str, lease_ms: int, limit: int) -> Call[Swept]:
-    """Promote up to `limit` jobs of what is due, earliest first. Raises NotLeader."""
+def sweep(keys: ShardKeys, token: str, lease_ms: int, limit: int, shaping: Shaping | None = None) -> Call[Swept]:
+    """Promote up to `limit` jobs of what is due, earliest first, as `shaping` allows. Raises NotLeader."""
 
     def read(reply: list[Any]) -> Swept:
         _lead(reply, keys)
-        return Swept(int(reply[1]), reply[2], reply[3] == 1)
+        return Swept(int(reply[1]), reply[2], reply[3] == 1, sum(reply[4:]) / 1000)
 
-    return scripted("sweep", _promotion_keys(keys), (token, lease_ms, limit), read)
+    return scripted("sweep", (*_promotion_keys(keys), keys.rate), (token, lease_ms, limit, *_args(shaping)), read)
+
+
+def tidy(keys: ShardKeys, token: str, lease_ms: int, retention_ms: int, keep_done_ms: int) -> Call[Tidied]:
+    """Remove some of what the shard has kept for long enough. Raises NotLeader."""
+
+    def read(reply: list[Any]) -> Tidied:
+        _lead(reply, keys)
+        return Tidied(int(reply[1]), reply[2] == 1)
+
+    args = (token, lease_ms, retention_ms, keep_done_ms)
+    return scripted("tidy", (keys.lease, keys.ready, keys.done, keys.ended), args, read)
 
 
 def look(keys: ShardKeys) -> Call[Looked]:
     """Let a standby see how the shard is doing."""
 
     def read(reply: list[Any]) -> Looked:
-        return Looked(int(reply[0]), int(reply[1]) if reply[1] else None, reply[2].decode(), reply[3])
+        return Looked(int(reply[0]), codec.due_ms(reply[1]) if reply[1] else None, reply[2].decode(), reply[3])
 
     return scripted("look", (keys.lease, keys.delayed), (), read)
 
 
-def hedge(keys: ShardKeys, hedge_ms: int, limit: int) -> Call[Swept]:
-    """Promote up to `limit` jobs without a lease, if the first has been overdue for `hedge_ms`."""
+def hedge(keys: ShardKeys, hedge_ms: int, limit: int, terms: str, shaping: Shaping | None = None) -> Call[Swept]:
+    """Promote up to `limit` jobs without a lease, if the first has been overdue for `hedge_ms`, on these terms."""
 
     def read(reply: list[Any]) -> Swept:
-        return Swept(int(reply[0]), reply[1], reply[2] == 1)
+        return Swept(int(reply[0]), reply[1], reply[2] == 1, sum(reply[3:]) / 1000)
 
-    return scripted("hedge", (keys.delayed, keys.jobs, keys.ready, keys.dead), (hedge_ms, limit), read)
+    args: list[Argument] = [hedge_ms, limit, terms, *_args(shaping)]
+    return scripted("hedge", (*_promotion_keys(keys)[1:], keys.rate, keys.shards), args, read)
 
 
 def _promotion_keys(keys: ShardKeys) -> tuple[str, ...]:
     return keys.lease, keys.delayed, keys.jobs, keys.ready, keys.dead
+
+
+def _args(shaping: Shaping | None) -> tuple[int, ...]:
+    return () if shaping is None else (shaping.interval_us, shaping.burst, shaping.most_ready)
 
 
 def _lead(reply: list[Any], keys: ShardKeys) -> None:
@@ -163,7 +200,7 @@ def _lead(reply: list[Any], keys: ShardKeys) -> None:
 
 
 def _jobs(flat: list[bytes]) -> list[tuple[str, int]]:
-    return [(member.decode(), int(due_ms)) for member, due_ms in zip(flat[::2], flat[1::2], strict=True)]
+    return [(member.decode(), codec.due_ms(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
 def read_near(message: bytes) -> list[tuple[str, int]]:

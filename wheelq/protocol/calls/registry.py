@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgpack
 
-from wheelq.protocol import codec
+from wheelq.protocol import codec, registry_codec
 from wheelq.protocol.call import Call, command, scripted
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
@@ -38,8 +38,8 @@ class ShardCounts(NamedTuple):
 
 def register_topic(keys: Keys, topic: str, settings: TopicSettings) -> Call[Topic]:
     """Make a topic known, unless it is; how it now stands."""
-    args = (keys.changes, topic, VERSION_FIELD, codec.encode_topic(settings))
-    return scripted("register_topic", (keys.topics,), args, codec.decode_topic)
+    args = (keys.changes, topic, VERSION_FIELD, registry_codec.encode_topic(settings))
+    return scripted("register_topic", (keys.topics,), args, registry_codec.decode_topic)
 
 
 def stored_topic(keys: Keys, topic: str) -> Call[bytes | None]:
@@ -49,18 +49,18 @@ def stored_topic(keys: Keys, topic: str) -> Call[bytes | None]:
 
 def put_topic(keys: Keys, topic: str, stored: bytes, after: Topic) -> Call[bool]:
     """Change a topic; False when it is no longer stored as it was. What only a newer release knows of it stays."""
-    args = (keys.changes, topic, VERSION_FIELD, stored, codec.encode_topic(after, stored))
+    args = (keys.changes, topic, VERSION_FIELD, stored, registry_codec.encode_topic(after, stored))
     return scripted("put_topic", (keys.topics,), args, bool)
 
 
-def fence(keys: ShardKeys, shards: int) -> Call[int]:
-    """Let a shard take new jobs only from those who know this number of shards; when its last waiting job is due."""
-    return scripted("fence", (keys.shards, keys.delayed), (shards,), lambda reply: int(float(reply)))
+def fence(keys: ShardKeys, terms: str) -> Call[int]:
+    """Let a shard be written to only by those who know these terms; when its last waiting job is due."""
+    return scripted("fence", (keys.shards, keys.delayed, keys.lease), (terms,), codec.due_ms)
 
 
 def topic(keys: Keys, topic: str) -> Call[Topic | None]:
     """One topic; None if it was never used."""
-    return command("HGET", keys.topics, topic, read=lambda reply: codec.decode_topic(reply) if reply else None)
+    return command("HGET", keys.topics, topic, read=lambda reply: registry_codec.decode_topic(reply) if reply else None)
 
 
 def topics(keys: Keys) -> Call[Topics]:
@@ -69,7 +69,7 @@ def topics(keys: Keys) -> Call[Topics]:
     def read(reply: list[bytes]) -> Topics:
         found = dict(zip(reply[::2], reply[1::2], strict=True))
         version = int(found.pop(VERSION_FIELD.encode(), 0))
-        return Topics(version, {name.decode(): codec.decode_topic(packed) for name, packed in found.items()})
+        return Topics(version, {name.decode(): registry_codec.decode_topic(packed) for name, packed in found.items()})
 
     return command("HGETALL", keys.topics, read=read)
 
@@ -83,10 +83,15 @@ def counts(keys: ShardKeys) -> Call[ShardCounts]:
     """How many jobs a shard holds."""
 
     def read(reply: list[Any]) -> ShardCounts:
-        delayed, ready, dead, first_due_ms, server_us = reply
-        return ShardCounts(delayed, ready, dead, int(first_due_ms) if first_due_ms else None, int(server_us))
+        delayed, ready, dead, first, server_us = reply
+        return ShardCounts(delayed, ready, dead, codec.due_ms(first) if first else None, int(server_us))
 
     return scripted("counts", (keys.delayed, keys.ready, keys.dead), (), read)
+
+
+def forecast(keys: ShardKeys, ends_ms: Sequence[int]) -> Call[list[int]]:
+    """How many of a shard's jobs are due, in each span up to these ends from now, and later."""
+    return scripted("forecast", (keys.delayed,), ends_ms, list)
 
 
 def add_up(topics: Mapping[str, Topic], shards: Sequence[ShardKeys], counts: Sequence[ShardCounts]) -> list[TopicInfo]:
@@ -105,6 +110,7 @@ def add_up(topics: Mapping[str, Topic], shards: Sequence[ShardKeys], counts: Seq
                 sum(part.dead for part in parts),
                 first_due_ms,
                 0 if first_due_ms is None else max(0, now_ms - first_due_ms),
+                topics[topic],
             )
         )
     return found
@@ -130,9 +136,23 @@ def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:
 
     def read(reply: list[bytes]) -> dict[str, dict[str, Any]]:
         pairs = zip(reply[::2], reply[1::2], strict=True)
-        return {who.decode(): codec.decode_map(what) for who, what in pairs}
+        return {who.decode(): registry_codec.decode_map(what) for who, what in pairs}
 
     return command("HGETALL", hash_key, read=read, key=hash_key)
+
+
+def add_callback_topic(keys: Keys, topic: str) -> Call[None]:
+    """Some jobs of this topic have a target."""
+    return command("SADD", keys.callbacks, topic, read=_nothing, key=keys.callbacks)
+
+
+def callback_topics(keys: Keys) -> Call[list[str]]:
+    """The topics of which some jobs have a target, by name."""
+
+    def read(reply: Iterable[bytes]) -> list[str]:
+        return sorted(topic.decode() for topic in reply)
+
+    return command("SMEMBERS", keys.callbacks, read=read, key=keys.callbacks)
 
 
 def announce(keys: Keys, what: str) -> Call[None]:
@@ -149,7 +169,7 @@ def assignment(keys: Keys) -> Call[dict[tuple[str, int], tuple[str, str | None]]
     """Leader and standby of every shard."""
 
     def read(reply: bytes | None) -> dict[tuple[str, int], tuple[str, str | None]]:
-        return codec.decode_posts(reply) if reply else {}
+        return registry_codec.decode_posts(reply) if reply else {}
 
     return command("HGET", keys.assignment, "posts", read=read, key=keys.assignment)
 
@@ -158,18 +178,13 @@ def put_assignment(
     keys: Keys, version: int, next_version: int, posts: Mapping[tuple[str, int], tuple[str, str | None]]
 ) -> Call[bool]:
     """Replace the assignment, unless it is no longer `version`; False when it is not."""
-    args = (version, next_version, codec.encode_posts(posts), keys.changes)
+    args = (version, next_version, registry_codec.encode_posts(posts), keys.changes)
     return scripted("assign", (keys.assignment,), args, bool)
 
 
 def server_time_us() -> Call[int]:
     """The server's clock, in microseconds since the Unix epoch."""
     return command("TIME", read=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
-
-
-def connection_id() -> Call[int]:
-    """The server's number for the connection that asks."""
-    return command("CLIENT ID", read=int)
 
 
 def is_connected(connection_id: int) -> Call[bool]:

@@ -6,10 +6,11 @@ A ready entry is read as raw field lists: `id`, `due`, `attempt`, `record`, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.keys import MEMBER_SEPARATOR, ShardKeys
+from wheelq.settings import TopicSettings
 
 
 class Entry(NamedTuple):
@@ -38,9 +39,13 @@ class Claimed(NamedTuple):
     entry_ids: list[str]
 
 
-def make_group(keys: ShardKeys, group: str) -> Call[bool]:
-    """Make the group, from the beginning of the stream; False when it was there."""
-    return scripted("make_group", (keys.ready,), (group,), bool)
+GroupStart = Literal["beginning", "now"]
+"""Where a new group starts to read: with all that the stream keeps, or behind it."""
+
+
+def make_group(keys: ShardKeys, group: str, start: GroupStart = "beginning") -> Call[bool]:
+    """Make the group; False when it was there. The first group of a stream starts at the beginning in any case."""
+    return scripted("make_group", (keys.ready,), (group, start), bool)
 
 
 def read(
@@ -57,7 +62,7 @@ def read(
     def read_reply(reply: list[Any] | None) -> list[list[Entry]]:
         found: list[list[Entry]] = [[] for _ in shards]
         for stream, entries in reply or ():
-            found[places[stream]] = [_entry(entry_id, fields) for entry_id, fields in entries]
+            found[places[stream]] = [read_entry(entry_id, fields) for entry_id, fields in entries]
         return found
 
     args: list[Argument] = ["GROUP", group, consumer, "COUNT", count]
@@ -83,18 +88,33 @@ def ack(
     return scripted("ack", (keys.ready, keys.jobs), args, int)
 
 
-def retry(keys: ShardKeys, group: str, consumer: str, entry: Entry, pause_ms: int) -> Call[bool]:
-    """Acknowledge a failed delivery and let the job wait; False when it was not this consumer's any more."""
-    args = (group, consumer, entry.entry_id, entry.id, pause_ms, keys.near)
+def retry(keys: ShardKeys, group: str, consumer: str, entry: Entry, pause_ms: int, record: bytes) -> Call[bool]:
+    """Acknowledge a failed delivery and let the job wait, with the `record` of its next run.
+
+    False when the delivery was not this consumer's any more.
+    """
+    args = (group, consumer, entry.entry_id, entry.id, pause_ms, keys.near, record)
     return scripted("retry", (keys.ready, keys.jobs, keys.delayed, keys.horizon), args, bool)
 
 
+class Burial(NamedTuple):
+    """What is told of a job that is given up."""
+
+    reason: str
+    error: str
+    traceback: str
+    attempt: int
+    first_due_ms: int
+
+
 def bury(
-    keys: ShardKeys, group: str, consumer: str, entry: Entry, reason: str, error: str, retention_ms: int
+    keys: ShardKeys, group: str, consumer: str, entry: Entry, burial: Burial, settings: TopicSettings
 ) -> Call[bool]:
     """Put a job among the dead; False when the delivery was not this consumer's any more."""
-    args = (group, consumer, entry.entry_id, entry.member, reason, error, retention_ms)
-    return scripted("bury", (keys.ready, keys.jobs, keys.dead), args, bool)
+    told = (burial.attempt, burial.first_due_ms, burial.reason, burial.error, burial.traceback)
+    kept = (settings.retention_ms, settings.dead_retention_ms, settings.dead_max)
+    args = (group, consumer, entry.entry_id, entry.id, entry.member, *told, *kept)
+    return scripted("bury", (keys.ready, keys.jobs, keys.dead, keys.buried, keys.progress, keys.news), args, bool)
 
 
 def keep(keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str]) -> Call[tuple[int, list[str]]]:
@@ -125,7 +145,7 @@ def adopt(keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str]) 
 
     def read(reply: list[Any]) -> list[Entry]:
         groups_of_three = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-        return [_entry(entry_id, fields, deliveries) for entry_id, deliveries, fields in groups_of_three]
+        return [read_entry(entry_id, fields, deliveries) for entry_id, deliveries, fields in groups_of_three]
 
     return scripted("adopt", (keys.ready,), (group, consumer, *entry_ids), read)
 
@@ -140,8 +160,17 @@ def leave(keys: ShardKeys, group: str, consumer: str) -> Call[bool]:
     return scripted("leave", (keys.ready,), (group, consumer), bool)
 
 
-def _entry(entry_id: bytes, fields: list[bytes], deliveries: int = 1) -> Entry:
-    """The entry; without a record if it is none of wheelq's, so that it is buried and not tried for ever."""
+def clear_out(keys: ShardKeys, group: str, silent_ms: int, settings: TopicSettings) -> Call[tuple[int, int]]:
+    """Remove empty consumers that were silent for long, and up to 20 dead jobs too many: how many of either."""
+    args = (group, silent_ms, settings.dead_retention_ms, settings.dead_max)
+    return scripted("clear_out", (keys.ready, keys.dead, keys.buried), args, lambda reply: (reply[0], reply[1]))
+
+
+def read_entry(entry_id: bytes, fields: list[bytes], deliveries: int = 1) -> Entry:
+    """A ready entry as delivered.
+
+    Without a record if it is none of wheelq's, so that it is buried and not tried for ever.
+    """
     try:
         return Entry(
             entry_id.decode(),

@@ -1,19 +1,24 @@
 -- A delivery is given up: put the job among the dead, with the reason, and acknowledge it.
--- uses: clock, full, owned, parts, finish, trim
--- KEYS: 1 ready, 2 jobs, 3 dead
--- ARGV: 1 group, 2 consumer, 3 entry id, 4 member, 5 reason, 6 error text, 7 retention_ms
+-- uses: clock, full, owned, parts, finish, trim, dead, exhume, trim_dead, tell, mark_dead
+-- KEYS: 1 ready, 2 jobs, 3 dead, 4 buried, 5 progress, 6 news
+-- ARGV: 1 group, 2 consumer, 3 entry id, 4 id, 5 member, 6 attempt, 7 due_ms of the first attempt, 8 reason, 9 error,
+--       10 traceback, 11 retention_ms, 12 dead_retention_ms, 13 most dead jobs
 -- Returns: id of the dead entry; "" when the delivery was not the caller's any more (nothing changed).
--- Dead entry fields: id, due, attempt, group, reason, error, record. Written before the acknowledgement, in one step.
-local ready, jobs, dead = KEYS[1], KEYS[2], KEYS[3]
-local group, consumer, entry, member, reason, error_text, retention_ms = unpack(ARGV)
+-- Dead entry fields: see protocol/calls/dead.py. Written before the acknowledgement, in one step.
+local ready, jobs, dead, buried, progress, news = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local group, consumer, entry, id, member, attempt, first_due, reason, error_text, traceback = unpack(ARGV)
+local retention_ms, dead_retention_ms, dead_max = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 if not owns(ready, group, consumer, entry) then return '' end
 write_though_full(ready)
 local found = redis.call('XRANGE', ready, entry, entry)[1]
 -- Somebody deleted the entry, or added one that is none of wheelq's.
-found = found and #found[2] >= 8 and found[2] or {'id', member, 'due', 0, 'attempt', 0, 'record', ''}
-local buried = redis.call('XADD', dead, '*', 'id', found[2], 'due', found[4], 'attempt', found[6], 'group', group,
-  'reason', reason, 'error', error_text, 'record', found[8])
+found = found and #found[2] >= 8 and found[2] or {'id', id, 'due', 0, 'attempt', 0, 'record', ''}
+local grave = redis.call('XADD', dead, '*', 'id', id, 'due', found[4], 'attempt', attempt, 'group', group,
+  'reason', reason, 'error', error_text, 'traceback', traceback, 'first_due', first_due,
+  'entry', redis.call('HGET', jobs, id) or '', 'record', found[8])
+mark_dead(buried, progress, news, id, group, grave)
 redis.call('XACK', ready, group, entry)
 finish(ready, jobs, group, {entry}, {member})
-trim(ready, tonumber(retention_ms), now_ms())
-return buried
+trim(ready, retention_ms, now_ms())
+trim_dead(dead, buried, dead_retention_ms, dead_max, now_ms())
+return grave

@@ -1,8 +1,8 @@
 -- Move the horizon on and read what is due up to it.
--- uses: clock, leader
+-- uses: clock, leader, score
 -- KEYS: 1 lease, 2 horizon, 3 delayed
 -- ARGV: 1 token, 2 lease_ms, 3 horizon the leader has loaded to ("" = nothing), 4 window_ms, 5 most ids, 6 idle_ms
--- Returns: {1, now_us, horizon, 1 if more are due within the window, id, due_ms, id, due_ms, ...}; {0} not the leader.
+-- Returns: {1, now_us, horizon, 1 if more are due within the window, id, score, id, score, ...}; {0} not the leader.
 -- Atomic, so that nothing falls between: what was scheduled before is in the answer, what is scheduled after sees the
 -- new horizon and rings. With nothing in the window the horizon goes to just before the next job, so that an idle
 -- shard can sleep; a job scheduled before that rings. When there are too many, the horizon stops before the last due
@@ -16,17 +16,17 @@ local to = now + window_ms
 -- Another leader may have moved the horizon since: then what this one has loaded says nothing. And where the horizon is
 -- brought back from far, jobs have been scheduled before it whose rings may have been lost.
 local from = '-inf'
-if loaded_to ~= '' and tonumber(loaded_to) < to and redis.call('GET', horizon) == loaded_to then from = '(' .. loaded_to end
-local found = redis.call('ZRANGEBYSCORE', delayed, from, to, 'WITHSCORES', 'LIMIT', 0, limit)
+if loaded_to ~= '' and tonumber(loaded_to) < to and redis.call('GET', horizon) == loaded_to then from = string.format('(%.1f', by(loaded_to)) end
+local found = redis.call('ZRANGEBYSCORE', delayed, from, by(to), 'WITHSCORES', 'LIMIT', 0, limit)
 local reply = {1, now_us(), 0, 0}
 for n = 1, #found do reply[n + 4] = found[n] end
 if #found == 2 * limit then
-  to = tonumber(found[#found]) - 1
+  to = due_of(found[#found]) - 1
   reply[4] = 1
 elseif #found == 0 then
-  local next_due = redis.call('ZRANGEBYSCORE', delayed, '(' .. string.format('%.0f', to), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local next_due = redis.call('ZRANGEBYSCORE', delayed, string.format('(%.1f', by(to)), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   local idle_to = now + idle_ms
-  to = math.max(to, next_due and math.min(tonumber(next_due) - 1, idle_to) or idle_to)
+  to = math.max(to, next_due and math.min(due_of(next_due) - 1, idle_to) or idle_to)
 end
 reply[3] = string.format('%.0f', to)
 redis.call('SET', horizon, reply[3])

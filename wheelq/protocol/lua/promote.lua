@@ -1,25 +1,29 @@
 -- Promote the named members that are due.
--- uses: clock, leader, emit, promote
+-- uses: clock, leader, score, ranked, emit, promote
 -- KEYS: 1 lease, 2 delayed, 3 jobs, 4 ready, 5 dead
 -- ARGV: 1 token, 2 lease_ms, then up to 500 members
--- Returns: {1, now_us, promoted, member, due_ms, ...} with those that wait for a later time; {0} not the leader.
+-- Returns: {1, now_us, promoted, member, score, ...} with those that wait for a later time; {0} not the leader.
 -- Whether a member waits, and until when, is asked of the sorted set here; cancelled ones are passed over.
 local lease, delayed, jobs, ready, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lease_ms = ARGV[1], ARGV[2]
 if not leads(lease, token, lease_ms) then return {0} end
-local now = now_ms()
+local last = by(now_ms())
 local scores = redis.call('ZMSCORE', delayed, unpack(ARGV, 3))
-local reply, members, dues, seen = {1, now_us(), 0}, {}, {}, {}
+local reply, members, dues, seen, is_ranked = {1, now_us(), 0}, {}, {}, {}, false
 for n, due in ipairs(scores) do
   local member = ARGV[n + 2]
-  if due and tonumber(due) <= now and not seen[member] then
+  if due and tonumber(due) <= last and not seen[member] then
     seen[member] = true
     members[#members + 1] = member
     dues[#dues + 1] = due
+    is_ranked = is_ranked or string.find(due, '.', 1, true)
   elseif due and not seen[member] then
     reply[#reply + 1] = member
     reply[#reply + 1] = due
   end
+end
+if is_ranked then
+  members, dues = ranked(members, dues)
 end
 reply[3] = promote_all(delayed, jobs, ready, dead, members, dues)
 return reply

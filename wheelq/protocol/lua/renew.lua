@@ -2,7 +2,7 @@
 -- uses: clock, leader
 -- KEYS: 1 lease, 2 delayed
 -- ARGV: 1 token, 2 lease_ms
--- Returns: {1, now_us, due_ms of the first waiting job or ""}; {0} the lease is not the caller's.
+-- Returns: {1, now_us, score of the first waiting job or ""}; {0} the lease is not the caller's.
 -- The look costs nothing more and tells a leader that sleeps till later that it missed a hint.
 local lease, delayed = KEYS[1], KEYS[2]
 local token, lease_ms = ARGV[1], ARGV[2]

@@ -1,13 +1,15 @@
 -- promote_all(delayed, jobs, ready, dead, members, dues): delayed → ready for members known to be due.
--- Returns how many were promoted, and whether that was all: false when the stream refused one. XADD comes before ZREM, and a job whose XADD was refused stays waiting.
+-- `dues` are scores. Returns how many were promoted, and whether that was all: false when the stream refused one. XADD
+-- comes before ZREM, and a job whose XADD was refused stays waiting.
 -- A member without a record (it can only come from outside wheelq) is buried, so that it cannot block the rest.
 local function promote_all(delayed, jobs, ready, dead, members, dues)
   if #members == 0 then return 0, true end
   local records = redis.call('HMGET', jobs, unpack(members))
   local gone, pointers, promoted, is_all = {}, {}, 0, true
   for n, member in ipairs(members) do
+    local due = string.find(dues[n], '.', 1, true) and due_of(dues[n]) or dues[n]
     if records[n] then
-      local entry = emit(ready, member, dues[n], records[n])
+      local entry = emit(ready, member, due, records[n])
       if not entry then
         is_all = false
         break
@@ -17,7 +19,7 @@ local function promote_all(delayed, jobs, ready, dead, members, dues)
       pointers[#pointers + 1] = entry
       promoted = promoted + 1
     else
-      redis.call('XADD', dead, '*', 'id', member, 'due', dues[n], 'attempt', 0, 'group', '', 'reason', 'no record',
+      redis.call('XADD', dead, '*', 'id', member, 'due', due, 'attempt', 0, 'group', '', 'reason', 'no record',
         'error', 'the record of this job is missing', 'record', '')
       gone[#gone + 1] = member
     end

@@ -1,0 +1,135 @@
+"""Producer and consumer in Node, with its package `redis`: jobs of several shards, a retry, a dead consumer.
+
+The package is installed for the test, by npm from the registry that it knows. Where that cannot be done the tests are
+skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.cli.commands import eventually, wheelq
+from tests.protocol.conftest import Service, without_wheelq
+from wheelq import Client, JobState, Settings
+from wheelq.protocol.keys import Keys
+from wheelq.settings import TopicSettings
+
+HERE = Path(__file__).parent
+SHARDS = 3
+
+
+@pytest.fixture(scope="session")
+def node_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with both programs, the scripts and the package."""
+    home = tmp_path_factory.mktemp("node")
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("node and npm are not installed")
+    install = ["npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "redis@>=5"]
+    try:
+        done = subprocess.run(install, cwd=home, capture_output=True, text=True, timeout=90, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm's registry does not answer")
+    if done.returncode:
+        pytest.skip(f"npm could not install the package: {done.stderr.strip()[-200:]}")
+    for program in ("producer.mjs", "consumer.mjs"):
+        shutil.copy(HERE / program, home)
+    assert wheelq("script", "--into", home / "scripts").code == 0
+    return home
+
+
+class Node:
+    """Runs the two programs."""
+
+    def __init__(self, home: Path, service: Service, topic: str) -> None:
+        self._home, self._url, self._topic = home, service.url, topic
+        self._consumers: list[subprocess.Popen[str]] = []
+
+    def schedule(self, id: str, delay_ms: int, text: str) -> Any:
+        words = ["node", "producer.mjs", self._url, "scripts", self._topic, id, str(delay_ms), text]
+        done = subprocess.run(
+            words, cwd=self._home, env=without_wheelq(), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def consume(self, group: str, count: int) -> subprocess.Popen[str]:
+        words = ["node", "consumer.mjs", self._url, "scripts", self._topic, group, str(count)]
+        child = subprocess.Popen(words, cwd=self._home, env=without_wheelq(), stdout=subprocess.PIPE, text=True)
+        self._consumers.append(child)
+        return child
+
+    def close(self) -> None:
+        for child in self._consumers:
+            child.kill()
+            child.communicate()
+
+
+@pytest.fixture
+def node(node_home: Path, service: Service, topic: str) -> Iterator[Node]:
+    node = Node(node_home, service, topic)
+    yield node
+    node.close()
+
+
+def runs(consumer: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """What it printed, once it has ended."""
+    said, _ = consumer.communicate(timeout=60)
+    assert consumer.returncode == 0
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def test_jobs_scheduled_in_node_are_run_in_node(node: Node, service: Service, topic: str) -> None:
+    """Once in each group, never early; the one that fails again, in its group only; a repeated call makes no second."""
+    settings = Settings(topic=TopicSettings(shards=SHARDS))
+    shards = [Keys().shard(topic, number) for number in range(SHARDS)]
+    with Client.connect(service.url, settings) as client, redis.Redis.from_url(service.url) as connection:
+        client.configure(topic, misfire="run")  # which makes it, with these shards
+        first = node.schedule("late", 3_600_000, "moved")
+        assert node.schedule("late", 3_600_000, "moved") == first
+        assert node.schedule("late", 1_000, "other") == {**first, "created": False}
+        found = client.get(topic, "late")
+        assert found is not None
+        assert (found.state, found.due_ms, found.payload) == (JobState.DELAYED, first["due_ms"], "moved")
+        client.cancel(topic, "late")
+
+        for keys in shards:
+            connection.xgroup_create(keys.ready, "mail", "0", mkstream=True)
+        consumers = [node.consume(group, 3) for group in ("billing", "mail")]
+        assert eventually(lambda: all(len(connection.xinfo_groups(keys.ready)) == 2 for keys in shards), 30)
+        for id, text in {"a": "héllo", "b": "fail once", "c": "x" * 70_000}.items():
+            assert node.schedule(id, 500, text)["created"]
+        for found_runs in map(runs, consumers):
+            texts = {(run["id"], run["attempt"]): run["text"] for run in found_runs}
+            assert texts == {("a", 1): "héllo", ("b", 1): "fail once", ("b", 2): "fail once", ("c", 1): "x" * 70_000}
+            assert all(run["late_ms"] >= 0 for run in found_runs)
+        assert [(connection.hlen(keys.jobs), connection.zcard(keys.delayed)) for keys in shards] == [(0, 0)] * SHARDS
+
+
+def test_what_a_dead_consumer_held_is_run_by_the_next(node: Node, service: Service, topic: str) -> None:
+    """Taken over after 3.5 s of silence, on a stream to which nothing new comes."""
+    node.schedule("job", 0, "fail once")
+    stream = Keys().shard(topic, 0).ready
+    with redis.Redis.from_url(service.url) as connection:
+        connection.xgroup_create(stream, "billing", "0")
+        connection.xreadgroup("billing", "dead", {stream: ">"}, count=1)  # and never heard of again
+        assert [run["attempt"] for run in runs(node.consume("billing", 1))] == [1, 2]
+        assert connection.xlen(stream) == 0
+
+
+def test_a_job_that_takes_long_stays_with_its_consumer(node: Node, service: Service, topic: str) -> None:
+    """Renewed while it runs, twice as long as a delivery that nobody renews: the other consumer never gets it."""
+    node.schedule("job", 0, "slow")
+    consumers = [node.consume("billing", 1) for _ in range(2)]
+    assert eventually(lambda: any(consumer.poll() is not None for consumer in consumers), 60)
+    for consumer in consumers:
+        consumer.terminate()
+    said = [line for consumer in consumers for line in consumer.communicate(timeout=10)[0].splitlines()]
+    assert len(said) == 1

@@ -1,0 +1,150 @@
+"""What is stored for a recurring job: one line of state, for scripts; then the record of its jobs; then its rule.
+
+    k3x9f2ab 2026-11-21T01:00:00Z 2026-11-22T01:00:00Z 14\\n \\x01\\x01… {"cron": "0 2 * * *", "tz": "Europe/Berlin"}
+    ▲ revision ▲ last made        ▲ next, to be made   ▲ bytes of the record, which each occurrence gets
+
+The revision is drawn anew with every change by a user, and the last made only moves forward within one. So no state
+comes twice, and whoever gives the state he has seen can tell whether it still holds. The id of an occurrence is the
+name, "@" and its moment. "-" stands for none; the next is also "-" while paused, and then the map of the rule says so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+import msgpack
+
+from wheelq.job import Priority
+from wheelq.protocol import codec, registry_codec
+from wheelq.recurrence import RecurringInfo, Rule
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NONE = "-"
+_PAUSED, _PRIORITY = "paused", "priority"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The line that changes with every occurrence."""
+
+    revision: str
+    last_ms: int | None
+    next_ms: int | None
+    record_bytes: int
+
+    def made(self, last_ms: int | None, next_ms: int | None) -> Self:
+        """The state after occurrences up to `last_ms` have been made; None: no other than before."""
+        return replace(self, last_ms=self.last_ms if last_ms is None else last_ms, next_ms=next_ms)
+
+    def __str__(self) -> str:
+        return f"{self.revision} {_stamp(self.last_ms)} {_stamp(self.next_ms)} {self.record_bytes}"
+
+    @classmethod
+    def read(cls, line: bytes) -> Self:
+        """The state that a line tells."""
+        revision, last, following, record_bytes = line.decode().split(" ")
+        return cls(revision, _moment_ms(last), _moment_ms(following), int(record_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A recurring job as it is stored."""
+
+    state: State
+    record: bytes
+    rule: Rule
+    priority: Priority = "normal"
+    is_paused: bool = False
+
+    @classmethod
+    def new(
+        cls,
+        rule: Rule,
+        record: bytes,
+        last_ms: int | None,
+        next_ms: int | None,
+        priority: Priority = "normal",
+        is_paused: bool = False,
+    ) -> Self:
+        """With a revision of its own."""
+        return cls(State(secrets.token_hex(8), last_ms, next_ms, len(record)), record, rule, priority, is_paused)
+
+    def changed(self, last_ms: int | None, next_ms: int | None, *, is_paused: bool) -> Self:
+        """The same with another state, and a revision of its own."""
+        return self.new(self.rule, self.record, last_ms, next_ms, self.priority, is_paused)
+
+    def pack(self) -> bytes:
+        """As it is stored."""
+        terms = self.rule.to_map()
+        if self.priority != "normal":
+            terms[_PRIORITY] = self.priority
+        if self.is_paused:
+            terms[_PAUSED] = True
+        packed: bytes = msgpack.packb(terms)
+        return b"".join((str(self.state).encode(), b"\n", self.record, packed))
+
+    @classmethod
+    def unpack(cls, stored: bytes) -> Self:
+        """What `pack` packed."""
+        line, _, rest = stored.partition(b"\n")
+        state = State.read(line)
+        return cls(state, rest[: state.record_bytes], *read_terms(rest[state.record_bytes :]))
+
+    def says(self, rule: Rule, record: bytes, priority: Priority) -> bool:
+        """Whether this is what would be said again."""
+        return (self.rule, self.record, self.priority) == (rule, record, priority)
+
+    def next_due_ms(self, name: str, now_ms: int) -> int | None:
+        """When the next one is due: one that has been made and still lies ahead, or the one to be made."""
+        if self.is_paused:
+            return None
+        last_ms = self.state.last_ms
+        if last_ms is not None and self.rule.due_ms(name, last_ms) > now_ms:
+            return self.rule.due_ms(name, last_ms)
+        return self.look_ms(name)
+
+    def look_ms(self, name: str) -> int | None:
+        """When the next one to be made is due; None when there is none."""
+        return None if self.state.next_ms is None else self.rule.due_ms(name, self.state.next_ms)
+
+    def info(self, topic: str, name: str, now_ms: int) -> RecurringInfo:
+        """As people meet it."""
+        record, last = codec.decode(self.record), self.state.last_ms
+        return RecurringInfo(
+            topic,
+            name,
+            self.rule,
+            record.payload,
+            record.headers,
+            self.priority,
+            self.is_paused,
+            self.next_due_ms(name, now_ms),
+            None if last is None else self.rule.due_ms(name, last),
+        )
+
+
+def read_terms(packed: bytes) -> tuple[Rule, Priority, bool]:
+    """The rule, the priority, and whether it is paused."""
+    terms = registry_codec.decode_map(packed)
+    return Rule.from_map(terms), terms.get(_PRIORITY, "normal"), terms.get(_PAUSED, False)
+
+
+def occurrence_id(name: str, occurrence_ms: int) -> str:
+    """The id of the job that an occurrence is."""
+    return f"{name}@{_stamp(occurrence_ms)}"
+
+
+def _stamp(ms: int | None) -> str:
+    if ms is None:
+        return _NONE
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.isoformat(timespec="milliseconds" if ms % 1000 else "seconds").replace("+00:00", "Z")
+
+
+def _moment_ms(stamp: str) -> int | None:
+    if stamp == _NONE:
+        return None
+    return (datetime.fromisoformat(stamp) - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,11 @@
+-- Hold a shard no longer; pass it on to the consumer that asked for it, if there is one.
+-- uses: clock
+-- KEYS: 1 order
+-- ARGV: 1 consumer, 2 successor or "", 3 lease_ms
+-- Returns: 1 let go, 0 it was another's.
+local order = KEYS[1]
+local consumer, successor, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+if redis.call('HGET', order, 'owner') ~= consumer then return 0 end
+redis.call('HDEL', order, 'owner', 'until', 'asker', 'asks_until', 'asker_holds')
+if successor ~= '' then redis.call('HSET', order, 'owner', successor, 'until', now_ms() + lease_ms) end
+return 1
