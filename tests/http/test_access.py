@@ -1,0 +1,293 @@
+"""Access: keys and scopes, limits, and what an open server refuses all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from tests.http.conftest import Http
+from tests.spec.conftest import until
+from wheelq import Settings
+from wheelq.clock import wall_ms
+from wheelq.embedded import EmbeddedServer
+from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.protocol.calls import access as calls
+from wheelq.protocol.keys import Keys
+from wheelq.server.access.keys import ApiKey, Verb, allows, new_key
+from wheelq.server.access.rate import Rates
+from wheelq.server.app import make_app
+from wheelq.server.service import Service
+from wheelq.transport import Address, AsyncTransport
+
+JOBS = "/v1/topics/orders/jobs"
+DAY_MS = 86_400_000
+ACL = Path(__file__).parents[2] / "config" / "acl"
+Give = Callable[..., Awaitable[tuple[ApiKey, str]]]
+
+
+@pytest.fixture
+async def transport(url: str) -> AsyncIterator[AsyncTransport]:
+    transport = AsyncTransport(Address(url))
+    yield transport
+    await transport.close()
+
+
+@pytest.fixture
+def give(transport: AsyncTransport, settings: Settings) -> Give:
+    """Makes a key with these scopes, as `wheelq keys create` does."""
+
+    async def make(*scopes: str, expires_ms: int = 0) -> tuple[ApiKey, str]:
+        key, token = new_key("test", scopes, wall_ms(), expires_ms)
+        await transport.send(calls.put_api_key(Keys(settings.prefix), key.id, key.stored()))
+        return key, token
+
+    return make
+
+
+async def test_with_keys_a_request_without_one_is_refused(serve: Callable[..., Any], give: Give) -> None:
+    await give("*:*")
+    http = await serve(access="keys")
+    answer = await http.post(JOBS, json={"delay": 1})
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+
+
+async def test_a_key_opens_what_its_scopes_say(serve: Callable[..., Any], give: Give) -> None:
+    _, token = await give("schedule:ord*", "read:*")
+    http = await serve(access="keys", token=token)
+    assert (await http.post(JOBS, json={"delay": 60, "id": "a"})).status_code == 201
+    assert (await http.get(f"{JOBS}/a")).status_code == 200
+    assert (await http.post("/v1/topics/mail/jobs", json={"delay": 60})).status_code == 403
+    assert (await http.delete(f"{JOBS}/a")).status_code == 403
+
+
+@pytest.mark.parametrize("token", ["", "x", "wq_", "wq__", "wq_00_00", "wq_%s_wrong", "wq_%s_\u00e9"])
+async def test_a_wrong_token_opens_nothing(serve: Callable[..., Any], give: Give, token: str) -> None:
+    key, _ = await give("*:*")
+    http = await serve(access="keys")
+    headers = {"authorization": f"Bearer {token.replace('%s', key.id)}".encode()}
+    assert (await http.get(f"{JOBS}/a", headers=headers)).status_code == 401
+
+
+async def test_an_expired_key_opens_nothing(serve: Callable[..., Any], give: Give) -> None:
+    _, token = await give("*:*", expires_ms=wall_ms() - 1)
+    http = await serve(access="keys", token=token)
+    assert (await http.get(f"{JOBS}/a")).status_code == 401
+
+
+async def test_a_new_key_works_at_once_and_a_revoked_one_soon_not_any_more(
+    serve: Callable[..., Any], give: Give, transport: AsyncTransport, settings: Settings
+) -> None:
+    await give("*:*")
+    http = await serve(access="keys", keys_ms=20)
+    key, token = await give("*:*")
+    http.headers["authorization"] = f"Bearer {token}"
+
+    async def is_answered_by(status: int) -> bool:
+        return bool((await http.get(f"{JOBS}/a")).status_code == status)
+
+    await until(lambda: is_answered_by(404))
+    await transport.send(calls.drop_api_key(Keys(settings.prefix), key.id))
+    await until(lambda: is_answered_by(401))
+
+
+async def test_health_and_docs_need_no_key(serve: Callable[..., Any], give: Give) -> None:
+    await give("*:*")
+    http = await serve(access="keys")
+    for path in ("/healthz", "/readyz", "/version", "/docs", "/openapi.json"):
+        assert (await http.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(("access", "host"), [("keys", "127.0.0.1"), ("auto", "0.0.0.0"), ("auto", "10.1.2.3")])
+async def test_it_does_not_start_where_it_needs_keys_and_there_are_none(
+    serve: Callable[..., Any], access: str, host: str
+) -> None:
+    """Beyond loopback it never listens without keys, unless told so; the message says how to go on."""
+    with pytest.raises(ConfigurationError, match=r"wheelq keys create .*access = .open."):
+        await serve(access=access, host=host)
+
+
+async def test_it_starts_open_beyond_loopback_only_if_told_so(serve: Callable[..., Any]) -> None:
+    http = await serve(access="open", host="0.0.0.0")
+    assert (await http.get(f"{JOBS}/a")).status_code == 404
+
+
+async def test_an_open_server_does_not_listen_to_pages_of_other_sites(http: Http) -> None:
+    """A browser on this machine would carry their requests here."""
+    foreign = await http.post(JOBS, json={"delay": 60}, headers={"origin": "https://evil.example"})
+    own = await http.post(JOBS, json={"delay": 60}, headers={"origin": str(http.base_url)})
+    assert (foreign.status_code, own.status_code) == (403, 201)
+
+
+async def test_an_open_server_on_loopback_does_not_answer_to_names_that_were_made_to_lead_to_it(
+    serve: Callable[..., Any],
+) -> None:
+    """A page could otherwise call it as its own site. Who puts a proxy before it says access = "open", or uses keys."""
+    http = await serve()
+    for host, status in (("evil.example:7380", 403), ("localhost:7380", 404), ("127.0.0.1", 404), ("[::1]:7380", 404)):
+        assert (await http.get(f"{JOBS}/a", headers={"host": host})).status_code == status
+    http = await serve(access="open")
+    assert (await http.get(f"{JOBS}/a", headers={"host": "proxy.example"})).status_code == 404
+
+
+async def test_a_caller_has_a_rate(serve: Callable[..., Any]) -> None:
+    http = await serve(rate=5)
+    answers = [await http.get(f"{JOBS}/a") for _ in range(20)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+
+
+async def test_a_body_has_a_limit_whether_it_says_its_length_or_not(serve: Callable[..., Any]) -> None:
+    http = await serve(body_max_bytes=1_000)
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * 400
+
+    kind = {"content-type": "application/json"}
+    assert (await http.post(JOBS, content=b" " * 1_001, headers=kind)).status_code == 413
+    assert (await http.post(JOBS, content=endless(), headers=kind)).status_code == 413
+
+
+async def test_beyond_what_it_can_bear_the_answer_is_503_at_once(serve: Callable[..., Any]) -> None:
+    http = await serve(max_in_flight=2)
+    answers = await asyncio.gather(*(http.post(JOBS, json={"delay": 60}) for _ in range(10)))
+    codes = sorted(answer.status_code for answer in answers)
+    assert codes[:2] == [201, 201]
+    assert codes[-1] == 503
+    assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 503)
+    assert (await http.post(JOBS, json={"delay": 60})).status_code == 201
+
+
+async def test_changes_are_told_to_the_audit_log(serve: Callable[..., Any], give: Give, caplog: Any) -> None:
+    """Who, what, on what, with which outcome; no payload and no secret."""
+    key, token = await give("*:*")
+    http = await serve(access="keys", token=token)
+    with caplog.at_level(logging.INFO, "wheelq.audit"):
+        await http.post(JOBS, json={"delay": 60, "id": "a", "payload": "secret"})
+        await http.delete(f"{JOBS}/a")
+    (line,) = [json.loads(record.message) for record in caplog.records if record.name == "wheelq.audit"]
+    assert line["key"] == key.id
+    assert (line["verb"], line["method"], line["path"], line["status"]) == ("change", "DELETE", f"{JOBS}/a", 204)
+    assert token not in caplog.text
+
+
+async def test_answers_carry_safe_headers_and_no_cors(http: Http) -> None:
+    answer = await http.get("/healthz", headers={"origin": "https://evil.example"})
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_cors_is_on_for_the_sites_that_are_named(serve: Callable[..., Any]) -> None:
+    http = await serve(cors_origins="https://shop.example")
+    answer = await http.post(JOBS, json={"delay": 60}, headers={"origin": "https://shop.example"})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (201, "https://shop.example")
+
+
+# Keys and rates, as values
+
+
+def test_what_is_stored_of_a_key_does_not_hold_its_secret() -> None:
+    key, token = new_key("a", ("*:*",), 0)
+    assert token.rpartition("_")[2].encode() not in str(key.stored()).encode()
+    assert ApiKey.read(key.id, key.stored()) == key
+
+
+def test_a_rotated_key_has_a_new_secret_and_the_old_one_ends() -> None:
+    key, token = new_key("a", ("*:*",), 0)
+    rotated, newer = key.rotated(1_000, DAY_MS)
+    old_secret, new_secret = (text.split("_", 2)[2] for text in (token, newer))
+    assert rotated.is_opened_by(new_secret, 5_000)
+    assert rotated.is_opened_by(old_secret, 1_000 + DAY_MS - 1)
+    assert not rotated.is_opened_by(old_secret, 1_000 + DAY_MS)
+    at_once, _ = key.rotated(1_000, 0)
+    assert not at_once.is_opened_by(old_secret, 1_000)
+
+
+@pytest.mark.parametrize("scope", ["", "read", "reed:*", "read:", "read:a b", "read:*:*"])
+def test_a_scope_that_is_none_is_named(scope: str) -> None:
+    with pytest.raises(InvalidInput, match="scope"):
+        new_key("a", (scope,), 0)
+
+
+def test_scopes_are_patterns() -> None:
+    assert allows(("read:a.*",), Verb.READ, "a.b")
+    assert not allows(("read:a.*",), Verb.READ, "b.a")
+    assert not allows(("read:a.*",), Verb.CHANGE, "a.b")
+    assert allows(("*:x",), Verb.MANAGE, "x")
+    assert allows(("read:x",), Verb.READ, None)
+
+
+def test_a_bucket_fills_again() -> None:
+    rates = Rates(10)
+    assert [rates.wait_s("a", 0.0) > 0 for _ in range(21)] == [False] * 20 + [True]
+    assert rates.wait_s("b", 0.0) == 0
+    assert rates.wait_s("a", 0.0) == pytest.approx(0.1)
+    assert rates.wait_s("a", 0.11) == 0
+
+
+# Rights in Redis
+
+
+async def test_the_user_of_config_acl_may_do_all_that_the_server_does(
+    private_server: Callable[..., EmbeddedServer], settings: Settings
+) -> None:
+    """And the server's own log of refusals stays empty."""
+    url = private_server(appendonly=False).url
+    rights = (ACL / "server.acl").read_text().strip().splitlines()[-1].split()[2:]
+    with redis.Redis.from_url(url) as admin:
+        admin.execute_command("ACL", "SETUSER", "wheelq-server", *rights, "on", ">secret")
+        admin.execute_command("ACL", "LOG", "RESET")
+        path = url.partition("//")[2]
+        service = Service(AsyncTransport(Address(f"{url.partition('//')[0]}//wheelq-server:secret@{path}")), Settings())
+        async with service.running():
+            asgi = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=asgi, base_url="http://127.0.0.1") as http:
+                group = "/v1/topics/orders/groups/g"
+                key = {"idempotency-key": "k"}
+                for id in ("a", "b", "c"):
+                    assert (
+                        await http.post(JOBS, json={"delay": 60, "id": id}, headers=key | {"idempotency-key": id})
+                    ).is_success
+                asked: list[tuple[str, str, Any]] = [
+                    ("PATCH", f"{JOBS}/a", {"delay": 90}),
+                    ("GET", JOBS, None),
+                    ("GET", f"{JOBS}/a", None),
+                    ("POST", "/v1/topics/orders/run/a", None),
+                    ("DELETE", f"{JOBS}/b", None),
+                    ("PATCH", "/v1/topics/orders/settings", {"max_rate": 5}),
+                    ("POST", "/v1/topics/orders/pause", None),
+                    ("POST", "/v1/topics/orders/resume", None),
+                    ("GET", "/v1/topics", None),
+                    ("GET", "/v1/topics/orders/dead", None),
+                    ("POST", "/v1/topics/orders/dead/purge", None),
+                    ("PUT", "/v1/topics/orders/recurring/r", {"every": 60}),
+                    ("GET", "/v1/topics/orders/recurring", None),
+                    ("DELETE", "/v1/topics/orders/recurring/r", None),
+                    ("GET", "/readyz", None),
+                    ("POST", "/delay/task/add", {"topic": "t", "timing_moment": 1, "content": "x"}),
+                    ("POST", "/delay/task/pull", {"topic": "t"}),
+                    ("POST", "/delay/task/add", {"topic": "t", "timing_moment": 1, "content": "x", "task_id": 7}),
+                    ("POST", "/delay/task/pull", {"topic": "t", "task_id": 7}),
+                ]
+                for method, where, body in asked:
+                    answer = await http.request(method, where, json=body)
+                    assert answer.is_success, (where, answer.text)
+                (job,) = (await http.post(f"{group}/lease", json={"wait": 1})).json()["jobs"]
+                for what in ("extend", "release", "ack"):
+                    assert (await http.post(f"{group}/{what}", json={"handles": [job["handle"]]})).json()["done"] == [
+                        True
+                    ]
+                assert (await http.post(f"{group}/lease", json={"wait": 0.3})).json()["jobs"] == []
+        refused = [
+            (entry["object"], entry["reason"]) for entry in admin.acl_log() if entry["object"] != "client|setinfo"
+        ]
+        assert refused == []

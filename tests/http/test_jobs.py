@@ -1,0 +1,268 @@
+"""Jobs over HTTP: made, looked at, moved, cancelled and run; every answer is definite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.conftest import Http
+from tests.transports import Refusing, ReplyLost, Unreachable
+from wheelq import AsyncClient, JobState
+
+JOBS = "/v1/topics/orders/jobs"
+
+
+async def test_a_job_is_made_and_found_by_everyone(http: Http, aclient: AsyncClient) -> None:
+    """201 with id and due time; the library sees the same job."""
+    answer = await http.post(JOBS, json={"payload": {"id": 42}, "delay": 1800, "id": "order-42", "headers": {"a": "b"}})
+    assert answer.status_code == 201
+    assert answer.json() | {"due": ""} == {
+        "id": "order-42",
+        "due_ms": answer.json()["due_ms"],
+        "due": "",
+        "created": True,
+        "replaced": False,
+        "in_outbox": False,
+    }
+    found = await aclient.get("orders", "order-42")
+    assert found is not None
+    assert (found.payload, found.headers, found.due_ms) == ({"id": 42}, {"a": "b"}, answer.json()["due_ms"])
+
+
+async def test_without_an_id_one_is_made(http: Http) -> None:
+    first, second = [(await http.post(JOBS, json={"delay": 60})).json() for _ in range(2)]
+    assert first["id"] != second["id"]
+
+
+@pytest.mark.parametrize(
+    "when", [{"at": "2030-01-31T09:00:00+01:00"}, {"at": "2030-01-31T08:00:00Z"}, {"due_ms": 1_896_076_800_000}]
+)
+async def test_a_job_may_be_due_at_a_moment(http: Http, when: dict[str, Any]) -> None:
+    answer = (await http.post(JOBS, json=when)).json()
+    assert answer["due_ms"] == 1_896_076_800_000
+    assert answer["due"] == "2030-01-31T08:00:00.000Z"
+
+
+async def test_the_same_id_again_changes_nothing(http: Http) -> None:
+    """200, not 201, and the live job's due time: so a request may be repeated."""
+    first = await http.post(JOBS, json={"delay": 60, "id": "a"})
+    again = await http.post(JOBS, json={"delay": 90, "id": "a"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["due_ms"] == first.json()["due_ms"]
+    assert not again.json()["created"]
+
+
+async def test_on_duplicate_replaces_or_refuses(http: Http) -> None:
+    await http.post(JOBS, json={"delay": 60, "id": "a", "payload": 1})
+    replaced = await http.post(JOBS, json={"delay": 90, "id": "a", "payload": 2, "on_duplicate": "replace"})
+    assert (replaced.status_code, replaced.json()["replaced"]) == (200, True)
+    refused = await http.post(JOBS, json={"delay": 90, "id": "a", "on_duplicate": "raise"})
+    assert (refused.status_code, refused.json()["ids"]) == (409, ["a"])
+    assert (await http.get(f"{JOBS}/a")).json()["payload"] == 2
+
+
+async def test_bytes_travel_as_base64(http: Http, aclient: AsyncClient) -> None:
+    await http.post(JOBS, json={"delay": 60, "id": "a", "payload_base64": "AP8="})
+    found = await aclient.get("orders", "a")
+    assert found is not None
+    assert found.payload == b"\x00\xff"
+    assert (await http.get(f"{JOBS}/a")).json()["payload_base64"] == "AP8="
+
+
+async def test_ids_of_any_text_are_found(http: Http) -> None:
+    for id in ("a/b", "a b", "订单", "a%2Fb", "a?b#c"):
+        await http.post(JOBS, json={"delay": 60, "id": id})
+        assert (await http.get(f"{JOBS}/{quote(id, safe='')}")).json()["id"] == id
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "body"),
+        ({"delay": -1}, "delay"),
+        ({"delay": "5"}, "delay"),
+        ({"delay": True}, "delay"),
+        ({"delay": 1, "at": "2030-01-31T08:00:00Z"}, "body"),
+        ({"at": "2030-01-31T08:00:00"}, "at"),
+        ({"at": "2030-02-30T08:00:00Z"}, "at"),
+        ({"delay": 1, "id": ""}, "id"),
+        ({"delay": 1, "id": "a\n"}, "key"),
+        ({"delay": 1, "payload": {"n": 2**70}}, "payload.n"),
+        ({"delay": 1, "payload": 1, "payload_base64": ""}, "body"),
+        ({"delay": 1, "payload_base64": "?"}, "payload_base64"),
+        ({"delay": 1, "dely": 2}, "dely"),
+        ({"delay": 1, "target": "shop/close"}, "target"),
+        ({"delay": 1, "headers": {"a": 1}}, "headers.a"),
+        ({"delay": None}, "body"),
+        ([], "body"),
+    ],
+)
+async def test_a_bad_field_is_named_and_nothing_is_made(http: Http, body: Any, field: str) -> None:
+    answer = await http.post(JOBS, json=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert answer.json()["field"] == field
+    assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize("raw", [b"{", b'{"delay": NaN}', b'{"payload": "\\ud800", "delay": 1}', b"[" * 5_000, b"\xff"])
+async def test_what_is_not_json_is_refused(http: Http, raw: bytes) -> None:
+    answer = await http.post(JOBS, content=raw, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["type"]) == (400, "/docs#bad-request")
+
+
+async def test_another_media_type_is_refused(http: Http) -> None:
+    """A page of another site can make a browser send text/plain without asking, but not application/json."""
+    answer = await http.post(JOBS, content=b'{"delay": 1}', headers={"content-type": "text/plain"})
+    assert answer.status_code == 415
+
+
+# Moving
+
+
+async def test_a_waiting_job_is_moved(http: Http) -> None:
+    made = await http.post(JOBS, json={"delay": 60, "id": "a"})
+    moved = await http.patch(f"{JOBS}/a", json={"delay": 600})
+    assert moved.status_code == 200
+    assert 530_000 < moved.json()["due_ms"] - made.json()["due_ms"] < 560_000
+    assert moved.headers["etag"] == f'"{moved.json()["due_ms"]}"'
+
+
+async def test_with_if_match_only_the_job_that_was_seen_is_moved(http: Http) -> None:
+    """412 when somebody else has moved it meanwhile."""
+    seen = (await http.post(JOBS, json={"delay": 60, "id": "a"})).headers["etag"]
+    first = await http.patch(f"{JOBS}/a", json={"delay": 600}, headers={"if-match": seen})
+    second = await http.patch(f"{JOBS}/a", json={"delay": 900}, headers={"if-match": seen})
+    assert (first.status_code, second.status_code) == (200, 412)
+    assert (await http.get(f"{JOBS}/a")).headers["etag"] == first.headers["etag"]
+
+
+async def test_a_job_is_cancelled_once(http: Http) -> None:
+    await http.post(JOBS, json={"delay": 60, "id": "a"})
+    assert [(await http.delete(f"{JOBS}/a")).status_code for _ in range(2)] == [204, 404]
+
+
+async def test_a_job_is_run_now_and_then_it_is_too_late(http: Http, aclient: AsyncClient) -> None:
+    await http.post(JOBS, json={"delay": 60, "id": "a"})
+    assert (await http.post("/v1/topics/orders/run/a")).status_code == 204
+    found = await aclient.get("orders", "a")
+    assert found is not None
+    assert found.state is JobState.READY
+    assert (await http.delete(f"{JOBS}/a")).status_code == 409
+    assert (await http.patch(f"{JOBS}/a", json={"delay": 1})).status_code == 409
+    assert (await http.post("/v1/topics/orders/run/a")).status_code == 409
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "jobs/x"), ("DELETE", "jobs/x"), ("POST", "run/x")])
+async def test_a_job_that_is_not_there_is_not_found(http: Http, method: str, path: str) -> None:
+    answer = await http.request(method, f"/v1/topics/orders/{path}")
+    assert (answer.status_code, answer.json()["type"]) == (404, "/docs#job-not-found")
+
+
+# Many at once
+
+
+async def test_each_of_many_has_an_outcome_of_its_own(http: Http) -> None:
+    jobs = [{"delay": 60, "id": "a"}, {"delay": -1}, {"delay": 60, "payload": 2**70}, {"delay": 60}]
+    answer = (await http.post("/v1/topics/orders/bulk", json={"jobs": jobs})).json()
+    assert (answer["made"], answer["failed"]) == (2, 2)
+    assert [outcome.get("problem", {}).get("field") for outcome in answer["outcomes"]] == [
+        None,
+        "delay",
+        "payload",
+        None,
+    ]
+    assert answer["outcomes"][0]["id"] == "a"
+
+
+async def test_many_are_made_in_one_round_trip(http: Http, aclient: AsyncClient) -> None:
+    answer = await http.post("/v1/topics/orders/bulk", json={"jobs": [{"delay": 60, "payload": n} for n in range(500)]})
+    assert answer.json()["made"] == 500
+    assert (await aclient.topics())[0].delayed == 500
+
+
+async def test_more_than_500_at_once_are_refused(http: Http) -> None:
+    answer = await http.post("/v1/topics/orders/bulk", json={"jobs": [{"delay": 60}] * 501})
+    assert (answer.status_code, answer.json()["field"]) == (422, "jobs")
+
+
+async def test_jobs_made_at_once_share_few_calls_and_keep_their_outcomes(http: Http) -> None:
+    bodies = [{"delay": 60, "id": f"id-{n}"} if n % 5 else {"delay": 60, "payload": 2**70} for n in range(50)]
+    answers = await asyncio.gather(*(http.post(JOBS, json=body) for body in bodies))
+    assert [answer.status_code for answer in answers] == [201 if n % 5 else 422 for n in range(50)]
+    assert [answer.json().get("id") for answer in answers] == [f"id-{n}" if n % 5 else None for n in range(50)]
+
+
+# Repeating
+
+
+async def test_the_same_request_with_an_idempotency_key_gets_the_same_answer(http: Http, aclient: AsyncClient) -> None:
+    """Also when the job has long run; and only one job is made."""
+    key = {"idempotency-key": "k-1"}
+    first = await http.post(JOBS, json={"delay": 60}, headers=key)
+    await aclient.cancel("orders", first.json()["id"])
+    again = await http.post(JOBS, json={"delay": 60}, headers=key)
+    assert (again.status_code, again.json()) == (first.status_code, first.json())
+    assert (await aclient.topics())[0].delayed == 0
+
+
+async def test_at_the_same_time_too(http: Http, aclient: AsyncClient) -> None:
+    key = {"idempotency-key": "k-1"}
+    answers = await asyncio.gather(*(http.post(JOBS, json={"delay": 60}, headers=key) for _ in range(8)))
+    assert len({answer.text for answer in answers}) == 1
+    assert (await aclient.topics())[0].delayed == 1
+
+
+async def test_another_request_with_the_same_idempotency_key_is_refused(http: Http) -> None:
+    key = {"idempotency-key": "k-1"}
+    await http.post(JOBS, json={"delay": 60}, headers=key)
+    other = await http.post(JOBS, json={"delay": 61}, headers=key)
+    assert (other.status_code, other.json()["type"]) == (409, "/docs#key-reused")
+
+
+async def test_a_bulk_request_can_be_repeated_with_an_idempotency_key(http: Http, aclient: AsyncClient) -> None:
+    key = {"idempotency-key": "k-1"}
+    body = {"jobs": [{"delay": 60}, {"delay": 60, "id": "a"}]}
+    first, again = [await http.post("/v1/topics/orders/bulk", json=body, headers=key) for _ in range(2)]
+    assert first.json() == again.json()
+    assert (await aclient.topics())[0].delayed == 2
+
+
+# When Redis fails
+
+
+async def test_a_lost_reply_is_an_unknown_outcome_that_names_the_id(serve: Callable[..., Any]) -> None:
+    """504 with the id that was made here, so that the request can be repeated without making a second job."""
+    http = await serve(ReplyLost("schedule", times=2))
+    lost = await http.post(JOBS, json={"delay": 60, "payload": 1})
+    assert (lost.status_code, lost.json()["type"]) == (504, "/docs#outcome-unknown")
+    assert "retry-after" in lost.headers
+    (id,) = lost.json()["ids"]
+    again = await http.post(JOBS, json={"delay": 60, "payload": 1, "id": id})
+    assert again.status_code == 200
+    assert (await http.get("/readyz")).json()["redis"]
+
+
+async def test_while_redis_is_away_the_answer_is_503_with_retry_after(serve: Callable[..., Any]) -> None:
+    http = await serve(Unreachable("schedule"))
+    answer = await http.post(JOBS, json={"delay": 60})
+    assert (answer.status_code, answer.json()["type"]) == (503, "/docs#unavailable")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert (await http.post(JOBS, json={"delay": 60})).status_code == 201
+
+
+async def test_what_redis_refuses_was_not_done(serve: Callable[..., Any]) -> None:
+    http = await serve(Refusing("schedule"))
+    answer = await http.post(JOBS, json={"delay": 60})
+    assert answer.status_code in (502, 503)
+
+
+async def test_of_many_each_says_what_is_known_of_it(serve: Callable[..., Any]) -> None:
+    http = await serve(ReplyLost("schedule", times=2))
+    jobs = {"jobs": [{"delay": 60, "id": "a"}, {"delay": -1}]}
+    outcomes = (await http.post("/v1/topics/orders/bulk", json=jobs)).json()["outcomes"]
+    assert [outcome["problem"]["status"] for outcome in outcomes] == [504, 422]
+    assert outcomes[0]["problem"]["ids"] == ["a"]

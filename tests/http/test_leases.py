@@ -1,0 +1,189 @@
+"""Pull over HTTP: jobs are leased, answered for, and come again when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.http.conftest import Http
+from tests.spec.conftest import until
+from tests.transports import ReplyLost
+from wheelq import AsyncClient
+from wheelq.settings import ServerSettings
+
+PULL = "/v1/topics/orders/groups/billing"
+
+
+async def make_ready(aclient: AsyncClient, *ids: str) -> None:
+    """Jobs that are due already go straight to the consumers."""
+    for id in ids:
+        await aclient.schedule("orders", {"id": id}, delay=0, key=id, headers={"h": "1"})
+
+
+async def lease(http: Http, **asked: Any) -> list[dict[str, Any]]:
+    answer = await http.post(f"{PULL}/lease", json=asked)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["jobs"]
+    return found
+
+
+async def done(http: Http, what: str, *handles: str, **asked: Any) -> list[bool]:
+    answer = await http.post(f"{PULL}/{what}", json={"handles": handles, **asked})
+    found: list[bool] = answer.json()["done"]
+    return found
+
+
+async def test_a_leased_job_is_acknowledged_and_gone(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    assert (job["id"], job["payload"], job["headers"], job["deliveries"]) == ("a", {"id": "a"}, {"h": "1"}, 1)
+    assert await lease(http) == []
+    assert await done(http, "ack", job["handle"]) == [True]
+    assert await aclient.get("orders", "a") is None
+    assert await done(http, "ack", job["handle"]) == [False]
+
+
+async def test_jobs_of_all_shards_are_leased_up_to_the_count(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, *"abcdefgh")
+    first, second = await lease(http, count=5), await lease(http, count=5)
+    assert (len(first), len(second)) == (5, 3)
+    handles = [job["handle"] for job in (*first, *second)]
+    assert await done(http, "ack", *handles) == [True] * 8
+
+
+async def test_a_job_that_is_not_acknowledged_comes_again_and_the_old_handle_is_worth_nothing(
+    http: Http, aclient: AsyncClient
+) -> None:
+    await make_ready(aclient, "a")
+    (first,) = await lease(http, lease=0.05)
+    (second,) = await lease(http, wait=10)
+    assert (second["id"], second["deliveries"]) == ("a", 2)
+    assert await done(http, "ack", first["handle"]) == [False]
+    assert await done(http, "extend", first["handle"]) == [False]
+    assert await done(http, "release", first["handle"]) == [False]
+    assert await done(http, "ack", second["handle"]) == [True]
+
+
+async def test_an_extended_lease_lasts(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http, lease=0.2)
+    assert await done(http, "extend", job["handle"], lease=60) == [True]
+    await asyncio.sleep(0.3)  # past the end of the first lease
+    assert await lease(http) == []
+    assert await done(http, "ack", job["handle"]) == [True]
+
+
+async def test_a_released_job_is_there_for_others_at_once_or_after_a_pause(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    assert await done(http, "release", job["handle"]) == [True]
+    (job,) = await lease(http)
+    assert await done(http, "release", job["handle"], pause=60) == [True]
+    assert await lease(http) == []
+
+
+async def test_every_group_gets_every_job(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    for group in ("billing", "mail"):
+        answer = await http.post(f"/v1/topics/orders/groups/{group}/lease", json={})
+        assert [job["id"] for job in answer.json()["jobs"]] == ["a"]
+
+
+async def test_who_waits_gets_a_job_as_soon_as_it_is_ready(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "first")
+    await lease(http)
+    waiting = [asyncio.create_task(lease(http, wait=20)) for _ in range(3)]
+    leases = http.service.leases  # type: ignore[attr-defined]
+    await until(lambda: leases.waiting == 3)
+    await make_ready(aclient, "a", "b", "c")
+    async with asyncio.timeout(10):
+        found = [(await task)[0]["id"] for task in waiting]
+    assert sorted(found) == ["a", "b", "c"]
+
+
+async def test_who_waits_for_nothing_is_answered_in_the_end(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    await lease(http)
+    async with asyncio.timeout(10):
+        assert await lease(http, wait=0.2) == []
+
+
+async def test_at_a_stop_who_waits_is_answered_at_once(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    await lease(http)
+    waiting = asyncio.create_task(lease(http, wait=20))
+    service = http.service  # type: ignore[attr-defined]
+    await until(lambda: service.leases.waiting == 1)
+    service.drain()
+    async with asyncio.timeout(5):
+        assert await waiting == []
+    assert (await http.get("/readyz")).status_code == 503
+
+
+async def test_beyond_so_many_waiting_the_answer_comes_at_once(serve: Callable[..., Any], aclient: AsyncClient) -> None:
+    http = await serve(max_waiting=1)
+    await make_ready(aclient, "a")
+    await lease(http)
+    waiting = asyncio.create_task(lease(http, wait=20))
+    await until(lambda: http.service.leases.waiting == 1)
+    async with asyncio.timeout(5):
+        assert await lease(http, wait=20) == []
+    waiting.cancel()
+
+
+async def test_a_job_leased_too_often_is_buried(serve: Callable[..., Any], aclient: AsyncClient) -> None:
+    http = await serve(max_deliveries=2)
+    await make_ready(aclient, "a")
+    for _ in range(2):
+        (job,) = await lease(http)
+        await done(http, "release", job["handle"])
+    assert await lease(http) == []
+    (dead,) = (await aclient.dead.list("orders")).jobs
+    assert (dead.id, dead.group, dead.reason) == ("a", "http.billing", "deliveries")
+
+
+async def test_a_lost_reply_costs_the_time_of_the_lease_and_no_job(
+    serve: Callable[..., Any], aclient: AsyncClient
+) -> None:
+    http = await serve(ReplyLost("lease", after=4, times=2))
+    await aclient.schedule("orders", delay=3600)
+    assert await lease(http) == []  # four calls: each of two shards is asked, gets its group, and is asked again
+    await make_ready(aclient, "a")
+    for _ in range(2):  # each begins with another shard, so one of the two has the job
+        lost = await http.post(f"{PULL}/lease", json={"lease": 0.05})
+        assert lost.status_code == 504
+    (job,) = await lease(http, wait=10)
+    assert job["id"] == "a"
+
+
+async def test_a_paused_topic_is_not_leased(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    await aclient.pause("orders")
+    assert await lease(http) == []
+
+
+async def test_bytes_and_unknown_topics(http: Http, aclient: AsyncClient) -> None:
+    await aclient.schedule("orders", b"\x00", delay=0)
+    assert (await lease(http))[0]["payload_base64"] == "AA=="
+    unknown = await http.post("/v1/topics/nothing/groups/g/lease", json={})
+    assert (unknown.status_code, unknown.json()["type"]) == (404, "/docs#topic-not-found")
+
+
+@pytest.mark.parametrize("handle", ["", "?", "AAAA", "MCBhIGIgYw", "x" * 5_000])
+async def test_what_is_no_handle_is_refused(http: Http, aclient: AsyncClient, handle: str) -> None:
+    await make_ready(aclient, "a")
+    answer = await http.post(f"{PULL}/ack", json={"handles": [handle]})
+    assert (answer.status_code, answer.json()["field"]) == (422, "handles")
+
+
+@pytest.mark.parametrize(("body", "field"), [({"count": 0}, "count"), ({"lease": 0}, "lease"), ({"wait": 99}, "wait")])
+async def test_what_cannot_be_asked_is_named(http: Http, body: dict[str, Any], field: str) -> None:
+    answer = await http.post(f"{PULL}/lease", json=body)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_by_default_a_job_is_leased_as_often_as_a_worker_would() -> None:
+    assert ServerSettings().max_deliveries == 10

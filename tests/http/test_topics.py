@@ -1,0 +1,159 @@
+"""Topics, pages of waiting jobs, dead letters and recurring jobs over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.http.conftest import Http
+from wheelq import AsyncClient, JobSpec
+
+TOPIC = "/v1/topics/orders"
+
+
+# Pages
+
+
+async def test_jobs_that_wait_are_listed_in_order_of_due_time_over_all_shards(http: Http, aclient: AsyncClient) -> None:
+    """Page by page, each once, also those due at one instant."""
+    specs = [JobSpec(n, delay=600 + n // 10, key=f"job-{n:03}") for n in range(95)]
+    await aclient.schedule_many("orders", specs)
+    found: list[dict[str, Any]] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = (await http.get(f"{TOPIC}/jobs", params={"limit": "20", **cursor})).json()
+        found += page["jobs"]
+        if page["cursor"] is None:
+            break
+        cursor = {"cursor": page["cursor"]}
+    assert sorted(job["id"] for job in found) == [f"job-{n:03}" for n in range(95)]
+    assert [job["due_ms"] for job in found] == sorted(job["due_ms"] for job in found)
+
+
+async def test_a_page_goes_on_where_it_was_although_jobs_come_and_go(http: Http, aclient: AsyncClient) -> None:
+    at = {"at": "2030-01-31T09:00:00Z"}
+    for n in range(10):
+        await http.post(f"{TOPIC}/jobs", json={**at, "id": f"b{n}"})
+    page = (await http.get(f"{TOPIC}/jobs", params={"limit": "5"})).json()
+    await aclient.cancel("orders", page["jobs"][-1]["id"])
+    await http.post(f"{TOPIC}/jobs", json={**at, "id": "a"})
+    rest = (await http.get(f"{TOPIC}/jobs", params={"cursor": page["cursor"]})).json()
+    assert [job["id"] for job in page["jobs"] + rest["jobs"]] == [f"b{n}" for n in range(10)]
+
+
+async def test_a_range_of_due_times_is_listed(http: Http) -> None:
+    """From one moment to before another."""
+    for day in (1, 2, 3):
+        await http.post(f"{TOPIC}/jobs", json={"at": f"2030-01-0{day}T00:00:00Z", "id": f"d{day}"})
+    asked = {"due_from": "2030-01-02T00:00:00Z", "due_to": "2030-01-03T00:00:00Z"}
+    found = (await http.get(f"{TOPIC}/jobs", params=asked)).json()
+    assert [job["id"] for job in found["jobs"]] == ["d2"]
+
+
+@pytest.mark.parametrize("asked", [{"limit": "0"}, {"limit": "501"}, {"cursor": "x"}, {"due_from": "yesterday"}])
+async def test_what_cannot_be_asked_is_named(http: Http, asked: dict[str, str]) -> None:
+    answer = await http.get(f"{TOPIC}/jobs", params=asked)
+    assert (answer.status_code, answer.json()["field"]) == (422, next(iter(asked)))
+
+
+# Topics
+
+
+async def test_topics_tell_what_they_hold(http: Http) -> None:
+    await http.post(f"{TOPIC}/jobs", json={"delay": 60})
+    await http.post(f"{TOPIC}/jobs", json={"delay": 0})
+    found = (await http.get(TOPIC)).json()
+    assert (found["name"], found["shards"], found["delayed"], found["ready"], found["dead"]) == ("orders", 2, 1, 1, 0)
+    assert (await http.get("/v1/topics")).json()["topics"] == [found]
+    assert (await http.get("/v1/topics/none")).status_code == 404
+
+
+async def test_a_forecast_tells_when_jobs_are_due(http: Http) -> None:
+    for delay in (0, 30, 3_000):
+        assert (await http.post(f"{TOPIC}/jobs", json={"delay": delay})).status_code == 201
+    spans = (await http.get(f"{TOPIC}/forecast")).json()["spans"]
+    assert sum(span["jobs"] for span in spans) == 2, "the one without a delay is with its consumers"
+    assert {span["until_ms"] for span in spans if span["jobs"]} == {60_000, 3_600_000}
+
+
+async def test_a_job_of_a_paused_topic_is_not_run_now_but_first_later(http: Http) -> None:
+    assert (await http.post(f"{TOPIC}/jobs", json={"delay": 600, "id": "a"})).status_code == 201
+    await http.post(f"{TOPIC}/pause")
+    refused = await http.post(f"{TOPIC}/run/a")
+    assert (refused.status_code, refused.json()["type"].rpartition("#")[2]) == (409, "paused")
+
+
+async def test_priority_spread_and_expiry_are_the_librarys(http: Http) -> None:
+    wish = {"delay": 600, "id": "a", "priority": "high", "spread": 60, "expires": 30}
+    made = await http.post(f"{TOPIC}/jobs", json=wish)
+    assert made.status_code == 201
+    for wrong in ({"priority": "urgent"}, {"spread": -1}, {"expires": 0}):
+        refused = await http.post(f"{TOPIC}/jobs", json={"delay": 1, **wrong})
+        assert refused.status_code == 422
+        assert next(iter(wrong)) in refused.text
+
+
+async def test_settings_are_changed_and_a_topic_is_paused_and_resumed(http: Http) -> None:
+    changed = await http.patch(f"{TOPIC}/settings", json={"max_rate": 200, "retention_ms": 1_000})
+    assert (changed.json()["max_rate"], changed.json()["retention_ms"]) == (200, 1_000)
+    assert (await http.post(f"{TOPIC}/pause")).json()["paused"]
+    assert (await http.get(f"{TOPIC}/settings")).json()["paused"]
+    assert not (await http.post(f"{TOPIC}/resume")).json()["paused"]
+    wrong = await http.patch(f"{TOPIC}/settings", json={"misfire": "skip"})
+    assert (wrong.status_code, "grace_ms" in wrong.json()["detail"]) == (422, True)
+    assert (await http.patch(f"{TOPIC}/settings", json={})).status_code == 422
+
+
+# Dead letters
+
+
+async def bury(http: Http, aclient: AsyncClient, *ids: str) -> None:
+    """Lease each too often, with a service that gives up at once."""
+    for id in ids:
+        await aclient.schedule("orders", {"id": id}, delay=0, key=id)
+        (job,) = (await http.post(f"{TOPIC}/groups/g/lease", json={})).json()["jobs"]
+        await http.post(f"{TOPIC}/groups/g/release", json={"handles": [job["handle"]]})
+        assert (await http.post(f"{TOPIC}/groups/g/lease", json={})).json()["jobs"] == []
+
+
+async def test_dead_jobs_are_listed_called_back_and_purged(serve: Callable[..., Any], aclient: AsyncClient) -> None:
+    http = await serve(max_deliveries=1)
+    await bury(http, aclient, "a", "b")
+    dead = (await http.get(f"{TOPIC}/dead", params={"reason": "deliveries"})).json()["jobs"]
+    assert [(job["id"], job["group"], job["payload"]) for job in dead] == [
+        ("b", "http.g", {"id": "b"}),
+        ("a", "http.g", {"id": "a"}),
+    ]
+    one = {"dead_id": dead[0]["dead_id"]}
+    assert [(await http.post(f"{TOPIC}/dead/replay-one", params=one)).status_code for _ in range(2)] == [204, 404]
+    assert (await http.post(f"{TOPIC}/dead/replay", params={"id": "none"})).json() == {"replayed": 0, "kept": 0}
+    assert (await http.post(f"{TOPIC}/dead/purge")).json() == {"purged": 1}
+    assert (await http.get(f"{TOPIC}/dead")).json()["jobs"] == []
+
+
+# Recurring
+
+
+async def test_a_recurring_job_is_said_looked_at_and_removed(http: Http) -> None:
+    rule = {"cron": "0 2 * * *", "tz": "Europe/Berlin", "payload": {"kind": "sales"}}
+    said = [await http.put(f"{TOPIC}/recurring/nightly", json=rule) for _ in range(2)]
+    assert [(answer.status_code, answer.json()["outcome"]) for answer in said] == [(201, "created"), (200, "unchanged")]
+    found = (await http.get(f"{TOPIC}/recurring/nightly")).json()
+    assert (found["cron"], found["tz"], found["payload"], found["paused"]) == (*rule.values(), False)
+    assert (await http.get(f"{TOPIC}/recurring")).json()["recurring"] == [found]
+    assert (await http.post(f"{TOPIC}/recurring/nightly/pause")).status_code == 204
+    assert (await http.get(f"{TOPIC}/recurring/nightly")).json()["paused"]
+    assert (await http.post(f"{TOPIC}/recurring/nightly/resume")).status_code == 204
+    assert (await http.post(f"{TOPIC}/recurring/nightly/trigger")).status_code == 201
+    assert [(await http.delete(f"{TOPIC}/recurring/nightly")).status_code for _ in range(2)] == [204, 404]
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [({"cron": "x"}, "cron"), ({}, "body"), ({"every": 60, "tz": "Mars/X"}, "tz"), ({"every": 0}, "every")],
+)
+async def test_a_rule_that_is_none_is_named(http: Http, rule: dict[str, Any], field: str) -> None:
+    answer = await http.put(f"{TOPIC}/recurring/x", json=rule)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)

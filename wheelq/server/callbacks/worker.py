@@ -1,0 +1,88 @@
+"""`CallbackWorker`: an ordinary worker, whose handler for every topic is the `Caller`.
+
+It serves the topics of which some job had a target when it was made: the server notes them, and makes the group of the
+callbacks on each before its first such job, so that none is missed however late this worker starts. Other groups of
+the same topic are not concerned, and jobs without a target are passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wheelq.clock import Clock, SystemClock
+from wheelq.errors import ConfigurationError, ServerError
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys
+from wheelq.retry import Retry
+from wheelq.server.callbacks.caller import Caller
+from wheelq.server.callbacks.destination import DestinationInfo
+from wheelq.server.callbacks.services import Services
+from wheelq.settings import Settings, resolve_url
+from wheelq.transport import Address, AsyncTransport
+from wheelq.worker import Worker
+
+logger = logging.getLogger("wheelq.callbacks")
+
+GROUP = "callbacks"
+CONCURRENCY = 1_000
+"""Requests under way in one process, to all receivers together; each of them has its own, lower limit."""
+START_AGAIN_S = 1.0
+
+
+class CallbackWorker:
+    """Makes the callbacks of one process."""
+
+    def __init__(
+        self, transport: AsyncTransport, services: Services, settings: Settings, clock: Clock | None = None
+    ) -> None:
+        keys, clock = Keys(settings.prefix), clock or SystemClock()
+        self._clock = clock
+        self._is_stopping = False
+        self._caller = Caller(services, clock, settings.callbacks)
+        self._worker = Worker(transport, GROUP, keys, replace(settings.worker, concurrency=CONCURRENCY), clock)
+        # How often and how soon is each receiver's own business, and decided by the caller.
+        self._worker.handler_for_each(lambda: transport.send(registry.callback_topics(keys)), retry=FOR_EVER)(
+            self._caller
+        )
+
+    @classmethod
+    def connect(cls, url: str | None, settings: Settings) -> CallbackWorker:
+        """A worker for the register that the settings name. Raises: ConfigurationError."""
+        if not settings.server.services:
+            raise ConfigurationError(
+                "no register of receivers: name one (config/services.toml shows how) as services in [server], "
+                "or as WHEELQ_SERVER_SERVICES"
+            )
+        services = Services.load(settings.server.services)
+        transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
+        return cls(transport, services, settings)
+
+    async def run_patiently(self) -> None:
+        """As `run`, but a server that is away at the start is waited for."""
+        while not self._is_stopping:
+            try:
+                await self.run()
+            except ServerError as error:
+                logger.warning("no callbacks are made until the server can be used: %s", error)
+                await self._clock.sleep(START_AGAIN_S)
+
+    async def run(self) -> None:
+        """Call until stopped. Raises as `Worker.run` does."""
+        try:
+            await self._worker.run()
+        finally:
+            await self._caller.close()
+
+    def stop(self, grace: float | None = None) -> None:
+        """Let `run` end: requests under way may finish within `grace` seconds."""
+        self._is_stopping = True
+        self._worker.stop(grace)
+
+    def destinations(self) -> Sequence[DestinationInfo]:
+        """How each receiver stands, as this process sees it."""
+        return self._caller.infos()
+
+
+FOR_EVER = Retry(max_attempts=None)

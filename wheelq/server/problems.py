@@ -1,0 +1,150 @@
+"""What went wrong, as problem+json (RFC 9457): every error of wheelq in one table.
+
+The difference that matters most to a caller is kept: after `refused` and `unavailable` nothing was done; after
+`outcome-unknown` it may have been, and the request is to be repeated with the same id, which the problem names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from wheelq import errors
+
+MEDIA_TYPE = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of problem."""
+
+    status: int
+    name: str
+    """What programs know it by: the end of its `type`."""
+    title: str
+    remedy: str = ""
+    retry_after_s: int | None = None
+    """After how long a caller may try again."""
+
+
+BAD_REQUEST = Kind(400, "bad-request", "The request cannot be read")
+NO_KEY = Kind(401, "no-key", "An API key is needed", "Send Authorization: Bearer wq_…; wheelq keys create makes one.")
+NOT_ALLOWED = Kind(403, "not-allowed", "The API key may not do this")
+FOREIGN_ORIGIN = Kind(403, "foreign-origin", "Pages of other web sites may not call this server")
+NOT_FOUND = Kind(404, "not-found", "There is nothing here")
+JOB_NOT_FOUND = Kind(404, "job-not-found", "No live job has this id", "It never was, has finished or was cancelled.")
+DEAD_NOT_FOUND = Kind(404, "dead-not-found", "No dead job has this id", "It was called back, purged or trimmed.")
+RECURRING_NOT_FOUND = Kind(404, "recurring-not-found", "The topic has no recurring job of this name")
+TOPIC_NOT_FOUND = Kind(404, "topic-not-found", "There is no such topic", "A topic comes into being with its first job.")
+METHOD_NOT_ALLOWED = Kind(405, "method-not-allowed", "This path does not take this method")
+TOO_SLOW = Kind(408, "too-slow", "The request's body did not come in time")
+TOO_LATE = Kind(409, "too-late", "The job is with its consumers already")
+PAUSED = Kind(409, "paused", "The topic is paused", "The job is due now, and runs first when the topic is resumed.")
+DUPLICATE = Kind(409, "duplicate", "A live job has this id", 'Leave on_duplicate out to keep it, or say "replace".')
+CHANGED = Kind(412, "changed", "The job has another due time by now", "Look it up, and decide again.")
+TOO_LARGE = Kind(413, "too-large", "The request is too large")
+UNSUPPORTED = Kind(415, "unsupported", "The body's media type is not known here", "Send application/json.")
+INVALID = Kind(422, "invalid-input", "The request is not acceptable")
+KEY_REUSED = Kind(409, "key-reused", "This Idempotency-Key belongs to another request", "Use a new one.")
+TOO_MANY = Kind(429, "too-many", "Too many requests", "Wait as long as Retry-After says.")
+TOPIC_FULL = Kind(429, "topic-full", "As many jobs wait in the topic as it allows", "Try again when some have run.", 5)
+BROKEN = Kind(500, "broken", "wheelq is at fault", "See the server's log; repeating with the same id is safe.")
+REFUSED = Kind(502, "refused", "Redis refused it: nothing was done")
+OVERLOADED = Kind(503, "overloaded", "Too much is under way: nothing was done", "Try again.", 1)
+UNAVAILABLE = Kind(503, "unavailable", "Redis cannot be used now: nothing was done", "Try again.", 2)
+NOT_READY = Kind(503, "not-ready", "This server should get no requests now", "", 2)
+OUTCOME_UNKNOWN = Kind(
+    504,
+    "outcome-unknown",
+    "It may or may not have happened",
+    "Repeat the request with the same id (see ids), which is safe, or look the job up.",
+    1,
+)
+NOT_CONFIRMED = Kind(
+    504,
+    "not-confirmed",
+    "The jobs are scheduled, but too few replicas have confirmed it in time",
+    "Repeat the request with the same ids, which is safe, to wait again.",
+    1,
+)
+
+_BY_ERROR: tuple[tuple[type[errors.WheelqError], Kind], ...] = (  # the first that fits: children before their parents
+    (errors.PayloadTooLarge, TOO_LARGE),
+    (errors.InvalidInput, INVALID),
+    (errors.DuplicateJob, DUPLICATE),
+    (errors.TopicNotFound, TOPIC_NOT_FOUND),
+    (errors.TopicFull, TOPIC_FULL),
+    (errors.NotReplicated, NOT_CONFIRMED),
+    (errors.OutcomeUnknown, OUTCOME_UNKNOWN),
+    (errors.Unavailable, UNAVAILABLE),
+    (errors.ServerFull, UNAVAILABLE),
+    (errors.ServerBusy, UNAVAILABLE),
+    (errors.NotPrimary, UNAVAILABLE),
+    (errors.Refused, REFUSED),
+)
+
+BY_STATUS = {400: BAD_REQUEST, 404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: TOO_LARGE, 415: UNSUPPORTED}
+
+
+@dataclass(eq=False)
+class Problem(HTTPException):
+    """A request ends in this problem."""
+
+    kind: Kind
+    what: str = ""
+    """What is wrong, in a sentence."""
+    field: str | None = None
+    """The field that is wrong."""
+    ids: tuple[str, ...] = ()
+    """The jobs concerned, so that a repeated request can name them."""
+    retry_after_s: float | None = None
+    more: Mapping[str, str] | None = None
+    """Headers to be sent with it."""
+
+    def __post_init__(self) -> None:
+        super().__init__(self.kind.status, self.what or self.kind.title)
+
+    def body(self) -> dict[str, Any]:
+        """What the caller reads."""
+        kind = self.kind
+        sentences = [self.what, kind.remedy] if self.what else [kind.remedy or kind.title]
+        body: dict[str, Any] = {
+            "type": f"/docs#{kind.name}",
+            "title": kind.title,
+            "status": kind.status,
+            "detail": " ".join(filter(None, sentences)),
+        }
+        if self.field is not None:
+            body["field"] = self.field
+        if self.ids:
+            body["ids"] = list(self.ids)
+        return body
+
+    def response(self) -> Response:
+        """As it is sent."""
+        wait = self.retry_after_s if self.retry_after_s is not None else self.kind.retry_after_s
+        headers = {**(self.more or {}), **({} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))})}
+        return Response(to_json(self.body()), self.kind.status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: errors.WheelqError) -> Problem:
+    """What an error of wheelq is to a caller."""
+    kind = next((kind for cls, kind in _BY_ERROR if isinstance(error, cls)), BROKEN)
+    if isinstance(error, errors.InvalidInput):
+        return Problem(kind, f"{error.field}: {error.problem}.", error.field)
+    if isinstance(error, errors.CircuitOpen):
+        return Problem(kind, f"{error}.", retry_after_s=error.retry_after)
+    ids: tuple[str, ...] = ()
+    if isinstance(error, errors.OutcomeUnknown):
+        ids = error.ids
+    elif isinstance(error, errors.NotReplicated):
+        ids = tuple(receipt.id for receipt in error.receipts)
+    elif isinstance(error, errors.DuplicateJob):
+        ids = tuple(error.ids)
+    return Problem(kind, f"{error}.", ids=ids)

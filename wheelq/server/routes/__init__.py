@@ -1,0 +1,1 @@
+"""The routes, by resource: each handler reads, asks the client, and answers."""

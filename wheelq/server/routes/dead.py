@@ -1,0 +1,115 @@
+"""`/v1/topics/{topic}/dead`: the jobs that were given up: looked at, called back, removed."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+
+from wheelq.dead import ReplayOutcome
+from wheelq.server import problems
+from wheelq.server.access.keys import Verb
+from wheelq.server.problems import Problem
+from wheelq.server.routing import answer, needs, problems_of, router, service_of
+from wheelq.server.schemas import pages
+from wheelq.server.schemas.model import Topic
+from wheelq.server.schemas.pages import DeadCursor, DeadId, DeadList, From, Limit, Name, PurgedCount, ReplayedCount, To
+
+routes = router("dead letters")
+
+
+@routes.get(
+    "/topics/{topic}/dead",
+    summary="List dead jobs",
+    response_class=Response,
+    responses={200: {"model": DeadList}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.READ),
+)
+async def list_dead(
+    request: Request,
+    topic: Topic,
+    group: Name = None,
+    reason: Name = None,
+    id: Name = None,
+    since: From = None,
+    until: To = None,
+    limit: Limit = 50,
+    cursor: DeadCursor = None,
+) -> Response:
+    """The newest first. A page may be short although more follow: go on while there is a cursor."""
+    page = await service_of(request).client.dead.list(
+        topic,
+        group=group,
+        reason=reason,
+        id=id,
+        since=pages.at(since),
+        until=pages.at(until),
+        limit=limit,
+        cursor=cursor,
+    )
+    return answer({"jobs": [pages.dead(job) for job in page.jobs], "cursor": page.cursor})
+
+
+@routes.post(
+    "/topics/{topic}/dead/replay",
+    summary="Call dead jobs back",
+    response_class=Response,
+    responses={200: {"model": ReplayedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.MANAGE),
+)
+async def replay(
+    request: Request,
+    topic: Topic,
+    group: Name = None,
+    reason: Name = None,
+    id: Name = None,
+    since: From = None,
+    until: To = None,
+) -> Response:
+    """All that match run again from attempt 1, each in its group alone. Safe to repeat."""
+    found = await service_of(request).client.dead.replay(
+        topic, group=group, reason=reason, id=id, since=pages.at(since), until=pages.at(until)
+    )
+    return answer({"replayed": found.replayed, "kept": found.kept})
+
+
+@routes.post(
+    "/topics/{topic}/dead/replay-one",
+    summary="Call one dead job back",
+    status_code=204,
+    response_class=Response,
+    responses={
+        204: {"description": "It waits to run again."},
+        **problems_of(problems.TOPIC_NOT_FOUND, problems.DEAD_NOT_FOUND, problems.DUPLICATE),
+    },
+    openapi_extra=needs(Verb.MANAGE),
+)
+async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Response:
+    """With the same id, payload and headers, from attempt 1, in its group alone."""
+    match await service_of(request).client.dead.replay_one(topic, dead_id):
+        case ReplayOutcome.REPLAYED:
+            return Response(status_code=204)
+        case ReplayOutcome.ALIVE:
+            raise Problem(problems.DUPLICATE, "So it stays dead.")
+    raise Problem(problems.DEAD_NOT_FOUND)
+
+
+@routes.post(
+    "/topics/{topic}/dead/purge",
+    summary="Remove dead jobs for good",
+    response_class=Response,
+    responses={200: {"model": PurgedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.MANAGE),
+)
+async def purge(
+    request: Request,
+    topic: Topic,
+    group: Name = None,
+    reason: Name = None,
+    id: Name = None,
+    since: From = None,
+    until: To = None,
+) -> Response:
+    """All that match. They cannot be called back any more."""
+    purged = await service_of(request).client.dead.purge(
+        topic, group=group, reason=reason, id=id, since=pages.at(since), until=pages.at(until)
+    )
+    return answer({"purged": purged})

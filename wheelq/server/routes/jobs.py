@@ -1,0 +1,253 @@
+"""`/v1/topics/{topic}/jobs`: make, look up, move, cancel and run jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import Header, Request, Response
+from pydantic import WithJsonSchema
+
+from wheelq.arguments import check_topic
+from wheelq.errors import InvalidInput, WheelqError
+from wheelq.ids import make_id
+from wheelq.job import CancelOutcome, JobSpec, RescheduleOutcome, RunNowOutcome
+from wheelq.server import problems
+from wheelq.server.access.keys import Verb
+from wheelq.server.idempotency import KEY_CHARS
+from wheelq.server.problems import Problem, problem_of
+from wheelq.server.routing import StrictRequest, answer, caller_of, needs, problems_of, router, service_of, takes
+from wheelq.server.schemas import pages, reading
+from wheelq.server.schemas.jobs import JobView, Made, ManyJobs, ManyMade, NewJob, When, job_view, made
+from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
+from wheelq.server.schemas.pages import From, Limit, To, WaitingCursor, WaitingList
+from wheelq.state import JobState
+
+routes = router("jobs")
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": KEY_CHARS, "pattern": "^[!-~]+$"},
+    "description": "Any text of your own: a request repeated with it gets the first one's answer, and does nothing.",
+}
+Make = Callable[[str | None], Awaitable[dict[str, Any]]]
+_ETAG = r'^"?[0-9]{1,16}"?$'
+IfMatch = Annotated[
+    str | None,
+    Header(
+        alias="If-Match",
+        pattern=_ETAG,
+        description="The ETag under which the job was seen: it is moved only if it still has that due time.",
+    ),
+    WithJsonSchema({"type": "string", "pattern": _ETAG}),
+]
+
+
+@routes.post(
+    "/topics/{topic}/jobs",
+    summary="Make a job",
+    status_code=201,
+    response_class=Response,
+    responses={
+        201: {"model": Made, "description": "It is made, and will run."},
+        200: {"model": Made, "description": "A live job has this id; see created and replaced."},
+        202: {"model": Made, "description": "Redis is away: it is kept on this server's disk until then (in_outbox)."},
+        **problems_of(problems.DUPLICATE, problems.KEY_REUSED, problems.NOT_CONFIRMED),
+    },
+    openapi_extra={**needs(Verb.SCHEDULE), **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY)},
+)
+async def make_job(request: StrictRequest) -> Response:
+    """The job runs once its time has come. Repeating with the same `id` (or Idempotency-Key) is always safe."""
+    service = service_of(request)
+    topic, job = request.path_params["topic"], await request.read(NewJob)
+    if job.target is not None:
+        service.desk.check(job.target)
+        await service.desk.prepare(topic)
+
+    async def make(id: str | None) -> dict[str, Any]:
+        return made(await service.gathering.schedule(topic, job.spec(job.id or id), job.on_duplicate))
+
+    body = await _once(request, make)
+    status = 202 if body["in_outbox"] else 201 if body["created"] and not body["replaced"] else 200
+    return answer(body, status, {"etag": f'"{body["due_ms"]}"'})
+
+
+@routes.post(
+    "/topics/{topic}/bulk",
+    summary="Make many jobs",
+    response_class=Response,
+    responses={
+        200: {"model": ManyMade, "description": "One outcome for each job, in order."},
+        **problems_of(problems.KEY_REUSED),
+    },
+    openapi_extra={**needs(Verb.SCHEDULE), **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY)},
+)
+async def make_jobs(request: StrictRequest) -> Response:
+    """Up to 500 jobs in one round trip. One that is not acceptable does not stop the others."""
+    topic, jobs = check_topic(request.path_params["topic"]), await request.read(ManyJobs)
+
+    async def make(stem: str | None) -> dict[str, Any]:
+        return await _make_each(request, topic, jobs, stem)
+
+    return answer(await _once(request, make))
+
+
+async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | None) -> dict[str, Any]:
+    """`stem`: what the ids begin with of jobs that come without one; None: the client makes them."""
+    desk = service_of(request).desk
+    outcomes: list[Any] = []
+    specs: list[JobSpec] = []
+    for place, raw in enumerate(jobs.jobs):
+        try:
+            job = reading.read(NewJob, raw)
+            if job.target is not None:
+                desk.check(job.target)
+                await desk.prepare(topic)
+            specs.append(job.spec(job.id or (stem and f"{stem}-{place}")))
+            outcomes.append(None)
+        except InvalidInput as error:
+            outcomes.append({"problem": problem_of(error).body()})
+    found = iter(await service_of(request).gathering.schedule_each(topic, specs, jobs.on_duplicate))
+    told = [_told(next(found)) if outcome is None else outcome for outcome in outcomes]
+    failed = sum("problem" in outcome for outcome in told)
+    return {"outcomes": told, "made": len(told) - failed, "failed": failed}
+
+
+def _told(outcome: Any) -> dict[str, Any]:
+    if isinstance(outcome, WheelqError):
+        return {"problem": problem_of(outcome).body()}
+    return made(outcome)
+
+
+async def _once(request: Request, make: Make) -> dict[str, Any]:
+    """What `make` answers; to a request repeated with an Idempotency-Key, what it answered the first time.
+
+    With such a key it is given a job id, the same each time; else None.
+    """
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return await make(None)
+    if not 1 <= len(key) <= KEY_CHARS or not all("!" <= char <= "~" for char in key):
+        raise InvalidInput("Idempotency-Key", f"must be 1 to {KEY_CHARS} visible ASCII characters")
+    said = b"%b %b\n%b" % (request.method.encode(), request.scope["path"].encode(), await request.body())
+    body, _ = await service_of(request).answers.once(caller_of(request).id, key, said, make_id(), make)
+    return body
+
+
+@routes.get(
+    "/topics/{topic}/jobs",
+    summary="List jobs that wait",
+    response_class=Response,
+    responses={200: {"model": WaitingList}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.READ),
+)
+async def list_jobs(
+    request: Request,
+    topic: Topic,
+    due_from: From = None,
+    due_to: To = None,
+    limit: Limit = 100,
+    cursor: WaitingCursor = None,
+) -> Response:
+    """In order of due time, from `due_from` to before `due_to`. A job that waits all the time is told once."""
+    page = await service_of(request).client.waiting(
+        topic, due_from=pages.at(due_from), due_to=pages.at(due_to), limit=limit, cursor=cursor
+    )
+    return answer({"jobs": [pages.waiting(job) for job in page.jobs], "cursor": page.cursor})
+
+
+@routes.get(
+    "/topics/{topic}/jobs/{id:path}",
+    summary="Look a job up",
+    response_class=Response,
+    responses={200: {"model": JobView}, **problems_of(problems.JOB_NOT_FOUND)},
+    openapi_extra=needs(Verb.READ),
+)
+async def get_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
+    """Where a live job stands. One that has finished or was cancelled is not found."""
+    return await _look(request, topic, id, partition_key)
+
+
+@routes.patch(
+    "/topics/{topic}/jobs/{id:path}",
+    summary="Move a job to another time",
+    response_class=Response,
+    responses={
+        200: {"model": JobView, "description": "It has the new due time."},
+        **problems_of(problems.JOB_NOT_FOUND, problems.TOO_LATE, problems.CHANGED),
+    },
+    openapi_extra=needs(Verb.CHANGE),
+)
+async def move_job(
+    request: Request,
+    topic: Topic,
+    id: PathId,
+    when: When,
+    partition_key: PartitionKey = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Only a job that still waits can be moved. With If-Match, only if nobody else has moved it meanwhile."""
+    expected = int(if_match.strip('"')) if if_match is not None else None
+    client = service_of(request).client
+    outcome = await client.reschedule(topic, id, partition_key=partition_key, if_due_ms=expected, **when.due())
+    match outcome:
+        case RescheduleOutcome.NOT_FOUND:
+            raise Problem(problems.JOB_NOT_FOUND)
+        case RescheduleOutcome.RUNNING:
+            raise Problem(problems.TOO_LATE)
+        case RescheduleOutcome.CHANGED:
+            raise Problem(problems.CHANGED)
+    return await _look(request, topic, id, partition_key)
+
+
+@routes.delete(
+    "/topics/{topic}/jobs/{id:path}",
+    summary="Cancel a job",
+    status_code=204,
+    response_class=Response,
+    responses={
+        204: {"description": "It will never run."},
+        **problems_of(problems.JOB_NOT_FOUND, problems.TOO_LATE),
+    },
+    openapi_extra=needs(Verb.CHANGE),
+)
+async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
+    """Only a job that still waits can be cancelled."""
+    match await service_of(request).client.cancel(topic, id, partition_key=partition_key):
+        case CancelOutcome.NOT_FOUND:
+            raise Problem(problems.JOB_NOT_FOUND)
+        case CancelOutcome.RUNNING:
+            raise Problem(problems.TOO_LATE)
+    return Response(status_code=204)
+
+
+@routes.post(
+    "/topics/{topic}/run/{id:path}",
+    summary="Run a job now",
+    status_code=204,
+    response_class=Response,
+    responses={
+        204: {"description": "It is with its consumers."},
+        **problems_of(problems.JOB_NOT_FOUND, problems.TOO_LATE, problems.PAUSED),
+    },
+    openapi_extra=needs(Verb.CHANGE),
+)
+async def run_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
+    """A job that waits does so no longer."""
+    match await service_of(request).client.run_now(topic, id, partition_key=partition_key):
+        case RunNowOutcome.NOT_FOUND:
+            raise Problem(problems.JOB_NOT_FOUND)
+        case RunNowOutcome.RUNNING:
+            raise Problem(problems.TOO_LATE)
+        case RunNowOutcome.PAUSED:
+            raise Problem(problems.PAUSED)
+    return Response(status_code=204)
+
+
+async def _look(request: Request, topic: str, id: str, partition_key: str | None) -> Response:
+    info = await service_of(request).client.get(topic, id, partition_key=partition_key)
+    if info is None:
+        raise Problem(problems.JOB_NOT_FOUND)
+    headers = {"etag": f'"{info.due_ms}"'} if info.state is JobState.DELAYED else None
+    return answer(job_view(info), headers=headers)

@@ -1,0 +1,38 @@
+"""`/metrics`: what there is to watch, for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request, Response
+
+from wheelq.errors import ServerError
+from wheelq.server import measures
+from wheelq.server.access.keys import Verb
+from wheelq.server.routing import caller_of, needs, problems_of, router, service_of
+
+routes = router("health", prefix="")
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+
+@routes.get(
+    "/metrics",
+    summary="Metrics",
+    response_class=Response,
+    responses={**_TEXT, **problems_of()},
+    openapi_extra=needs(Verb.READ),
+)
+async def metrics(request: Request) -> Response:
+    """Requests, jobs of each topic that the key may read, and the receivers of callbacks: for Prometheus."""
+    service = service_of(request)
+    try:
+        found = await service.client.topics()
+    except ServerError:
+        topics = None
+    else:
+        caller = caller_of(request)
+        topics = [info for info in found if caller.may(Verb.READ, info.name)]
+    infos = service.calling.destinations() if service.calling is not None else ()
+    return Response(measures.tell(service.answered, infos, topics), media_type=measures.CONTENT_TYPE)

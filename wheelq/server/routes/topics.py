@@ -1,0 +1,109 @@
+"""`/v1/topics`: what they hold, their settings, pause and resume."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import Request, Response
+
+from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.protocol.calls import registry
+from wheelq.server import problems
+from wheelq.server.access.keys import Verb
+from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
+from wheelq.server.schemas.model import Topic
+from wheelq.server.schemas.topics import (
+    Forecast,
+    TopicCounts,
+    TopicCountsList,
+    TopicSettingsChange,
+    TopicStanding,
+    counts,
+    standing,
+)
+
+routes = router("topics")
+_STANDING: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {200: {"model": TopicStanding}, **problems_of(problems.TOPIC_NOT_FOUND)},
+}
+
+
+@routes.get(
+    "/topics",
+    summary="List topics",
+    response_class=Response,
+    responses={200: {"model": TopicCountsList}, **problems_of()},
+    openapi_extra=needs(Verb.READ),
+)
+async def list_topics(request: Request) -> Response:
+    """The topics that the key may read, and what each holds."""
+    found = await service_of(request).client.topics()
+    caller = caller_of(request)
+    return answer({"topics": [counts(info) for info in found if caller.may(Verb.READ, info.name)]})
+
+
+@routes.get(
+    "/topics/{topic}",
+    summary="Count a topic's jobs",
+    response_class=Response,
+    responses={200: {"model": TopicCounts}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.READ),
+)
+async def get_topic(request: Request, topic: Topic) -> Response:
+    """What it holds now."""
+    for info in await service_of(request).client.topics():
+        if info.name == topic:
+            return answer(counts(info))
+    raise TopicNotFound(topic)
+
+
+@routes.get(
+    "/topics/{topic}/forecast",
+    summary="See when jobs are due",
+    response_class=Response,
+    responses={200: {"model": Forecast}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.READ),
+)
+async def forecast(request: Request, topic: Topic) -> Response:
+    """How many of the waiting jobs are due already, within a second, ten, a minute … a week, and later."""
+    spans = await service_of(request).client.forecast(topic)
+    return answer({"spans": [asdict(span) for span in spans]})
+
+
+@routes.get(
+    "/topics/{topic}/settings", summary="Look a topic's settings up", openapi_extra=needs(Verb.READ), **_STANDING
+)
+async def get_settings(request: Request, topic: Topic) -> Response:
+    """How it stands."""
+    service = service_of(request)
+    found = await service.transport.send(registry.topic(service.keys, topic))
+    if found is None:
+        raise TopicNotFound(topic)
+    return answer(standing(topic, found))
+
+
+@routes.patch(
+    "/topics/{topic}/settings", summary="Change a topic's settings", openapi_extra=needs(Verb.MANAGE), **_STANDING
+)
+async def change_settings(request: Request, topic: Topic, change: TopicSettingsChange) -> Response:
+    """Live; a topic that is new is made with them."""
+    asked: dict[str, Any] = change.model_dump(exclude_unset=True)
+    if not asked:
+        raise InvalidInput("body", "names no setting")
+    if "max_rate" in asked:
+        asked["max_rate"] = float(asked["max_rate"])
+    return answer(standing(topic, await service_of(request).client.configure(topic, **asked)))
+
+
+@routes.post("/topics/{topic}/pause", summary="Pause a topic", openapi_extra=needs(Verb.MANAGE), **_STANDING)
+async def pause(request: Request, topic: Topic) -> Response:
+    """It promotes nothing until it is resumed; jobs can be made, and wait."""
+    return answer(standing(topic, await service_of(request).client.pause(topic)))
+
+
+@routes.post("/topics/{topic}/resume", summary="Resume a topic", openapi_extra=needs(Verb.MANAGE), **_STANDING)
+async def resume(request: Request, topic: Topic) -> Response:
+    """What fell due meanwhile is promoted at once, earliest first."""
+    return answer(standing(topic, await service_of(request).client.resume(topic)))

@@ -1,0 +1,169 @@
+"""`Route`: what happens around every handler: the key is checked, JSON is read strictly, changes are told to the audit.
+
+A route says what a caller must be allowed to do (`needs(Verb.READ)`), or that anyone may use it (`ANYONE`). One that
+says neither cannot be made, so that none is open by oversight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wheelq.server import problems
+from wheelq.server.access.keyring import Caller
+from wheelq.server.access.keys import Verb
+from wheelq.server.problems import Problem
+from wheelq.server.schemas import reading
+from wheelq.server.service import Service, address_of
+
+_NEEDS = "x-wheelq-needs"
+M = TypeVar("M", bound=BaseModel)
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def needs(verb: Verb) -> dict[str, Any]:
+    """For `openapi_extra`: the caller's key must have this verb, on the topic in the path."""
+    return {_NEEDS: str(verb), "security": [{"key": []}]}
+
+
+ANYONE: dict[str, Any] = {_NEEDS: ""}
+"""For `openapi_extra`: no key is needed."""
+
+READS_ITSELF: dict[str, Any] = {"x-wheelq-reads-itself": True}
+"""For `openapi_extra` of a handler that takes the request alone."""
+
+TAKEN: dict[str, type[BaseModel]] = {}
+"""The models that `takes` names, for the document."""
+
+
+def takes(model: type[BaseModel], *parameters: dict[str, Any]) -> dict[str, Any]:
+    """For `openapi_extra` of a handler that reads the request by itself: what it takes, as FastAPI cannot know."""
+    TAKEN[model.__name__] = model
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "parameters": list(parameters),
+        **READS_ITSELF,
+    }
+
+
+class StrictRequest(Request):
+    """A request whose JSON is JSON: no NaN, no lone surrogates, no depth without end."""
+
+    async def json(self) -> Any:
+        """The body, parsed. Raises: Problem."""
+        kind = self.headers.get("content-type", "")
+        if kind != "application/json" and not _is_json(kind):
+            raise Problem(problems.UNSUPPORTED, field="Content-Type")
+        try:
+            return from_json(await self.body(), allow_inf_nan=False)
+        except ValueError as error:
+            raise Problem(problems.BAD_REQUEST, f"The body is not JSON: {error}.") from error
+
+    async def read(self, model: type[M]) -> M:
+        """The body, as a model. Raises: Problem, InvalidInput."""
+        return reading.read(model, await self.json())
+
+
+class Route(APIRoute):
+    """A route whose caller is known.
+
+    FastAPI finds a handler's arguments in the request, in its own time: for three of them that takes as long as all
+    the rest. So the handlers that are called most take the request alone, and read it by themselves (see `takes`).
+    """
+
+    def get_route_handler(self) -> Handler:
+        """What is called for each request."""
+        told = self.openapi_extra or {}
+        verb = told.get(_NEEDS)
+        assert verb is not None, f"{self.path} must say whom it lets in: openapi_extra=needs(…) or ANYONE"
+        handle: Handler = self.endpoint if told.keys() >= READS_ITSELF.keys() else super().get_route_handler()
+        if not verb:
+            return handle
+        needed = Verb(verb)
+        takes_json = self.body_field is not None
+
+        async def guarded(request: Request) -> Response:
+            service = service_of(request)
+            address = address_of(request)
+            caller = await service.caller_of(request)
+            service.admit(caller, address, needed, request.path_params.get("topic"))
+            if takes_json and not _is_json(request.headers.get("content-type", "")):  # FastAPI would say 422
+                raise Problem(problems.UNSUPPORTED, field="Content-Type")
+            request.scope["wheelq.caller"] = caller
+            status = 500
+            try:
+                response = await handle(StrictRequest(request.scope, request.receive))
+                status = response.status_code
+            except Problem as problem:
+                status = problem.kind.status
+                raise
+            finally:
+                service.audit.tell(caller, needed, request, address, status)
+            return response
+
+        return guarded
+
+
+def router(tag: str, prefix: str = "/v1") -> APIRouter:
+    """For the routes of one resource."""
+    return APIRouter(prefix=prefix, tags=[tag], route_class=Route, redirect_slashes=False)
+
+
+def service_of(request: Request) -> Service:
+    """What this server works with."""
+    service: Service = request.app.state.service
+    return service
+
+
+def caller_of(request: Request) -> Caller:
+    """Who makes the request."""
+    caller: Caller = request.scope["wheelq.caller"]
+    return caller
+
+
+def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON."""
+    return Response(to_json(body, bytes_mode="base64"), status, headers, "application/json")
+
+
+def problems_of(*kinds: problems.Kind) -> dict[int | str, dict[str, Any]]:
+    """For `responses`: the problems a route may end in, besides those that every route may."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for kind in (*kinds, *_OF_EVERY_ROUTE):
+        known = found.get(kind.status)
+        description = f"{known['description']}; or {kind.name}: {kind.title}" if known else f"{kind.name}: {kind.title}"
+        found[kind.status] = {
+            "description": description,
+            "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+    return found
+
+
+_OF_EVERY_ROUTE = (
+    problems.BAD_REQUEST,
+    problems.NO_KEY,
+    problems.NOT_ALLOWED,
+    problems.TOO_SLOW,
+    problems.TOO_LARGE,
+    problems.UNSUPPORTED,
+    problems.INVALID,
+    problems.TOO_MANY,
+    problems.BROKEN,
+    problems.REFUSED,
+    problems.OVERLOADED,
+    problems.UNAVAILABLE,
+    problems.OUTCOME_UNKNOWN,
+)
+
+
+def _is_json(kind: str) -> bool:
+    kind = kind.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

@@ -1,0 +1,277 @@
+"""Jobs: made, moved, looked at."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from wheelq.clock import wall_ms
+from wheelq.errors import InvalidInput
+from wheelq.job import JobSpec, Receipt, from_ms
+from wheelq.server.callbacks.target import HEADER, Target
+from wheelq.server.schemas.callbacks import TARGET_SCHEMA
+from wheelq.server.schemas.model import AT_PATTERN, ID_SCHEMA, KEY_SCHEMA, WHOLE, Answer, Model, optional, parse_at
+from wheelq.settings import DAY_MS
+from wheelq.state import JobInfo, JobState
+
+BULK = 500
+"""Most jobs in one bulk request: what one call of the schedule script takes."""
+_LATEST_MS = wall_ms() + 3_650 * DAY_MS
+_MAX_S = 3_660 * DAY_MS / 1000
+
+_VALUE = {"$ref": "#/components/schemas/JsonValue"}
+JSON_VALUE: dict[str, Any] = {
+    "description": "Any JSON value; integers of at most 64 bits.",
+    "anyOf": [
+        {"type": ["null", "boolean", "string"]},
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1},
+        {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
+        {"type": "array", "items": _VALUE},
+        {"type": "object", "additionalProperties": _VALUE},
+    ],
+}
+"""A schema of the document, to which payloads refer: it is one that refers to itself."""
+ANY_JSON = "x-any-json"
+JSON_SCHEMA = WithJsonSchema({ANY_JSON: True, "examples": [{"id": 42}]})
+"""Marks a payload; the document puts the reference in its place, which pydantic would want to resolve."""
+_DELAY = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": _MAX_S,
+    "description": "Seconds from now, by the server's clock; 0: at once.",
+    "examples": [1800],
+}
+_AT = {
+    "type": "string",
+    "pattern": AT_PATTERN,
+    "description": "A moment, with a time zone (RFC 3339); at once when it has passed.",
+    "examples": ["2030-01-31T09:00:00+01:00"],
+}
+_DUE_MS = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": _LATEST_MS,
+    "description": "A moment, in milliseconds since the Unix epoch; at once when it has passed.",
+    "examples": [1_896_000_000_000],
+}
+_SPREAD = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": _MAX_S,
+    "description": "Seconds by which the due time may be moved back, evenly over all ids.",
+}
+_EXPIRES = {
+    "type": "number",
+    "exclusiveMinimum": 0,
+    "maximum": _MAX_S,
+    "description": "Seconds after its due time by which it must have started; else it never runs.",
+}
+_ONE_TIME: dict[str, Any] = {"oneOf": [{"required": ["delay"]}, {"required": ["at"]}, {"required": ["due_ms"]}]}
+
+
+class When(Model):
+    """When a job is due: exactly one of `delay`, `at` and `due_ms`."""
+
+    model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "examples": [{"delay": 60}]})
+
+    delay: Annotated[float | None, optional(_DELAY)] = Field(default=None, ge=0, le=_MAX_S)
+    at: Annotated[str | None, optional(_AT)] = Field(default=None, pattern=AT_PATTERN)
+    due_ms: Annotated[int | None, WHOLE, optional(_DUE_MS)] = Field(default=None, ge=0, le=_LATEST_MS)
+
+    @model_validator(mode="after")
+    def _says_when(self) -> When:
+        if (self.delay is not None) + (self.at is not None) + (self.due_ms is not None) != 1:
+            raise PydanticCustomError("when", "give exactly one of delay (seconds), at (RFC 3339) and due_ms")
+        return self
+
+    def due(self) -> dict[str, Any]:
+        """As the client's methods take it: `delay` or `at`."""
+        if self.delay is not None:
+            return {"delay": self.delay}
+        return {"at": from_ms(self.due_ms) if self.due_ms is not None else parse_at(self.at or "")}
+
+
+class NewJob(When):
+    """A job to be made: what and when."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            **_ONE_TIME,
+            "not": {"required": ["payload", "payload_base64"]},
+            "examples": [{"payload": {"id": 42}, "delay": 1800, "id": "order-42"}],
+        }
+    )
+
+    id: Annotated[str | None, optional(ID_SCHEMA)] = Field(default=None, min_length=1)
+    payload: Annotated[Any, JSON_SCHEMA] = None
+    payload_base64: Annotated[
+        str | None,
+        optional(
+            {
+                "type": "string",
+                "pattern": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+                "description": "The payload, if it is bytes: base64, in place of `payload`.",
+            }
+        ),
+    ] = None
+    headers: Annotated[
+        dict[str, str] | None,
+        optional(
+            {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "description": "Texts that travel beside the payload.",
+            }
+        ),
+    ] = None
+    partition_key: Annotated[str | None, optional(KEY_SCHEMA)] = None
+    target: Annotated[dict[str, str] | None, optional(TARGET_SCHEMA)] = None
+    priority: Annotated[
+        Literal["high", "normal", "low"], Field(description="Which of the jobs due in one millisecond go first.")
+    ] = "normal"
+    spread: Annotated[float | None, optional(_SPREAD)] = Field(default=None, ge=0, le=_MAX_S)
+    expires: Annotated[float | None, optional(_EXPIRES)] = Field(default=None, gt=0, le=_MAX_S)
+    on_duplicate: Annotated[
+        Literal["keep", "replace", "raise"],
+        Field(description="If a live job has the id: keep it, replace a waiting one, or refuse."),
+    ] = "keep"
+
+    @model_validator(mode="after")
+    def _has_one_payload(self) -> NewJob:
+        if {"payload", "payload_base64"} <= self.model_fields_set:
+            raise PydanticCustomError("payload", "give payload or payload_base64, not both")
+        return self
+
+    def spec(self, id: str | None) -> JobSpec:
+        """As the client takes it; None: it makes the id."""
+        payload = self.payload
+        if self.payload_base64 is not None:
+            try:
+                payload = base64.b64decode(self.payload_base64, validate=True)
+            except ValueError as error:
+                raise InvalidInput("payload_base64", f"is not base64: {error}") from error
+        headers = self.headers
+        if self.target is not None:
+            headers = {**(headers or {}), HEADER: Target.read(self.target).header()}
+        return JobSpec(
+            payload,
+            key=id,
+            headers=headers,
+            partition_key=self.partition_key,
+            priority=self.priority,
+            spread=self.spread,
+            expires=self.expires,
+            **self.due(),
+        )
+
+
+class ManyJobs(Model):
+    """Jobs to be made together. Each is checked by itself: a bad one does not stop the others."""
+
+    jobs: Annotated[
+        list[Any],
+        WithJsonSchema(
+            {
+                "type": "array",
+                "items": {"type": "object"},
+                "minItems": 1,
+                "maxItems": BULK,
+                "description": "Each as in the single request; what is wrong with one is told in its outcome.",
+            }
+        ),
+    ] = Field(min_length=1, max_length=BULK)
+    on_duplicate: Annotated[
+        Literal["keep", "replace"], Field(description="What becomes of a live job that has the id of one of these.")
+    ] = "keep"
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [{"payload": 1, "delay": 60}, {"delay": 90}]}]})
+
+    @model_validator(mode="after")
+    def _are_objects(self) -> ManyJobs:
+        for place, job in enumerate(self.jobs):
+            if type(job) is not dict:
+                raise PydanticCustomError("jobs", "jobs[{place}] must be an object", {"place": place})
+        return self
+
+
+class Made(Answer):
+    """What became of a job that was to be made."""
+
+    id: str
+    due_ms: int
+    """When it is due; of the live job, if one has the id."""
+    due: str
+    created: bool
+    """False: a live job has this id, and nothing was changed."""
+    replaced: bool
+    """True: a waiting job had this id and took the new payload and time."""
+    in_outbox: bool
+    """True: Redis is away; the job is safe on this server's disk and goes there as soon as it can."""
+
+
+class ManyMade(Answer):
+    """One outcome for each job, in order: `Made`, or `problem` and perhaps `id`."""
+
+    outcomes: list[dict[str, Any]]
+    made: int
+    failed: int
+
+
+class JobView(Answer):
+    """Where a live job stands."""
+
+    id: str
+    topic: str
+    state: JobState
+    due_ms: int
+    due: str
+    payload: Any = None
+    payload_base64: str | None = None
+    headers: dict[str, str]
+    attempt: int
+    promoted_ms: int | None
+
+
+def made(receipt: Receipt) -> dict[str, Any]:
+    """A receipt as an answer: see `Made`."""
+    return {
+        "id": receipt.id,
+        "due_ms": receipt.due_ms,
+        "due": moment(receipt.due_ms),
+        "created": receipt.created,
+        "replaced": receipt.replaced,
+        "in_outbox": receipt.in_outbox,
+    }
+
+
+def payload_fields(payload: Any) -> dict[str, Any]:
+    """`payload`, or `payload_base64` where it is bytes."""
+    if isinstance(payload, bytes):
+        return {"payload_base64": base64.b64encode(payload).decode()}
+    return {"payload": payload}
+
+
+def job_view(info: JobInfo) -> dict[str, Any]:
+    """A live job as an answer: see `JobView`."""
+    return {
+        "id": info.id,
+        "topic": info.topic,
+        "state": info.state,
+        "due_ms": info.due_ms,
+        "due": moment(info.due_ms),
+        **payload_fields(info.payload),
+        "headers": dict(info.headers),
+        "attempt": info.attempt,
+        "promoted_ms": info.promoted_ms,
+    }
+
+
+@lru_cache(maxsize=4_096)  # jobs that are made together are often due together
+def moment(ms: int) -> str:
+    """Milliseconds since the epoch in RFC 3339, UTC."""
+    return from_ms(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,42 @@
+"""From what pydantic found to what is told: the field, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from wheelq.errors import InvalidInput
+
+M = TypeVar("M", bound=BaseModel)
+_SHOWN = 3
+_PLACES = ("body", "query", "path", "header", "cookie")
+
+
+def read(model: type[M], raw: Any) -> M:
+    """A model from parsed JSON. Raises: InvalidInput."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise invalid(error.errors(include_url=False, include_input=False)) from error
+
+
+def invalid(found: Sequence[Any]) -> InvalidInput:
+    """The error that says what pydantic found: the first fields that are wrong, each with its remedy."""
+    told = [(_field(item["loc"]), _problem(item)) for item in found[:_SHOWN]]
+    field, problem = told[0]
+    others = "".join(f"; {name}: {what}" for name, what in told[1:])
+    return InvalidInput(field, problem + others)
+
+
+def _field(loc: Sequence[Any]) -> str:
+    named = [str(part) for part in (loc[1:] if loc and loc[0] in _PLACES else loc)]
+    return ".".join(named) or "body"
+
+
+def _problem(item: Any) -> str:
+    if item["type"] == "extra_forbidden":
+        return "is not known here"
+    message: str = item["msg"].removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]

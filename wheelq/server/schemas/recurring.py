@@ -1,0 +1,135 @@
+"""Recurring jobs: said, looked at."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from wheelq.recurrence import RecurringInfo, RecurringReceipt
+from wheelq.server.schemas.jobs import JSON_SCHEMA, moment, payload_fields
+from wheelq.server.schemas.model import AT_PATTERN, Answer, Model, optional, parse_at
+
+Name = Annotated[
+    str,
+    Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Its name in the topic.", examples=["nightly"]),
+]
+_LONGEST_S = 366 * 86_400
+
+
+def _seconds(text: str, least: float) -> Any:
+    return optional({"type": "number", "minimum": least, "maximum": _LONGEST_S, "description": text})
+
+
+def _moment(text: str) -> Any:
+    return optional({"type": "string", "pattern": AT_PATTERN, "description": text})
+
+
+class RecurringRule(Model):
+    """What occurs, and when: by `cron` in a time zone, or `every` so many seconds."""
+
+    cron: Annotated[
+        str | None,
+        optional(
+            {
+                "type": "string",
+                "pattern": r"^[ -~]{1,200}$",
+                "description": "Five fields (six with seconds first), or a name like @daily.",
+                "examples": ["0 2 * * *"],
+            }
+        ),
+    ] = Field(default=None, pattern=r"^[ -~]{1,200}$")
+    every: Annotated[float | None, _seconds("Seconds from one occurrence to the next.", 1)] = Field(
+        default=None, ge=1, le=_LONGEST_S
+    )
+    tz: Annotated[str, Field(pattern=r"^[ -~]{1,64}$", description="IANA time zone of the cron expression.")] = "UTC"
+    start: Annotated[str | None, _moment("No occurrence before.")] = Field(default=None, pattern=AT_PATTERN)
+    end: Annotated[str | None, _moment("No occurrence after.")] = Field(default=None, pattern=AT_PATTERN)
+    jitter: Annotated[float, Field(ge=0, le=_LONGEST_S, description="Each is delayed by up to so many seconds.")] = 0
+    missed: Annotated[
+        Literal["coalesce", "skip", "all"], Field(description="What runs of what was missed: see the manual.")
+    ] = "coalesce"
+    grace: Annotated[float | None, _seconds("None of those missed runs that is later than this.", 0)] = Field(
+        default=None, ge=0, le=_LONGEST_S
+    )
+    payload: Annotated[Any, JSON_SCHEMA] = None
+    headers: Annotated[
+        dict[str, str] | None,
+        optional({"type": "object", "additionalProperties": {"type": "string"}}),
+    ] = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": ["cron"]}, {"required": ["every"]}],
+            "examples": [{"cron": "0 2 * * *", "tz": "Europe/Berlin", "payload": {"kind": "sales"}}],
+        }
+    )
+
+    @model_validator(mode="after")
+    def _says_when(self) -> RecurringRule:
+        if (self.cron is None) == (self.every is None):
+            raise PydanticCustomError("when", "give either cron or every (seconds)")
+        return self
+
+    def said(self) -> dict[str, Any]:
+        """As `client.recurring.put` takes it."""
+        said = self.model_dump(exclude_unset=True)
+        for name in ("start", "end"):
+            if name in said:
+                said[name] = parse_at(said[name])
+        return said
+
+
+class RecurringMade(Answer):
+    """What became of it."""
+
+    name: str
+    outcome: str
+    next_ms: int | None
+
+
+class RecurringView(Answer):
+    """A recurring job as it stands."""
+
+    topic: str
+    name: str
+    cron: str | None
+    every_ms: int | None
+    tz: str
+    paused: bool
+    next_ms: int | None
+    next: str | None
+    last_ms: int | None
+    payload: Any = None
+    payload_base64: str | None = None
+    headers: dict[str, str]
+
+
+class RecurringList(Answer):
+    """All recurring jobs of a topic, by name."""
+
+    recurring: list[RecurringView]
+
+
+def made(receipt: RecurringReceipt) -> dict[str, Any]:
+    """See `RecurringMade`."""
+    return {"name": receipt.name, "outcome": receipt.outcome, "next_ms": receipt.next_ms}
+
+
+def view(info: RecurringInfo) -> dict[str, Any]:
+    """See `RecurringView`."""
+    return {
+        "topic": info.topic,
+        "name": info.name,
+        "cron": info.rule.cron,
+        "every_ms": info.rule.every_ms,
+        "tz": info.rule.tz,
+        "paused": info.is_paused,
+        "next_ms": info.next_ms,
+        "next": None if info.next_ms is None else moment(info.next_ms),
+        "last_ms": info.last_ms,
+        **payload_fields(info.payload),
+        "headers": dict(info.headers),
+    }

@@ -1,0 +1,115 @@
+"""Topics: what they hold, and their settings."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from wheelq.server.schemas.model import WHOLE, Answer, Model, optional
+from wheelq.settings import Misfire
+from wheelq.topics import Topic, TopicInfo
+
+_MOST = 10**15
+
+
+def _whole(text: str) -> Any:
+    return optional({"type": "integer", "minimum": 0, "maximum": _MOST, "description": text})
+
+
+class TopicSettingsChange(Model):
+    """Settings of a topic; what is left out stays as it is. A limit of 0 is none."""
+
+    retention_ms: Annotated[int | None, WHOLE, _whole("How long consumed jobs stay.")] = Field(
+        default=None, ge=0, le=_MOST
+    )
+    dead_retention_ms: Annotated[int | None, WHOLE, _whole("How long dead jobs stay.")] = Field(
+        default=None, ge=0, le=_MOST
+    )
+    dead_max: Annotated[int | None, WHOLE, _whole("Most dead jobs in each shard.")] = Field(
+        default=None, ge=0, le=_MOST
+    )
+    max_rate: Annotated[
+        float | None,
+        optional({"type": "number", "minimum": 0, "maximum": 1e6, "description": "Most jobs promoted in a second."}),
+    ] = Field(default=None, ge=0, le=1e6)
+    max_pending: Annotated[int | None, WHOLE, _whole("Most jobs that wait.")] = Field(default=None, ge=0, le=_MOST)
+    max_ready: Annotated[int | None, WHOLE, _whole("Most promoted jobs not read yet.")] = Field(
+        default=None, ge=0, le=_MOST
+    )
+    misfire: Annotated[
+        Misfire | None,
+        optional({"enum": ["run", "skip", "bury"], "description": "What becomes of a job that starts too late."}),
+    ] = None
+    grace_ms: Annotated[int | None, WHOLE, _whole("How late a job may start.")] = Field(default=None, ge=0, le=_MOST)
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "minProperties": 1,
+            "examples": [{"max_rate": 200}],
+            # A misfire other than "run" must say how late is too late.
+            "if": {"properties": {"misfire": {"enum": ["skip", "bury"]}}, "required": ["misfire"]},
+            "then": {"properties": {"grace_ms": {"minimum": 1}}, "required": ["grace_ms"]},
+        }
+    )
+
+
+class TopicCounts(Answer):
+    """What a topic holds now."""
+
+    name: str
+    shards: int
+    delayed: int = Field(description="Jobs that wait for their due time.")
+    ready: int = Field(description="Promoted, and not finished by every group yet (or kept).")
+    dead: int
+    first_due_ms: int | None = Field(description="When the first waiting job is due.")
+    overdue_ms: int = Field(description="How long it has been due; more than a second: no scheduler runs.")
+
+
+class TopicCountsList(Answer):
+    """The topics that the caller may see, by name."""
+
+    topics: list[TopicCounts]
+
+
+class SpanView(Answer):
+    """How many jobs are due in one span of time; it begins where the one before ends."""
+
+    until_ms: int | None = Field(description="Its end, from now; 0: what is due already; null: all that is later.")
+    jobs: int
+
+
+class Forecast(Answer):
+    """When a topic's waiting jobs are due."""
+
+    spans: list[SpanView]
+
+
+class TopicStanding(Answer):
+    """A topic's settings."""
+
+    name: str
+    shards: int
+    paused: bool
+    retention_ms: int
+    dead_retention_ms: int
+    dead_max: int
+    max_rate: float
+    max_pending: int
+    max_ready: int
+    misfire: str
+    grace_ms: int
+
+
+def counts(info: TopicInfo) -> dict[str, Any]:
+    """See `TopicCounts`."""
+    return {name: getattr(info, name) for name in TopicCounts.model_fields}
+
+
+def standing(name: str, topic: Topic) -> dict[str, Any]:
+    """See `TopicStanding`."""
+    return {
+        "name": name,
+        **{field: value for field, value in asdict(topic).items() if field in TopicStanding.model_fields},
+    }
