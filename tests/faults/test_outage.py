@@ -1,0 +1,313 @@
+"""The server goes away under producers: they fail fast and definitely, or keep their jobs in an outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import eventually, wheelq
+from tests.transports import AsyncWith, BlockingWith, ReplyLost, Unreachable
+from tests.unit.test_outbox import in_a_fork
+from wheelq import AsyncClient, Client, JobSpec, Settings
+from wheelq.embedded import EmbeddedServer
+from wheelq.errors import CircuitOpen, InvalidJob, OutboxFull, ServerError, Unavailable
+from wheelq.outbox import Outbox
+from wheelq.protocol.call import command
+from wheelq.protocol.keys import Keys
+from wheelq.settings import BreakerSettings, OutboxSettings
+from wheelq.transport import Address, Transport
+
+TOPIC = "orders"
+QUICK = BreakerSettings(failures=3, failing_ms=50, open_ms=200, open_max_ms=400)
+
+
+@pytest.fixture
+def server(private_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
+    return private_server()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "outbox.db"
+
+
+@pytest.fixture
+def client(server: EmbeddedServer, path: Path) -> Iterator[Client]:
+    with Client.connect(server.url, Settings(breaker=QUICK), outbox=path) as client:
+        yield client
+
+
+def info(path: Path) -> int:
+    return Outbox(OutboxSettings(path=str(path))).info().jobs
+
+
+def added(server: EmbeddedServer) -> list[str]:
+    """The ids in the ready stream, in the order in which they came: each once per promotion."""
+    with_ready = Transport(Address(server.url))
+    ready = Keys().shard(TOPIC, 0).ready
+    entries = with_ready.send(command("XRANGE", ready, "-", "+", read=list, key=ready))
+    return [fields[1].decode() for _, fields in entries]
+
+
+# The breaker
+
+
+def test_while_the_server_is_away_calls_soon_fail_at_once_and_say_for_how_long(server: EmbeddedServer) -> None:
+    with Client.connect(server.url, Settings(breaker=QUICK)) as client:
+        client.schedule(TOPIC, delay=60)
+        server.kill()
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            with pytest.raises(Unavailable) as caught:
+                client.schedule(TOPIC, delay=60)
+            if isinstance(caught.value, CircuitOpen):
+                break
+        assert isinstance(caught.value, CircuitOpen)
+        assert 0 < caught.value.retry_after <= 0.4
+        server.start()
+        time.sleep(caught.value.retry_after)
+        assert eventually(lambda: _works(client), within_s=10)
+
+
+def _works(client: Client) -> bool:
+    try:
+        return client.schedule(TOPIC, delay=60).created
+    except Unavailable:
+        return False
+
+
+async def test_an_asyncio_client_fails_fast_as_well(server: EmbeddedServer) -> None:
+    async with AsyncClient.connect(server.url, Settings(breaker=QUICK)) as client:
+        await client.schedule(TOPIC, delay=60)
+        server.kill()
+        seen: set[type[Exception]] = set()
+        until = time.monotonic() + 10
+        while CircuitOpen not in seen and time.monotonic() < until:
+            with pytest.raises(ServerError) as caught:
+                await client.schedule(TOPIC, delay=60)
+            seen.add(type(caught.value))
+        assert CircuitOpen in seen
+
+
+def test_what_the_server_refuses_does_not_open_the_breaker(server: EmbeddedServer) -> None:
+    transport = Transport(Address(server.url))
+    ready = Keys().shard(TOPIC, 0).delayed
+    transport.send(command("SET", ready, "in the way", read=bool, key=ready))
+    with Client.connect(server.url, Settings(breaker=QUICK)) as client:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            with pytest.raises(Exception, match="WRONGTYPE"):
+                client.schedule(TOPIC, delay=60)
+
+
+# The outbox
+
+
+def test_what_is_scheduled_while_the_server_is_away_is_kept_and_delivered_in_order(
+    client: Client, server: EmbeddedServer, path: Path
+) -> None:
+    assert not client.schedule(TOPIC, delay=0, key="before").in_outbox
+    server.kill()
+    receipts = [client.schedule(TOPIC, n, delay=0, key=f"job-{n}") for n in range(20)]
+    receipts += client.schedule_many(TOPIC, [JobSpec(n, delay=0, key=f"job-{n}") for n in range(20, 1_500)])
+    assert all(receipt.in_outbox and receipt.created for receipt in receipts)
+    assert info(path) == 1_500
+    server.start()
+    assert eventually(lambda: info(path) == 0, within_s=30)
+    assert added(server) == ["before", *(f"job-{n}" for n in range(1_500))]
+    assert not client.schedule(TOPIC, delay=0, key="after").in_outbox
+
+
+def test_a_due_time_is_kept_over_the_outage(client: Client, server: EmbeddedServer, path: Path) -> None:
+    client.schedule(TOPIC, delay=0)
+    server.kill()
+    kept = client.schedule(TOPIC, {"id": 1}, delay=3_600, key="later", headers={"a": "b"})
+    assert abs(kept.due_ms - time.time() * 1000 - 3_600_000) < 5_000
+    server.start()
+    assert eventually(lambda: info(path) == 0, within_s=30)
+    found = client.get(TOPIC, "later")
+    assert found is not None
+    assert (found.due_ms, found.payload) == (kept.due_ms, {"id": 1})
+
+
+def test_what_is_kept_survives_a_producer_that_is_killed(server: EmbeddedServer, path: Path) -> None:
+    """Another process keeps jobs and is killed right after it was told so; the next producer delivers them."""
+    program = (
+        "import sys, time\n"
+        "from wheelq import Client\n"
+        "client = Client.connect(sys.argv[1], outbox=sys.argv[2])\n"
+        "for n in range(50): client.schedule('orders', n, delay=0, key=f'job-{n}')\n"
+        "print('kept', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    url = server.url
+    server.kill()
+    child = subprocess.Popen([sys.executable, "-c", program, url, str(path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "kept\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert info(path) == 50
+    server.start()
+    with Client.connect(url, outbox=path) as client:
+        client.schedule(TOPIC, delay=0, key="next")
+        assert eventually(lambda: info(path) == 0, within_s=30)
+    assert added(server) == [*(f"job-{n}" for n in range(50)), "next"]
+
+
+def test_a_producer_that_dies_between_delivering_and_forgetting_does_not_deliver_twice(
+    server: EmbeddedServer, path: Path
+) -> None:
+    """The server has the jobs and the file does not know: delivered again, each is found there."""
+    outbox = OutboxSettings(path=str(path))
+    with Client(BlockingWith(server.url, Unreachable("register_topic", times=2)), outbox=outbox) as client:
+        for n in range(10):
+            client.schedule(TOPIC, n, delay=60, key=f"job-{n}")
+        file = Outbox(outbox)
+        [parcel] = file.parcels()
+        client._carrier.deliver(parcel)
+        assert client.deliver_outbox() in (0, 10)
+        assert eventually(lambda: file.is_empty)
+        [found] = client.topics()
+        assert found.delayed == 10
+
+
+def test_a_job_whose_reply_was_lost_goes_to_the_outbox_and_is_made_once(server: EmbeddedServer, path: Path) -> None:
+    outbox = OutboxSettings(path=str(path))
+    with Client(BlockingWith(server.url, ReplyLost("schedule", times=2)), outbox=outbox) as client:
+        receipt = client.schedule(TOPIC, {"id": 1}, delay=60)
+        assert receipt.in_outbox
+        assert eventually(lambda: Outbox(outbox).is_empty, within_s=30)
+        [found] = client.topics()
+        assert found.delayed == 1
+
+
+def test_a_bulk_call_that_loses_the_server_half_way_keeps_the_rest(server: EmbeddedServer, path: Path) -> None:
+    outbox = OutboxSettings(path=str(path))
+    fault = Unreachable("schedule", after=2, times=2)
+    with Client(BlockingWith(server.url, fault), outbox=outbox) as client:
+        receipts = client.schedule_many(TOPIC, (JobSpec(n, delay=60) for n in range(2_000)))
+        assert len({receipt.id for receipt in receipts}) == 2_000
+        assert 0 < sum(receipt.in_outbox for receipt in receipts) < 2_000
+        assert eventually(lambda: Outbox(outbox).is_empty, within_s=30)
+        [found] = client.topics()
+        assert found.delayed == 2_000
+
+
+def test_a_bad_job_among_many_is_named_and_what_came_before_it_is_kept(server: EmbeddedServer, path: Path) -> None:
+    outbox = OutboxSettings(path=str(path))
+    specs = [JobSpec(n, delay=-1 if n == 700 else 60) for n in range(900)]
+    with Client(BlockingWith(server.url, Unreachable("register_topic", times=1)), outbox=outbox) as client:
+        with pytest.raises(InvalidJob) as caught:
+            client.schedule_many(TOPIC, specs)
+        assert (caught.value.place, caught.value.field) == (700, "jobs[700].delay")
+        assert sorted(caught.value.receipts) == list(range(700))
+        assert eventually(lambda: Outbox(outbox).is_empty, within_s=30)
+        [found] = client.topics()
+        assert found.delayed == 700
+
+
+def test_asking_about_a_kept_job_delivers_it_first(client: Client, server: EmbeddedServer, path: Path) -> None:
+    client.schedule(TOPIC, delay=60)
+    server.kill()
+    client.schedule(TOPIC, delay=60, key="kept")
+    with pytest.raises(Unavailable):
+        client.cancel(TOPIC, "kept")
+    server.start()
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            assert client.cancel(TOPIC, "kept") == "cancelled"
+            break
+        except Unavailable:
+            time.sleep(0.05)
+    assert client.get(TOPIC, "kept") is None
+
+
+def test_a_full_outbox_refuses_and_nothing_is_done(server: EmbeddedServer, path: Path) -> None:
+    settings = Settings(outbox=OutboxSettings(path=str(path), max_jobs=3))
+    server.kill()
+    with Client.connect(server.url, settings) as client:
+        for _ in range(3):
+            assert client.schedule(TOPIC, delay=0).in_outbox
+        with pytest.raises(OutboxFull, match="holds 3 jobs; its limit is 3"):
+            client.schedule(TOPIC, delay=0)
+
+
+def test_forked_producers_share_one_file(client: Client, server: EmbeddedServer, path: Path) -> None:
+    for _ in range(3):  # the first answer is slow, for it includes connecting, and tells little of the server's clock
+        client.schedule(TOPIC, delay=60)
+    server.kill()
+    client.schedule(TOPIC, delay=0, key="parent")
+
+    def in_the_child() -> bool:
+        return all(client.schedule(TOPIC, delay=0, key=f"{os.getpid()}-{n}").in_outbox for n in range(20))
+
+    for _ in range(3):
+        assert in_a_fork(in_the_child) == 0
+    assert info(path) == 61
+    server.start()
+    assert eventually(lambda: info(path) == 0, within_s=30)
+    ids = added(server)
+    assert sorted(ids) == sorted(set(ids))
+    assert len(ids) == 61
+
+
+async def test_an_asyncio_producer_keeps_and_delivers_as_well(server: EmbeddedServer, path: Path) -> None:
+    async with AsyncClient.connect(server.url, Settings(breaker=QUICK), outbox=path) as client:
+        assert not (await client.schedule(TOPIC, delay=0, key="before")).in_outbox
+        server.kill()
+        kept = await asyncio.gather(*(client.schedule(TOPIC, n, delay=0, key=f"job-{n}") for n in range(50)))
+        kept += await client.schedule_many(TOPIC, [JobSpec(n, delay=0, key=f"many-{n}") for n in range(700)])
+        assert all(receipt.in_outbox for receipt in kept)
+        await asyncio.to_thread(server.start)
+        assert await asyncio.to_thread(eventually, lambda: info(path) == 0, 30)
+        assert not (await client.schedule(TOPIC, delay=0, key="after")).in_outbox
+    found = added(server)
+    assert found[0] == "before"
+    assert found[-1] == "after"
+    assert sorted(found[1:-1]) == sorted(receipt.id for receipt in kept)
+
+
+async def test_an_asyncio_bulk_call_that_loses_the_server_half_way_keeps_the_rest(
+    server: EmbeddedServer, path: Path
+) -> None:
+    outbox = OutboxSettings(path=str(path))
+    async with AsyncClient(AsyncWith(server.url, ReplyLost("schedule", after=1, times=2)), outbox=outbox) as client:
+        receipts = await client.schedule_many(TOPIC, (JobSpec(n, delay=60) for n in range(2_000)))
+        assert len({receipt.id for receipt in receipts}) == 2_000
+        await client.deliver_outbox()
+        [found] = await client.topics()
+        assert found.delayed == 2_000
+
+
+# The command
+
+
+def test_the_command_shows_what_waits_and_delivers_it(client: Client, server: EmbeddedServer, path: Path) -> None:
+    url = server.url
+    client.schedule(TOPIC, delay=60)
+    server.kill()
+    client.schedule(TOPIC, delay=3_600, key="kept")
+    client.close()
+    shown = wheelq("outbox", path)
+    assert "1 job waits" in shown.out
+    assert "kept" in shown.out
+    said = wheelq("outbox", path, "--json").json
+    assert (said["jobs"], said["topics"], said["next"][0]["id"]) == (1, {TOPIC: 1}, "kept")
+    assert wheelq("outbox", path, "--deliver", url=url).code == 1
+    server.start()
+    assert "Nothing waits." in wheelq("outbox", path, "--deliver", url=url).out
+
+
+def test_the_command_names_what_is_missing(tmp_path: Path) -> None:
+    assert "no outbox named" in wheelq("outbox").err
+    assert f"there is no outbox at {tmp_path / 'none.db'}" in wheelq("outbox", tmp_path / "none.db").err
