@@ -5,6 +5,7 @@ membership   which nodes live, and what each looks after
 assignment   shares the shards out (pure)
 shard        a node's part in one shard: leader or standby
 leader       what the holder of the lease does
+recurring    makes the occurrences of recurring jobs
 standby      when to look after a leader, and what to do about it (pure)
 lease        what may be believed of a lease (pure)
 window       which jobs are loaded, and when to load more (pure)

@@ -1,8 +1,9 @@
 """`Leader`: what the holder of a shard's lease does. `act()` does what is due now and says when it wants to act again.
 
-    ids are due      promote them, up to 500 in one call; more than that: sweep
+    ids are due      promote them, up to 500 in one call; more than that, or in a shaped topic: sweep
     sweep beat       promote by range whatever is due: makes every lost hint harmless
     window           move the horizon on, put what is read into the wheel
+    kept too long    let the shard be tidied, where the topic keeps anything; together with the window
     lease            renew it, unless nothing is to be done before its end anyway
 
 **What may go wrong costs lateness only.** Ids taken from the wheel are hints: when a promotion fails, nothing is kept
@@ -20,11 +21,17 @@ from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.keys import ShardKeys
 from wheelq.scheduler.lease import Lease
 from wheelq.scheduler.window import Window
-from wheelq.settings import SchedulerSettings
+from wheelq.settings import SchedulerSettings, TopicSettings
+from wheelq.topics import Shaping
 from wheelq.transport import AsyncTransport
 from wheelq.wheel import Wheel
 
 logger = logging.getLogger("wheelq.scheduler")
+
+GATHER_MS = 5.0
+"""Where a rate is limited, what it allows is gathered for so long before it is promoted in one call."""
+TIDY_CALLS = 10
+"""Calls to tidy a shard that may follow each other; each keeps the server busy for about a millisecond."""
 
 Answer = TypeVar("Answer", bound=calls.LeaderAnswer)
 
@@ -40,6 +47,7 @@ class Leader:
         settings: SchedulerSettings,
         clock: Clock,
         server_clock: ServerClock,
+        topic: TopicSettings,
     ) -> None:
         self._keys = keys
         self._transport = transport
@@ -51,6 +59,11 @@ class Leader:
         self._wheel = Wheel(0)
         self._sweep_at = 0.0
         self._is_behind = False  # the last sweep did not get to the end of what is due
+        self.shaping: Shaping | None = None
+        """How promotion is held back; None: not at all."""
+        self._tidy_at = 0.0
+        self.topic = topic
+        """What the topic keeps, and for how long."""
         self.promoted = 0
         """Jobs promoted so far."""
 
@@ -74,6 +87,8 @@ class Leader:
 
     def busy_at(self) -> float:
         """The monotonic instant at which there is something to do; the lease aside."""
+        if self._is_behind:  # a sweep finds everything that is due
+            return self._server.monotonic_at(self._sweep_at)
         near = self._wheel.next_tick()
         at_ms = min(self._window.open_at, self._sweep_at)
         return self._server.monotonic_at(at_ms if near is None else min(at_ms, near))
@@ -84,9 +99,10 @@ class Leader:
         now_ms = self._server.at(now)
         expired = self._wheel.advance(int(now_ms))
         try:
-            if now_ms >= self._sweep_at or len(expired) > self._settings.batch:
+            in_one_call = not self.shaping and len(expired) <= self._settings.batch
+            if now_ms >= self._sweep_at or (expired and not in_one_call and not self._is_behind):
                 await self._sweep(expired)
-            elif expired:
+            elif expired and not self._is_behind:
                 await self._promote(expired)
         except BaseException:
             self._sweep_at = 0.0  # what was taken from the wheel is found again by sweeping
@@ -94,6 +110,8 @@ class Leader:
         # While a sweep is behind, it will find everything that is due, and there is no use in loading more.
         if now_ms >= self._window.open_at and not self._is_behind:
             await self._open()
+            if now_ms >= self._tidy_at and (self.topic.retention_ms or self.topic.keep_done_ms):
+                await self._tidy()
         if now >= self._lease.renew_at and self._needs_lease():
             await self._renew()
         return min(self.busy_at(), self._lease.renew_at) if self._needs_lease() else self.busy_at()
@@ -113,7 +131,8 @@ class Leader:
 
     async def _sweep(self, expired: list[tuple[str, int]]) -> None:
         """Promote up to a batch of what is due; among it `expired`, but for what the server's clock has not reached."""
-        call = calls.sweep(self._keys, self._lease.token, self._settings.lease_ms, self._settings.batch)
+        settings = self._settings
+        call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, self.shaping)
         answer = await self._send(call)
         self.promoted += answer.promoted
         now_ms = answer.server_us / 1000
@@ -121,6 +140,9 @@ class Leader:
             if due_ms > now_ms:
                 self._wheel.insert(member, due_ms)
         self._is_behind = answer.is_partial
+        if answer.wait_ms:
+            self._sweep_at = now_ms + max(answer.wait_ms, GATHER_MS)
+            return
         self._sweep_at = now_ms if answer.is_partial and answer.promoted else float("inf")
         if self._wheel or answer.is_partial:  # partial and nothing promoted: the stream refuses, so not at once again
             self._sweep_by(now_ms)
@@ -148,11 +170,21 @@ class Leader:
         if self._wheel:
             self._sweep_by(answer.server_us / 1000)
 
+    async def _tidy(self) -> None:
+        """Remove what has been kept for long enough; what is too much for now is left to the next time."""
+        kept = self.topic.retention_ms, self.topic.keep_done_ms
+        for _ in range(TIDY_CALLS):
+            answer = await self._send(calls.tidy(self._keys, self._lease.token, self._settings.lease_ms, *kept))
+            self._tidy_at = answer.server_us / 1000 + self._settings.idle_ms
+            if not answer.is_partial:
+                break
+
     async def _renew(self) -> None:
         answer = await self._send(calls.renew(self._keys, self._lease.token, self._settings.lease_ms))
         expected = self._wheel.next_tick()
         first = answer.first_due_ms
-        if first is not None and self._window.covers(first) and (expected is None or first < expected):
+        is_missed = first is not None and self._window.covers(first) and (expected is None or first < expected)
+        if is_missed and not self._is_behind:
             logger.info("%s:%d missed a hint", self._keys.topic, self._keys.shard)
             self.start_afresh()
 

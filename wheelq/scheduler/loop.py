@@ -23,11 +23,13 @@ from typing import Any, Self
 from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.scheduler.assignment import ShardName
 from wheelq.scheduler.membership import Membership
+from wheelq.scheduler.recurring import Maker
 from wheelq.scheduler.shard import LONGEST_PAUSE, Role, Shard
 from wheelq.settings import SchedulerSettings, Settings, resolve_url
+from wheelq.topics import Topic
 from wheelq.transport import Address, AsyncTransport, Subscription
 
 logger = logging.getLogger("wheelq.scheduler")
@@ -52,10 +54,11 @@ class Scheduler:
         self._members = Membership(transport, self._keys, self.node, self._settings, self._clock, self._server)
         self._shards: dict[str, Shard] = {}  # by near channel
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._makers: dict[str, Maker] = {}  # by near channel of shard 0
         self._subscription: Subscription | None = None
         self._connection = ""
         self._topics_version = -1
-        self._topics: set[ShardName] = set()
+        self._topics: dict[str, Topic] = {}
         self._is_noticed = False
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -93,11 +96,13 @@ class Scheduler:
             await until_stopped(self._stopping, background)
             background.pop().cancel()
             for shard in self._shards.values():
-                shard.stop()
+                shard.stop(node_goes=True)
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             with contextlib.suppress(ServerError):
                 await self._members.leave()
         finally:  # also when this is cancelled: nothing goes on behind the caller's back
+            for maker in self._makers.values():
+                await maker.stop()
             rest = [*background, *self._tasks.values(), *self._reports]
             for task in rest:
                 task.cancel()
@@ -135,12 +140,14 @@ class Scheduler:
 
     def _hear(self, channel: str, data: bytes | None) -> None:
         shard = self._shards.get(channel)
+        if channel in self._makers and data in (None, NOTICE):
+            self._makers[channel].notice()
         if shard is None:
             self._is_noticed = True
             self._woken.set()
         elif data is None:
             shard.heard()
-        else:
+        elif data != NOTICE:
             shard.ring(data)
 
     # --- changes ---------------------------------------------------------------------------------------------------
@@ -157,7 +164,9 @@ class Scheduler:
                     changed = True
                 if changed or self._is_noticed:
                     self._is_noticed = False
-                    await self._members.refresh(self._topics)
+                    await self._members.refresh(
+                        (name, n) for name, topic in self._topics.items() for n in range(topic.all_shards)
+                    )
                     await self._play_parts()
             except ServerError as error:
                 logger.warning("changes are not watched until the server is back: %s", error)
@@ -169,12 +178,12 @@ class Scheduler:
             cancel()
 
     async def _read_topics(self) -> bool:
-        """Whether there are other shards than before."""
+        """Whether any has changed, or is new."""
         if await self._transport.send(registry.topics_version(self._keys)) == self._topics_version:
             return False
         topics = await self._transport.send(registry.topics(self._keys))
         self._topics_version = topics.version
-        self._topics = {(name, n) for name, topic in topics.settings.items() for n in range(topic.all_shards)}
+        self._topics = topics.settings
         return True
 
     async def _play_parts(self) -> None:
@@ -187,10 +196,14 @@ class Scheduler:
         for channel in self._shards.keys() - {keys.near for keys in wanted}:
             await self._end(channel)
         for keys, role in wanted.items():
+            topic = self._topics.get(keys.topic)
+            if topic is None:  # another node knows it already: this one is about to
+                continue
             if keys.near in self._shards:
+                self._shards[keys.near].configure(topic)
                 self._shards[keys.near].assume(role)
             else:
-                await self._begin(keys, role)
+                await self._begin(keys, topic, role)
         self._return_what_was_stood_in_for()
 
     def _return_what_was_stood_in_for(self) -> None:
@@ -201,7 +214,7 @@ class Scheduler:
                 if self._members.seen_ms.get(post.leader, 0) > shard.led_since_ms:
                     shard.hand_over()
 
-    async def _begin(self, keys: ShardKeys, role: Role) -> None:
+    async def _begin(self, keys: ShardKeys, topic: Topic, role: Role) -> None:
         shard = Shard(
             keys,
             self._transport,
@@ -210,17 +223,24 @@ class Scheduler:
             self._settings,
             self._clock,
             self._server.like(),  # in a cluster it may be another node's
+            topic,
             role,
             self._report_gone,
         )
         self._shards[keys.near] = shard
         self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
+        if keys.shard == 0:
+            maker = Maker(keys, self._transport, self._settings, self._clock, self._server.like(), shard.is_responsible)
+            self._makers[keys.near] = maker
+            maker.start()
         if self._subscription is not None:  # else the next subscription includes it
             await self._subscription.listen(keys.near)
 
     async def _end(self, channel: str) -> None:
         shard = self._shards.pop(channel)
         shard.stop()
+        if maker := self._makers.pop(channel, None):
+            await maker.stop()
         await self._tasks.pop(channel)
         self._promoted_before += shard.promoted
         if self._subscription is not None:

@@ -115,7 +115,7 @@ class Membership:
         run_id, _, connection_id = self._connections.get(node, "").partition(":")
         if node == self._node or not connection_id or await self._transport.is_open(run_id, int(connection_id)):
             return False
-        del self.seen_ms[node]
+        self.seen_ms.pop(node, None)  # the list may have been read anew meanwhile
         await self._transport.send(registry.gone(self._keys.nodes, node))
         return True
 

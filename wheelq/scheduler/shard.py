@@ -3,8 +3,9 @@
     role      the lease is …    `step()` does
     leader    held              what a leader does (`leader`)
               not held          takes it, once there is something to do; a shard at rest has no lease and costs nothing
-    standby   not held          looks after the leader (`standby`), and takes the lease if it has gone quiet
+    standby   not held          looks after the leader (`standby`), and takes the lease if it has gone quiet or goes
               held              leads in the leader's place, until that one is seen to live again
+    either, of a paused topic   nothing
 
 Only a lease makes a leader; the role says who should have it. See `lease` for what may be believed of it.
 """
@@ -19,11 +20,13 @@ from enum import Enum
 from wheelq.clock import Clock, ServerClock
 from wheelq.errors import NotLeader, Refused, ServerError
 from wheelq.protocol.calls import leader as calls
-from wheelq.protocol.keys import ShardKeys
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.leader import Leader
 from wheelq.scheduler.lease import Lease, holder_connection, holder_node
 from wheelq.scheduler.standby import Advice, Standby
 from wheelq.settings import SchedulerSettings
+from wheelq.topics import Topic
 from wheelq.transport import AsyncTransport
 
 logger = logging.getLogger("wheelq.scheduler")
@@ -31,6 +34,8 @@ logger = logging.getLogger("wheelq.scheduler")
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 """Seconds between attempts while the server cannot be used; doubling from the first to the longest."""
+HALF_DONE_S = 0.3
+"""How long terms may be in force that nobody has published: who changes them is done within a few round trips."""
 
 
 class Role(Enum):
@@ -54,6 +59,7 @@ class Shard:
         settings: SchedulerSettings,
         clock: Clock,
         server_clock: ServerClock,
+        topic: Topic,
         role: Role = Role.LEADER,
         report_gone: Callable[[str], None] = lambda node: None,
     ) -> None:
@@ -67,18 +73,23 @@ class Shard:
         """When the lease was last acquired, by the server's clock."""
         self._transport = transport
         self._node = node
+        self._topic = topic
+        self._outdated_since: float | None = None  # monotonic
         self._connection = connection
         self._report_gone = report_gone
         self._settings = settings
         self._clock = clock
         self._server = server_clock
         self._lease = Lease(settings)
-        self._leader = Leader(keys, transport, self._lease, settings, clock, server_clock)
+        self._leader = Leader(keys, transport, self._lease, settings, clock, server_clock, topic)
+        self._leader.shaping = topic.shaping
         self._standby = Standby(settings)
         self._take_at = 0.0  # monotonic; later than now while another node holds the lease
         self._pause = FIRST_PAUSE
         self._wake = asyncio.Event()
+        self._may_take = False  # as a standby, because the leader goes
         self._is_stopping = False
+        self._is_going = False
         self._is_handing_over = False
 
     # --- what others tell the shard --------------------------------------------------------------------------------
@@ -86,9 +97,12 @@ class Shard:
     def ring(self, message: bytes) -> None:
         """A message came on the shard's `near` channel."""
         jobs = calls.read_near(message)
+        if self._topic.paused:
+            return
         if not jobs:  # the holder gave the lease back
             self._take_at = 0.0
             self._standby.look_at = 0.0
+            self._may_take = message == calls.GOING.encode()
         elif self.role is Role.STANDBY and not self.is_leading:
             self._standby.ring(jobs)
         elif self._clock.monotonic() >= self._take_at:
@@ -101,6 +115,11 @@ class Shard:
         self._start_afresh()
         self._wake.set()
 
+    def look_again(self) -> None:
+        """Something may have changed unheard: whatever is due comes first, then everything near is loaded again."""
+        self._start_afresh()
+        self._wake.set()
+
     def assume(self, role: Role) -> None:
         """The assignment says so. A leader that becomes standby hands over."""
         if role is not self.role:
@@ -109,20 +128,34 @@ class Shard:
             self._start_afresh()
             self._wake.set()
 
+    def configure(self, topic: Topic) -> None:
+        """The topic's settings have been read. If they changed, come back with the new terms."""
+        if topic != self._topic:
+            self._topic = self._leader.topic = topic
+            self._leader.shaping = topic.shaping
+            self._lease.lost()
+            self._start_afresh()
+            self._wake.set()
+
     def hand_over(self) -> None:
         """Give the lease back, so that the leader, which lives again, can take it."""
         self._is_handing_over = True
         self._wake.set()
 
-    def stop(self) -> None:
-        """Let `run` end and give the lease back."""
+    def stop(self, *, node_goes: bool = False) -> None:
+        """Let `run` end and give the lease back; if the whole node goes, the standby is told to take it."""
         self._is_stopping = True
+        self._is_going = node_goes
         self._wake.set()
 
     @property
     def is_leading(self) -> bool:
         """Whether the lease is held, as far as this node can tell."""
         return self._lease.is_held(self._clock.monotonic())
+
+    def is_responsible(self) -> bool:
+        """Whether the shard is this node's to lead, or is led by it in the leader's place."""
+        return self.role is Role.LEADER or self.is_leading
 
     @property
     def promoted(self) -> int:
@@ -144,7 +177,8 @@ class Shard:
             self._wake.clear()
         if self.is_leading:
             try:
-                await self._transport.send(calls.release(self.keys, self._lease.token))
+                call = calls.release(self.keys, self._lease.token, is_going=self._is_going)
+                await self._transport.send(call)
             except ServerError as error:
                 logger.warning("lease of %s:%d not given back: %s", self.keys.topic, self.keys.shard, error)
 
@@ -172,11 +206,17 @@ class Shard:
 
     async def _act(self) -> float:
         now = self._clock.monotonic()
+        if self._topic.paused:
+            return self._settings.idle_ms / 1000
         if self._lease.is_held(now):
             if self._is_handing_over:
                 await self._give_back()
                 return 0.0
             act_at = await self._leader.act()
+        elif self.role is Role.STANDBY and self._may_take:
+            self._may_take = False
+            await self._take()
+            return 0.0
         elif self.role is Role.STANDBY:
             act_at = self._server.monotonic_at(self._standby.look_at)
             if act_at <= now:
@@ -196,6 +236,10 @@ class Shard:
         asked_at = self._clock.monotonic()
         connection = self._connection()
         answer = await self._acquire(connection)
+        if answer.is_outdated:
+            await self._catch_up(asked_at)
+            return
+        self._outdated_since = None
         if not answer.is_ours and await self._is_gone(answer.token):
             self._report_gone(holder_node(answer.token))
             asked_at = self._clock.monotonic()
@@ -209,9 +253,26 @@ class Shard:
             self._take_at = asked_at + max(answer.left_ms, 10) / 1000
             self._leader.start_afresh()  # while another node leads, nothing is kept up to date here
 
+    async def _catch_up(self, asked_at: float) -> None:
+        """Read the terms that the shard asks for. Who changes them tells the shards first, and then everyone.
+
+        Should that one have died in between, the shard would have no leader: then it is told the terms that stand.
+        """
+        topic = await self._transport.send(registry.topic(Keys(self.keys.prefix), self.keys.topic))
+        if topic is not None and topic != self._topic:
+            self.configure(topic)
+            return
+        self._take_at = asked_at + FIRST_PAUSE
+        if self._outdated_since is None:
+            self._outdated_since = asked_at
+        elif asked_at > self._outdated_since + HALF_DONE_S:
+            logger.warning("%s:%d: a change of the topic was left half done", self.keys.topic, self.keys.shard)
+            await self._transport.send(registry.fence(self.keys, self._topic.terms))
+
     async def _acquire(self, connection: str, replaceable: str = "") -> calls.Acquired:
         asked_at = self._clock.monotonic()
-        call = calls.acquire(self.keys, self._node, connection, self._settings.lease_ms, replaceable)
+        terms = self._topic.terms
+        call = calls.acquire(self.keys, self._node, connection, self._settings.lease_ms, terms, replaceable)
         answer = await self._transport.send(call)
         self._server.observe(asked_at, answer.server_us)
         return answer
@@ -248,10 +309,13 @@ class Shard:
         """Promote in place of a leader that lives, or has not lost its lease yet, but does not promote."""
         behind = True
         while behind:
-            call = calls.hedge(self.keys, self._settings.hedge_ms, self._settings.batch)
+            topic, hedge_ms = self._topic, self._settings.hedge_ms
+            call = calls.hedge(self.keys, hedge_ms, self._settings.batch, topic.terms, topic.shaping)
             answer = await self._transport.send(call)
             self._leader.promoted += answer.promoted
-            behind = answer.is_partial
+            behind = answer.is_partial and answer.promoted > 0 and not answer.wait_ms
+            if answer.wait_ms:
+                self._standby.look_at = answer.server_us / 1000 + answer.wait_ms + hedge_ms
 
     def _start_afresh(self) -> None:
         self._leader.start_afresh()

@@ -1,0 +1,262 @@
+"""Recurring jobs when things go wrong: each occurrence is made once, whoever fails where."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from loadtest.fleet import Fleet
+from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
+from wheelq import Client, RecurringOutcome, Settings
+from wheelq.clock import ServerClock, SystemClock
+from wheelq.embedded import EmbeddedServer
+from wheelq.errors import OutcomeUnknown, Refused, ServerError, Unavailable
+from wheelq.protocol.call import Call
+from wheelq.protocol.calls import producer, registry
+from wheelq.protocol.calls import recurring as calls
+from wheelq.protocol.entries import Entry, occurrence_id
+from wheelq.protocol.keys import Keys
+from wheelq.recurrence import Missed, Rule
+from wheelq.scheduler.recurring import Maker
+from wheelq.settings import SchedulerSettings, TopicSettings
+from wheelq.transport import Address, Transport
+
+RECORD = b"\x01\x01\x91\x01"
+HOUR_MS = 3_600_000
+FAULTS: list[type[Fault]] = [ReplyLost, Unreachable, Refusing, Repeating, Forgetful]
+NAME = "hourly"
+
+
+class Place:
+    """Shard 0 of a topic, with one recurring job and makers that are stepped by the test."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        self.url = url
+        self.keys = Keys().shard(topic, 0)
+        self.plain = Transport(Address(url))
+        self.raw = redis.Redis.from_url(url, decode_responses=True)
+        self.now_ms = self.plain.send(registry.server_time_us()) // 1000
+
+    def put(self, next_ms: int, missed: Missed = "coalesce", **rule: Any) -> Entry:
+        entry = Entry.new(Rule(missed=missed, **({"every_ms": HOUR_MS} | rule)), RECORD, None, next_ms)
+        assert self.plain.send(calls.change(self.keys, NAME, None, entry, next_ms, None))
+        return entry
+
+    def maker(self, *faults: Fault) -> Maker:
+        clock = SystemClock()
+        server = ServerClock(clock)
+        server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
+        return Maker(self.keys, AsyncWith(self.url, *faults), SchedulerSettings(), clock, server)
+
+    def waiting(self) -> dict[str, int]:
+        pairs = self.raw.zrange(self.keys.delayed, 0, -1, withscores=True)
+        return {member: int(due) for member, due in pairs}  # type: ignore[union-attr,misc]
+
+    def finish(self, id: str) -> None:
+        """Let a job be as if it had run: no trace of it."""
+        self.plain.send(producer.cancel(self.keys, id))
+
+
+@pytest.fixture
+def place(url: str, topic: str) -> Place:
+    return Place(url, topic)
+
+
+# Makers
+
+
+async def test_many_makers_at_the_same_time_make_an_occurrence_once(place: Place) -> None:
+    due = place.now_ms + 5_000
+    place.put(due, start_ms=due)
+    rests = await asyncio.gather(*(place.maker().step() for _ in range(10)))
+    assert place.waiting() == {occurrence_id(NAME, due): due}
+    assert all(50 < rest <= 60 for rest in rests), "the next look is a minute away at most"
+
+
+async def test_a_maker_that_was_frozen_between_look_and_make_makes_nothing(place: Place) -> None:
+    """Meanwhile another has made the occurrence, and it has run and is forgotten."""
+    due = place.now_ms + 5_000
+    place.put(due, start_ms=due)
+
+    class Overtaken(Fault):
+        def strike(self, call: Call[Any]) -> list[Call[Any]]:
+            return [call, producer.cancel(place.keys, occurrence_id(NAME, due)), call]
+
+    fault = Overtaken("recurring_make")
+    await place.maker(fault).step()
+    assert fault.struck == 1
+    assert place.waiting() == {}
+
+
+async def test_a_maker_that_dies_between_look_and_make_is_replaced_by_any_other(place: Place) -> None:
+    due = place.now_ms + 5_000
+    place.put(due, start_ms=due)
+    with pytest.raises(Unavailable):
+        await place.maker(Unreachable("recurring_make")).step()
+    assert place.waiting() == {}
+    await place.maker().step()
+    assert place.waiting() == {occurrence_id(NAME, due): due}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("struck", ["recurring_near", "recurring_make"])
+async def test_a_maker_makes_an_occurrence_once_whatever_happens_to_its_calls(
+    place: Place, fault: type[Fault], struck: str
+) -> None:
+    due = place.now_ms + 5_000
+    place.put(due, start_ms=due)
+    trouble = fault(struck)
+    maker = place.maker(trouble)
+    for _ in range(3):
+        try:
+            await maker.step()
+        except ServerError:
+            continue
+        place.finish(occurrence_id(NAME, due))  # whoever makes it again is found out
+    assert trouble.struck == 1
+    assert place.waiting() == {}
+    entry = place.plain.send(calls.read_one(place.keys, NAME)).entry
+    assert entry
+    assert (entry.state.last_ms, entry.state.next_ms) == (due, due + HOUR_MS)
+
+
+async def test_what_was_missed_coalesces_to_one_with_many_makers(place: Place) -> None:
+    start = place.now_ms - 100 * HOUR_MS - 5
+    place.put(start, start_ms=start)
+    await asyncio.gather(*(place.maker().step() for _ in range(5)))
+    last = start + 100 * HOUR_MS
+    assert place.waiting() == {occurrence_id(NAME, last): last}
+
+
+async def test_each_of_the_missed_is_made_once_with_many_makers(place: Place) -> None:
+    start = place.now_ms - 20 * HOUR_MS - 5
+    place.put(start, "all", start_ms=start)
+    await asyncio.gather(*(place.maker().step() for _ in range(5)))
+    moments = [start + n * HOUR_MS for n in range(21)]
+    assert place.waiting() == {occurrence_id(NAME, moment): moment for moment in moments}
+
+
+async def test_one_that_cannot_be_understood_here_does_not_hold_up_the_others(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    due = place.now_ms + 5_000
+    place.put(due, start_ms=due)
+    odd = Entry.new(Rule(cron="0 2 * * *", tz="Mars/Olympus"), RECORD, None, due - 10)
+    assert place.plain.send(calls.change(place.keys, "odd", None, odd, due - 10, None))
+    await place.maker().step()
+    assert list(place.waiting()) == [occurrence_id(NAME, due)]
+    assert "odd cannot be made here: tz: 'Mars/Olympus' is no time zone" in caplog.text
+    assert place.raw.zscore(place.keys.occurrences, "odd") > due + 30_000  # type: ignore[operator]
+
+
+# Clients
+
+
+@pytest.mark.parametrize("fault", [ReplyLost, Repeating, Forgetful])
+def test_a_client_is_told_what_it_did_also_when_a_reply_is_lost(url: str, topic: str, fault: type[Fault]) -> None:
+    with Client(BlockingWith(url, fault("recurring_change"))) as client:
+        assert client.recurring.put(topic, NAME, every=3600).outcome is RecurringOutcome.CREATED
+    with Client(BlockingWith(url, fault("recurring_change"))) as client:
+        assert client.recurring.put(topic, NAME, 1, every=3600).outcome is RecurringOutcome.UPDATED
+    with Client(BlockingWith(url, fault("recurring_change"))) as client:
+        assert client.recurring.pause(topic, NAME) is RecurringOutcome.PAUSED
+    with Client(BlockingWith(url, fault("recurring_change"))) as client:
+        assert client.recurring.resume(topic, NAME) is RecurringOutcome.RESUMED
+    with Client(BlockingWith(url, fault("schedule"))) as client:
+        receipt = client.recurring.trigger(topic, NAME)
+        assert receipt
+        assert receipt.created
+    with Client(BlockingWith(url, fault("recurring_change"))) as client:
+        assert client.recurring.remove(topic, NAME) is RecurringOutcome.REMOVED
+        assert client.recurring.list(topic) == []
+
+
+@pytest.mark.parametrize("then", [Unreachable, Refusing])
+def test_an_unknown_outcome_stays_unknown_when_the_repeated_call_fails(url: str, topic: str, then: type[Fault]) -> None:
+    transport = BlockingWith(url, then("recurring_change", after=1), ReplyLost("recurring_change"))
+    with Client(transport) as client:
+        with pytest.raises(OutcomeUnknown):
+            client.recurring.put(topic, NAME, every=3600)
+        assert client.recurring.put(topic, NAME, every=3600).outcome is RecurringOutcome.UNCHANGED
+
+
+@pytest.mark.parametrize("fault", [Unreachable, Refusing])
+def test_what_was_refused_was_not_done(url: str, topic: str, fault: type[Fault]) -> None:
+    with Client(BlockingWith(url, fault("recurring_change"))) as client:
+        with pytest.raises((Unavailable, Refused)):
+            client.recurring.put(topic, NAME, every=3600)
+        assert client.recurring.get(topic, NAME) is None
+
+
+def test_a_client_that_was_overtaken_begins_again(url: str, topic: str) -> None:
+    """Between its look and its change another changes the same recurring job."""
+    other = Client.connect(url)
+    other.recurring.put(topic, NAME, "old", every=60)
+
+    class Overtaking(Fault):
+        def strike(self, call: Call[Any]) -> list[Call[Any]]:
+            other.recurring.put(topic, NAME, "theirs", every=60)
+            return [call]
+
+    with Client(BlockingWith(url, fault := Overtaking("recurring_change")), Keys()) as client:
+        assert client.recurring.put(topic, NAME, "ours", every=60).outcome is RecurringOutcome.UPDATED
+        assert fault.met == 2
+        info = client.recurring.get(topic, NAME)
+        assert info
+        assert info.payload == "ours"
+    other.close()
+
+
+# Processes
+
+
+def test_schedulers_killed_again_and_again_make_and_promote_every_occurrence_once(
+    private_server: Callable[..., EmbeddedServer], tmp_path: Path
+) -> None:
+    """kill -9 of one of two nodes every second or so, while jobs of three kinds occur every second."""
+    server = private_server()
+    settings = Settings(topic=TopicSettings(retention_ms=HOUR_MS))
+    with Fleet(server.url, tmp_path, lease_ms=1_500) as fleet, Client.connect(server.url, settings) as client:
+        nodes = [fleet.start("scheduler"), fleet.start("scheduler")]
+        for name, said in {
+            "interval": {"every": 1},
+            "cron": {"cron": "* * * * * *", "tz": "Australia/Lord_Howe"},
+            "jittered": {"every": 1, "jitter": 0.9},
+        }.items():
+            client.recurring.put("ticks", name, missed="all", **said)  # type: ignore[arg-type]
+        raw = redis.Redis.from_url(server.url)
+        ready = Keys().shard("ticks", 0).ready
+
+        def moments() -> dict[str, list[datetime]]:
+            found: dict[str, list[datetime]] = {"interval": [], "cron": [], "jittered": []}
+            for entry, fields in raw.xrange(ready):
+                assert int(entry.split(b"-")[0]) >= int(fields[b"due"]), "never early"
+                name, _, moment = fields[b"id"].decode().partition("@")
+                found[name].append(datetime.fromisoformat(moment))
+            return found
+
+        _until(lambda: all(len(each) >= 2 for each in moments().values()))
+        for _ in range(5):
+            fleet.kill(nodes.pop(0))
+            nodes.append(fleet.start("scheduler"))
+            time.sleep(1.2)
+        count = max(len(each) for each in moments().values())
+        _until(lambda: all(len(each) >= count + 5 for each in moments().values()))
+        for name, each in moments().items():
+            steps = {after - before for before, after in pairwise(sorted(each))}
+            assert steps == {timedelta(seconds=1)}, f"{name}: one is doubled or missing\n{fleet.output()}"
+
+
+def _until(fact: Callable[[], bool], patience: float = 60.0) -> None:
+    deadline = time.monotonic() + patience
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
