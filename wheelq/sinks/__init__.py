@@ -1,0 +1,20 @@
+"""Sinks: batch handlers that store jobs somewhere, exactly once.
+
+sql         `SqlSink`: one transaction for a batch; waits while the database is away
+memory      how a sink remembers what it has stored: a unique column of the user's table, or a ledger
+rows        stores what can be stored when the database refuses a batch: halves, down to the bad rows (pure)
+trouble     what an error of the database is about: its being away, a conflict, or the rows
+
+Needs SQLAlchemy and a driver: `pip install wheelq[sql] pymysql`, or `psycopg[binary]`; SQLite needs none.
+"""
+
+from __future__ import annotations
+
+try:
+    from wheelq.sinks.sql import SqlSink
+except ModuleNotFoundError as error:
+    if error.name != "sqlalchemy":
+        raise
+    raise ModuleNotFoundError("SqlSink needs SQLAlchemy: pip install 'wheelq[sql]'", name=error.name) from error
+
+__all__ = ["SqlSink"]

@@ -1,0 +1,84 @@
+"""What an error of the database is about.
+
+Drivers do not agree on classes: PyMySQL calls a violated CHECK and a server that is gone both OperationalError. So the
+codes of the three databases are looked at, and an error that is not known here is taken to be about the rows: then it
+is seen, as a failure of its jobs, and not waited out for ever.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from sqlalchemy import exc
+
+
+class Trouble(Enum):
+    """What to do about it."""
+
+    AWAY = "away"
+    """The database cannot be used now: wait for it."""
+    CONFLICT = "conflict"
+    """Another transaction was in the way: repeat."""
+    ROWS = "rows"
+    """Something in what was to be stored."""
+
+
+# MySQL and MariaDB: error numbers
+_MYSQL_CONFLICT = {1205, 1213, 1020, 3572}  # lock wait timeout, deadlock, record changed since last read, NOWAIT
+_MYSQL_AWAY = {
+    *(
+        1021,
+        1040,
+        1041,
+        1053,
+        1114,
+        1158,
+        1159,
+        1160,
+        1161,
+        1203,
+        1226,
+    ),  # disk, connections, memory, shut down, network
+    *(1290, 1317, 1836, 1927, 3024),  # read-only, interrupted, killed
+    *range(2000, 2100),  # of the client: cannot connect, gone away
+}
+# PostgreSQL: SQLSTATE, of which two characters are the class
+_POSTGRES_CONFLICT = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
+_POSTGRES_AWAY = {"08", "53", "57", "58"}  # connection, resources, operator (shut down, cancelled), system
+_POSTGRES_READ_ONLY = "25006"
+# SQLite: primary result codes
+_SQLITE_CONFLICT = {5, 6}  # busy, locked
+_SQLITE_AWAY = {7, 8, 10, 13, 14}  # memory, read-only, I/O, full, cannot open
+
+
+def trouble_of(error: Exception) -> Trouble:
+    """What `error`, raised by SQLAlchemy or by the user's own code, is about."""
+    if isinstance(error, exc.TimeoutError):  # no connection of the pool was free
+        return Trouble.AWAY
+    if not isinstance(error, exc.DBAPIError):
+        return Trouble.ROWS
+    if error.connection_invalidated:
+        return Trouble.AWAY
+    return _of_code(error.orig)
+
+
+def _of_code(error: object) -> Trouble:
+    sqlstate = getattr(error, "sqlstate", None)
+    if isinstance(sqlstate, str):
+        if sqlstate in _POSTGRES_CONFLICT:
+            return Trouble.CONFLICT
+        is_away = sqlstate[:2] in _POSTGRES_AWAY or sqlstate == _POSTGRES_READ_ONLY
+        return Trouble.AWAY if is_away else Trouble.ROWS
+    sqlite_code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(sqlite_code, int):
+        return _of_number(sqlite_code & 0xFF, _SQLITE_CONFLICT, _SQLITE_AWAY)
+    args = getattr(error, "args", ())
+    if args and isinstance(args[0], int):
+        return _of_number(args[0], _MYSQL_CONFLICT, _MYSQL_AWAY)
+    return Trouble.ROWS
+
+
+def _of_number(code: int, conflict: set[int], away: set[int]) -> Trouble:
+    if code in conflict:
+        return Trouble.CONFLICT
+    return Trouble.AWAY if code in away else Trouble.ROWS
