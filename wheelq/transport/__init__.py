@@ -9,6 +9,7 @@
     slots      which server serves what (pure)
 
     subscription   listens to channels
+    guard          a transport behind a circuit breaker
     siblings       `Siblings`: spare connections on asyncio for calls that hold theirs up
     address        from a URL to connections
     failures       what a redis error means: refused, unavailable, or outcome unknown
@@ -23,7 +24,8 @@ from __future__ import annotations
 from wheelq.transport.address import Address
 from wheelq.transport.aio import AsyncTransport
 from wheelq.transport.blocking import Transport
+from wheelq.transport.guard import AsyncGuarded, Guarded
 from wheelq.transport.siblings import Siblings
 from wheelq.transport.subscription import Subscription
 
-__all__ = ["Address", "AsyncTransport", "Siblings", "Subscription", "Transport"]
+__all__ = ["Address", "AsyncGuarded", "AsyncTransport", "Guarded", "Siblings", "Subscription", "Transport"]

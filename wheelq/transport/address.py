@@ -7,6 +7,7 @@
     redis+sentinel://[login@]host[:port],host[:port]/service[/database]
         sentinels, and the name of what they watch; the login is the servers', the sentinels' own one is
         ?sentinel_username=…&sentinel_password=…; both also with TLS: rediss+cluster, rediss+sentinel
+    memory://name                                           a server in this process, for tests: see `memory`
 
 The URL is the one given (`connect(url)`, `--url`), else the environment's WHEELQ_URL, else `url` in the settings file.
 Characters of the password other than letters, digits and `-._~` are %-escaped: `urllib.parse.quote(password, safe="")`
@@ -68,8 +69,7 @@ class Address:
         try:
             self.kind, self.nodes, self.service, plain_url = _take_apart(url)
             _check_database(plain_url, self.shown)
-            self._blocking: dict[str, Any] = dict(redis.connection.parse_url(plain_url))
-            self._asyncio: dict[str, Any] = dict(redis.asyncio.connection.parse_url(plain_url))
+            self._blocking, self._asyncio = _connection_options(plain_url)
             self._sentinel_login: dict[str, Any] = {}
             for name in ("username", "password"):
                 self._sentinel_login[name] = self._blocking.pop(f"sentinel_{name}", None)
@@ -131,6 +131,17 @@ class Address:
         # RESP2: replies are plain lists in every release, and reading them costs a third less.
         options = {"protocol": 2, "socket_connect_timeout": self.settings.connect_timeout_ms / 1000}
         return options if "path" in self._blocking else {**options, "socket_keepalive": True}
+
+
+def _connection_options(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What blocking and asyncio connections are made with."""
+    if url.startswith("memory:"):
+        try:
+            from wheelq.transport import memory
+        except ImportError as error:
+            raise ConfigurationError("memory:// needs fakeredis: pip install 'wheelq[testing]'") from error
+        return memory.connection_options(url)
+    return dict(redis.connection.parse_url(url)), dict(redis.asyncio.connection.parse_url(url))
 
 
 def _take_apart(url: str) -> tuple[Kind, tuple[Node, ...], str, str]:

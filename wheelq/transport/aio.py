@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar
+from weakref import WeakSet
 
 from wheelq.clock import Clock, SystemClock
 from wheelq.errors import ServerError, WheelqError
@@ -20,7 +21,7 @@ from wheelq.transport.address import Address, Kind
 from wheelq.transport.chart import AsyncChart
 from wheelq.transport.pipe import Pipe
 from wheelq.transport.routes import AsyncRoutes
-from wheelq.transport.slots import Node
+from wheelq.transport.slots import Node, SlotMap
 from wheelq.transport.subscription import Subscription
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class AsyncTransport:
         self._link: Pipe | AsyncRoutes | None = None
         self._chart: AsyncChart | None = None  # shared with siblings
         self._connecting = asyncio.Lock()
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self._leaving: set[asyncio.Task[None]] = set()
 
     def sibling(self) -> AsyncTransport:
         """Another transport to the same place, with connections of its own: for calls that wait in the server."""
@@ -44,7 +47,9 @@ class AsyncTransport:
 
     def subscription(self) -> Subscription:
         """A connection that listens to channels of the same server."""
-        return Subscription(self._listening_places)
+        subscription = Subscription(self._listening_places)
+        self._subscriptions.add(subscription)
+        return subscription
 
     async def send(self, call: Call[T]) -> T:
         """The answer to one call.
@@ -134,7 +139,15 @@ class AsyncTransport:
                     return pipe
                 await pipe.close()
             self._chart = AsyncChart(self._address, self._clock)
-        return AsyncRoutes(self._address, self._chart, self._clock)
+        return AsyncRoutes(self._address, self._chart, self._clock, self._follow)
+
+    def _follow(self, slots: SlotMap) -> None:
+        """Behind sentinels, let subscriptions end that lead to a former primary. In a cluster any node will do."""
+        if self._address.kind is Kind.SENTINEL:
+            for subscription in self._subscriptions:
+                task = asyncio.create_task(subscription.leave_unless(slots.nodes))
+                self._leaving.add(task)  # the event loop itself keeps no hold of it
+                task.add_done_callback(self._leaving.discard)
 
     def _nodes(self) -> Sequence[Node]:
         return self._link.chart.slots.nodes if isinstance(self._link, AsyncRoutes) else self._address.nodes

@@ -1,8 +1,9 @@
 """Reading the slot map: of a cluster from any of its nodes, of a service from any of its sentinels.
 
 `Chart` (blocking) and `AsyncChart` hold the map that several transports share, and read it anew when one of them has
-lost its way, at most every 50 ms; besides, once a minute. Each reading has a connection of its own, which is closed
-again: what is long open may hang just then.
+lost its way, at most every 50 ms; besides, once a minute, and every second from sentinels while calls are made: a
+primary that was replaced does not know it, until it is told some ten seconds later, and what it took meanwhile is lost.
+Each reading has a connection of its own, which is closed again: what is long open may hang just then.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from wheelq.transport.slots import Node, SlotMap, find_primary, read_slots
 REST = 0.05
 """Seconds between two readings, however many calls have lost their way."""
 OLD_AFTER = 60.0
-"""Seconds for which a map is believed while nothing speaks against it."""
+PRIMARY_OLD_AFTER = 1.0
+"""Seconds for which a map is believed while nothing speaks against it; the second where sentinels tell it."""
 
 
 class _Reading:
@@ -34,13 +36,14 @@ class _Reading:
         self._clock = clock
         self._silent: set[Node] = set()  # did not answer when last asked: they are asked last
         self._read_at = float("-inf")
+        self._old_after = PRIMARY_OLD_AFTER if address.kind is Kind.SENTINEL else OLD_AFTER
         self.slots = SlotMap.empty()
         """The map as last read."""
 
     @property
     def is_old(self) -> bool:
         """Whether it is time to read the map, though nothing speaks against it."""
-        return self._clock.monotonic() >= self._read_at + OLD_AFTER
+        return self._clock.monotonic() >= self._read_at + self._old_after
 
     @property
     def _is_fresh(self) -> bool:

@@ -14,6 +14,10 @@ REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
 """What the redis package raises; asyncio's and socket's time-outs are OSErrors."""
 
 
+SCRIPT_LOADS = 3
+"""How often a script is loaded for one call: somebody may flush the server's scripts in between, again and again."""
+
+
 class ScriptUnknown(errors.OutcomeUnknown):
     """The server has lost its scripts (it was restarted or flushed): load this one and send the call again."""
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from wheelq.errors import NotPrimary, ServerBusy, ServerError, Unavailable
 from wheelq.protocol.call import Call
+from wheelq.transport.chain import Chain
 from wheelq.transport.failures import Redirected
 from wheelq.transport.slots import Node, SlotMap
 
@@ -51,7 +52,12 @@ class Journey:
     """Where one call is to be sent."""
 
     def __init__(self, call: Call[Any], deadline: float) -> None:
-        self._call = call
+        self.call = call
+        """What is to be sent: of several calls together in the end only those that were not done yet."""
+        self.reply: Any = None
+        self.is_over = False
+        """Whether `reply` is what came of it."""
+        self._chain = Chain(call) if call.is_chain else None
         self._deadline = deadline
         self._at: Node | None = None
         self._sent_to: Stop | None = None
@@ -63,17 +69,30 @@ class Journey:
         found, self._sent_to = self._sent_to, None
         if found is None:
             # What any node can answer is asked of another one when the first is gone.
-            node = slots.another(self._at) if self._call.key is None and self._at else slots.owner(self._call.key)
+            node = slots.another(self._at) if self.call.key is None and self._at else slots.owner(self.call.key)
             if node is None:
                 raise ServerBusy("no node of the cluster serves this slot at the moment")
             found = Stop(node, is_asking=False)
         self._at = found.node
         return found
 
+    def came(self, reply: Any) -> ServerError | None:
+        """Take a reply; the failure, if it is that of several calls together of which some were not done."""
+        if self._chain is None:
+            self.reply, self.is_over = reply, True
+            return None
+        self._chain.take(reply)
+        failure = self._chain.strayed()
+        self.call, self.reply, self.is_over = self._chain.rest, self._chain.replies, failure is None
+        return failure
+
     def failed(self, error: ServerError, now: float) -> Detour:
-        """What follows from a failure. Raises `error` when it is the call's end."""
+        """What follows from a failure. Raises `error` when it is the call's end, and no part of it was answered."""
         if not isinstance(error, (NotPrimary, ServerBusy, Unavailable)) or now >= self._deadline:
-            raise error
+            if self.reply is None:
+                raise error
+            self.is_over = True
+            return Detour(0.0, reads_map=False)
         if self._follows(error):
             self._hops += 1
             host = error.node.host or (self._at.host if self._at else "")
@@ -85,13 +104,5 @@ class Journey:
 
     def _follows(self, error: ServerError) -> TypeGuard[Redirected]:
         # Of several calls together some may have to go there, others not yet: they wait until the slot has moved.
-        is_followed = isinstance(error, Redirected) and not (error.is_ask and self._call.behind)
+        is_followed = isinstance(error, Redirected) and not (error.is_ask and self.call.is_chain)
         return is_followed and self._hops < MOST_HOPS
-
-
-def strayed(call: Call[Any], reply: Any) -> ServerError | None:
-    """The refusal among the replies to several calls together, for which all of them are to be sent again."""
-    if not call.behind:
-        return None
-    refused = (said for part, said in zip(call.parts, reply, strict=True) if part.key is not None)
-    return next((said for said in refused if isinstance(said, (NotPrimary, ServerBusy))), None)

@@ -28,7 +28,8 @@ from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.calls import registry
 from wheelq.protocol.scripts import Script
 from wheelq.transport.address import Address
-from wheelq.transport.failures import REDIS_FAILURES, ScriptUnknown, not_answered, not_sent
+from wheelq.transport.chain import Chain
+from wheelq.transport.failures import REDIS_FAILURES, SCRIPT_LOADS, ScriptUnknown, not_answered, not_sent
 
 ASKING = hiredis.pack_command(("ASKING",))
 
@@ -76,13 +77,19 @@ class Pipe:
 
         Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown.
         """
-        try:
-            return await (self._ask_together(call) if call.behind else self._ask(call, call.words(), is_asking))
-        except ScriptUnknown:
-            for part in call.parts:
-                if isinstance(part.what, Script):
-                    await self._ask(part, ["SCRIPT", "LOAD", part.what.text])
-            return await (self._ask_together(call) if call.behind else self._ask(call, call.words(), is_asking))
+        if call.is_chain:
+            chain = Chain(call)
+            chain.take(await self._ask_together(call))
+            if chain.lacks_scripts():
+                await self._load(chain.rest)
+                chain.take(await self._ask_together(chain.rest))
+            return chain.replies
+        for _ in range(SCRIPT_LOADS):
+            try:
+                return await self._ask(call, call.words(), is_asking)
+            except ScriptUnknown:
+                await self._load(call)
+        return await self._ask(call, call.words(), is_asking)
 
     async def run_id(self) -> str:
         """Names the server's process. Raises as `ask` does."""
@@ -125,11 +132,12 @@ class Pipe:
             await connection.send_packed_command(packed, check_health=False)
         except REDIS_FAILURES as error:
             await self._break(error)
-        replies = await asyncio.gather(*answers, return_exceptions=True)
-        for reply in replies:
-            if isinstance(reply, ScriptUnknown):
-                raise reply
-        return replies
+        return await asyncio.gather(*answers, return_exceptions=True)
+
+    async def _load(self, call: Call[Any]) -> None:
+        for part in call.parts:
+            if isinstance(part.what, Script):
+                await self._ask(part, ["SCRIPT", "LOAD", part.what.text])
 
     def _expect(self, name: str, wait_ms: int) -> asyncio.Future[Any]:
         """The reply to the request that is written next."""

@@ -15,10 +15,12 @@ What replication has not carried is lost when a master fails over; what the old 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from wheelq.clock import Clock
@@ -27,10 +29,10 @@ from wheelq.protocol.call import Call
 from wheelq.transport.address import Address
 from wheelq.transport.chart import AsyncChart, Chart
 from wheelq.transport.failures import Redirected, ScriptUnknown
-from wheelq.transport.journey import Detour, Journey, strayed
+from wheelq.transport.journey import Detour, Journey
 from wheelq.transport.pipe import Pipe
 from wheelq.transport.server import Server
-from wheelq.transport.slots import Node
+from wheelq.transport.slots import Node, SlotMap
 
 T = TypeVar("T")
 
@@ -38,10 +40,15 @@ T = TypeVar("T")
 class AsyncRoutes:
     """One connection to each server."""
 
-    def __init__(self, address: Address, chart: AsyncChart, clock: Clock) -> None:
+    def __init__(
+        self, address: Address, chart: AsyncChart, clock: Clock, on_map: Callable[[SlotMap], None] = lambda slots: None
+    ) -> None:
+        """`on_map` is given the map whenever it was read for a call of these."""
         self._address = address
         self._clock = clock
         self._pipes: dict[Node, Pipe] = {}
+        self._on_map = on_map
+        self._keeping_up: asyncio.Task[None] | None = None
         self.chart = chart
 
     def pipe(self, node: Node) -> Pipe:
@@ -60,25 +67,27 @@ class AsyncRoutes:
 
     async def ask(self, call: Call[Any]) -> Any:
         """The reply to one call. Raises: Unavailable, Refused, OutcomeUnknown."""
-        journey = Journey(call, self._clock.monotonic() + self._address.settings.reply_timeout_ms / 1000)
+        journey = _journey(call, self._clock, self._address)
         chart = self.chart
-        while True:
+        while not journey.is_over:
             try:
                 if chart.is_old:
-                    await self._read_map()
+                    await self._keep_up()
                 stop = journey.stop(chart.slots)
-                reply = await self.pipe(stop.node).ask(call, is_asking=stop.is_asking)
-                failure = strayed(call, reply)
+                failure = journey.came(await self.pipe(stop.node).ask(journey.call, is_asking=stop.is_asking))
             except OutcomeUnknown:
                 raise
             except ServerError as error:
                 failure = error
-            if failure is None:
-                return reply
-            await self._detour(journey.failed(failure, self._clock.monotonic()), call.key, failure)
+            if failure is not None:
+                await self._detour(journey.failed(failure, self._clock.monotonic()), call.key, failure)
+        return journey.reply
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._keeping_up is not None:
+            self._keeping_up.cancel()
+            await asyncio.gather(self._keeping_up, return_exceptions=True)
         for pipe in list(self._pipes.values()):
             await pipe.close()
 
@@ -90,6 +99,13 @@ class AsyncRoutes:
         if isinstance(error, Redirected) and not error.is_ask and key is not None and error.node.host:
             self.chart.slots.moved(key, error.node)
 
+    async def _keep_up(self) -> None:
+        """Read an old map anew, beside the calls: these wait only while nothing is known at all."""
+        if not self.chart.slots.nodes:
+            await self._read_map()
+        elif self._keeping_up is None or self._keeping_up.done():
+            self._keeping_up = asyncio.create_task(self._read_map(), name="wheelq transport")
+
     async def _read_map(self) -> None:
         """Read the map; when nobody tells it just now, what is known has to do."""
         try:
@@ -97,6 +113,7 @@ class AsyncRoutes:
         except ServerError:
             if not self.chart.slots.nodes:
                 raise
+        self._on_map(self.chart.slots)
         for node in self._pipes.keys() - set(self.chart.slots.nodes):
             if self._pipes[node].is_idle:
                 await self._pipes.pop(node).close()
@@ -114,21 +131,22 @@ class Routes:
 
     def ask(self, call: Call[Any]) -> Any:
         """The reply to one call. Raises: Unavailable, Refused, OutcomeUnknown."""
-        journey = Journey(call, self._clock.monotonic() + self._address.settings.reply_timeout_ms / 1000)
-        while True:
+        return self._travel(_journey(call, self._clock, self._address), call.key)
+
+    def _travel(self, journey: Journey, key: str | None) -> Any:
+        while not journey.is_over:
             try:
                 if self._chart.is_old:
                     self._read_map()
                 stop = journey.stop(self._chart.slots)
-                reply = self._server(stop.node).ask(call, is_asking=stop.is_asking)
-                failure = strayed(call, reply)
+                failure = journey.came(self._server(stop.node).ask(journey.call, is_asking=stop.is_asking))
             except OutcomeUnknown:
                 raise
             except ServerError as error:
                 failure = error
-            if failure is None:
-                return reply
-            self._detour(journey.failed(failure, self._clock.monotonic()), call.key, failure)
+            if failure is not None:
+                self._detour(journey.failed(failure, self._clock.monotonic()), key, failure)
+        return journey.reply
 
     def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
         """The answers to many calls, in order: see `Transport.stream`. Different nodes work at the same time."""
@@ -188,11 +206,10 @@ class Routes:
 
     def _or_ask(self, call: Call[Any], fetch: Callable[[], Any]) -> Any:
         """The reply; a call that has lost its way is sent again, on its own."""
-        try:
-            reply = fetch()
-        except (NotPrimary, ServerBusy, ScriptUnknown):
-            return self.ask(call)
-        return self.ask(call) if strayed(call, reply) else reply
+        journey = _journey(call, self._clock, self._address)
+        with suppress(NotPrimary, ServerBusy, ScriptUnknown):
+            journey.came(fetch())
+        return self._travel(journey, call.key)
 
     def _server(self, node: Node) -> Server:
         with self._lock:
@@ -220,3 +237,8 @@ class Routes:
             gone = [self._servers.pop(node) for node in self._servers.keys() - set(self._chart.slots.nodes)]
         for server in gone:
             server.close_idle()
+
+
+def _journey(call: Call[Any], clock: Clock, address: Address) -> Journey:
+    """It ends, wherever it has got to, when a reply has been waited for long enough."""
+    return Journey(call, clock.monotonic() + address.settings.reply_timeout_ms / 1000)

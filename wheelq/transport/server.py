@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import hiredis
 from redis.exceptions import ResponseError
 
-from wheelq.errors import ServerError, WheelqError
+from wheelq.errors import Refused, ServerError, Unavailable, WheelqError
 from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.scripts import Script
 from wheelq.transport.address import Address
-from wheelq.transport.failures import REDIS_FAILURES, ScriptUnknown, not_answered, not_sent
+from wheelq.transport.chain import Chain
+from wheelq.transport.failures import REDIS_FAILURES, SCRIPT_LOADS, ScriptUnknown, not_answered, not_sent
 
 T = TypeVar("T")
 
@@ -114,38 +116,62 @@ class Server:
     def read(self, connection: Any, call: Call[Any]) -> Any:
         """The reply to the oldest call; to one of several parts a list, with errors in the places of replies.
 
-        Raises: Refused, OutcomeUnknown.
+        Parts whose script the server does not know go again over another connection, for on this one other calls may
+        be under way. Raises: Refused, OutcomeUnknown.
         """
-        if not call.behind:
+        if not call.is_chain:
             return self._read(connection, call.name)
+        chain = Chain(call)
+        chain.take(self._read_all(connection, call))
+        if chain.lacks_scripts():
+            with suppress(Unavailable, Refused):  # what was done stays done; where it was not, an error stands
+                chain.take(self.ask(chain.rest))
+        return chain.replies
+
+    def _read_all(self, connection: Any, call: Call[Any]) -> list[Any]:
         replies: list[Any] = []
         for part in call.parts:
             try:
                 replies.append(self._read(connection, part.name))
             except ServerError as error:
                 replies.append(error)
-        for reply in replies:
-            if isinstance(reply, ScriptUnknown):
-                raise reply
         return replies
 
     def ask_over(self, connection: Any, call: Call[Any], is_asking: bool = False) -> Any:
         """`ask`, over a connection that was taken before."""
-        try:
-            return self._exchange(connection, call, is_asking)
-        except ScriptUnknown:
-            for part in call.parts:
-                if isinstance(part.what, Script):
-                    self.write(connection, part, ["SCRIPT", "LOAD", part.what.text])
-                    self._read(connection, part.name)
-            return self._exchange(connection, call, is_asking)
+        if call.is_chain:
+            return self._ask_together(connection, call)
+        for _ in range(SCRIPT_LOADS):
+            try:
+                return self._exchange(connection, call, is_asking)
+            except ScriptUnknown:
+                self._load(connection, call)
+        return self._exchange(connection, call, is_asking)
+
+    def _ask_together(self, connection: Any, call: Call[Any]) -> list[Any]:
+        chain = Chain(call)
+        chain.take(self._exchange_all(connection, chain.rest))
+        if chain.lacks_scripts():
+            self._load(connection, chain.rest)
+            chain.take(self._exchange_all(connection, chain.rest))
+        return chain.replies
+
+    def _load(self, connection: Any, call: Call[Any]) -> None:
+        for part in call.parts:
+            if isinstance(part.what, Script):
+                self.write(connection, part, ["SCRIPT", "LOAD", part.what.text])
+                self._read(connection, part.name)
 
     def _exchange(self, connection: Any, call: Call[Any], is_asking: bool) -> Any:
         if is_asking:
             self.write(connection, call, ["ASKING"])
             self._read(connection, "ASKING")
+        self.write(connection, call, call.words())
+        return self._read(connection, call.name)
+
+    def _exchange_all(self, connection: Any, call: Call[Any]) -> list[Any]:
         self.write(connection, call, *(part.words() for part in call.parts))
-        return self.read(connection, call)
+        return self._read_all(connection, call)
 
     def _answer(self, connection: Any, under_way: deque[Call[T]]) -> T:
         reply = self.read(connection, under_way[0])

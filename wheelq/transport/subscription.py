@@ -7,13 +7,14 @@ node reaches the subscribers on every node, so any living one will do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from wheelq.errors import ServerError, Unavailable
 from wheelq.protocol.calls import registry
 from wheelq.transport.address import Address
 from wheelq.transport.failures import REDIS_FAILURES, not_sent
+from wheelq.transport.slots import Node
 
 
 class Subscription:
@@ -22,6 +23,7 @@ class Subscription:
     def __init__(self, where: Callable[[], Awaitable[Sequence[Address]]]) -> None:
         """`where` tells the servers of which one is to be listened to, the best first."""
         self._where = where
+        self._node: Node | None = None
         self._connection: Any = None
         self._shown = ""
         self._silence = 0.0
@@ -54,7 +56,7 @@ class Subscription:
         except REDIS_FAILURES as error:
             await connection.disconnect(nowait=True)
             raise not_sent(error, address.shown) from error
-        self._connection, self._shown = connection, address.shown
+        self._connection, self._shown, self._node = connection, address.shown, address.nodes[0]
         self._silence = address.settings.reply_timeout_ms / 1000
         self.name = f"{run_id}:{number}"
 
@@ -94,6 +96,11 @@ class Subscription:
             await self._connection.send_command("PING", check_health=False)
         async with asyncio.timeout(self._silence):
             return await self._connection.read_response(disconnect_on_error=False)
+
+    async def leave_unless(self, nodes: Collection[Node]) -> None:
+        """Close the connection, if it leads to none of these: nothing is published there any more."""
+        if self._node not in nodes:
+            await self.close()
 
     async def close(self) -> None:
         """Close the connection."""

@@ -1,0 +1,563 @@
+"""19. Testing: a wheelq in memory whose time is in the test's hands.
+
+`wheelq` is for plain tests, `async_wheelq` for those on asyncio. Time stands still until `advance`, which runs what
+falls due at its own moment, with the scripts, the leader and the worker of the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from wheelq import (
+    AsyncClient,
+    CancelOutcome,
+    Client,
+    Job,
+    JobSpec,
+    JobState,
+    RescheduleOutcome,
+    Retry,
+    RetryAfter,
+    Settings,
+    Worker,
+)
+from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.settings import TopicSettings
+from wheelq.testing import URL, AsyncWheelqTest, WheelqTest
+
+START = datetime(2030, 3, 29, 9, 0, tzinfo=UTC)
+
+
+def ids(kit: WheelqTest | AsyncWheelqTest) -> list[str]:
+    return [run.job.id for run in kit.runs]
+
+
+# time
+
+
+def test_a_job_runs_at_its_due_time_and_not_before(wheelq: WheelqTest) -> None:
+    """To the millisecond: one before, nothing happens."""
+
+    @wheelq.worker.handler("orders")
+    async def close_order(job: Job) -> None:
+        assert job.started_ms == job.due_ms
+        assert job.lateness == 0
+
+    receipt = wheelq.client.schedule("orders", {"id": 42}, delay=1800, key="order-42")
+    wheelq.assert_scheduled("orders", "order-42", payload={"id": 42}, due_in=1800, within=0)
+    wheelq.advance(timedelta(minutes=30) - timedelta(milliseconds=1))
+    wheelq.assert_not_ran("orders")
+    [run] = wheelq.advance(0.001)
+    assert (run.job.id, run.at, run.error) == ("order-42", receipt.due, None)
+    wheelq.assert_ran("orders", "order-42", payload={"id": 42}, times=1)
+    wheelq.assert_nothing_waits()
+
+
+def test_what_falls_due_on_the_way_runs_in_order_each_at_its_own_moment(wheelq: WheelqTest) -> None:
+    """Also what handlers schedule meanwhile, through the same time span."""
+
+    @wheelq.worker.handler("chain")
+    async def link(job: Job) -> None:
+        if job.payload:
+            wheelq.client.schedule("chain", job.payload - 1, delay=timedelta(hours=1), key=f"link-{job.payload - 1}")
+
+    @wheelq.worker.handler("others")
+    async def other(job: Job) -> None: ...
+
+    wheelq.client.schedule("chain", 3, delay=60, key="link-3")
+    wheelq.client.schedule_many("others", [JobSpec(delay=3600 * n, key=f"other-{n}") for n in (3, 1, 2)])
+    started = wheelq.now
+    wheelq.advance(hours=2, minutes=30)
+    assert ids(wheelq) == ["link-3", "other-1", "link-2", "other-2", "link-1"]
+    assert [(run.at - started).total_seconds() for run in wheelq.runs] == [60, 3600, 3660, 7200, 7260]
+    assert wheelq.now == started + timedelta(hours=2, minutes=30)
+    wheelq.advance_to(started + timedelta(days=1))
+    assert ids(wheelq)[5:] == ["other-3", "link-0"]
+
+
+def test_a_year_takes_no_time(wheelq: WheelqTest) -> None:
+    """Nothing sleeps, and nothing is done at moments at which nothing is due."""
+
+    @wheelq.worker.handler("orders")
+    async def handle(job: Job) -> None: ...
+
+    wheelq.client.schedule("orders", delay=timedelta(days=360))
+    began = time.monotonic()
+    wheelq.advance(weeks=52)
+    assert time.monotonic() - began < 10, "a loaded machine takes a fraction of a second"
+    wheelq.assert_ran("orders", times=1)
+
+
+def test_other_clocks_can_follow() -> None:
+    """Such as those of the libraries that set `datetime.now()`."""
+    shown: list[datetime] = []
+    with WheelqTest(START, on_move=shown.append) as wheelq:
+
+        @wheelq.worker.handler("orders")
+        async def handle(job: Job) -> None:
+            assert shown[-1] == job.due == wheelq.now
+
+        wheelq.client.schedule("orders", delay=60)
+        wheelq.advance(100)
+        assert [(now - START).total_seconds() for now in shown] == [60, 100]
+
+
+def test_a_paused_topic_runs_nothing_until_it_is_resumed(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("orders")
+    async def handle(job: Job) -> None: ...
+
+    wheelq.client.schedule("orders", delay=60, key="k")
+    wheelq.client.pause("orders")
+    wheelq.advance(days=365)
+    wheelq.assert_scheduled("orders", "k")
+    wheelq.client.resume("orders")
+    wheelq.run_due()
+    wheelq.assert_ran("orders", "k")
+
+
+def test_a_limited_rate_holds_jobs_back_as_it_would(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("orders")
+    async def handle(job: Job) -> None: ...
+
+    wheelq.client.schedule_many("orders", [JobSpec(n, delay=60) for n in range(5)])
+    wheelq.client.configure("orders", max_rate=2.0)
+    wheelq.advance(minutes=2)
+    assert [run.at_ms - run.job.due_ms for run in wheelq.runs] == [0, 500, 1000, 1500, 2000]
+
+
+def test_recurring_jobs_occur_as_time_passes() -> None:
+    """By the clock of their zone: on 31 March 2030 there is no 2:30 in Berlin, and the job runs once all the same."""
+    with WheelqTest(START) as wheelq:
+
+        @wheelq.worker.handler("reports")
+        async def report(job: Job) -> None: ...
+
+        wheelq.client.recurring.put("reports", "nightly", "sales", cron="30 2 * * *", tz="Europe/Berlin")
+        wheelq.client.recurring.put("reports", "hourly", every=3600)
+        wheelq.run_due()
+        wheelq.assert_scheduled("reports", "nightly@2030-03-30T01:30:00Z", payload="sales", due_in=16.5 * 3600)
+        wheelq.advance(days=4)
+        nightly = wheelq.assert_ran("reports", payload="sales", times=4)
+        assert [f"{run.at:%d %H:%M}" for run in nightly][0::3] == ["30 01:30", "02 00:30"]
+        wheelq.assert_ran("reports", payload=None, times=4 * 24)
+        wheelq.client.recurring.remove("reports", "nightly")
+        wheelq.client.recurring.remove("reports", "hourly")
+        wheelq.assert_nothing_waits()
+
+
+def test_run_due_runs_what_is_due_now_and_time_stands_still(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("orders")
+    async def handle(job: Job) -> None: ...
+
+    wheelq.client.schedule("orders", delay=0, key="now")
+    wheelq.client.schedule("orders", delay=0.001, key="in a moment")
+    before = wheelq.now
+    wheelq.run_due()
+    assert (ids(wheelq), wheelq.now) == (["now"], before)
+
+
+def test_time_can_begin_anywhere_and_goes_forward_only() -> None:
+    with WheelqTest(START) as wheelq:
+        assert wheelq.now == START
+        wheelq.client.schedule("notices", at=START + timedelta(days=2), key="k")
+        wheelq.assert_scheduled("notices", due_at=START + timedelta(days=2), due_in=timedelta(days=2))
+        with pytest.raises(InvalidInput, match="2030-03-29 08:59:59 is past: it is 2030-03-29 09:00:00"):
+            wheelq.advance(-1)
+        with pytest.raises(InvalidInput, match="is past"):
+            wheelq.advance_to(START - timedelta(days=1))
+        assert wheelq.now == START
+
+
+def test_waiting_jobs_are_moved_cancelled_and_run_now_as_ever(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("orders")
+    async def handle(job: Job) -> None: ...
+
+    client = wheelq.client
+    client.schedule_many("orders", [JobSpec(delay=60, key=key) for key in ("moved", "cancelled", "now")])
+    assert client.reschedule("orders", "moved", delay=7200) is RescheduleOutcome.RESCHEDULED
+    assert client.cancel("orders", "cancelled") is CancelOutcome.CANCELLED
+    client.run_now("orders", "now")
+    assert [run.job.id for run in wheelq.run_due()] == ["now"]
+    wheelq.advance(hours=1)
+    wheelq.assert_not_scheduled("orders", "cancelled")
+    wheelq.assert_scheduled("orders", "moved", due_in=3600)
+    wheelq.advance(hours=1)
+    assert ids(wheelq) == ["now", "moved"]
+
+
+# failures
+
+
+def test_retries_come_as_time_passes_and_then_the_job_is_buried(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("callbacks", retry=Retry(max_attempts=3, base=10.0, cap=10.0))
+    async def call(job: Job) -> None:
+        raise ConnectionError("nobody answers")
+
+    wheelq.client.schedule("callbacks", "https://example.com", delay=60, key="k")
+    wheelq.advance(60)
+    wheelq.assert_ran("callbacks", "k", times=1)
+    retry = wheelq.assert_scheduled("callbacks", "k", payload="https://example.com", due_in=5, within=5)
+    assert (retry.attempt, retry.group) == (2, "default")
+    wheelq.advance(minutes=1)
+    wheelq.assert_ran("callbacks", "k", times=3)
+    assert [run.job.attempt for run in wheelq.runs] == [1, 2, 3]
+    assert {str(run.error) for run in wheelq.runs} == {"nobody answers"}
+    wheelq.assert_nothing_waits()
+    assert wheelq.client.topics()[0].dead == 1
+
+
+def test_raise_errors_lets_the_test_see_what_a_handler_raised() -> None:
+    """At the moment it was raised; the job is tried again later as ever."""
+    with WheelqTest(raise_errors=True) as wheelq:
+
+        @wheelq.worker.handler("orders")
+        async def handle(job: Job) -> None:
+            raise KeyError("missing")
+
+        wheelq.client.schedule("orders", delay=60)
+        before = wheelq.now
+        with pytest.raises(KeyError, match="missing"):
+            wheelq.advance(hours=1)
+        assert wheelq.now == before + timedelta(seconds=60)
+        wheelq.assert_scheduled("orders", due_in=1, within=1)
+
+
+def test_what_is_said_to_the_test_surfaces_in_any_case(wheelq: WheelqTest) -> None:
+    """`pytest.fail` in a handler fails the test, and is no outcome of the job."""
+
+    @wheelq.worker.handler("orders")
+    def handle(job: Job) -> None:
+        pytest.fail("this one must not run")
+
+    wheelq.client.schedule("orders", delay=60)
+    with pytest.raises(pytest.fail.Exception, match="this one must not run"):
+        wheelq.advance(hours=1)
+
+
+def test_a_handler_that_asks_for_another_time_gets_it() -> None:
+    """That is no error that `raise_errors` would raise."""
+    with WheelqTest(raise_errors=True) as wheelq:
+
+        @wheelq.worker.handler("orders")
+        async def handle(job: Job) -> None:
+            if len(wheelq.runs) < 3:
+                raise RetryAfter(timedelta(hours=1))
+
+        wheelq.client.schedule("orders", delay=60)
+        wheelq.advance(hours=3)
+        wheelq.assert_ran("orders", times=3)
+        wheelq.assert_nothing_waits()
+
+
+# workers
+
+
+def test_every_group_gets_every_job_and_retries_its_own(wheelq: WheelqTest) -> None:
+    billing, mail = (Worker.connect(group=group) for group in ("billing", "mail"))
+    failures = iter([True, False])
+
+    @billing.handler("orders")
+    async def bill(job: Job) -> None:
+        if next(failures):
+            raise ValueError
+
+    @mail.handler("orders")
+    async def write(job: Job) -> None: ...
+
+    wheelq.add(billing, mail)
+    wheelq.client.schedule("orders", delay=1, key="k")
+    wheelq.advance(hours=1)
+    wheelq.assert_ran("orders", "k", group="billing", times=2)
+    wheelq.assert_ran("orders", "k", group="mail", times=1)
+    wheelq.assert_nothing_waits()
+
+
+def test_a_worker_of_the_program_under_test_is_used_wherever_it_is_connected_to(wheelq: WheelqTest) -> None:
+    """Its handlers, hooks and lifespans; nothing is sent to its own server."""
+    worker = Worker.connect("redis://nowhere.invalid:1", group="shop")
+    story: list[str] = []
+
+    @worker.lifespan
+    def database() -> Iterator[str]:
+        story.append("connect")
+        yield "database"
+        story.append("disconnect")
+
+    @worker.before
+    def before(job: Job) -> None:
+        story.append("before")
+
+    @worker.handler("orders")
+    async def handle(job: Job) -> None:
+        story.append(f"handle, with {database.value}")
+
+    wheelq.add(worker)
+    wheelq.client.schedule("orders", delay=1)
+    wheelq.advance(1)
+    assert story == ["connect", "before", "handle, with database", "disconnect"]
+
+
+def test_batch_handlers_get_what_is_due_together(wheelq: WheelqTest) -> None:
+    sizes: list[int] = []
+
+    @wheelq.worker.batch_handler("rows", max_size=4, max_wait=3600, retry=Retry(max_attempts=2))
+    async def insert(jobs: list[Job]) -> list[Exception | None]:
+        sizes.append(len(jobs))
+        return [ValueError("bad row") if job.payload == 9 and job.attempt == 1 else None for job in jobs]
+
+    wheelq.client.schedule_many("rows", [JobSpec(n, delay=60) for n in range(10)])
+    wheelq.advance(60)
+    assert sizes == [4, 4, 2]
+    assert [run.job.payload for run in wheelq.runs if run.error] == [9]
+    wheelq.advance(hours=1)
+    assert sizes == [4, 4, 2, 1]
+    wheelq.assert_nothing_waits()
+
+
+def test_in_an_ordered_topic_a_retry_keeps_its_place_and_comes_as_time_passes(wheelq: WheelqTest) -> None:
+    """It holds back what is behind it."""
+    ran: list[tuple[int, int]] = []
+
+    @wheelq.worker.handler("orders", ordered=True, retry=Retry(base=60, jitter=0))
+    async def handle(job: Job) -> None:
+        ran.append((job.payload, job.attempt))
+        if job.payload == 2 and job.attempt < 3:
+            raise ConnectionError
+
+    wheelq.client.schedule_many("orders", [JobSpec(n, delay=n) for n in (1, 2, 3)])
+    wheelq.advance(seconds=30)
+    assert ran == [(1, 1), (2, 1)]
+    wheelq.advance(minutes=2)
+    assert ran == [(1, 1), (2, 1), (2, 2)]
+    wheelq.advance(minutes=2)
+    assert ran == [(1, 1), (2, 1), (2, 2), (2, 3), (3, 1)]
+
+
+def test_plain_handlers_run_in_the_tests_own_thread_one_after_the_other(wheelq: WheelqTest) -> None:
+    """So they see its database transaction, and their order is that of the due times."""
+    seen: list[tuple[int, int]] = []
+
+    @wheelq.worker.handler("orders")
+    def handle(job: Job) -> None:
+        seen.append((job.payload, threading.get_ident()))
+
+    wheelq.client.schedule_many("orders", [JobSpec(n, delay=60) for n in range(20)])
+    wheelq.advance(60)
+    assert [n for n, _ in seen] == sorted(range(20), key=lambda n: [run.job.payload for run in wheelq.runs].index(n))
+    assert {thread for _, thread in seen} == {threading.get_ident()}
+
+
+def test_with_threads_plain_handlers_run_in_threads() -> None:
+    seen: list[int] = []
+    with WheelqTest(threads=True) as wheelq:
+
+        @wheelq.worker.handler("orders")
+        def handle(job: Job) -> None:
+            Client.connect().schedule("more", delay=0)
+            seen.append(threading.get_ident())
+
+        @wheelq.worker.handler("more")
+        def handle_more(job: Job) -> None: ...
+
+        wheelq.client.schedule("orders", delay=60)
+        wheelq.advance(60)
+        wheelq.assert_ran("more", times=1)
+    assert seen
+    assert threading.get_ident() not in seen
+
+
+def test_a_topic_of_several_shards_is_promoted_whole() -> None:
+    with WheelqTest(settings=Settings(topic=TopicSettings(shards=5))) as wheelq:
+
+        @wheelq.worker.handler("orders")
+        async def handle(job: Job) -> None: ...
+
+        wheelq.client.schedule_many("orders", [JobSpec(n, delay=n) for n in range(50)])
+        assert [job.payload for job in wheelq.waiting()] == list(range(1, 50))
+        wheelq.advance(49)
+        assert [run.job.payload for run in wheelq.runs] == list(range(50))
+
+
+# code under test that connects by itself
+
+
+def test_clients_without_a_url_find_it(wheelq: WheelqTest) -> None:
+    with Client.connect() as client:
+        client.schedule("orders", delay=60, key="k")
+    wheelq.assert_scheduled("orders", "k")
+    assert os.environ["WHEELQ_URL"] == wheelq.url == URL
+
+
+def test_a_client_may_be_older_than_the_test() -> None:
+    """One of a module, that believes its topics to be registered: each test begins empty, and its jobs run."""
+    client = Client.connect(URL, Settings(topic=TopicSettings(shards=3)))
+    for _ in range(2):
+        with WheelqTest() as wheelq:
+            wheelq.assert_nothing_waits()
+
+            @wheelq.worker.handler("orders")
+            async def handle(job: Job) -> None: ...
+
+            client.schedule_many("orders", [JobSpec(n, delay=60) for n in range(9)])
+            wheelq.advance(60)
+            wheelq.assert_ran("orders", times=9)
+
+
+async def test_on_asyncio_handlers_share_the_tests_event_loop(async_wheelq: AsyncWheelqTest) -> None:
+    done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @async_wheelq.worker.handler("orders")
+    async def handle(job: Job) -> None:
+        async with AsyncClient.connect() as client:
+            await client.schedule("orders-closed", job.payload, delay=timedelta(days=7))
+        done.set_result(job.id)
+
+    await async_wheelq.async_client.schedule("orders", {"id": 42}, delay=1800, key="order-42")
+    async_wheelq.assert_scheduled("orders", "order-42", due_in=1800)
+    await async_wheelq.advance(minutes=30)
+    assert await done == "order-42"
+    async_wheelq.assert_scheduled("orders-closed", payload={"id": 42}, due_in=timedelta(days=7))
+    before = async_wheelq.now
+    await async_wheelq.advance_to(before + timedelta(days=6))
+    assert await async_wheelq.run_due() == []
+
+
+async def test_the_plain_kind_says_what_to_use_on_asyncio(wheelq: WheelqTest) -> None:
+    with pytest.raises(ConfigurationError, match="on asyncio use AsyncWheelqTest"):
+        wheelq.advance(1)
+
+
+async def test_the_asyncio_kind_without_fixtures() -> None:
+    async with AsyncWheelqTest(START) as wheelq:
+        await wheelq.async_client.schedule("orders", delay=60)
+        await wheelq.advance(59)
+        wheelq.assert_scheduled("orders", due_in=1)
+
+
+# asserts
+
+
+def test_asserts_show_what_there_is_instead(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("orders")
+    async def handle(job: Job) -> None: ...
+
+    wheelq.client.schedule("orders", {"id": 1}, delay=60, key="a")
+    waits = r"'a' due in 60 s \(.*\): \{'id': 1\}"
+    with pytest.raises(AssertionError, match=f"no such job waits in 'orders', key 'b'\nwaiting:\n  orders {waits}"):
+        wheelq.assert_scheduled("orders", "b")
+    with pytest.raises(AssertionError, match="due in 120"):
+        wheelq.assert_scheduled("orders", "a", due_in=120)
+    with pytest.raises(AssertionError, match=waits):
+        wheelq.assert_not_scheduled("orders", payload={"id": 1})
+    with pytest.raises(AssertionError, match=waits):
+        wheelq.assert_nothing_waits()
+    with pytest.raises(AssertionError, match="'orders', key 'a' ran never\nruns: nothing"):
+        wheelq.assert_ran("orders", "a")
+    wheelq.advance(60)
+    with pytest.raises(AssertionError, match=r"ran 1 times, not 2\nruns:\n  orders 'a' at .* in group default"):
+        wheelq.assert_ran("orders", "a", times=2)
+    with pytest.raises(AssertionError, match="runs of 'orders':\n  orders 'a'"):
+        wheelq.assert_not_ran("orders")
+
+
+def test_a_job_that_no_worker_handles_is_told(wheelq: WheelqTest) -> None:
+    wheelq.client.schedule("orders", delay=60)
+    wheelq.advance(60)
+    with pytest.raises(AssertionError, match=r"is the worker added\?\): \{'orders': 1\}"):
+        wheelq.assert_nothing_waits()
+    wheelq.assert_nothing_waits("other")
+
+
+def test_what_is_kept_of_finished_jobs_does_not_wait() -> None:
+    """With retention the entries stay, for a replay; and a state can be looked up."""
+    with WheelqTest(settings=Settings(topic=TopicSettings(retention_ms=86_400_000, keep_done_ms=86_400_000))) as wheelq:
+
+        @wheelq.worker.handler("orders")
+        async def handle(job: Job) -> str:
+            return "closed"
+
+        wheelq.client.schedule("orders", delay=60, key="k")
+        wheelq.advance(60)
+        wheelq.assert_nothing_waits()
+        info = wheelq.client.get("orders", "k")
+        assert info is not None
+        assert (info.state, info.result, info.finished_ms) == (JobState.DONE, "closed", info.due_ms)
+
+
+# where tests are run
+
+PROGRAM = """
+import pytest
+from wheelq import Client, Worker
+
+worker = Worker.connect("redis://nowhere.invalid:1")
+
+@worker.handler("orders")
+def close_order(job): ...
+
+@pytest.mark.parametrize("n", range(8))
+def test_an_order_is_closed(wheelq, n):
+    wheelq.add(worker)
+    Client.connect().schedule("orders", delay=1800, key="k")
+    wheelq.advance(hours=1)
+    wheelq.assert_ran("orders", "k", times=1)
+"""
+UNITTEST = """
+import unittest
+from wheelq import AsyncClient, Client
+from wheelq.testing import AsyncWheelqTest, WheelqTest
+
+class Plain(unittest.TestCase):
+    def setUp(self):
+        self.wheelq = self.enterContext(WheelqTest())
+
+    def test_an_order_is_closed(self):
+        self.wheelq.worker.handler("orders")(lambda job: None)
+        Client.connect().schedule("orders", delay=1800, key="k")
+        self.wheelq.advance(hours=1)
+        self.wheelq.assert_ran("orders", "k")
+
+class OnAsyncio(unittest.IsolatedAsyncioTestCase):
+    async def test_an_order_is_closed(self):
+        async with AsyncWheelqTest() as wheelq, AsyncClient.connect() as client:
+            wheelq.worker.handler("orders")(lambda job: None)
+            await client.schedule("orders", delay=1800, key="k")
+            await wheelq.advance(hours=1)
+            wheelq.assert_ran("orders", "k")
+
+unittest.main()
+"""
+
+
+def run(directory: Path, *arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("WHEELQ", "PYTEST"))}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a project of its own has not all that this one has
+    command = [sys.executable, "-W", "error::ResourceWarning", *arguments]
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["-p", "xdist", "-n", "2"]])
+def test_the_fixtures_work_in_a_project_of_its_own_also_under_xdist(tmp_path: Path, more: list[str]) -> None:
+    (tmp_path / "test_shop.py").write_text(PROGRAM)
+    said = run(tmp_path, "-m", "pytest", "-p", "wheelq.testing.plugin", "-p", "no:cacheprovider", *more)
+    assert "8 passed" in said
+
+
+def test_it_works_in_plain_unittest(tmp_path: Path) -> None:
+    (tmp_path / "shop_tests.py").write_text(UNITTEST)
+    assert "OK" in run(tmp_path, "shop_tests.py")

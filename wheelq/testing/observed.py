@@ -1,0 +1,71 @@
+"""What a test sees: jobs that wait, and runs of handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from wheelq.job import Job, Payload, from_ms
+
+
+class Anything:
+    """Equal to every payload: none was asked for."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ANYTHING = Anything()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that waits for its due time."""
+
+    topic: str
+    id: str
+    payload: Payload
+    headers: Mapping[str, str]
+    due_ms: int
+    due_in: float
+    """Seconds from now."""
+    attempt: int = 1
+    """Number of the run it waits for: more than 1 for a retry."""
+    group: str | None = None
+    """The group in which it is retried; None: it was not run yet, and will in every group."""
+
+    @property
+    def due(self) -> datetime:
+        """When it is due, as an aware datetime in UTC."""
+        return from_ms(self.due_ms)
+
+    def __str__(self) -> str:
+        retry = f", attempt {self.attempt} in group {self.group}" if self.group is not None else ""
+        return (
+            f"{self.topic} {self.id!r} due in {self.due_in:g} s ({self.due:%Y-%m-%d %H:%M:%S}){retry}: {self.payload!r}"
+        )
+
+
+@dataclass(slots=True)
+class Run:
+    """One job given to one handler."""
+
+    job: Job
+    group: str
+    at_ms: int
+    error: BaseException | None = None
+    """What it failed with."""
+
+    @property
+    def at(self) -> datetime:
+        """When it ran, as an aware datetime in UTC."""
+        return from_ms(self.at_ms)
+
+    def __str__(self) -> str:
+        failed = "" if self.error is None else f", failed: {self.error!r}"
+        attempt = f", attempt {self.job.attempt}" if self.job.attempt > 1 else ""
+        where = f"{self.at:%Y-%m-%d %H:%M:%S} in group {self.group}"
+        return f"{self.job.topic} {self.job.id!r} at {where}{attempt}{failed}: {self.job.payload!r}"
