@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from os import PathLike, fspath
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, Unpack
 
-from wheelq.clock import Clock, SystemClock, sleep
-from wheelq.errors import InvalidInput, OutcomeUnknown, Refused, ServerError, TopicNotFound, Unavailable
+from wheelq.arguments import check_id, check_on_duplicate, check_topic
+from wheelq.carriers import Carrier
+from wheelq.clock import Clock, SystemClock
+from wheelq.dead_letters import DeadLetters
+from wheelq.errors import AWAY, Unavailable
 from wheelq.job import (
     CancelOutcome,
-    JobInfo,
     JobSpec,
     OnDuplicate,
     Payload,
+    Priority,
     Receipt,
     RescheduleOutcome,
     RunNowOutcome,
-    check_id,
-    check_on_duplicate,
-    check_topic,
-    due_argument,
+    WaitingPage,
 )
-from wheelq.protocol import codec
+from wheelq.operations import Browse, Dead, Jobs, Recurrences, Replayed, Topics, replay, wait_for
+from wheelq.outbox import Courier, Outbox
 from wheelq.protocol.batches import Order, Preparation, accepted
-from wheelq.protocol.calls import producer, registry
-from wheelq.protocol.calls.producer import Placed
-from wheelq.protocol.durability import Confirmation, confirmation
-from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.settings import ClientSettings, Durability, Settings, TopicSettings, resolve_url
-from wheelq.topics import SHARDS_LIMIT, KnownTopics, Topic, TopicInfo
+from wheelq.protocol.keys import Keys
+from wheelq.recurring import Recurring
+from wheelq.settings import (
+    BreakerSettings,
+    ClientSettings,
+    Durability,
+    OutboxSettings,
+    Settings,
+    TopicSettings,
+    resolve_url,
+)
+from wheelq.state import JobInfo
+from wheelq.topics import Span, Topic, TopicChanges, TopicInfo
 from wheelq.transport import Address, Transport
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class Client:
@@ -43,8 +54,9 @@ class Client:
             client.schedule("orders", {"id": 42}, delay=1800, key="order-42")
 
     Every method raises `Unavailable` or `Refused` when nothing was done, and `OutcomeUnknown` when the reply was lost:
-    then repeat the call. `schedule` and `schedule_many` repeat by themselves first, with the same job ids. A job that
-    ran and was forgotten before its call was repeated runs once more: runs are at-least-once.
+    then repeat the call. While a server is away calls fail at once (`CircuitOpen`, an `Unavailable`). `schedule` and
+    `schedule_many` repeat by themselves first, with the same job ids. A job that ran and was forgotten before its call
+    was repeated runs once more: runs are at-least-once.
     """
 
     def __init__(
@@ -54,21 +66,45 @@ class Client:
         settings: ClientSettings | None = None,
         topic_settings: TopicSettings | None = None,
         clock: Clock | None = None,
+        breaker: BreakerSettings | None = None,
+        outbox: OutboxSettings | None = None,
     ) -> None:
-        self._transport = transport
         self._keys = keys or Keys()
         self._settings = settings or ClientSettings()
-        self._topic_settings = topic_settings or TopicSettings()
         self._clock = clock or SystemClock()
-        self._known = KnownTopics(self._settings.topics_ttl_ms)
-        self._can_confirm: set[Durability] = set()
+        self._topics = Topics(self._keys, topic_settings or TopicSettings(), self._settings.topics_ttl_ms, self._clock)
+        self._browse = Browse(self._topics)
+        self._jobs = Jobs(self._topics, self._settings.max_delay_ms, self._clock)
+        self._carrier = Carrier(
+            transport, self._keys, self._topics, self._settings, breaker or BreakerSettings(), self._clock
+        )
+        self.recurring = Recurring(self._carrier, Recurrences(self._topics, self._keys, self._settings))
+        """Jobs that occur again and again."""
+        self.dead = DeadLetters(Dead(self._topics), self._carrier.run)
+        """The jobs that were given up: list, show, replay, purge."""
+        self._outbox: Courier | None = None
+        if outbox is not None and outbox.path:
+            self._outbox = Courier(Outbox(outbox, self._clock), self._carrier.deliver, outbox.retry_ms)
 
     @classmethod
-    def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
-        """A client of the server at `url` (else WHEELQ_URL). Connects when first used. Raises: ConfigurationError."""
+    def connect(
+        cls, url: str | None = None, settings: Settings | None = None, *, outbox: str | PathLike[str] | None = None
+    ) -> Self:
+        """A client of the server at `url` (else WHEELQ_URL). Connects when first used. Raises: ConfigurationError.
+
+        `outbox` (else the settings'): a file on a local disk where jobs are kept while the server is away.
+        """
         settings = settings or Settings()
+        kept = settings.outbox if outbox is None else replace(settings.outbox, path=fspath(outbox))
         transport = Transport(Address(resolve_url(url, settings), settings.connection))
-        return cls(transport, Keys(settings.prefix), settings.client, settings.topic)
+        return cls(
+            transport,
+            Keys(settings.prefix),
+            settings.client,
+            settings.topic,
+            breaker=settings.breaker,
+            outbox=kept,
+        )
 
     def schedule(
         self,
@@ -80,6 +116,9 @@ class Client:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         partition_key: str | None = None,
+        priority: Priority = "normal",
+        spread: float | timedelta | None = None,
+        expires: float | timedelta | datetime | None = None,
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
     ) -> Receipt:
@@ -89,32 +128,35 @@ class Client:
         the id: "keep" leaves it and answers `created=False`, "replace" gives a waiting one the new payload and time,
         "raise" raises DuplicateJob.
 
+        `priority`, `spread` and `expires`: see `JobSpec`.
+
         `durability` (None: the settings') says what to wait for: "server", its answer; "replicated", that replicas
         have the job; "fsynced", that a disk has it.
 
-        Raises: InvalidInput (names the field, nothing was sent), DuplicateJob, NotReplicated (scheduled, but not
-        confirmed in time), and the server's errors.
+        With an outbox, a job that cannot reach the server is kept there, and its receipt says so (`in_outbox`).
+
+        Raises: InvalidInput (names the field, nothing was sent), DuplicateJob, TopicFull, NotReplicated (scheduled, but
+        not confirmed in time), OutboxFull, and the server's errors.
         """
         check_on_duplicate(on_duplicate)
-        spec = JobSpec(payload, delay, at, key, headers, partition_key)
-        job = Preparation(self._settings, self._clock.wall_ms()).job(spec)
-        waiting = self._confirmation(durability)
-        found = self._register(topic)
-        was_sent = False
-        if waiting is None and not found.draining:  # the short way, for nearly always
-            shard = self._keys.shard(topic, found.places(partition_key or job[0])[0])
+        check_topic(topic)
+        asked_ms = self._clock.wall_ms()
+        spec = JobSpec(payload, delay, at, key, headers, partition_key, priority, spread, expires)
+        job = Preparation(self._settings, asked_ms).job(spec)
+        outbox = self._outbox
+        if outbox is None:
+            return self._carrier.schedule(topic, spec, job, on_duplicate, durability)
+        outbox.start()
+        if outbox.is_empty:
             try:
-                answer = self._transport.send(producer.schedule(shard, (job,), on_duplicate, found.shards))
-            except OutcomeUnknown as error:
-                if not self._settings.repeats:
-                    raise OutcomeUnknown(str(error), (job[0],)) from error
-                was_sent = True
+                receipt = self._carrier.schedule(topic, spec, job, on_duplicate, durability)
+            except AWAY as error:
+                log.debug("a job of topic %s goes to the outbox: %s", topic, error)
             else:
-                if answer.shards_in_force is None:
-                    return accepted(topic, answer.receipts, on_duplicate)[0]
-        order = Order(self._keys, topic, found, (), on_duplicate, self._settings, self._clock.wall_ms())
-        order.put(job, spec, was_sent=was_sent)
-        return self._carry_out(order, topic, on_duplicate, waiting)[0]
+                outbox.observe(job[1], asked_ms, receipt.due_ms)
+                return receipt
+        kept = outbox.keep(topic, [(job, partition_key)], on_duplicate)
+        return kept[0]
 
     def schedule_many(
         self,
@@ -130,10 +172,42 @@ class Client:
         tells which job is bad and which were scheduled before it, `PartlyScheduled` which have no answer.
         """
         check_on_duplicate(on_duplicate)
-        waiting = self._confirmation(durability)
-        found = self._register(topic)
-        order = Order(self._keys, topic, found, jobs, on_duplicate, self._settings, self._clock.wall_ms())
-        return self._carry_out(order, topic, on_duplicate, waiting)
+        check_topic(topic)
+        order = Order(self._keys, topic, jobs, on_duplicate, self._settings, self._clock.wall_ms())
+        outbox = self._outbox
+        if outbox is None:
+            return self._carrier.schedule_many(topic, order, on_duplicate, durability)
+        outbox.start()
+        if outbox.is_empty:
+            try:
+                return self._carrier.schedule_many(topic, order, on_duplicate, durability)
+            except AWAY as error:
+                if not isinstance(error.__cause__ or error, AWAY):  # the server refused them, and is not away
+                    raise
+                log.debug("jobs of topic %s go to the outbox: %s", topic, error)
+        left, bad = order.remaining()
+        kept = outbox.keep(topic, list(left.values()), on_duplicate)
+        receipts = order.receipts_so_far() | dict(zip(left, kept, strict=True))
+        if bad is not None:
+            bad.receipts = receipts
+            raise bad
+        return accepted(topic, (receipts[place] for place in sorted(receipts)), on_duplicate)
+
+    def keep_aside(self, topic: str, jobs: Iterable[JobSpec], *, on_duplicate: OnDuplicate = "keep") -> list[Receipt]:
+        """Put jobs into the outbox without asking the server: for who knows already that it does not answer.
+
+        They are delivered as any that are kept. One receipt each, in order. Raises: InvalidJob (none is kept),
+        OutboxFull, and Unavailable, without an outbox.
+        """
+        check_on_duplicate(on_duplicate)
+        check_topic(topic)
+        if self._outbox is None:
+            raise Unavailable("the server does not answer, and there is no outbox: nothing was done")
+        left, bad = Order(self._keys, topic, jobs, on_duplicate, self._settings, self._clock.wall_ms()).remaining()
+        if bad is not None:
+            raise bad
+        self._outbox.start()
+        return self._outbox.keep(topic, list(left.values()), on_duplicate)
 
     def reschedule(
         self,
@@ -143,38 +217,99 @@ class Client:
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         partition_key: str | None = None,
+        if_due_ms: int | None = None,
     ) -> RescheduleOutcome:
-        """Give a waiting job a new due time: RESCHEDULED, RUNNING (too late) or NOT_FOUND."""
-        due = due_argument(delay, at, self._clock.wall_ms(), self._settings.max_delay_ms)
+        """Give a waiting job a new due time: RESCHEDULED, RUNNING (too late) or NOT_FOUND.
 
-        def ask(shard: ShardKeys) -> RescheduleOutcome:
-            return self._transport.send(producer.reschedule(shard, id, due))
+        With `if_due_ms` only if it is due then (as a receipt or `get` said); else the answer is CHANGED.
+        """
+        if self._outbox is not None:
+            self._outbox.deliver_first(topic, id)
+        return self._carrier.run(self._jobs.reschedule(topic, id, delay, at, partition_key, if_due_ms))
 
-        return self._find(topic, id, partition_key, ask, RescheduleOutcome.NOT_FOUND)
+    def cancel(self, topic: str, id: str, *, partition_key: str | None = None, running: bool = False) -> CancelOutcome:
+        """Cancel a waiting job: CANCELLED, RUNNING (too late) or NOT_FOUND.
 
-    def cancel(self, topic: str, id: str, *, partition_key: str | None = None) -> CancelOutcome:
-        """Cancel a waiting job: CANCELLED, RUNNING (too late) or NOT_FOUND."""
-
-        def ask(shard: ShardKeys) -> CancelOutcome:
-            return self._transport.send(producer.cancel(shard, id))
-
-        return self._find(topic, id, partition_key, ask, CancelOutcome.NOT_FOUND)
+        With `running`, a job that a worker runs now is cancelled there: CANCELLING says that the worker was asked. An
+        `async` handler gets CancelledError where it waits; the job is not retried, and is kept among the dead with the
+        reason "cancelled". One that ends first is done. Plain handlers, which run in threads, and batches go on.
+        """
+        if self._outbox is not None:
+            self._outbox.deliver_first(topic, id)
+        return self._carrier.run(self._jobs.cancel(topic, id, partition_key, running))
 
     def run_now(self, topic: str, id: str, *, partition_key: str | None = None) -> RunNowOutcome:
         """Let a waiting job run now: PROMOTED, RUNNING (it does already) or NOT_FOUND."""
-
-        def ask(shard: ShardKeys) -> RunNowOutcome:
-            return self._transport.send(producer.run_now(shard, id))
-
-        return self._find(topic, id, partition_key, ask, RunNowOutcome.NOT_FOUND)
+        if self._outbox is not None:
+            self._outbox.deliver_first(topic, id)
+        return self._carrier.run(self._jobs.run_now(topic, id, partition_key))
 
     def get(self, topic: str, id: str, *, partition_key: str | None = None) -> JobInfo | None:
-        """Where a live job stands; None when no live job has this id."""
+        """Where a job stands, in each group too; None when nothing is known of it.
 
-        def ask(shard: ShardKeys) -> JobInfo | None:
-            return self._transport.send(producer.get(shard, id))
+        Finished jobs are known for the topic's `keep_done_ms`, dead ones as long as they are kept.
+        """
+        if self._outbox is not None:
+            self._outbox.deliver_first(topic, id)
+        return self._carrier.run(self._jobs.get(topic, id, partition_key))
 
-        return self._find(topic, id, partition_key, ask, None)
+    def wait(
+        self,
+        topic: str,
+        id: str,
+        *,
+        timeout: float | None = None,
+        group: str | None = None,
+        partition_key: str | None = None,
+    ) -> Payload:
+        """What the job's handler returned, once it is done; needs a topic with `keep_done_ms`.
+
+        With several groups: what `group` returned; without one all are waited for, and it is the result of the last.
+        After `timeout` seconds (None: never) NotFinished is raised, and the job goes on.
+
+        Raises: JobFailed (given up in a group that was waited for), JobNotFound (also when it is cancelled),
+        NotFinished, TopicNotFound, InvalidInput, and the server's errors.
+        """
+        if self._outbox is not None:
+            self._outbox.deliver_first(topic, id)
+        waiting = wait_for(self._topics, self._clock, topic, id, timeout, group, partition_key)
+        return self._carrier.run(waiting)
+
+    def replay(
+        self,
+        topic: str,
+        *,
+        group: str,
+        since: datetime,
+        until: datetime | None = None,
+        rate: float | None = None,
+        name: str | None = None,
+    ) -> Replayed:
+        """Run again, in one group, what the topic fired between two times and its `retention_ms` still keeps.
+
+        Each job runs once more as a first attempt that is due now, and for this group only; those the group has not
+        finished yet are left out. `until` None: until now. `rate` is the most jobs a second. Each is replayed once,
+        also when the call is repeated with the same `name` within a day: then it goes on where it was.
+
+        Raises: InvalidInput, TopicNotFound, OutcomeUnknown (tells the name to go on with), and the server's errors.
+        """
+        return self._carrier.run(replay(self._topics, topic, group, since, until, rate, name))
+
+    def waiting(
+        self,
+        topic: str,
+        *,
+        due_from: datetime | None = None,
+        due_to: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> WaitingPage:
+        """Up to `limit` (500 at most) jobs that wait, in order of due time: from `due_from` to before `due_to`.
+
+        For the next page give the same again, and the page's `cursor`: no job that waits all the time is told twice
+        or left out. Raises: TopicNotFound, InvalidInput.
+        """
+        return self._carrier.run(self._browse.waiting(topic, due_from, due_to, limit, cursor))
 
     def set_shards(self, topic: str, shards: int) -> TopicInfo:
         """Change a topic's number of shards, up or down, while jobs wait and run; how the topic now stands.
@@ -182,21 +317,62 @@ class Client:
         Jobs that wait stay where they are until they have run, and are found there; new ones are placed by the new
         number. Raises: TopicNotFound, InvalidInput.
         """
-        if not 1 <= shards <= SHARDS_LIMIT:
-            raise InvalidInput("shards", f"must be 1 to {SHARDS_LIMIT:,}, not {shards!r}")
-        self._change_shards(topic, shards)
-        return next(info for info in self.topics() if info.name == topic)
+        return self._carrier.run(self._topics.set_shards(topic, shards))
+
+    def configure(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
+        """Change settings of a topic, live; how it then stands. A topic that is new is made with them.
+
+        They have the names and units of `[topic]` in the settings file. What they say of new jobs and of promotion is
+        in force when this returns; workers learn of the rest within moments. Raises: InvalidInput.
+        """
+        return self._carrier.run(self._topics.configure(topic, settings))
+
+    def pause(self, topic: str) -> Topic:
+        """Let a topic promote nothing from now on; how it then stands.
+
+        Jobs can be scheduled, and wait. Workers finish what they have begun, and begin nothing more within moments.
+        Raises: TopicNotFound.
+        """
+        return self._carrier.run(self._topics.pause(topic, True))
+
+    def resume(self, topic: str) -> Topic:
+        """Let a paused topic go on; how it then stands. What fell due meanwhile is promoted at once, earliest first.
+
+        Raises: TopicNotFound.
+        """
+        return self._carrier.run(self._topics.pause(topic, False))
+
+    def forecast(self, topic: str) -> list[Span]:
+        """How many of a topic's waiting jobs are due already, within a second, ten, a minute … a week, and later.
+
+        Each span begins where the one before ends. Cheap however many wait. Raises: TopicNotFound.
+        """
+        return self._carrier.run(self._topics.forecast(topic))
 
     def topics(self) -> list[TopicInfo]:
         """Every topic and what it holds, by name."""
-        settings = self._transport.send(registry.topics(self._keys)).settings
-        shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
-        counts = list(self._transport.stream(registry.counts(shard) for shard in shards))
-        return registry.add_up(settings, shards, counts)
+        return self._carrier.run(self._topics.list())
+
+    def make_group(self, topic: str, group: str) -> None:
+        """Let a group of workers have every job of the topic that is due from now on, though none runs yet.
+
+        A worker makes its group itself when it starts; until then the jobs that all other groups have done are gone.
+        """
+        self._carrier.run(self._topics.make_group(topic, check_id(group, "group")))
+
+    def deliver_outbox(self) -> int:
+        """Deliver now what the outbox keeps; how many jobs got through. Without an outbox there are none.
+
+        It happens by itself; this is for a process that ends, and for whoever wants to know. What the server refuses
+        stays. Raises: the server's errors, when it is away.
+        """
+        return 0 if self._outbox is None else self._outbox.deliver_all()
 
     def close(self) -> None:
         """Close the connections. The client can be used again afterwards."""
-        self._transport.close()
+        if self._outbox is not None:
+            self._outbox.close()
+        self._carrier.close()
 
     def __enter__(self) -> Self:
         return self
@@ -205,117 +381,3 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _carry_out(
-        self, order: Order, topic: str, on_duplicate: OnDuplicate, waiting: Confirmation[Placed] | None
-    ) -> list[Receipt]:
-        repeats = self._settings.repeats - order.was_sent  # a lost reply is forgiven that often
-        while not order.is_complete:
-            try:
-                self._send_all(order, waiting)
-                if order.shards_in_force is not None:
-                    order.replace(self._catch_up(topic, order.shards_in_force))
-            except OutcomeUnknown as error:
-                if not repeats:
-                    raise order.failed(error) from error
-                repeats -= 1
-            except ServerError as error:
-                raise order.failed(error) from error
-        if waiting is not None:
-            waiting.check(order.receipts())
-        return accepted(topic, order.receipts(), on_duplicate)
-
-    def _send_all(self, order: Order, waiting: Confirmation[Placed] | None) -> None:
-        if waiting is None:
-            for answer in self._transport.stream(order.unanswered()):
-                order.settle(answer)
-            return
-        for answers in self._transport.stream(waiting.behind(order.unanswered())):
-            for answer in answers:
-                order.settle(answer)
-
-    def _confirmation(self, durability: Durability | None) -> Confirmation[Placed] | None:
-        """What is to be confirmed; the server is asked first whether it can. Raises: InvalidInput, Refused."""
-        found = confirmation(durability, self._settings)
-        if found is not None and found.durability not in self._can_confirm:
-            try:
-                self._transport.send(found.ask())
-            except Refused as error:
-                raise found.impossible(error) from error
-            self._can_confirm.add(found.durability)
-        return found
-
-    # --- topics ----------------------------------------------------------------------------------------------------
-
-    def _register(self, topic: str) -> Topic:
-        """The topic; made known if it is new."""
-        now = self._clock.monotonic()
-        found = self._known.find(check_topic(topic), now)
-        if found is None:
-            call = registry.register_topic(self._keys, topic, self._topic_settings)
-            try:
-                settings = self._transport.send(call)
-            except OutcomeUnknown:
-                try:
-                    settings = self._transport.send(call)
-                except OutcomeUnknown as error:
-                    raise Unavailable(
-                        f"topic {topic!r} could not be registered, and no job was sent: {error}"
-                    ) from error
-            found = self._known.remember(topic, settings, now)
-        return found
-
-    def _read_topic(self, topic: str) -> Topic | None:
-        """The topic as it stands now; None when it was never used."""
-        now = self._clock.monotonic()
-        found = self._transport.send(registry.topic(self._keys, check_topic(topic)))
-        return None if found is None else self._known.remember(topic, found, now)
-
-    def _find(self, topic: str, id: str, partition_key: str | None, ask: Callable[[ShardKeys], T], not_found: T) -> T:
-        """The first answer that is not `not_found`, from the shards where the job may be.
-
-        What is known of the topic may be old: before saying that there is no such job, it is read again.
-        """
-        key = check_id(id, "id")
-        if partition_key is not None:
-            key = check_id(partition_key, "partition_key")
-        asked: set[int] = set()
-        found = self._known.find(check_topic(topic), self._clock.monotonic())
-        is_fresh = found is None
-        while True:
-            found = found or self._read_topic(topic)
-            for shard in found.places(key) if found else ():
-                if shard not in asked:
-                    asked.add(shard)
-                    answer = ask(self._keys.shard(topic, shard))
-                    if answer != not_found:
-                        return answer
-            if is_fresh:
-                return not_found
-            found, is_fresh = None, True
-
-    def _catch_up(self, topic: str, shards: int) -> Topic:
-        """The topic, once it has the number of shards that its shards ask for.
-
-        They ask for it a moment before it is published. Should whoever changes it have died in between, finish it.
-        """
-        for _ in range(20):
-            found = self._read_topic(topic)
-            if found is not None and found.shards == shards:
-                return found
-            sleep(0.01)
-        return self._change_shards(topic, shards)
-
-    def _change_shards(self, topic: str, shards: int) -> Topic:
-        """First let every shard refuse jobs placed by another number, then publish the new one."""
-        while True:
-            stored = self._transport.send(registry.stored_topic(self._keys, check_topic(topic)))
-            if stored is None:
-                raise TopicNotFound(topic)
-            before = codec.decode_topic(stored)
-            numbers = range(max(before.all_shards, shards))
-            fences = [registry.fence(self._keys.shard(topic, shard), shards) for shard in numbers]
-            last_due_ms = max(self._transport.stream(fences))
-            after = before.resharded(shards, last_due_ms)
-            if self._transport.send(registry.put_topic(self._keys, topic, stored, after)):
-                return self._known.remember(topic, after, self._clock.monotonic())

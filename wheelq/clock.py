@@ -73,7 +73,7 @@ class ManualClock:
 
     def __init__(self, *, monotonic: float = 1_000.0, wall_ms: int = 1_750_000_000_000) -> None:
         self._monotonic = monotonic
-        self._wall_ms = float(wall_ms)
+        self._wall_ahead_ms = wall_ms - monotonic * 1000
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._cancelled: set[int] = set()
@@ -82,7 +82,7 @@ class ManualClock:
         return self._monotonic
 
     def wall_ms(self) -> int:
-        return int(self._wall_ms)
+        return int(round(self._monotonic * 1000 + self._wall_ahead_ms, 2))  # a sum of floats may be a hair too small
 
     async def sleep(self, seconds: float) -> None:
         done = asyncio.Event()
@@ -99,14 +99,10 @@ class ManualClock:
         end = self._monotonic + seconds
         while self._timers and self._timers[0][0] <= end:
             when, number, wake = heapq.heappop(self._timers)
-            self._move_to(max(when, self._monotonic))
+            self._monotonic = max(when, self._monotonic)
             if number not in self._cancelled:
                 wake()
-        self._move_to(end)
-
-    def _move_to(self, monotonic: float) -> None:
-        self._wall_ms += (monotonic - self._monotonic) * 1000
-        self._monotonic = monotonic
+        self._monotonic = end
 
 
 class ServerClock:

@@ -5,12 +5,19 @@
     │   ├── PayloadTooLarge
     │   └── InvalidJob          one of many; tells what was scheduled before it
     ├── DuplicateJob            a live job has this id, and the caller asked to be told
+    ├── TopicFull               as many jobs wait as the topic's max_pending allows; tells which were refused
+    ├── BatchFailed             raised *by* a batch handler: names the jobs that failed
+    ├── JobNotFound             nothing is known of a job with this id
+    ├── JobFailed               the job that was waited for was given up
+    ├── NotFinished             the job that was waited for has not finished in time
     ├── TopicNotFound           no such topic has ever been used
     ├── ConfigurationError      a setting, URL, binary or handler module is wrong: nothing was started
     ├── NotLeader               another node leads the shard (schedulers only)
     └── ServerError
         ├── NotReplicated       the jobs are scheduled, but too few replicas (or disks) have confirmed it in time
         ├── Unavailable         could not connect: nothing was done; try again later
+        │   ├── CircuitOpen     not even tried, because the server has been away; tells when the next try is made
+        │   └── OutboxFull      the server is away, and the outbox takes no more
         ├── OutcomeUnknown      sent, but no reply came: it may or may not have happened; repeating is safe
         │   └── PartlyScheduled many jobs: tells which are scheduled, and which perhaps
         └── Refused             the server answered with an error: nothing was done
@@ -81,12 +88,71 @@ class DuplicateJob(WheelqError):
         self.ids = ids
 
 
+class BatchFailed(WheelqError):
+    """For a batch handler to raise when only some of its jobs failed: `failures` is job id → error.
+
+    Those named are tried again or buried, each as if its handler had raised that error; the others are done. Were an
+    id named that is none of the batch's, all jobs would count as failed.
+    """
+
+    def __init__(self, failures: Mapping[str, BaseException]) -> None:
+        super().__init__(f"{len(failures)} jobs of a batch failed: {', '.join(list(failures)[:5])}")
+        self.failures = failures
+
+
+class TopicFull(WheelqError):
+    """As many jobs wait as the topic's `max_pending` allows. Try again when some have run.
+
+    `refused` (index → id) are the jobs that were not scheduled, `receipts` (index → receipt) those that were.
+    """
+
+    def __init__(self, topic: str, refused: Mapping[int, str], receipts: Mapping[int, Any]) -> None:
+        jobs = "a job was refused" if len(refused) == 1 else f"{len(refused):,} jobs were refused"
+        super().__init__(f"topic {topic!r} is full: {jobs}, because as many wait as its max_pending allows")
+        self.topic = topic
+        self.refused = refused
+        self.receipts = receipts
+
+
 class TopicNotFound(WheelqError):
     """No job was ever scheduled to this topic; `topic` is the name asked for."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic!r} does not exist: a topic comes into being with its first job")
         self.topic = topic
+
+
+class JobNotFound(WheelqError):
+    """Nothing is known of this job: never scheduled, cancelled, or finished longer ago than its topic keeps."""
+
+    def __init__(self, topic: str, id: str, what: str) -> None:
+        super().__init__(f"job {id} of {topic!r} {what}")
+        self.topic = topic
+        self.id = id
+
+
+class JobFailed(WheelqError):
+    """The job was given up in `group` and is kept among the dead; `reason` says why, `error` is its last traceback."""
+
+    def __init__(self, topic: str, id: str, group: str, reason: str, error: str, attempt: int) -> None:
+        last_line = error.strip().rpartition("\n")[2]
+        super().__init__(f"job {id} of {topic!r} was given up by group {group!r} at attempt {attempt}: {last_line}")
+        self.topic = topic
+        self.id = id
+        self.group = group
+        self.reason = reason
+        self.error = error
+        self.attempt = attempt
+
+
+class NotFinished(WheelqError, TimeoutError):
+    """The job has not finished within the time that was to be waited; it goes on. `state` is where it stands."""
+
+    def __init__(self, topic: str, id: str, state: str, timeout: float) -> None:
+        super().__init__(f"job {id} of {topic!r} is {state} after {timeout:g} s of waiting")
+        self.topic = topic
+        self.id = id
+        self.state = state
 
 
 class ConfigurationError(WheelqError):
@@ -105,6 +171,18 @@ class Unavailable(ServerError):
     """No connection to the server could be made: nothing was done."""
 
 
+class CircuitOpen(Unavailable):
+    """The server has been away and was not asked: nothing was done. In `retry_after` seconds it is asked again."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"the server is away, and will be tried again in {retry_after:.1f} s")
+        self.retry_after = retry_after
+
+
+class OutboxFull(Unavailable):
+    """The server is away and the outbox has reached a limit: nothing was done."""
+
+
 class OutcomeUnknown(ServerError):
     """The request was sent and no reply came: it may or may not have happened. Repeating the call is safe.
 
@@ -120,7 +198,8 @@ class PartlyScheduled(OutcomeUnknown):
     """Of many jobs some were scheduled, some perhaps, and the rest not.
 
     `receipts` (index → receipt) are of those scheduled, `unknown` (index → id) those without an answer. Repeat with
-    the jobs that have no receipt, giving those in `unknown` their id as `key`.
+    the jobs that have no receipt, giving those in `unknown` their id as `key`. With a `durability` other than "server"
+    a receipt here says that the job is in the server, not that it was confirmed.
     """
 
     def __init__(self, message: str, unknown: Mapping[int, str], receipts: Mapping[int, Any]) -> None:
@@ -166,3 +245,7 @@ class NotPrimary(Refused):
 
 class ServerTooOld(Refused):
     """The server lacks a command that wheelq needs: Redis 6.2.2 or Valkey is the minimum."""
+
+
+AWAY = (Unavailable, OutcomeUnknown, ServerBusy, NotPrimary)
+"""Errors of a server that cannot be used now, and perhaps soon can."""

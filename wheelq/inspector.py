@@ -61,6 +61,8 @@ class WorkerInfo:
     failed: int
     lateness_p99_ms: int
     """99 % of its handlers started within this long after the due time."""
+    skipped: int
+    """Jobs that were too late, and dropped or buried instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +187,5 @@ def _node(name: str, said: Mapping[str, Any]) -> NodeInfo:
 
 
 def _worker(name: str, said: Mapping[str, Any]) -> WorkerInfo:
-    figures = (said.get(figure, 0) for figure in ("running", "handled", "failed", "lateness_p99_ms"))
+    figures = (said.get(figure, 0) for figure in ("running", "handled", "failed", "lateness_p99_ms", "skipped"))
     return WorkerInfo(name, said.get("seen_ms", 0), said.get("group", "?"), tuple(said.get("topics", ())), *figures)

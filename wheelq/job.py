@@ -2,25 +2,20 @@
 
     JobSpec ──schedule──▶ Receipt           producer: what and when → the id, the due time, whether it is new
     Job                                     handler: one delivery of one job
-    JobInfo                                 anyone: where a job stands
+    state.JobInfo                           anyone: where a job stands
 
-A *job id* is either given (`key="order-42"`, unique in its topic while the job is alive) or made here: 26 characters
-that sort by creation time, so that a call repeated with the same id can never make two jobs.
+A *job id* is either given (`key="order-42"`, unique in its topic while the job is alive) or made by the client (`ids`),
+so that a call repeated with the same id can never make two jobs. What a caller may say is checked in `arguments`.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-import re
-import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
-from wheelq.clock import wall_ms
 from wheelq.errors import InvalidInput
 
 Payload = Any
@@ -28,9 +23,8 @@ Payload = Any
 
 OnDuplicate = Literal["keep", "replace", "raise"]
 
-TOPIC_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-ID_BYTES_LIMIT = 256
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+Priority = Literal["high", "normal", "low"]
+"""Which of the jobs that are due in the same millisecond are promoted first. What is due earlier always goes before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +32,10 @@ class JobSpec:
     """One job to schedule: `payload` and either `delay` (seconds or timedelta) or `at` (aware datetime).
 
     `key` is the job's id (else one is made), `headers` travel beside the payload, `partition_key` chooses the shard
-    instead of the id: jobs with one partition key share a shard.
+    instead of the id: jobs with one partition key share a shard. Of jobs due in one millisecond those of high
+    `priority` are promoted first. `spread` (seconds or timedelta) moves the due time back by up to so much, evenly over
+    all ids and always by the same for one id. A job that cannot start by `expires` never runs: so long (seconds or
+    timedelta) after its due time, or at an aware datetime.
     """
 
     payload: Payload = None
@@ -47,6 +44,9 @@ class JobSpec:
     key: str | None = None
     headers: Mapping[str, str] | None = None
     partition_key: str | None = None
+    priority: Priority = "normal"
+    spread: float | timedelta | None = None
+    expires: float | timedelta | datetime | None = None
 
 
 class Receipt(NamedTuple):
@@ -60,6 +60,8 @@ class Receipt(NamedTuple):
     """False: a live job has this id, and nothing was changed."""
     replaced: bool = False
     """True: a waiting job had this id and took the new payload and time (`on_duplicate="replace"`)."""
+    in_outbox: bool = False
+    """True: the server is away. The job is kept in the outbox, on this machine's disk, and will be delivered."""
 
     @property
     def due(self) -> datetime:
@@ -67,11 +69,30 @@ class Receipt(NamedTuple):
         return from_ms(self.due_ms)
 
 
+class WaitingJob(NamedTuple):
+    """A job that waits, as a page of them tells it; `get` tells the rest."""
+
+    id: str
+    due_ms: int
+    group: str | None = None
+    """The group in which it waits for its next attempt; None: it has not run yet."""
+
+
+class WaitingPage(NamedTuple):
+    """Some waiting jobs, and where to go on."""
+
+    jobs: list[WaitingJob]
+    cursor: str | None
+    """What to give for the next page; None when this was the last."""
+
+
 class CancelOutcome(StrEnum):
     """What `cancel` found."""
 
     CANCELLED = "cancelled"
     """It was waiting and will never run."""
+    CANCELLING = "cancelling"
+    """A worker runs it and was asked to cancel it (only with `running=True`)."""
     RUNNING = "running"
     """Too late: it is with the workers, queued or running, or waits for a retry there."""
     NOT_FOUND = "not_found"
@@ -85,6 +106,8 @@ class RescheduleOutcome(StrEnum):
     """It was waiting and has the new due time."""
     RUNNING = "running"
     """Too late: it is with the workers."""
+    CHANGED = "changed"
+    """It is due at another time than the caller thought (`if_due_ms`): nothing was changed."""
     NOT_FOUND = "not_found"
     """No live job has this id."""
 
@@ -94,43 +117,12 @@ class RunNowOutcome(StrEnum):
 
     PROMOTED = "promoted"
     """It was waiting and is now with the workers."""
+    PAUSED = "paused"
+    """It waits on, because its topic is paused; it is due now, and goes first when the topic is resumed."""
     RUNNING = "running"
     """It is with the workers already."""
     NOT_FOUND = "not_found"
     """No live job has this id."""
-
-
-class JobState(StrEnum):
-    """Where a live job stands."""
-
-    DELAYED = "delayed"
-    """Waiting for its due time."""
-    READY = "ready"
-    """Promoted; no worker of the asked group has it yet."""
-    RUNNING = "running"
-    """Delivered to a worker."""
-    RETRYING = "retrying"
-    """Failed in some group, and waits for its next attempt there."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobInfo:
-    """What is known of a live job."""
-
-    id: str
-    topic: str
-    state: JobState
-    due_ms: int
-    payload: Payload
-    headers: Mapping[str, str]
-    attempt: int
-    promoted_ms: int | None = None
-    shard: int = 0
-
-    @property
-    def due(self) -> datetime:
-        """`due_ms` as an aware datetime in UTC."""
-        return from_ms(self.due_ms)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for every delivery, and frozen ones cost three times as much
@@ -142,7 +134,7 @@ class Job:
     payload: Payload
     due_ms: int
     attempt: int
-    """1 for the first run; counts failed runs, not deliveries repeated after a crash."""
+    """1 for the first run; counts failed runs, not deliveries repeated after a crash, nor `RetryAfter`."""
     entry_id: str
     """Id of the ready entry that was delivered, for logs."""
     started_ms: float
@@ -150,6 +142,26 @@ class Job:
     headers: Mapping[str, str] = field(default_factory=dict)
     redelivered: bool = False
     """True when another worker had this delivery and died, or handed it back."""
+    last_error: str | None = None
+    """What the last failed attempt said, at most 500 characters; None at the first."""
+    first_due_ms: int = 0
+    """When the job was first due; `due_ms` is when this attempt was."""
+    replays: int = 0
+    """How often it was called back from the dead; its attempts begin anew each time."""
+    _tell: Callable[[float, str], None] | None = None
+
+    def progress(self, fraction: float, text: str = "") -> Awaitable[None]:
+        """Let others know how far this run is, 0 to 1: `client.get(...).progress` shows it within half a second.
+
+            await job.progress(0.4, "rendering")     in a plain function, without `await`
+
+        Say it as often as you like: at most five words a second are sent, the latest of each job. Raises: InvalidInput.
+        """
+        if not 0 <= fraction <= 1:
+            raise InvalidInput("fraction", f"must be 0 to 1, not {fraction!r}")
+        if self._tell is not None:
+            self._tell(fraction, text)
+        return _SAID
 
     @property
     def due(self) -> datetime:
@@ -167,123 +179,16 @@ class Job:
         return (self.started_ms - self.due_ms) / 1000
 
 
+class _Said:
+    """What `progress` returns: awaiting it waits for nothing, so plain functions need not."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+_SAID = _Said()
+
+
 def from_ms(ms: float) -> datetime:
     """Milliseconds since the Unix epoch as an aware datetime in UTC."""
     return datetime.fromtimestamp(ms / 1000, tz=UTC)
-
-
-def check_topic(topic: str) -> str:
-    """The topic's name, if it is one. Raises: InvalidInput."""
-    if not isinstance(topic, str) or not TOPIC_PATTERN.fullmatch(topic):
-        raise InvalidInput(
-            "topic",
-            f"{topic!r} is no topic name: use 1 to 100 letters, digits, '.', '_' or '-', a letter or digit first",
-        )
-    return topic
-
-
-def check_id(id: str, field: str = "key") -> str:
-    """The job id, if it can be one. Raises: InvalidInput."""
-    if not isinstance(id, str) or not id:
-        raise InvalidInput(field, f"a job id is a non-empty string, not {id!r}")
-    if _CONTROL.search(id):
-        raise InvalidInput(field, f"{id!r} holds control characters, which a job id may not")
-    try:
-        id_bytes = len(id.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidInput(field, f"{id!r} is not valid Unicode text ({error.reason})") from error
-    if id_bytes > ID_BYTES_LIMIT:
-        raise InvalidInput(field, f"{id_bytes} bytes long, the limit is {ID_BYTES_LIMIT}")
-    return id
-
-
-def check_on_duplicate(on_duplicate: str) -> None:
-    """Raises: InvalidInput, unless it is one of the three words."""
-    if on_duplicate not in get_args(OnDuplicate):
-        raise InvalidInput("on_duplicate", f"must be 'keep', 'replace' or 'raise', not {on_duplicate!r}")
-
-
-_MAX_DELAY_HINT = "schedule it nearer, or raise max_delay_ms"
-
-
-def due_argument(delay: float | timedelta | None, at: datetime | None, now_ms: int, max_delay_ms: int) -> str:
-    """When a job is due, as the schedule script reads it: "+ms" after the server's now, or "ms" since the epoch.
-
-    `now_ms` (this machine's clock) serves only to refuse an absurd `at`. Raises: InvalidInput.
-    """
-    if at is not None:
-        if delay is not None:
-            raise InvalidInput("at", "give either delay or at, not both")
-        return str(_due_ms(at, now_ms, max_delay_ms))
-    if delay is None:
-        raise InvalidInput("delay", "missing: give delay (seconds or timedelta) or at (aware datetime)")
-    return "+" + str(_delay_ms(delay, max_delay_ms))
-
-
-def _delay_ms(delay: float | timedelta, max_delay_ms: int) -> int:
-    if isinstance(delay, timedelta):
-        delay = delay.total_seconds()
-    if isinstance(delay, bool) or not isinstance(delay, (int, float)):
-        raise InvalidInput("delay", f"must be seconds (a number) or a timedelta, not {type(delay).__name__}")
-    if not delay >= 0:  # catches NaN too
-        raise InvalidInput("delay", f"must not be negative, not {delay!r}; 0 means at once")
-    if delay * 1000 > max_delay_ms:
-        raise InvalidInput(
-            "delay", f"{delay!r} s is beyond the limit of {max_delay_ms / 1000:,.0f} s; {_MAX_DELAY_HINT}"
-        )
-    ms = int(delay * 1000)
-    # Never early: a fraction of a millisecond is rounded up. Multiplying may miss a whole number by a hair (0.29 s is
-    # 290.00000000000006 ms), and such a hair is not a fraction.
-    return ms if delay * 1000 - ms < 1e-6 else ms + 1
-
-
-def _due_ms(at: datetime, now_ms: int, max_delay_ms: int) -> int:
-    if not isinstance(at, datetime):
-        raise InvalidInput("at", f"must be an aware datetime, not {type(at).__name__}")
-    if at.utcoffset() is None:
-        raise InvalidInput("at", f"{at.isoformat()} has no time zone: use datetime.now(UTC) or add tzinfo")
-    microseconds = (at - _EPOCH) // timedelta(microseconds=1)
-    ms = -(-microseconds // 1000)
-    if ms < 0:
-        raise InvalidInput("at", f"{at.isoformat()} lies before 1970")
-    if ms - now_ms > max_delay_ms:
-        raise InvalidInput(
-            "at", f"{at.isoformat()} is beyond the limit of {max_delay_ms / 1000:,.0f} s from now; {_MAX_DELAY_HINT}"
-        )
-    return ms
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-# --- ids made by the producer -----------------------------------------------------------------------------------
-# 48 bits of milliseconds, 50 bits that belong to this process alone, 30 bits of counting: 26 Crockford base32
-# characters, like a ULID. Ten bits at a time from a table, because bulk producers make one for every microsecond.
-_BASE32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = [a + b for a in _BASE32 for b in _BASE32]
-
-
-class _IdMaker:
-    def __init__(self) -> None:
-        self.seed()
-
-    def seed(self) -> None:
-        self._process = "".join(_PAIRS[secrets.randbelow(1024)] for _ in range(5))
-        self._numbers = itertools.count(secrets.randbelow(1 << 20))
-        self._ms = -1
-        self._stem = ""
-
-    def make(self) -> str:
-        ms = wall_ms()
-        if ms != self._ms:
-            stem = "".join(_PAIRS[ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)) + self._process
-            self._ms, self._stem = ms, stem
-        n = next(self._numbers)
-        return self._stem + _PAIRS[n >> 20 & 1023] + _PAIRS[n >> 10 & 1023] + _PAIRS[n & 1023]
-
-
-_ids = _IdMaker()
-os.register_at_fork(after_in_child=_ids.seed)
-
-
-make_id = _ids.make
-"""A new job id: 26 characters, sorting by creation time, unique over processes, forks and threads."""

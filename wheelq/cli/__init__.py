@@ -3,9 +3,11 @@
 app         the commands, and what an error looks like
 produce     schedule, cancel, reschedule, run-now, job
 importing   import; `rows` reads the file, `journal` remembers how far it was
+recurring   recurring put, list, show, pause, resume, trigger, remove
+dead        dead list, show, replay, purge
 run         scheduler, worker, up; `target` finds MODULE:NAME, `supervisor` keeps processes running,
             `lifeline` ends them with their parent
-look        topics, stats, doctor
+look        topics, stats, doctor; `scripts` prints what is sent to Redis
 demo        demo
 options     options that many commands have
 values      what people write: 1h30m, 2030-01-01T09:00Z, k=v

@@ -9,7 +9,22 @@ import typer
 from typer.core import TyperGroup
 
 from wheelq import __version__
-from wheelq.cli import importing, look, output, produce, run
+from wheelq.cli import (
+    after,
+    bench,
+    control,
+    dead,
+    importing,
+    look,
+    outbox,
+    output,
+    produce,
+    recurring,
+    run,
+    scripts,
+    serve,
+)
+from wheelq.cli.callbacks import callbacks, secret
 from wheelq.cli.demo import demo
 from wheelq.errors import WheelqError
 
@@ -63,15 +78,30 @@ _LOOK = "Look"
 
 app.command(rich_help_panel=_TRY)(demo)
 app.command(rich_help_panel=_TRY)(run.up)
+app.command(rich_help_panel=_TRY)(bench.bench)
 app.command(rich_help_panel=_PRODUCE)(produce.schedule)
 app.command("import", rich_help_panel=_PRODUCE)(importing.import_file)
 app.command(rich_help_panel=_PRODUCE)(produce.cancel)
 app.command(rich_help_panel=_PRODUCE)(produce.reschedule)
 app.command("run-now", rich_help_panel=_PRODUCE)(produce.run_now)
 app.command(rich_help_panel=_PRODUCE)(produce.job)
+app.command(rich_help_panel=_PRODUCE)(after.wait)
+app.command(rich_help_panel=_PRODUCE)(after.replay)
 app.command(rich_help_panel=_PRODUCE)(produce.reshard)
+app.add_typer(recurring.app, name="recurring", rich_help_panel=_PRODUCE)
+app.add_typer(dead.app, name="dead", rich_help_panel=_PRODUCE)
+app.command(rich_help_panel=_PRODUCE)(control.configure)
+app.command(rich_help_panel=_PRODUCE)(control.pause)
+app.command(rich_help_panel=_PRODUCE)(control.resume)
 app.command(rich_help_panel=_RUN)(run.scheduler)
 app.command(rich_help_panel=_RUN)(run.worker)
+app.command(rich_help_panel=_RUN)(serve.server)
+app.command(rich_help_panel=_RUN)(callbacks)
+app.command(rich_help_panel=_RUN)(secret)
+app.add_typer(serve.keys, name="keys", rich_help_panel=_RUN)
 app.command(rich_help_panel=_LOOK)(look.topics)
+app.command(rich_help_panel=_LOOK)(control.forecast)
 app.command(rich_help_panel=_LOOK)(look.stats)
 app.command(rich_help_panel=_LOOK)(look.doctor)
+app.command(rich_help_panel=_LOOK)(scripts.script)
+app.command(rich_help_panel=_LOOK)(outbox.outbox)

@@ -6,11 +6,12 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 
+from wheelq.cli.control import settings_shown
 from wheelq.cli.options import Config, Json, Url, inspector_of
-from wheelq.cli.output import FAILED, moment, say_json, table
+from wheelq.cli.output import FAILED, moment, say_json, stdout, table
 from wheelq.cli.values import span
 from wheelq.diagnosis import Finding, Level
 from wheelq.inspector import Inspector, Stats
@@ -28,7 +29,7 @@ def topics(url: Url = None, config: Config = None, json: Json = False) -> None:
     if json:
         say_json(found)
     else:
-        _console().print(_topics(found))
+        stdout().print(_topics(found))
 
 
 def stats(
@@ -44,7 +45,7 @@ def stats(
         elif json:
             say_json(inspector.stats())
         else:
-            _console().print(_stats(inspector.stats(), inspector.shown))
+            stdout().print(_stats(inspector.stats(), inspector.shown))
 
 
 def doctor(url: Url = None, config: Config = None, json: Json = False) -> None:
@@ -68,7 +69,7 @@ def _watch(inspector: Inspector, json: bool) -> None:
             while True:
                 say_json(inspector.stats())
                 time.sleep(REFRESH_S)
-        with Live(console=_console(), auto_refresh=False, screen=True) as live:
+        with Live(console=stdout(), auto_refresh=False, screen=True) as live:
             while True:
                 live.update(_stats(inspector.stats(), inspector.shown), refresh=True)
                 time.sleep(REFRESH_S)
@@ -77,7 +78,7 @@ def _watch(inspector: Inspector, json: bool) -> None:
 
 
 def _show(findings: list[Finding]) -> None:
-    console = _console()
+    console = stdout()
     for finding in findings:
         console.print(_MARKS[finding.level], end="")
         console.print(finding.title, style="bold", markup=False, soft_wrap=True)
@@ -142,6 +143,7 @@ def _topics(found: list[TopicInfo]) -> RenderableType:
         ">shards",
         "next due",
         "overdue",
+        "settings",
         rows=(
             (
                 topic.name,
@@ -151,6 +153,7 @@ def _topics(found: list[TopicInfo]) -> RenderableType:
                 topic.shards,
                 "-" if topic.first_due_ms is None else moment(topic.first_due_ms),
                 span(topic.overdue_ms) if topic.overdue_ms else "-",
+                settings_shown(topic.settings) or "-",
             )
             for topic in found
         ),
@@ -159,9 +162,3 @@ def _topics(found: list[TopicInfo]) -> RenderableType:
 
 def _ago(stats: Stats, seen_ms: int) -> str:
     return f"{span(stats.server_ms - seen_ms)} ago"
-
-
-def _console() -> Console:
-    """Stdout; wide enough for any table where it is no terminal, so that nothing is cut in a pipe."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=240)

@@ -28,6 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.
 LogLevel = Annotated[
     str, typer.Option("--log-level", help="debug, info, warning or error; to stderr.", metavar="LEVEL")
 ]
+LogFormat = Annotated[
+    str, typer.Option("--log-format", help="text, or json: one object per line, with the job.", metavar="FORMAT")
+]
 Topic = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
 JobId = Annotated[
     str, typer.Argument(help="The job's id: its key, or what schedule answered.", metavar="ID", show_default=False)

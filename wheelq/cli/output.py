@@ -76,3 +76,9 @@ def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = N
     for row in rows:
         made.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
     return made
+
+
+def stdout() -> Console:
+    """Stdout; wide enough for any table where it is no terminal, so that nothing is cut in a pipe."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=240)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, fields
 from typing import Annotated
 
 import typer
@@ -10,7 +11,8 @@ import typer
 from wheelq.cli.options import At, Config, Delay, JobId, Json, Topic, Url, client_of
 from wheelq.cli.output import NOT_FOUND, TOO_LATE, moment, say, say_json
 from wheelq.cli.values import parse_at, parse_delay, parse_headers, parse_json
-from wheelq.job import CancelOutcome, JobInfo, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
+from wheelq.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
+from wheelq.state import JobInfo
 
 Outcome = CancelOutcome | RescheduleOutcome | RunNowOutcome
 
@@ -18,6 +20,8 @@ _WORDS = {
     "cancelled": "cancelled: it will not run",
     "rescheduled": "rescheduled",
     "promoted": "is with the workers now",
+    "cancelling": "runs: its worker was asked to cancel it",
+    "paused": "is due now, and runs when its topic is resumed",
     "running": "is with the workers already: too late",
     "not_found": "not found: no live job has this id",
 }
@@ -62,10 +66,17 @@ def schedule(
         say(f"{topic}/{receipt.id} {_happened(receipt)}, due {moment(receipt.due_ms)}")
 
 
-def cancel(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
+def cancel(
+    topic: Topic,
+    id: JobId,
+    running: Annotated[bool, typer.Option("--running", help="If it runs now, ask its worker to cancel it.")] = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
     """Cancel a waiting job. Exit code 3: no such job; 4: too late, it is with the workers."""
     with client_of(url, config) as client:
-        _answer(topic, id, client.cancel(topic, id), json)
+        _answer(topic, id, client.cancel(topic, id, running=running), json)
 
 
 def reschedule(
@@ -91,7 +102,7 @@ def run_now(topic: Topic, id: JobId, url: Url = None, config: Config = None, jso
 
 
 def job(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
-    """Show where a live job stands. Exit code 3: no live job has this id."""
+    """Show where a job stands. Exit code 3: nothing is known of it."""
     with client_of(url, config) as client:
         found = client.get(topic, id)
     if json:
@@ -99,7 +110,7 @@ def job(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: J
     elif found is None:
         say(f"{topic}/{id} not found: never scheduled, finished or cancelled")
     else:
-        say(f"{topic}/{id} is {found.state.value}, due {moment(found.due_ms)}, attempt {found.attempt}")
+        _tell(found)
         say_json(found.payload)
         for name, value in found.headers.items():
             say(f"{name}={value}")
@@ -141,6 +152,27 @@ def _answer(topic: str, id: str, outcome: Outcome, json: bool) -> None:
         raise typer.Exit(_EXIT_CODES[outcome.value])
 
 
+def _tell(found: JobInfo) -> None:
+    """What is known of a job, in lines for people; groups only where there are several."""
+    say(f"{found.topic}/{found.id} is {found.state.value}, due {moment(found.due_ms)}, attempt {found.attempt}")
+    for what, ms in (("started", found.started_ms), ("finished", found.finished_ms)):
+        if ms is not None:
+            say(f"{what} {moment(ms)}")
+    if found.worker is not None:
+        say(f"worker: {found.worker}")
+    if found.progress is not None:
+        say(f"progress: {found.progress.fraction:.0%} {found.progress.text}")
+    if found.last_error is not None:
+        say(f"last error: {found.last_error}")
+    if len(found.groups) > 1:
+        for name, group in found.groups.items():
+            say(f"group {name}: {group.state.value}")
+    if found.result is not None:
+        say(f"result: {found.result!r}")
+
+
 def _plain(found: JobInfo) -> dict[str, object]:
-    names = ("topic", "id", "state", "due_ms", "attempt", "promoted_ms", "shard", "payload", "headers")
-    return {name: getattr(found, name) for name in names}
+    names = [item.name for item in fields(found) if item.name not in ("progress", "groups")]
+    plain: dict[str, object] = {name: getattr(found, name) for name in names}
+    plain["progress"] = None if found.progress is None else asdict(found.progress)
+    return {**plain, "groups": {name: asdict(group) for name, group in found.groups.items()}}

@@ -21,9 +21,10 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, TextIO
 
+from wheelq.arguments import check_topic
 from wheelq.cli.values import parse_at, parse_delay, parse_json
 from wheelq.errors import ConfigurationError, InvalidInput
-from wheelq.job import JobSpec, check_topic
+from wheelq.job import JobSpec
 
 Format = Literal["csv", "jsonl"]
 

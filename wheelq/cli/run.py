@@ -16,10 +16,12 @@ from typing import Annotated, Any
 
 import typer
 
+from wheelq import logs
 from wheelq.cli.lifeline import hold
-from wheelq.cli.options import Config, LogLevel, Url, settings_of
+from wheelq.cli.options import Config, LogFormat, LogLevel, Url, settings_of
 from wheelq.cli.output import say
-from wheelq.cli.supervisor import CommandPart, Part, ServerPart, Supervisor, lifeline
+from wheelq.cli.reload import run_reloading
+from wheelq.cli.supervisor import CommandPart, Part, ServerPart, Supervisor, lifeline, worker_parts
 from wheelq.cli.target import load_worker
 from wheelq.diagnosis import Level, diagnose_server
 from wheelq.embedded import EmbeddedServer
@@ -38,18 +40,28 @@ Target = Annotated[
     str, typer.Argument(metavar="MODULE:NAME", help="A Worker, or a function that makes one, in a module.")
 ]
 Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="How many worker processes to run.")]
+Reload = Annotated[
+    bool, typer.Option("--reload", help="Start anew when a Python file below this directory changes; needs watchfiles.")
+]
+Grace = Annotated[float | None, typer.Option("--grace", hidden=True)]
 Lifeline = Annotated[int | None, typer.Option("--lifeline", hidden=True)]
 
 
-def scheduler(url: Url = None, config: Config = None, log_level: LogLevel = "info", lifeline: Lifeline = None) -> None:
+def scheduler(
+    url: Url = None,
+    config: Config = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+    lifeline: Lifeline = None,
+) -> None:
     """Run a scheduler node until SIGINT or SIGTERM. Start as many as you like: each shard has one leader."""
     hold(lifeline)
-    _log(log_level)
+    log_to_stderr(log_level, log_format)
     settings = settings_of(config)
     shown = _warn_of_problems(url, settings)
     node = Scheduler.connect(url, settings)
     logger.info("scheduler %s runs on %s", node.node, shown)
-    _run(node.run, node.stop)
+    run_until_signal(node.run, node.stop)
     logger.info("scheduler %s has stopped; it promoted %d jobs", node.node, node.promoted)
 
 
@@ -59,24 +71,30 @@ def worker(
     url: Url = None,
     config: Config = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+    reload: Reload = False,
+    grace: Grace = None,
     lifeline: Lifeline = None,
 ) -> None:
     """Run a worker until SIGINT or SIGTERM, when running handlers may finish.
 
     MODULE:NAME is a Worker, such as shop.jobs:worker, or a function without arguments that makes one; modules are
     looked for in the current directory too. --url (or WHEELQ_URL, or url in --config) is what Worker.connect() without
-    a URL uses. With -p N that many processes run, and one that crashes is started again.
+    a URL uses. With -p N that many processes run, and one that crashes is started again. --reload is for development.
     """
     hold(lifeline)
-    _log(log_level)
+    log_to_stderr(log_level, log_format)
     settings = settings_of(config)
     if url or settings.url:
         os.environ["WHEELQ_URL"] = resolve_url(url, settings)  # before the module is imported: it connects there
+    options = ["--log-level", log_level, "--log-format", log_format]
+    if reload:
+        raise typer.Exit(run_reloading(target, processes, options))
     if processes > 1:
-        raise typer.Exit(_run_processes(target, processes, log_level))
+        raise typer.Exit(_run_processes(target, processes, options))
     found = load_worker(target)
     logger.info("worker %s runs, group %s, topics %s", found.name, found.group, ", ".join(found.topics) or "none")
-    _run(found.run, found.stop)
+    run_until_signal(found.run, lambda: found.stop(grace))
     logger.info("worker %s has stopped; %d jobs done, %d runs failed", found.name, found.handled, found.failed)
 
 
@@ -89,20 +107,22 @@ def up(
     processes: Processes = 1,
     config: Config = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
 ) -> None:
     """Run everything: a server of its own, a scheduler and a worker, each in a process. Needs no Redis.
 
     What crashes is started again. SIGINT or SIGTERM stops the worker, then the scheduler, then the server; the data
     stays in --data.
     """
-    _log(log_level)
+    log_to_stderr(log_level, log_format)
     server = EmbeddedServer(data, port=port)
     url = server.start().url
     os.environ["WHEELQ_URL"] = url
-    options = ["--url", url, "--log-level", log_level, *(["--config", str(config)] if config else [])]
+    options = ["--url", url, "--log-level", log_level, "--log-format", log_format]
+    options += ["--config", str(config)] if config else []
     with lifeline() as line:
         scheduling = CommandPart("scheduler", ["scheduler", *options], line)
-        working = _workers(target, processes, options, line) if target else []
+        working = worker_parts(target, processes, options, line, CommandPart) if target else []
         groups: list[list[Part]] = [[ServerPart(server)], [scheduling], [*working]]
 
         def started() -> None:
@@ -117,22 +137,19 @@ def up(
         raise typer.Exit(Supervisor(groups).run(started))
 
 
-def _run_processes(target: str, processes: int, log_level: str) -> int:
+def _run_processes(target: str, processes: int, options: list[str]) -> int:
     with lifeline() as line:
-        parts: list[Part] = [*_workers(target, processes, ["--log-level", log_level], line)]
+        parts: list[Part] = [*worker_parts(target, processes, options, line, CommandPart)]
         return Supervisor([parts]).run(lambda: logger.info("%d worker processes run %s", processes, target))
 
 
-def _workers(target: str, processes: int, options: list[str], line: int) -> list[CommandPart]:
-    names = ["worker"] if processes == 1 else [f"worker {number}" for number in range(1, processes + 1)]
-    return [CommandPart(name, ["worker", target, *options], line) for name in names]
-
-
-def _log(level: str) -> None:
+def log_to_stderr(level: str, format: str) -> None:
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
         raise InvalidInput("log-level", f"{level!r} must be debug, info, warning or error")
-    logging.basicConfig(level=known[level.upper()], format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    if format not in ("text", "json"):
+        raise InvalidInput("log-format", f"{format!r} must be text or json")
+    logs.set_up(known[level.upper()], format)
 
 
 def _warn_of_problems(url: str | None, settings: Settings) -> str:
@@ -144,7 +161,7 @@ def _warn_of_problems(url: str | None, settings: Settings) -> str:
         return inspector.shown
 
 
-def _run(run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
+def run_until_signal(run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
     """Run it on an event loop, with uvloop where that is installed, until it ends or a signal says so."""
 
     def hear(number: signal.Signals) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from wheelq.cli.lifeline import GRACE_S
 from wheelq.clock import Clock, SystemClock
@@ -110,18 +110,27 @@ class CommandPart:
         if self._process:
             self._process.terminate()
 
-    def finish(self) -> None:
+    def finish(self, patience_s: float = GRACE_S) -> None:
         if self._process:
             try:
-                self._process.wait(GRACE_S)
+                self._process.wait(patience_s)
             except subprocess.TimeoutExpired:
-                logger.warning("%s did not stop within %.0f s and is killed", self.name, GRACE_S)
+                logger.warning("%s did not stop within %.0f s and is killed", self.name, patience_s)
                 self.kill()
 
     def kill(self) -> None:
         if self._process:
             self._process.kill()
             self._process.wait()
+
+
+C = TypeVar("C", bound=CommandPart)
+
+
+def worker_parts(target: str, processes: int, options: Sequence[str], line: int, kind: type[C]) -> list[C]:
+    """So many worker processes of MODULE:NAME, on the lifeline `line`."""
+    names = ["worker"] if processes == 1 else [f"worker {number}" for number in range(1, processes + 1)]
+    return [kind(name, ["worker", target, *options], line) for name in names]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from wheelq.errors import InvalidInput
+from wheelq.job import from_ms
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
@@ -41,6 +42,14 @@ def parse_at(text: str) -> datetime:
             "at", f"{text!r} has no time zone, so it could mean 24 different moments: append Z (UTC) or +01:00"
         )
     return at
+
+
+def parse_past(text: str, now_ms: int) -> datetime:
+    """A moment in the past, from how long ago it was ("2h") or ISO 8601. Raises: InvalidInput."""
+    try:
+        return from_ms(now_ms - parse_delay(text) * 1000)
+    except InvalidInput:
+        return parse_at(text)
 
 
 def parse_json(text: str) -> Any:

@@ -2,6 +2,8 @@
 
 The claims about what can be lost are measured ones: a killed server process with AOF `everysec` lost 0 of 15,000
 acknowledged writes, because they were in the kernel's hands already; only the machine's own end costs the last second.
+The exception is a disk that lags: while the sync of the second before is still under way, the server holds back its
+writes for up to two seconds, and a crash of the process then costs those.
 A replica promoted after its primary was killed lacked a few of the last acknowledged writes, and none of those for
 which a call had waited.
 """
@@ -74,9 +76,10 @@ def _append_only(fsync: str | None) -> Finding:
         )
     return ok(
         "Jobs reach the disk every second (appendfsync everysec)",
-        "A crash of the server's process loses nothing. A power cut may cost the last one or two seconds: jobs "
-        "scheduled then are gone, jobs that started then run again. To lose nothing: CONFIG SET appendfsync always "
-        "(costs little with schedule_many, much for single calls), or durability='fsynced' for the calls that matter.",
+        "A crash of the server's process loses nothing, unless the disk lags behind. A power cut, or a crash then, may "
+        "cost the last one or two seconds: jobs scheduled then are gone, jobs that started then run again. To lose "
+        "nothing: CONFIG SET appendfsync always (costs little with schedule_many, much for single calls), or "
+        "durability='fsynced' for the calls that matter.",
     )
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
+from wheelq.arguments import check_topic
 from wheelq.errors import ConfigurationError, InvalidInput
-from wheelq.job import Job, check_topic
+from wheelq.job import Job
 from wheelq.retry import Retry
+from wheelq.worker.batching import BatchTerms
+from wheelq.worker.threads import Threads, time_limit
 
 Function = Callable[[Job], Any]
-Run = Callable[[Job], Awaitable[Any]]
+BatchFunction = Callable[[list[Job]], Any]
+Ordered = Literal[False, True, "key"]
+Run = Callable[[Any], Awaitable[Any]]
+"""Runs a function of either kind, with what it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +26,25 @@ class Handler:
     """A topic's function and its terms."""
 
     topic: str
-    function: Function
+    function: Function | BatchFunction
     retry: Retry
     timeout: float | None
     """Seconds after which the function is given up and counts as failed; None: it may take as long as it likes."""
+    batch: BatchTerms | None = None
+    """How its jobs are gathered to lists; None: it takes one job."""
+    ordered: Ordered = False
+    """Whether its jobs run one at a time and in order: those of a shard, or of a partition key."""
 
-    def bind(self, threads: Executor) -> Run:
+    @property
+    def can_be_cancelled(self) -> bool:
+        """Whether one job that it runs can be: a thread cannot, and of a batch no part can."""
+        return self.batch is None and _is_async(self.function)
+
+    def bind(self, threads: Threads) -> Run:
         """How a job is run: plain functions in `threads`, each within the handler's timeout."""
-        run: Run = self.function if _is_async(self.function) else _in_thread(self.function, threads)
-        return run if self.timeout is None else _within(self.timeout, run)
+        if not _is_async(self.function):
+            return _in_thread(self.function, threads, self.timeout)
+        return self.function if self.timeout is None else _within(self.timeout, self.function)
 
 
 class Handlers:
@@ -40,18 +53,35 @@ class Handlers:
     def __init__(self) -> None:
         self._by_topic: dict[str, Handler] = {}
 
-    def add(self, topic: str, function: Function, retry: Retry, timeout: float | None) -> None:
+    def add(
+        self,
+        topic: str,
+        function: Function | BatchFunction,
+        retry: Retry,
+        timeout: float | None,
+        batch: BatchTerms | None = None,
+        ordered: Ordered = False,
+    ) -> None:
         """Register a handler. Raises: InvalidInput, ConfigurationError when the topic has one."""
         check_topic(topic)
         if timeout is not None and not timeout > 0:
             raise InvalidInput("timeout", f"must be more than 0 seconds, not {timeout!r}")
+        if ordered not in get_args(Ordered):
+            raise InvalidInput("ordered", f"must be False, True or 'key', not {ordered!r}")
         if topic in self._by_topic:
             other = self._by_topic[topic].function
             raise ConfigurationError(f"topic {topic!r} has the handler {getattr(other, '__qualname__', other)} already")
-        self._by_topic[topic] = Handler(topic, function, retry, timeout)
+        self._by_topic[topic] = Handler(topic, function, retry, timeout, batch, ordered)
+
+    def share(self, others: Handlers) -> None:
+        """Be the same as another worker's, also in what it gets later."""
+        self._by_topic = others._by_topic
 
     def __getitem__(self, topic: str) -> Handler:
         return self._by_topic[topic]
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in self._by_topic
 
     @property
     def topics(self) -> list[str]:
@@ -59,23 +89,24 @@ class Handlers:
         return list(self._by_topic)
 
 
-def _is_async(function: Function) -> bool:
+def _is_async(function: Function | BatchFunction) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _in_thread(function: Function, threads: Executor) -> Run:
-    async def run(job: Job) -> None:
-        context = contextvars.copy_context()
-        result = await asyncio.get_running_loop().run_in_executor(threads, context.run, function, job)
+def _in_thread(function: Function | BatchFunction, threads: Threads, timeout: float | None) -> Run:
+    async def run(given: Any) -> Any:
+        result = await threads.run(function, given, timeout)
         if inspect.isawaitable(result):  # `lambda job: close_order(job)`, and many a decorator
-            await result
+            async with time_limit(timeout):
+                return await result
+        return result
 
     return run
 
 
 def _within(timeout: float, run: Run) -> Run:
-    async def run_within(job: Job) -> None:
-        async with asyncio.timeout(timeout):
-            await run(job)
+    async def run_within(given: Any) -> Any:
+        async with time_limit(timeout):
+            return await run(given)
 
     return run_within

@@ -1,8 +1,8 @@
 """`Worker`: reads ready jobs of its topics in one consumer group and runs their handlers.
 
-    reader ──▶ pool ──▶ handler ──▶ outcome ──▶ settler
-                                       ▲
-    recovery ── renews what is held ───┘ claims what is abandoned
+    lane (reader ──▶ pool or batcher) ──▶ handler ──▶ outcome ──▶ settler
+      ▲
+    recovery: renews what is held, claims what is abandoned
 
 A job is read only when it could start at once, so that none waits here while another worker is free. Effects are
 at-least-once: a worker may die between the effect and the ack.
@@ -13,45 +13,57 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import secrets
 import socket
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Self, TypeVar
 
+from wheelq import logs
 from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ConfigurationError, ServerError
-from wheelq.job import Job
 from wheelq.metrics import Histogram
-from wheelq.protocol import codec
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as calls
+from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
 from wheelq.retry import Retry
 from wheelq.settings import Settings, WorkerSettings, resolve_url
 from wheelq.transport import Address, AsyncTransport
-from wheelq.worker.handlers import Function, Handlers, Run
-from wheelq.worker.outcome import Buried, Reason, of_failure
+from wheelq.worker.batching import Batcher, BatchTerms, Steps, run_batch
+from wheelq.worker.following import Find, Following
+from wheelq.worker.handlers import BatchFunction, Function, Handlers, Ordered
+from wheelq.worker.hooks import Hooks, Middleware
+from wheelq.worker.janitor import Janitor
+from wheelq.worker.lanes import Lane, Lanes, ReadingLane, Runs
+from wheelq.worker.notes import Notes
+from wheelq.worker.notices import Notices
+from wheelq.worker.ordered_shard import Ground
+from wheelq.worker.ordering import OrderedLane
 from wheelq.worker.pool import Pool
 from wheelq.worker.reader import Reading
 from wheelq.worker.recovery import Recovery
+from wheelq.worker.running import Running
 from wheelq.worker.settling import Delivery, Held, Line, Settler
+from wheelq.worker.threads import Threads
 
 logger = logging.getLogger("wheelq.worker")
 
 F = TypeVar("F", bound=Function)
+B = TypeVar("B", bound=BatchFunction)
 
 UNKNOWN_TOPIC_MS = 500
-"""How often topics are asked for while one of this worker's does not exist yet."""
+"""How often topics are asked for while one of this worker's does not exist yet, and changes are not heard of."""
 TOPICS_MS = 5_000
 """How often they are asked for otherwise: their number of shards may change."""
 HAND_BACK_IDLE_MS = 86_400_000
 """Idle time shown for a delivery that is handed back, so that any worker's next look claims it."""
 
 
-class Worker:
+class Worker(Hooks):
     """Runs handlers for the jobs of its topics.
 
         worker = Worker.connect("redis://localhost:6379", group="billing")
@@ -71,33 +83,44 @@ class Worker:
         keys: Keys | None = None,
         settings: WorkerSettings | None = None,
         clock: Clock | None = None,
+        start: GroupStart = "beginning",
     ) -> None:
+        super().__init__()
         self.group = group
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.lateness = Histogram()
-        """Milliseconds from due time to start of the handler, of every delivery."""
-        self.handled = 0
-        """Jobs finished by this worker."""
-        self.failed = 0
-        """Runs that raised."""
         self._transport = transport
         self._keys = keys or Keys()
         self._settings = settings or WorkerSettings()
         self._clock = clock or SystemClock()
         self._server = ServerClock(self._clock)
         self._handlers = Handlers()
-        self._runs: dict[str, Run] = {}
-        self._lines: list[Line] = []
+        self._threads: Threads | None = None
+        self._following = Following(
+            transport, self._keys, group, self._handlers, self._bind, self._clock, self._server, start
+        )
         self._held = Held()
         self._settler = Settler(transport, group, self.name, self._settings, self._held, self._clock)
         self._recovery = Recovery(
             transport, group, self.name, self._settings, self._held, self._settler, self._clock, self._server
         )
-        self._pool: Pool[Delivery] = Pool(self._settings.concurrency, self._handle)
+        self._notes = Notes(transport, group, self.name, self._clock, self._server)
+        self._running = Running(group, self._handlers, self._held, self._settler, self._notes, self._server)
+        self._janitor = Janitor(transport, self._keys, group, self._clock, self._server)
+        self._pool: Pool[Delivery] = Pool(self._settings.concurrency, self._running.handle)
         self._stopping = asyncio.Event()
-        self._reading = Reading(
-            transport, group, self.name, self._settings, self._pool, self._start, self._clock, self._server
+        self._noticed = asyncio.Event()
+        channel = self._keys.asks + self.name
+        self._notices = Notices(
+            transport,
+            self._keys.changes,
+            channel,
+            self._following.concerns,
+            self._noticed.set,
+            self._running.cancel,
+            self._clock,
         )
+        self._grace = self._settings.grace_ms / 1000
+        self._lanes = Lanes(self._lane(self._pool, self._settings))
 
     @classmethod
     def connect(
@@ -106,34 +129,121 @@ class Worker:
         *,
         group: str = "default",
         concurrency: int | None = None,
+        start: GroupStart = "beginning",
         settings: Settings | None = None,
     ) -> Self:
-        """A worker on the server at `url` (else WHEELQ_URL). Connects when run. Raises: ConfigurationError."""
+        """A worker on the server at `url` (else WHEELQ_URL). Connects when run. Raises: ConfigurationError.
+
+        `start` is where a group starts that is new to a topic: at the "beginning" of what the topic keeps, its
+        `retention_ms` and whatever other groups have not finished, or with what is promoted from "now" on. The first
+        group of all gets everything that has been waiting for one.
+        """
         settings = settings or Settings()
         own = settings.worker if concurrency is None else replace(settings.worker, concurrency=concurrency)
         transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
-        return cls(transport, group, Keys(settings.prefix), own)
+        return cls(transport, group, Keys(settings.prefix), own, start=start)
 
-    def handler(self, topic: str, *, retry: Retry | None = None, timeout: float | None = None) -> Callable[[F], F]:
+    def handler(
+        self, topic: str, *, retry: Retry | None = None, timeout: float | None = None, ordered: Ordered = False
+    ) -> Callable[[F], F]:
         """Decorate the function that runs the jobs of `topic`: `async def`, or a plain one, which runs in a thread.
 
         When it returns the job is done; when it raises, or takes more than `timeout` seconds, it is tried again as
         `retry` says (by default 5 attempts with growing pauses), and then buried.
+
+        `ordered=True` runs the jobs of each shard one at a time and in due order, over all workers of the group;
+        `ordered="key"` those of each partition key. A job that is to be tried again holds back those behind it until
+        it is done or buried.
         """
 
         def register(function: F) -> F:
-            self._handlers.add(topic, function, retry or Retry(), timeout)
+            self._handlers.add(topic, function, retry or Retry(), timeout, ordered=ordered)
             return function
 
         return register
+
+    def handler_for_each(
+        self,
+        find: Find,
+        *,
+        retry: Retry | None = None,
+        timeout: float | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate the function that runs the jobs of every topic that `find` names, which is asked again and again.
+
+        For services whose topics come and go. A topic that has a handler of its own keeps it; one that is no longer
+        named goes on being served until this worker ends.
+        """
+
+        def register(function: F) -> F:
+            self._following.follow_all(find, function, retry or Retry(), timeout)
+            return function
+
+        return register
+
+    def batch_handler(
+        self,
+        topic: str,
+        *,
+        max_size: int = 100,
+        max_wait: float = 0.05,
+        concurrency: int = 1,
+        retry: Retry | None = None,
+        timeout: float | None = None,
+    ) -> Callable[[B], B]:
+        """Decorate the function that takes the jobs of `topic` as lists of up to `max_size`.
+
+        It is called when so many have come, or the first of them has waited `max_wait` seconds; `concurrency` calls
+        run at the same time, besides the worker's single handlers. When it returns the jobs are done; when it raises,
+        or takes more than `timeout` seconds, each is tried again or buried as `retry` says. For outcomes of their own
+        it returns a list with an error in the place of each job that failed (as `asyncio.gather` with
+        `return_exceptions=True` makes it), or raises `wheelq.errors.BatchFailed`.
+        """
+        terms = BatchTerms(max_size, max_wait, concurrency)
+
+        def register(function: B) -> B:
+            self._handlers.add(topic, function, retry or Retry(), timeout, terms)
+            return function
+
+        return register
+
+    @property
+    def lateness(self) -> Histogram:
+        """Milliseconds from due time to start of the handler, of every delivery."""
+        return self._running.lateness
+
+    @property
+    def handled(self) -> int:
+        """Jobs finished by this worker."""
+        return self._running.handled
+
+    @property
+    def failed(self) -> int:
+        """Runs that raised."""
+        return self._running.failed
+
+    @property
+    def cancelled(self) -> int:
+        """Jobs that were cancelled while they ran."""
+        return self._running.cancelled
+
+    @property
+    def skipped(self) -> int:
+        """Jobs that were too late, and dropped or buried instead."""
+        return self._running.skipped
 
     @property
     def topics(self) -> list[str]:
         """The topics that have a handler."""
         return self._handlers.topics
 
-    def stop(self) -> None:
-        """Let `run` end: read no more, let handlers finish within `grace_ms`, hand the rest back."""
+    def stop(self, grace: float | None = None) -> None:
+        """Let `run` end: read no more, let handlers finish within `grace` seconds, hand the rest back.
+
+        Without `grace` it is the settings' `grace_ms`.
+        """
+        if grace is not None:
+            self._grace = grace
         self._stopping.set()
 
     async def run(self) -> None:
@@ -141,144 +251,160 @@ class Worker:
 
         Raises: ConfigurationError without handlers; Unavailable or Refused if the server cannot be used at the start.
         """
-        if not self.topics:
+        if self._following.is_idle:
             raise ConfigurationError("this worker has no handlers: decorate functions with @worker.handler(topic)")
-        threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="wheelq")
-        self._runs = {topic: self._handlers[topic].bind(threads) for topic in self.topics}
-        await self._find_lines()
+        with logs.serving(self.group, self.name):
+            async with self._alive():
+                await self._work()
+
+    def elsewhere(self, transport: AsyncTransport, keys: Keys, clock: Clock, *around: Middleware) -> Self:
+        """A worker with the same handlers, hooks, group and settings on another server; `around` goes outermost."""
+        other = type(self)(transport, self.group, keys, self._settings, clock)
+        other._handlers.share(self._handlers)
+        other._lifespans = self._lifespans
+        other._middleware = [*around, *self._middleware]
+        return other
+
+    @asynccontextmanager
+    async def stepping(self, executor: Executor | None) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+        """For tests, in place of `run`: a function that runs and settles what is ready, and tells how much that was.
+
+        Nothing goes on beside it: what needs renewing, claiming or a heartbeat does not come up. `executor` runs plain
+        handlers, in place of threads.
+        """
+        with logs.serving(self.group, self.name):
+            async with self._alive():
+                threads = self._threads = Threads(self._settings.threads, executor)
+                try:
+                    yield self._step
+                finally:
+                    await self._lanes.abandon()
+                    threads.close()
+                    await self._leave()
+
+    def next_ms(self) -> int | None:
+        """For tests, while `stepping`: when a job that keeps its place in an ordered topic runs again."""
+        return self._lanes.next_ms()
+
+    async def _step(self) -> int:
+        await self._follow()
+        started = await self._lanes.once()
+        await self._settler.flush()
+        return started
+
+    async def _work(self) -> None:
+        threads = self._threads = Threads(self._settings.threads)
+        await self._follow()
         background = [
-            asyncio.create_task(self._reading.run(), name="wheelq reading"),
+            *self._lanes.tasks(),
             asyncio.create_task(self._settler.run(), name="wheelq acks"),
             asyncio.create_task(
-                self._recovery.run(lambda: self._lines, lambda: self._pool.free, self._start), name="wheelq recovery"
+                self._recovery.run(self._following.served, self._lanes.turn, self._lanes.start), name="wheelq recovery"
             ),
+            asyncio.create_task(self._notes.run(), name="wheelq progress"),
             asyncio.create_task(self._watch(), name="wheelq topics"),
+            asyncio.create_task(self._notices.run(), name="wheelq notices"),
+            asyncio.create_task(self._janitor.run(lambda: self._following.lines), name="wheelq janitor"),
         ]
         try:
             await until_stopped(self._stopping, background)
-            await self._reading.stop()
+            await self._lanes.stop()
             await self._finish()
         finally:  # also when this is cancelled: nothing goes on behind the caller's back
             for task in background:
                 task.cancel()
-            await asyncio.gather(*background, self._pool.abandon(), return_exceptions=True)
-            threads.shutdown(wait=False, cancel_futures=True)
+            await asyncio.gather(*background, self._lanes.abandon(), return_exceptions=True)
+            threads.close()
             await self._leave()
+
+    def _bind(self) -> None:
+        """Make ready what runs the topics that have got their handler since."""
+        assert self._threads is not None
+        for topic in set(self.topics) - set(self._running.runs):
+            handler = self._handlers[topic]
+            run = self._running.runs[topic] = self._around(handler.bind(self._threads))
+            if handler.batch is not None:
+                steps = Steps(self._running.prepare, run, self._running.succeed, self._running.fail)
+                batcher = Batcher(handler.batch, partial(run_batch, steps), self._clock)
+                self._lanes.add(topic, self._lane(batcher, replace(self._settings, concurrency=handler.batch.max_size)))
+            elif handler.ordered:
+                self._lanes.add(topic, self._ordered_lane(is_by_key=handler.ordered == "key"))
+
+    def _lane(self, runs: Runs, settings: WorkerSettings) -> Lane:
+        reading = Reading(self._transport, self.group, self.name, settings, runs, self._clock, self._server)
+        return ReadingLane(reading, runs, self._held)
+
+    def _ordered_lane(self, *, is_by_key: bool) -> Lane:
+        ground = Ground(
+            self._transport,
+            self.group,
+            self.name,
+            self._settings,
+            self._held,
+            self._settler,
+            self._recovery,
+            self._clock,
+            self._server,
+            is_by_key,
+        )
+        return OrderedLane(ground, self._running.handle)
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
-    async def _find_lines(self) -> None:
-        """Learn the shards of this worker's topics, and make its group on each."""
-        asked_at = self._clock.monotonic()
-        self._server.observe(asked_at, await self._transport.send(registry.server_time_us()))
-        known = {line.keys.ready for line in self._lines}
-        for topic in self.topics:
-            settings = await self._transport.send(registry.topic(self._keys, topic))
-            if settings is None:
-                continue
-            for shard in range(settings.all_shards):
-                line = Line(self._keys.shard(topic, shard), settings)
-                if line.keys.ready not in known:
-                    await self._transport.send(calls.make_group(line.keys, self.group))
-                    self._lines = [*self._lines, line]
-        self._reading.follow(self._lines, self._settings.block_ms if self._knows_all_topics else UNKNOWN_TOPIC_MS)
-
-    @property
-    def _knows_all_topics(self) -> bool:
-        return len({line.keys.topic for line in self._lines}) == len(self.topics)
+    async def _follow(self) -> None:
+        """Learn what the topics are now, and read their shards."""
+        await self._following.find()
+        block_ms = self._settings.block_ms if self._following.knows_all else UNKNOWN_TOPIC_MS
+        await self._lanes.follow(self._following.served(), block_ms)
 
     async def _watch(self) -> None:
-        """Look for new shards, and tell that this worker lives."""
+        """Tell that this worker lives, and look for new shards."""
         while True:
-            await self._clock.sleep((TOPICS_MS if self._knows_all_topics else UNKNOWN_TOPIC_MS) / 1000)
             try:
-                await self._find_lines()
-                what = {
-                    "seen_ms": int(self._server.now_ms()),
-                    "group": self.group,
-                    "topics": self.topics,
-                    "running": self._settings.concurrency - self._pool.free,
-                    "handled": self.handled,
-                    "failed": self.failed,
-                    "lateness_p99_ms": self.lateness.percentile(0.99),
-                }
-                await self._transport.send(registry.beat_worker(self._keys, self.name, what))
+                await self._transport.send(registry.beat_worker(self._keys, self.name, self._words()))
+                is_calm = self._following.knows_all or self._notices.is_listening
+                pause = (TOPICS_MS if is_calm else UNKNOWN_TOPIC_MS) / 1000
+                cancel = self._clock.call_at(self._clock.monotonic() + pause, self._noticed.set)
+                await self._noticed.wait()
+                self._noticed.clear()
+                cancel()
+                await self._follow()
             except ServerError as error:
                 logger.warning("topics are not watched until the server is back: %s", error)
+                await self._clock.sleep(UNKNOWN_TOPIC_MS / 1000)
 
-    def _start(self, deliveries: Iterable[Delivery]) -> None:
-        deliveries = list(deliveries)
-        for delivery in deliveries:
-            self._held.add(delivery)
-        self._pool.add(deliveries)
-
-    # --- one delivery ----------------------------------------------------------------------------------------------
-
-    async def _handle(self, delivery: Delivery) -> None:
-        entry, topic = delivery.entry, delivery.line.keys.topic
-        if entry.group is not None and entry.group != self.group:  # a retry that concerns another group
-            self._settler.done(delivery)
-            return
-        try:
-            record = codec.decode(entry.record)
-        except codec.UnreadableRecord as error:
-            await self._settler.settle(delivery, Buried(Reason.UNREADABLE, str(error)))
-            return
-        job = Job(
-            entry.id,
-            topic,
-            record.payload,
-            entry.due_ms,
-            entry.attempt,
-            entry.entry_id,
-            max(self._server.now_ms(), entry.due_ms),  # only estimated here, and by the server's clock it was due
-            record.headers,
-            delivery.is_redelivered,
-        )
-        self.lateness.add(job.started_ms - entry.due_ms)
-        try:
-            await self._runs[topic](job)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # this worker is stopping: the delivery stays held, and is handed back
-            await self._fail(delivery, error)
-        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
-            await self._fail(delivery, error)
-        else:
-            self.handled += 1
-            self._settler.done(delivery)
-
-    async def _fail(self, delivery: Delivery, error: BaseException) -> None:
-        self.failed += 1
-        entry, topic = delivery.entry, delivery.line.keys.topic
-        outcome = of_failure(error, entry.attempt, self._handlers[topic].retry, random.random())
-        if isinstance(outcome, Buried):
-            logger.error("job %s of %s is buried after attempt %d", entry.id, topic, entry.attempt, exc_info=error)
-        else:
-            pause = outcome.pause_ms / 1000
-            logger.warning("job %s of %s failed, again in %.1f s: %r", entry.id, topic, pause, error)
-        await self._settler.settle(delivery, outcome)
+    def _words(self) -> dict[str, object]:
+        """What its heartbeat says."""
+        return {
+            "seen_ms": int(self._server.now_ms()),
+            "group": self.group,
+            "topics": self.topics,
+            "running": self._settings.concurrency - self._pool.free,
+            "handled": self.handled,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "lateness_p99_ms": self.lateness.percentile(0.99),
+        }
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
         try:
-            async with asyncio.timeout(self._settings.grace_ms / 1000):
-                await self._pool.idle()
+            async with asyncio.timeout(self._grace):
+                await self._lanes.idle()
         except TimeoutError:
-            await self._pool.abandon()
+            await self._lanes.abandon()
 
     async def _leave(self) -> None:
         """Send the last acks, hand back what did not finish, and take this consumer off the lists."""
-        farewells = [self._settler.flush(), *(self._hand_back(line) for line in self._lines)]
+        farewells = [self._settler.flush(), *(self._hand_back(line) for line in self._following.lines)]
         farewells.append(self._transport.send(registry.gone(self._keys.workers, self.name)))
         for farewell in farewells:
             try:
                 await farewell
             except ServerError as error:
                 logger.warning("left without a word, what it held will be found abandoned: %s", error)
-        await self._reading.close()
+        await self._lanes.close()
         await self._transport.close()
 
     async def _hand_back(self, line: Line) -> None:

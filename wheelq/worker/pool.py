@@ -42,6 +42,11 @@ class Pool(Generic[T]):
         """How many more deliveries could start at once."""
         return max(0, self._concurrency - self._held)
 
+    @property
+    def patience_ms(self) -> int | None:
+        """A read may wait as long as it likes: nothing here waits for what it brings."""
+        return None
+
     def add(self, deliveries: Iterable[T]) -> None:
         """Run these as soon as there is room."""
         before = len(self._queue)

@@ -19,16 +19,16 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from wheelq.clock import Clock, ServerClock
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
-from wheelq.worker.pool import Pool
 from wheelq.worker.recovery import SAFETY_MS
-from wheelq.worker.settling import LONGEST_PAUSE, Delivery, Line
+from wheelq.worker.settling import LONGEST_PAUSE, Delivery, Line, Start
 
 logger = logging.getLogger("wheelq.worker")
 
@@ -43,8 +43,21 @@ UNBLOCK_PAUSE, UNBLOCK_PATIENCE = 0.1, 2.0
 """Seconds between attempts to end reads under way, and in all: one just being sent is not in the server yet."""
 
 
+class Places(Protocol):
+    """Room for deliveries, some of which is set aside for what is being read."""
+
+    @property
+    def patience_ms(self) -> int | None: ...
+
+    async def room(self) -> int: ...
+
+    def set_aside(self, places: int) -> None: ...
+
+    def give_back(self, places: int) -> None: ...
+
+
 class Reading:
-    """All readers of a worker."""
+    """All readers of a lane."""
 
     def __init__(
         self,
@@ -52,17 +65,14 @@ class Reading:
         group: str,
         consumer: str,
         settings: WorkerSettings,
-        pool: Pool[Delivery],
-        start: Callable[[list[Delivery]], None],
+        pool: Places,
         clock: Clock,
         server_clock: ServerClock,
     ) -> None:
-        """`start` is given what was read."""
         self.group = group
         self.consumer = consumer
         self.settings = settings
         self.pool = pool
-        self.start = start
         self.clock = clock
         self.server = server_clock
         self.is_stopping = False
@@ -74,25 +84,33 @@ class Reading:
         self._new: asyncio.Queue[Reader] = asyncio.Queue()  # those that `run` has not started yet
         self._turn = asyncio.Lock()
 
-    def follow(self, lines: Sequence[Line], block_ms: int) -> None:
-        """From their next reads on, read these shards, and wait so long in the server."""
+    async def follow(self, lines: Sequence[Line], block_ms: int) -> None:
+        """From their next reads on, read these shards, and wait so long in the server. What waits there is ended."""
         self._block_ms = block_ms
         by_slot: defaultdict[int, list[Line]] = defaultdict(list)
         for line in lines:
             by_slot[self._transport.slot(line.keys.ready)].append(line)
-        for slot, mine in by_slot.items():
-            reader = self._readers.get(slot)
+        for slot in {*by_slot, *self._readers}:
+            mine, reader = by_slot[slot], self._readers.get(slot)
             if reader is None:
                 reader = self._readers[slot] = Reader(self._transport.sibling(), self)
                 self._new.put_nowait(reader)
             if set(mine) != set(reader.lines):
                 reader.lines = mine
+                reader.has_lines.set()
+                if reader.is_reading:
+                    with contextlib.suppress(ServerError):  # else it ends by itself
+                        await self._transport.unblock(reader.transport)
 
-    async def run(self) -> None:
-        """Read until cancelled. Survives restarts of the server."""
+    async def run(self, start: Start) -> None:
+        """Read until cancelled; `start` is given what was read. Survives restarts of the server."""
         async with asyncio.TaskGroup() as readers:
             while True:
-                readers.create_task((await self._new.get()).run())
+                readers.create_task((await self._new.get()).run(start))
+
+    async def once(self, start: Start) -> int:
+        """Read what is there, without waiting for more; how many deliveries. Not beside `run`."""
+        return sum([await reader.once(start) for reader in self._readers.values()])
 
     async def stop(self) -> None:
         """Read no more, and end the reads under way without losing what they may have been given just now."""
@@ -135,12 +153,23 @@ class Reading:
     def block_ms(self) -> int:
         """How long a read may wait in the server."""
         is_scarce = not self.is_alone and self.settings.concurrency < SCARCE * len(self._readers)
-        return min(self._block_ms, SCARCE_BLOCK_MS) if is_scarce else self._block_ms
+        most = min(self._block_ms, SCARCE_BLOCK_MS) if is_scarce else self._block_ms
+        patience_ms = self.pool.patience_ms
+        return most if patience_ms is None else min(most, patience_ms)
 
     async def make_groups(self, lines: Sequence[Line]) -> None:
         """The group is gone, perhaps with the stream: make it again, from the beginning. Raises: ServerError."""
         for line in lines:
             await self._transport.send(calls.make_group(line.keys, self.group))
+
+
+class Read(NamedTuple):
+    """What came of one read."""
+
+    started: int
+    """Deliveries."""
+    asked: int
+    """Shards."""
 
 
 class Reader:
@@ -149,35 +178,53 @@ class Reader:
     def __init__(self, transport: AsyncTransport, reading: Reading) -> None:
         self.transport = transport
         self.lines: Sequence[Line] = ()
+        self.has_lines = asyncio.Event()
+        """Set when there is something to read again."""
         self.is_reading = False
         """Whether a read is under way, which may have been given something."""
         self._reading = reading
         self._waits = True  # the last read was not filled: nothing more is there
 
-    async def run(self) -> None:
+    async def run(self, start: Start) -> None:
         """Read until stopped."""
         pause = 0.0
         while not self._reading.is_stopping:
             try:
-                await self.step()
+                await self.step(start)
                 pause = 0.0
             except ServerError as error:
                 pause = min(pause * 2 + 0.02, LONGEST_PAUSE)
-                logger.warning("%s is not read until the server is back: %s", self.lines[0].keys.ready, error)
+                shown = ", ".join(line.keys.ready for line in self.lines[:1])
+                logger.warning("%s is not read until the server is back: %s", shown, error)
                 await self._reading.clock.sleep(pause)
                 if "NOGROUP" in str(error):
                     with contextlib.suppress(ServerError):
                         await self._reading.make_groups(self.lines)
 
-    async def step(self) -> None:
+    async def once(self, start: Start) -> int:
+        """Ask every shard once, without waiting in the server; how many deliveries came. Raises: ServerError."""
+        started = asked = 0
+        while asked < len(self.lines):
+            self._waits = False
+            read = await self.step(start)
+            started, asked = started + read.started, asked + read.asked
+        return started
+
+    async def step(self, start: Start) -> Read:
         """One read, and the start of what it was given. Raises: ServerError."""
         reading = self._reading
+        while not self.lines:
+            self.has_lines.clear()
+            await self.has_lines.wait()
         places = await reading.take_places(waits=self._waits)
         if reading.is_stopping:
-            return
+            return Read(0, 0)
         block_ms = reading.block_ms if self._waits else None
         # The server counts for each stream. With less room than shards only some are asked, and others the next time.
         lines = self.lines[:places]
+        if not lines:  # paused meanwhile
+            reading.pool.give_back(places)
+            return Read(0, 0)
         if len(lines) < len(self.lines):
             self.lines = [*self.lines[places:], *lines]
             block_ms = SOME_SHARDS_MS
@@ -192,5 +239,6 @@ class Reader:
             reading.any_ended.set()
             reading.pool.give_back(places)
         for line, entries in zip(lines, found, strict=True):
-            reading.start([Delivery(line, entry, safe_until_ms) for entry in entries])
+            start([Delivery(line, entry, safe_until_ms) for entry in entries])
         self._waits = reading.is_alone or not any(len(entries) == count for entries in found)
+        return Read(sum(map(len, found)), len(lines))

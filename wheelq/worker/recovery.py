@@ -12,16 +12,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from wheelq.clock import Clock, ServerClock
+from wheelq.dead import Reason
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
-from wheelq.worker.outcome import Buried, Reason
-from wheelq.worker.settling import Delivery, Held, Line, Settler
+from wheelq.worker.outcome import Buried
+from wheelq.worker.settling import Delivery, Held, Line, Settler, Start
 
 logger = logging.getLogger("wheelq.worker")
+
+Turn = Callable[[Line], AbstractAsyncContextManager[int]]
+"""Waits until a delivery of the shard could start; how many could."""
 
 BATCH = 500
 START = "0-0"
@@ -53,27 +58,37 @@ class Recovery:
         self._server = server_clock
         self._cursors: dict[Line, str] = {}
 
-    async def run(
-        self, lines: Callable[[], Sequence[Line]], room: Callable[[], int], start: Callable[..., None]
-    ) -> None:
-        """Keep and claim until cancelled. `room()` tells how many could start, `start(deliveries)` starts them."""
-        under_way: dict[Line, asyncio.Task[None]] = {}
+    async def run(self, lines: Callable[[], Sequence[Line]], turn: Turn, start: Start) -> None:
+        """Keep and claim until cancelled. `turn(line)` waits for room, `start(deliveries)` starts what was claimed.
+
+        Keeping does not wait for claiming, which where all places are taken may have to wait for long.
+        """
+        keeping: dict[Line, asyncio.Task[None]] = {}
+        claiming: dict[Line, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as shards:
             while True:
                 await self._clock.sleep(self._settings.renew_ms / 1000)
-                served, free = lines(), room()
+                served = lines()
                 for line in {*served, *self._held.lines()}:
-                    if line not in under_way or under_way[line].done():
-                        share = max(1, free // len(served)) if free and line in served else 0
-                        under_way[line] = shards.create_task(self._look_after(line, min(share, BATCH), start))
+                    if line not in keeping or keeping[line].done():
+                        keeping[line] = shards.create_task(self._look_after(line))
+                for line in served:
+                    if line not in claiming or claiming[line].done():
+                        claiming[line] = shards.create_task(self._take_over(line, turn, start))
 
-    async def _look_after(self, line: Line, room: int, start: Callable[..., None]) -> None:
+    async def _look_after(self, line: Line) -> None:
         try:
             await self._keep(line)
-            if room:
-                start(await self.claim(line, room))
         except ServerError as error:
             logger.warning("deliveries of %s are not renewed until the server is back: %s", line.keys.ready, error)
+
+    async def _take_over(self, line: Line, turn: Turn, start: Start) -> None:
+        try:
+            async with turn(line) as places:
+                if places:
+                    start(await self.claim(line, min(places, BATCH)))
+        except ServerError as error:
+            logger.warning("%s is not looked through until the server is back: %s", line.keys.ready, error)
 
     async def keep(self) -> None:
         """Renew everything held; what was given to another worker is held no more. Raises: ServerError."""
@@ -110,7 +125,14 @@ class Recovery:
             )
         )
         self._cursors[line] = claimed.cursor
-        new = [entry_id for entry_id in claimed.entry_ids if entry_id not in self._held.of(line)]
+        return await self.adopt(line, claimed.entry_ids, asked_ms)
+
+    async def adopt(self, line: Line, entry_ids: Sequence[str], asked_ms: int) -> list[Delivery]:
+        """The deliveries of a shard that this worker was given by a call at `asked_ms`, but for those it held before.
+
+        Those delivered too often are buried. Raises: ServerError.
+        """
+        new = [entry_id for entry_id in entry_ids if entry_id not in self._held.of(line)]
         if not new:
             return []
         entries = await self._transport.send(calls.adopt(line.keys, self._group, self._consumer, new))

@@ -9,30 +9,55 @@ Each shard's acks are sent on their own: while its cluster node is away, those o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from wheelq.clock import Clock
 from wheelq.errors import OutcomeUnknown, ServerError
+from wheelq.protocol import codec
+from wheelq.protocol.call import Call
+from wheelq.protocol.calls import state
 from wheelq.protocol.calls import worker as calls
-from wheelq.protocol.calls.worker import Entry
+from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import ShardKeys
-from wheelq.settings import TopicSettings, WorkerSettings
+from wheelq.settings import WorkerSettings
+from wheelq.topics import Topic
 from wheelq.transport import AsyncTransport
 from wheelq.worker.outcome import Again, Buried, Done, Outcome
 
 logger = logging.getLogger("wheelq.worker")
 
+T = TypeVar("T")
+
 LONGEST_PAUSE = 1.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Line:
     """One shard of a topic, as a worker serves it."""
 
     keys: ShardKeys
-    topic: TopicSettings
+    topic: Topic
+    """As last read."""
+
+
+class Order(Protocol):
+    """Keeps the places of deliveries in a shard that runs in order."""
+
+    def put_off(self, delivery: Delivery, pause_ms: int, record: bytes) -> Call[int]:
+        """In place of `retry`: it stays pending, in its place."""
+        ...
+
+    def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
+        """Redis has put it off."""
+        ...
+
+    def end(self, delivery: Delivery) -> None:
+        """Redis has acknowledged or buried it, or given it to another worker."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +70,27 @@ class Delivery:
     """Until then, by the server's clock, nobody else can have claimed it."""
     is_redelivered: bool = False
     """Another worker had it before."""
+    order: Order | None = None
+    """Whom to tell when it is settled, if its shard runs in order."""
+    started_ms: float = 0.0
+    """When its handler was started, by the server's clock."""
+    result: bytes = b""
+    """What its handler returned, packed, if that is to be kept."""
+    task: asyncio.Task[None] | None = None
+    """Runs its handler, if that can be cancelled."""
+    is_cancelled: bool = False
+    """Somebody wants it cancelled."""
+    has_notes: bool = False
+    """Its handler has told its progress."""
+
+    @property
+    def leaves_something(self) -> bool:
+        """Whether there is more to do at its end than to acknowledge it; an earlier run may have told its progress."""
+        return self.line.topic.keep_done_ms > 0 or self.has_notes or self.is_redelivered or self.entry.attempt > 1
+
+
+Start = Callable[[Sequence[Delivery]], None]
+"""Runs deliveries of one shard as soon as there is room."""
 
 
 class Held:
@@ -59,6 +105,11 @@ class Held:
     def of(self, line: Line) -> dict[str, Delivery]:
         """Those of one shard, by entry id."""
         return self._by_line.setdefault(line, {})
+
+    def find(self, ready: str, entry_id: str) -> Delivery | None:
+        """The delivery of an entry of this stream."""
+        lines = (line for line in self._by_line if line.keys.ready == ready)
+        return next((self._by_line[line].get(entry_id) for line in lines), None)
 
     def drop(self, delivery: Delivery) -> None:
         self._by_line[delivery.line].pop(delivery.entry.entry_id, None)
@@ -113,7 +164,7 @@ class Settler:
             self._new.put_nowait(acks)
         acks.waiting.append(delivery)
         acks.any.set()
-        if len(acks.waiting) >= self._settings.ack_batch:
+        if len(acks.waiting) >= self._settings.ack_batch or delivery.order is not None:  # another waits for this one
             acks.enough.set()
 
     async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
@@ -123,25 +174,45 @@ class Settler:
             case Done():
                 self.done(delivery)
                 return
-            case Again(pause_ms):
-                call = calls.retry(keys, self._group, self._consumer, entry, pause_ms)
-            case Buried(reason, error):
-                retention_ms = delivery.line.topic.retention_ms
-                call = calls.bury(keys, self._group, self._consumer, entry, reason, error, retention_ms)
+            case Again(pause_ms, error, counts):
+                record = codec.again(entry.record, entry.due_ms, error, counts=counts)
+                if delivery.order is not None:
+                    await self._put_off(delivery, delivery.order, pause_ms, record)
+                    return
+                call = calls.retry(keys, self._group, self._consumer, entry, pause_ms, record)
+            case Buried():
+                call = calls.bury(
+                    keys, self._group, self._consumer, entry, _burial(entry, outcome), delivery.line.topic
+                )
+        was_ours, is_sure = await self._insist(call, entry)
+        self.lost += not was_ours and is_sure
+        self._drop(delivery)
+
+    async def _put_off(self, delivery: Delivery, order: Order, pause_ms: int, record: bytes) -> None:
+        due_ms, is_sure = await self._insist(order.put_off(delivery, pause_ms, record), delivery.entry)
+        if due_ms:
+            order.again(delivery, record, due_ms)
+        else:
+            self.lost += is_sure
+            self._drop(delivery)
+
+    async def _insist(self, call: Call[T], entry: Entry) -> tuple[T, bool]:
+        """The answer, however often it takes, and whether it is to the only call that can have arrived."""
         pause = 0.05
-        is_unsure = False
+        is_sure = True
         while True:
             try:
-                was_ours = await self._transport.send(call)
+                return await self._transport.send(call), is_sure
             except ServerError as problem:
-                is_unsure |= isinstance(problem, OutcomeUnknown)
+                is_sure &= not isinstance(problem, OutcomeUnknown)
                 logger.warning("%s of job %s waits: %s", call.name, entry.id, problem)
                 await self._clock.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
-            else:
-                self.lost += not was_ours and not is_unsure
-                self._held.drop(delivery)
-                return
+
+    def _drop(self, delivery: Delivery) -> None:
+        self._held.drop(delivery)
+        if delivery.order is not None:
+            delivery.order.end(delivery)
 
     async def run(self) -> None:
         """Send acks until cancelled: when `ack_batch` have come together, or the first has waited `ack_ms`."""
@@ -179,16 +250,8 @@ class Settler:
         """Send up to a batch."""
         acks.enough.clear()
         line, batch = acks.line, acks.waiting[: self._settings.ack_batch]
-        call = calls.ack(
-            line.keys,
-            self._group,
-            self._consumer,
-            min(delivery.safe_until_ms for delivery in batch),
-            line.topic.retention_ms,
-            [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
-        )
         try:
-            acked = await self._transport.send(call)
+            acked = await self._transport.send(self._ack(line, batch))
         except OutcomeUnknown:
             acks.is_unsure = True
             raise
@@ -196,10 +259,43 @@ class Settler:
         if not acks.is_unsure:  # else it may have been acknowledged by the call whose reply was lost
             self.lost += len(batch) - acked
         acks.is_unsure = False
-        held = self._held.of(line)
         for delivery in batch:
-            held.pop(delivery.entry.entry_id, None)
+            self._drop(delivery)
         if not acks.waiting:
             acks.any.clear()
         elif len(acks.waiting) >= self._settings.ack_batch:
             acks.enough.set()
+
+    def _ack(self, line: Line, batch: Sequence[Delivery]) -> Call[int]:
+        topic = line.topic
+        if any(delivery.leaves_something for delivery in batch):
+            concluded = [_concluded(delivery) for delivery in batch]
+            return state.conclude(
+                line.keys, self._group, self._consumer, topic.retention_ms, topic.keep_done_ms, concluded
+            )
+        return calls.ack(
+            line.keys,
+            self._group,
+            self._consumer,
+            min(delivery.safe_until_ms for delivery in batch),
+            topic.retention_ms,
+            [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
+        )
+
+
+def _concluded(delivery: Delivery) -> state.Concluded:
+    entry, record = delivery.entry, b""
+    if delivery.line.topic.keep_done_ms and (entry.group is not None or entry.attempt > 1):
+        with contextlib.suppress(codec.UnreadableRecord):
+            record = codec.original(entry.record)
+    promoted_ms = int(entry.entry_id.partition("-")[0])  # by the server's clock, which the worker only estimates
+    started_ms = max(int(delivery.started_ms), promoted_ms)
+    return state.Concluded(entry.entry_id, entry.member, started_ms, delivery.result, record)
+
+
+def _burial(entry: Entry, buried: Buried) -> Burial:
+    attempt, first_due_ms = entry.attempt, entry.due_ms
+    with contextlib.suppress(codec.UnreadableRecord):
+        record = codec.decode(entry.record)
+        attempt, first_due_ms = record.attempt, record.first_due_ms or entry.due_ms
+    return Burial(buried.reason, buried.error, buried.traceback, attempt, first_due_ms)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -24,10 +23,9 @@ from wheelq.cli.demo.plan import FAILS_FIRST, Change
 from wheelq.cli.demo.processes import ChildProcess, ProcessEnded, child_process
 from wheelq.cli.demo.verdict import Run, Verdict, judge
 from wheelq.cli.demo.views import View
+from wheelq.cli.traces import remove_keys
 from wheelq.clock import Clock
-from wheelq.errors import ServerError
 from wheelq.job import JobSpec, from_ms
-from wheelq.protocol.call import command
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, TopicSettings
@@ -54,7 +52,7 @@ async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) ->
         keys = Keys(prefix)
         for topic in KINDS:
             await transport.send(registry.register_topic(keys, topic, TopicSettings()))
-        stack.push_async_callback(_remove_keys, transport, keys)
+        stack.push_async_callback(remove_keys, transport, keys, KINDS)
         scheduler = await stack.enter_async_context(child_process("scheduler", url, prefix))
         worker = await stack.enter_async_context(child_process("worker", url, prefix))
         client = await stack.enter_async_context(AsyncClient.connect(url, Settings(prefix=prefix)))
@@ -62,16 +60,6 @@ async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) ->
         stack.enter_context(view)
         await _Play(client, board, view, clock, import_ms).run(scheduler, worker)
     return judge(board.ledger)
-
-
-async def _remove_keys(transport: AsyncTransport, keys: Keys) -> None:
-    """Remove every key that can have been written; that some names are those of channels does no harm."""
-    names = [getattr(keys, name) for name, member in vars(Keys).items() if isinstance(member, property)]
-    for shard in (keys.shard(topic, 0) for topic in KINDS):
-        names += [getattr(shard, item.name) for item in fields(shard) if not item.init]
-    with suppress(ServerError):
-        for name in names:  # one by one: in a cluster they are on different nodes
-            await transport.send(command("UNLINK", name, read=bool))
 
 
 class _Play:

@@ -1,0 +1,236 @@
+"""dead list, show, replay, purge: jobs that were given up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, TypedDict
+
+import typer
+from rich.console import RenderableType
+
+from wheelq.cli.options import Config, Json, Topic, Url, client_of
+from wheelq.cli.output import NOT_FOUND, moment, say, say_json, stdout, table
+from wheelq.cli.values import parse_past
+from wheelq.client import Client
+from wheelq.clock import wall_ms
+from wheelq.dead import LIMIT, DeadJob, ReplayOutcome
+from wheelq.errors import InvalidInput
+
+app = typer.Typer(help="Look at jobs that were given up, let them run again, or remove them.", no_args_is_help=True)
+
+SHOWN_ERROR = 60
+
+Group = Annotated[str | None, typer.Option("--group", help="Only those that this group gave up.")]
+ReasonOption = Annotated[
+    str | None, typer.Option("--reason", help="Only those given up for this reason: failed, given_up, deliveries …")
+]
+Id = Annotated[str | None, typer.Option("--id", help="Only those of this job id.")]
+_WHEN = "30m, 2d … ago, or ISO 8601 with a time zone"
+Since = Annotated[str | None, typer.Option("--since", help=f"Only those buried then or later: {_WHEN}.")]
+Until = Annotated[str | None, typer.Option("--until", help=f"Only those buried before: {_WHEN}.")]
+DeadIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[DEAD_ID]...", help="Single ones, as `dead list` names them.")
+]
+All = Annotated[bool, typer.Option("--all", help="All dead jobs of the topic.")]
+
+
+class Where(TypedDict):
+    """A filter, as the library takes it."""
+
+    group: str | None
+    reason: str | None
+    id: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+@app.command("list")
+def list_(
+    topic: Topic,
+    group: Group = None,
+    reason: ReasonOption = None,
+    id: Id = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last list ended.")] = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first, not the newest.")] = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List dead jobs, the newest first. What they carry and their tracebacks: `dead show`."""
+    where = _where(group, reason, id, since, until)
+    found: list[DeadJob] = []
+    with client_of(url, config) as client:
+        while len(found) < limit:
+            page = client.dead.list(
+                topic, **where, limit=min(LIMIT, limit - len(found)), cursor=cursor, newest_first=not oldest
+            )
+            found += page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                break
+    if json:
+        say_json({"jobs": [asdict(job) for job in found], "cursor": cursor})
+        return
+    stdout().print(_jobs(topic, found))
+    if cursor is not None:
+        say(f"more: --cursor {cursor}")
+
+
+@app.command()
+def show(
+    topic: Topic,
+    dead_id: Annotated[str, typer.Argument(help="As `dead list` names it.", show_default=False)],
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Show a dead job whole. Exit code 3: it is not among the dead."""
+    with client_of(url, config) as client:
+        found = client.dead.show(topic, dead_id)
+    if json:
+        say_json(found)
+    elif found is None:
+        say(f"{dead_id} is not among the dead of {topic}")
+    else:
+        say(f"{topic}/{found.id} was given up by group {found.group or '-'} after attempt {found.attempt}")
+        say(f"reason     {found.reason}")
+        say(f"first due  {moment(found.first_due_ms)}")
+        say(f"buried     {moment(found.buried_ms)}")
+        if found.replays:
+            say(f"replayed   {found.replays} times before")
+        say_json(found.payload)
+        for name, value in found.headers.items():
+            say(f"{name}={value}")
+        say(found.traceback.rstrip() or found.error)
+    if found is None:
+        raise typer.Exit(NOT_FOUND)
+
+
+@app.command()
+def replay(
+    topic: Topic,
+    dead_ids: DeadIds = None,
+    group: Group = None,
+    reason: ReasonOption = None,
+    id: Id = None,
+    since: Since = None,
+    until: Until = None,
+    all: All = False,
+    rate: Annotated[float | None, typer.Option("--rate", help="So many a second; without, all at once.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most.")] = None,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Let dead jobs run again, in the group that gave them up, from attempt 1.
+
+    A job stays dead while a live one has its id. Exit code 3: a job that was named is not among the dead.
+    """
+    where = _where(group, reason, id, since, until)
+    _check_choice(dead_ids, where, all)
+    with client_of(url, config) as client:
+        if dead_ids:
+            _each(topic, {one: client.dead.replay_one(topic, one).value for one in dead_ids}, json)
+            return
+        done = client.dead.replay(topic, **where, rate=rate, limit=limit)
+    if json:
+        say_json(done._asdict())
+    else:
+        say(f"{done.replayed:,} jobs of {topic} run again" + (f", {done.kept:,} stay dead" if done.kept else ""))
+
+
+@app.command()
+def purge(
+    topic: Topic,
+    dead_ids: DeadIds = None,
+    group: Group = None,
+    reason: ReasonOption = None,
+    id: Id = None,
+    since: Since = None,
+    until: Until = None,
+    all: All = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Remove dead jobs for good. Asks first, unless single ones are named. Exit code 3: one is not among the dead."""
+    where = _where(group, reason, id, since, until)
+    _check_choice(dead_ids, where, all)
+    with client_of(url, config) as client:
+        if dead_ids:
+            _each(topic, {one: _purged(client, topic, one) for one in dead_ids}, json)
+            return
+        if not yes:
+            typer.confirm(f"Remove {'all' if all else 'these'} dead jobs of {topic} for good?", abort=True, err=True)
+        purged = client.dead.purge(topic, **where)
+    if json:
+        say_json({"purged": purged})
+    else:
+        say(f"{purged:,} dead jobs of {topic} removed")
+
+
+def _where(group: str | None, reason: str | None, id: str | None, since: str | None, until: str | None) -> Where:
+    now_ms = wall_ms()
+    return Where(
+        group=group,
+        reason=reason,
+        id=id,
+        since=None if since is None else parse_past(since, now_ms),
+        until=None if until is None else parse_past(until, now_ms),
+    )
+
+
+def _check_choice(dead_ids: list[str] | None, where: Where, all: bool) -> None:
+    chosen = bool(dead_ids) + any(value is not None for value in where.values()) + all
+    if chosen != 1:
+        raise InvalidInput("DEAD_ID", "name single dead jobs, or give a filter (--group, --id, --since …), or --all")
+
+
+def _purged(client: Client, topic: str, dead_id: str) -> str:
+    return "purged" if client.dead.purge_one(topic, dead_id) else ReplayOutcome.NOT_FOUND.value
+
+
+def _each(topic: str, outcomes: dict[str, str], json: bool) -> None:
+    if json:
+        say_json([{"topic": topic, "dead_id": dead_id, "outcome": outcome} for dead_id, outcome in outcomes.items()])
+    else:
+        for dead_id, outcome in outcomes.items():
+            say(f"{dead_id} {_WORDS[outcome]}")
+    if ReplayOutcome.NOT_FOUND.value in outcomes.values():
+        raise typer.Exit(NOT_FOUND)
+
+
+_WORDS = {
+    "replayed": "runs again",
+    "purged": "removed",
+    "not_found": "is not among the dead: it runs again already, or was removed",
+    "alive": "stays dead: a live job has its id",
+    "no_record": "stays dead: there is nothing left of it to run",
+}
+
+
+def _jobs(topic: str, found: list[DeadJob]) -> RenderableType:
+    if not found:
+        return f"no such dead jobs of {topic}"
+    return table(
+        "dead id",
+        "job",
+        "group",
+        "reason",
+        ">attempts",
+        "buried",
+        "error",
+        rows=(
+            (job.dead_id, job.id, job.group, job.reason, job.attempt, moment(job.buried_ms), _shortened(job.error))
+            for job in found
+        ),
+    )
+
+
+def _shortened(error: str) -> str:
+    return error if len(error) <= SHOWN_ERROR else error[: SHOWN_ERROR - 1] + "…"

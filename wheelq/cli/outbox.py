@@ -1,0 +1,68 @@
+"""outbox: what a producer kept while the server was away; deliver it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from wheelq.cli.options import Config, Json, Url, settings_of
+from wheelq.cli.output import moment, say, say_json, table
+from wheelq.client import Client
+from wheelq.errors import ConfigurationError
+from wheelq.outbox import Kept, Outbox
+from wheelq.settings import OutboxSettings
+
+SHOWN = 10
+
+
+def outbox(
+    path: Annotated[
+        Path | None, typer.Argument(help="The outbox file; else the settings'.", show_default=False)
+    ] = None,
+    deliver: Annotated[bool, typer.Option("--deliver", help="Deliver now what waits, before looking.")] = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Show the jobs that wait in an outbox for the server to come back, and those that it has put aside."""
+    settings = settings_of(config).outbox
+    file = Path(path or settings.path or "")
+    if not (path or settings.path):
+        raise ConfigurationError("no outbox named: give its path, or set path in the settings file's [outbox] table")
+    if not file.is_file():
+        raise ConfigurationError(f"there is no outbox at {file}")
+    if deliver:
+        with Client.connect(url, settings_of(config), outbox=file) as client:
+            client.deliver_outbox()
+    kept = Outbox(OutboxSettings(path=str(file)))
+    _show(kept, json)
+    kept.close()
+
+
+def _show(kept: Outbox, json: bool) -> None:
+    info, next_jobs, rejected = kept.info(), kept.jobs(SHOWN), kept.rejected(SHOWN)
+    if json:
+        aside = [job._asdict() for job in rejected]
+        say_json({**asdict(info), "next": [_job(job) for job in next_jobs], "put_aside": aside})
+        return
+    if info.oldest_kept_ms is None:
+        say("Nothing waits.")
+    else:
+        waiting = "1 job waits" if info.jobs == 1 else f"{info.jobs:,} jobs wait"
+        say(f"{waiting} ({info.bytes:,} bytes), the first since {moment(info.oldest_kept_ms)}.")
+    console = Console(highlight=False)
+    if info.topics:
+        console.print(table("TOPIC", ">JOBS", rows=info.topics.items()))
+        waits = ((job.topic, job.id, moment(job.due_ms)) for job in next_jobs)
+        console.print(table("TOPIC", "ID", "DUE", rows=waits, title="\nDelivered next"))
+    if rejected:
+        refused = ((job.topic, job.id, moment(job.due_ms), job.error) for job in rejected)
+        console.print(table("TOPIC", "ID", "DUE", "WHY", rows=refused, title=f"\nPut aside: {info.rejected:,}"))
+
+
+def _job(job: Kept) -> dict[str, object]:
+    return {name: value for name, value in job._asdict().items() if name != "record"}

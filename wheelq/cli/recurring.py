@@ -1,0 +1,183 @@
+"""recurring put, list, show, pause, resume, trigger, remove: jobs that occur again and again."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from wheelq.cli.options import Config, Json, Topic, Url, client_of
+from wheelq.cli.output import NOT_FOUND, moment, say, say_json, stdout, table
+from wheelq.cli.values import parse_at, parse_delay, parse_headers, parse_json, span
+from wheelq.recurrence import Missed, RecurringInfo, RecurringOutcome, Rule
+
+app = typer.Typer(help="Let jobs occur again and again, by cron or at an interval.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The recurring job's name, unique in its topic.", show_default=False)]
+
+_WORDS = {
+    RecurringOutcome.CREATED: "is new",
+    RecurringOutcome.UPDATED: "is changed",
+    RecurringOutcome.UNCHANGED: "was so already",
+    RecurringOutcome.PAUSED: "is paused: it does not occur until resumed",
+    RecurringOutcome.RESUMED: "occurs again from now on",
+    RecurringOutcome.REMOVED: "is removed",
+    RecurringOutcome.NOT_FOUND: "not found: the topic has no recurring job of this name",
+}
+
+
+@app.command()
+def put(
+    topic: Topic,
+    name: Name,
+    payload: Annotated[
+        str | None, typer.Argument(help="JSON; '-' reads it from stdin. Default: null.", show_default=False)
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option("--cron", help="minute hour day-of-month month day-of-week, or @daily and the like.")
+    ] = None,
+    every: Annotated[str | None, typer.Option("--every", help="An interval: 30m, 90s, 1d, or seconds.")] = None,
+    tz: Annotated[str, typer.Option("--tz", help="IANA time zone of the cron expression.")] = "UTC",
+    start: Annotated[str | None, typer.Option("--start", help="Not before, in ISO 8601 with a time zone.")] = None,
+    end: Annotated[str | None, typer.Option("--end", help="Not after, in ISO 8601 with a time zone.")] = None,
+    jitter: Annotated[str, typer.Option("--jitter", help="Delay each occurrence by up to so much.")] = "0",
+    missed: Annotated[
+        Missed, typer.Option("--missed", help="What runs of what was missed while no scheduler ran: the last, …")
+    ] = "coalesce",
+    grace: Annotated[str | None, typer.Option("--grace", help="None of the missed that is later than this.")] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", help="NAME=VALUE; may be repeated.")] = None,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Let a job occur as said, or change how it does. Saying the same again changes nothing.
+
+    wheelq recurring put reports nightly '{"kind": "sales"}' --cron '0 2 * * MON-FRI' --tz Europe/Berlin
+    """
+    written = sys.stdin.read() if payload == "-" else payload
+    with client_of(url, config) as client:
+        receipt = client.recurring.put(
+            topic,
+            name,
+            None if written is None else parse_json(written),
+            cron=cron,
+            every=None if every is None else parse_delay(every),
+            tz=tz,
+            start=None if start is None else parse_at(start),
+            end=None if end is None else parse_at(end),
+            jitter=parse_delay(jitter),
+            missed=missed,
+            grace=None if grace is None else parse_delay(grace),
+            headers=parse_headers(header or ()),
+        )
+    if json:
+        say_json({"topic": topic, **receipt._asdict(), "next": receipt.next})
+    else:
+        due = "it is paused, or past its end" if receipt.next_ms is None else f"next due {moment(receipt.next_ms)}"
+        say(f"{topic}/{name} {_WORDS[receipt.outcome]}; {due}")
+
+
+@app.command("list")
+def list_(
+    topic: Annotated[str | None, typer.Argument(help="Only this topic's.", show_default=False)] = None,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List recurring jobs, and when they are next due."""
+    with client_of(url, config) as client:
+        found = client.recurring.list(topic)
+    if json:
+        say_json([_plain(info) for info in found])
+    else:
+        stdout().print(_table(found))
+
+
+@app.command()
+def show(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Show a recurring job whole. Exit code 3: the topic has none of this name."""
+    with client_of(url, config) as client:
+        found = client.recurring.get(topic, name)
+    if json:
+        say_json(None if found is None else _plain(found))
+    elif found is None:
+        say(f"{topic}/{name} {_WORDS[RecurringOutcome.NOT_FOUND]}")
+    else:
+        say(f"{topic}/{name} occurs {_when(found.rule)}")
+        say(f"next due   {_next(found)}")
+        if found.last_ms is not None:
+            say(f"made last  {moment(found.last_ms)}")
+        say_json(found.payload)
+        for header, value in found.headers.items():
+            say(f"{header}={value}")
+    if found is None:
+        raise typer.Exit(NOT_FOUND)
+
+
+@app.command()
+def pause(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Let it occur no more until resumed. Exit code 3: the topic has none of this name."""
+    with client_of(url, config) as client:
+        _answer(topic, name, client.recurring.pause(topic, name), json)
+
+
+@app.command()
+def resume(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Let it occur again, from now on. Exit code 3: the topic has none of this name."""
+    with client_of(url, config) as client:
+        _answer(topic, name, client.recurring.resume(topic, name), json)
+
+
+@app.command()
+def trigger(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Run its job once, now, besides its occurrences. Exit code 3: the topic has none of this name."""
+    with client_of(url, config) as client:
+        receipt = client.recurring.trigger(topic, name)
+    if receipt is None:
+        _answer(topic, name, RecurringOutcome.NOT_FOUND, json)
+    elif json:
+        say_json({"topic": topic, **receipt._asdict(), "due": receipt.due})
+    else:
+        say(f"{topic}/{receipt.id} is due now")
+
+
+@app.command()
+def remove(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Forget it, and an occurrence that waits. Exit code 3: the topic has none of this name."""
+    with client_of(url, config) as client:
+        _answer(topic, name, client.recurring.remove(topic, name), json)
+
+
+def _answer(topic: str, name: str, outcome: RecurringOutcome, json: bool) -> None:
+    if json:
+        say_json({"topic": topic, "name": name, "outcome": outcome})
+    else:
+        say(f"{topic}/{name} {_WORDS[outcome]}")
+    if outcome is RecurringOutcome.NOT_FOUND:
+        raise typer.Exit(NOT_FOUND)
+
+
+def _plain(info: RecurringInfo) -> dict[str, Any]:
+    return {**asdict(info), "next": info.next, "last": info.last}
+
+
+def _table(found: list[RecurringInfo]) -> RenderableType:
+    if not found:
+        return "no recurring jobs"
+    rows = ((info.topic, info.name, _when(info.rule), _next(info)) for info in found)
+    return table("topic", "name", "occurs", "next due", rows=rows)
+
+
+def _when(rule: Rule) -> str:
+    if rule.every_ms is not None:
+        return f"every {span(rule.every_ms)}"
+    return f"{rule.cron} ({rule.tz})"
+
+
+def _next(info: RecurringInfo) -> str:
+    if info.is_paused:
+        return "paused"
+    return "never: it has ended" if info.next_ms is None else moment(info.next_ms)

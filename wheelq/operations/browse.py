@@ -1,0 +1,63 @@
+"""`Browse`: the jobs that wait, page by page, in the order in which they are due over all shards."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from wheelq.dead import moment_ms
+from wheelq.errors import InvalidInput
+from wheelq.job import WaitingJob, WaitingPage
+from wheelq.operations.operation import Operation, ask_all
+from wheelq.operations.topics import Topics
+from wheelq.protocol.calls import producer
+
+CURSOR_PATTERN = r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,400})"
+END = 1e15
+"""A score behind all there can be."""
+LIMIT = 500
+"""Most jobs on one page."""
+
+
+class _Place(NamedTuple):
+    """Where a page ends: the score and the member of its last job."""
+
+    score: float
+    member: bytes
+
+    def __str__(self) -> str:
+        return f"{self.score:.2f}~{self.member.hex()}"
+
+    @classmethod
+    def parse(cls, cursor: str) -> _Place:
+        found = re.fullmatch(CURSOR_PATTERN, cursor)
+        if found is None:
+            raise InvalidInput("cursor", f"{cursor[:60]!r} is none: give the one of the page before")
+        return cls(float(found[1]), bytes.fromhex(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Browse:
+    """Pages of a topic's waiting jobs."""
+
+    topics: Topics
+
+    def waiting(
+        self, topic: str, due_from: datetime | None, due_to: datetime | None, limit: int, cursor: str | None
+    ) -> Operation[WaitingPage]:
+        """One page; each shard is asked for as many, and the first of all are told. Raises: TopicNotFound."""
+        if not 1 <= limit <= LIMIT:
+            raise InvalidInput("limit", f"must be 1 to {LIMIT}, not {limit!r}")
+        from_ms, to_ms = moment_ms(due_from, "due_from"), moment_ms(due_to, "due_to")
+        begin = _Place.parse(cursor) if cursor is not None else _Place((from_ms or 0) - producer.HALF_MS, b"")
+        end = END if to_ms is None else to_ms - producer.HALF_MS
+        shards = yield from self.topics.shards(topic)
+        asked = [producer.waiting(keys, begin.score, end, begin.member, limit) for keys in shards]
+        found = [job for part in (yield from ask_all(asked)) for job in part]
+        found.sort(key=lambda job: (job.score, job.member.encode()))
+        page = found[:limit]
+        more = len(page) == limit
+        jobs = [WaitingJob(job.id, job.due_ms, job.group) for job in page]
+        return WaitingPage(jobs, str(_Place(page[-1].score, page[-1].member.encode())) if more else None)

@@ -1,0 +1,185 @@
+"""`Recurrences`: what can be done with recurring jobs.
+
+A change reads how a job stands, decides, and writes if it still stands so; else it begins again, for somebody else has
+made progress. When the reply to a change is lost it is sent once more, and the script tells whether it had been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import NamedTuple
+
+from wheelq.arguments import check_topic, expiry, shifted
+from wheelq.errors import TopicFull
+from wheelq.ids import make_id
+from wheelq.job import Payload, Priority, Receipt
+from wheelq.operations.operation import Operation, ask, ask_all, ask_until_known
+from wheelq.operations.topics import Topics
+from wheelq.protocol import codec
+from wheelq.protocol.calls import producer, registry
+from wheelq.protocol.calls import recurring as calls
+from wheelq.protocol.calls.recurring import Found
+from wheelq.protocol.entries import Entry, occurrence_id
+from wheelq.protocol.keys import Keys
+from wheelq.recurrence import RecurringInfo, RecurringOutcome, RecurringReceipt, Rule, check_name
+from wheelq.settings import ClientSettings
+
+
+class _Change(NamedTuple):
+    """What is to be written."""
+
+    outcome: RecurringOutcome
+    after: Entry | None
+    takes_back: bool = False
+    """Whether the occurrence that waits is taken back."""
+
+
+class Recurrences:
+    """The recurring jobs of one server, by topic and name."""
+
+    def __init__(self, topics: Topics, keys: Keys, settings: ClientSettings) -> None:
+        self._topics = topics
+        self._keys = keys
+        self._payload_max_bytes = settings.payload_max_bytes
+        self._max_delay_ms = settings.max_delay_ms
+
+    def put(
+        self,
+        topic: str,
+        name: str,
+        payload: Payload,
+        headers: Mapping[str, str] | None,
+        priority: Priority,
+        expires: float | timedelta | None,
+        rule: Rule,
+    ) -> Operation[RecurringReceipt]:
+        """Make one of this name, or change the one that is there. One that is paused stays so."""
+        check_topic(topic)
+        check_name(name)
+        shifted("+0", name, priority, None, self._max_delay_ms)  # refuses what is no priority
+        expiring = None if expires is None else expiry(expires, self._max_delay_ms)
+        record = codec.encode(payload, headers, self._payload_max_bytes, with_nonce=False, expiry=expiring)
+
+        def decide(found: Found) -> _Change:
+            before, now_ms = found.entry, found.server_us // 1000
+            if before is None:
+                return _Change(RecurringOutcome.CREATED, Entry.new(rule, record, None, rule.next(now_ms), priority))
+            if before.says(rule, record, priority):
+                return _Change(RecurringOutcome.UNCHANGED, before)
+            last_ms = before.state.last_ms
+            # One whose moment has come runs as it was said; what lies ahead becomes what is said now.
+            takes_back = found.is_waiting and last_ms is not None and last_ms > now_ms
+            if rule == before.rule:
+                next_ms = last_ms if takes_back else before.state.next_ms
+            else:
+                next_ms = rule.next(now_ms if takes_back else max(now_ms, last_ms or 0))
+            is_paused = before.is_paused
+            kept_ms, coming_ms = None if takes_back else last_ms, None if is_paused else next_ms
+            after = Entry.new(rule, record, kept_ms, coming_ms, priority, is_paused)
+            return _Change(RecurringOutcome.UPDATED, after, takes_back)
+
+        yield from self._topics.register(topic)
+        outcome, found, after = yield from self._change(topic, name, decide)
+        assert after is not None
+        return RecurringReceipt(name, outcome, after.next_due_ms(name, found.server_us // 1000))
+
+    def pause(self, topic: str, name: str) -> Operation[RecurringOutcome]:
+        """PAUSED, UNCHANGED (it was before) or NOT_FOUND."""
+
+        def decide(found: Found) -> _Change:
+            before = found.entry
+            if before is None:
+                return _Change(RecurringOutcome.NOT_FOUND, None)
+            if before.is_paused:
+                return _Change(RecurringOutcome.UNCHANGED, before)
+            last_ms = None if found.is_waiting else before.state.last_ms
+            after = before.changed(last_ms, None, is_paused=True)
+            return _Change(RecurringOutcome.PAUSED, after, found.is_waiting)
+
+        return (yield from self._change(topic, name, decide))[0]
+
+    def resume(self, topic: str, name: str) -> Operation[RecurringOutcome]:
+        """RESUMED, UNCHANGED (it was not paused) or NOT_FOUND."""
+
+        def decide(found: Found) -> _Change:
+            before = found.entry
+            if before is None:
+                return _Change(RecurringOutcome.NOT_FOUND, None)
+            if not before.is_paused:
+                return _Change(RecurringOutcome.UNCHANGED, before)
+            last_ms = before.state.last_ms
+            next_ms = before.rule.next(max(found.server_us // 1000, last_ms or 0))
+            return _Change(RecurringOutcome.RESUMED, before.changed(last_ms, next_ms, is_paused=False))
+
+        return (yield from self._change(topic, name, decide))[0]
+
+    def remove(self, topic: str, name: str) -> Operation[RecurringOutcome]:
+        """REMOVED or NOT_FOUND."""
+
+        def decide(found: Found) -> _Change:
+            if found.entry is None:
+                return _Change(RecurringOutcome.NOT_FOUND, None)
+            return _Change(RecurringOutcome.REMOVED, None, found.is_waiting)
+
+        return (yield from self._change(topic, name, decide))[0]
+
+    def trigger(self, topic: str, name: str) -> Operation[Receipt | None]:
+        """Schedule its job once, now, besides its occurrences; None when there is no such recurring job."""
+        keys = self._keys.shard(check_topic(topic), 0)
+        entry = (yield from ask(calls.read_one(keys, check_name(name)))).entry
+        if entry is None:
+            return None
+        id = f"{name}@{make_id()}"
+        job = id, shifted("+0", id, entry.priority, None, self._max_delay_ms), entry.record
+        known = yield from self._topics.register(topic)
+        while True:
+            call = producer.schedule(keys, [job], "keep", known.terms)
+            placed = yield from ask_until_known(call)  # the id is new: repeated, it is the same job
+            if placed.terms_in_force is None:
+                if placed.full:
+                    raise TopicFull(topic, {0: job[0]}, {})
+                return placed.receipts[0]
+            known = yield from self._topics.catch_up(topic, placed.terms_in_force)
+
+    def get(self, topic: str, name: str) -> Operation[RecurringInfo | None]:
+        """How one stands; None when there is none of this name."""
+        found = yield from ask(calls.read_one(self._keys.shard(check_topic(topic), 0), check_name(name)))
+        return None if found.entry is None else found.entry.info(topic, name, found.server_us // 1000)
+
+    def list(self, topic: str | None) -> Operation[list[RecurringInfo]]:
+        """All of a topic, or of all topics, by topic and name."""
+        if topic is None:
+            topics = sorted((yield from ask(registry.topics(self._keys))).settings)
+        else:
+            topics = [check_topic(topic)]
+        now_ms = (yield from ask(registry.server_time_us())) // 1000
+        found: dict[tuple[str, str], RecurringInfo] = {}
+        cursors = dict.fromkeys(topics, b"0")
+        while cursors:
+            asked = list(cursors.items())
+            pages = yield from ask_all(calls.page(self._keys.shard(name, 0), cursor) for name, cursor in asked)
+            for (where, _), (cursor, entries) in zip(asked, pages, strict=True):
+                found |= {(where, name): entry.info(where, name, now_ms) for name, entry in entries.items()}
+                cursors[where] = cursor
+            cursors = {where: cursor for where, cursor in cursors.items() if cursor != b"0"}
+        return [found[place] for place in sorted(found)]
+
+    def _change(
+        self, topic: str, name: str, decide: Callable[[Found], _Change]
+    ) -> Operation[tuple[RecurringOutcome, Found, Entry | None]]:
+        keys = self._keys.shard(check_topic(topic), 0)
+        check_name(name)
+        while True:
+            found = yield from ask(calls.read_one(keys, name))
+            outcome, after, takes_back = decide(found)
+            before = found.entry
+            if after is before:
+                return outcome, found, after
+            withdrawn = None
+            if takes_back and before is not None and before.state.last_ms is not None:
+                withdrawn = occurrence_id(name, before.state.last_ms)
+            look_ms = None if after is None else after.look_ms(name)
+            call = calls.change(keys, name, before.state if before else None, after, look_ms, withdrawn)
+            if (yield from ask_until_known(call)):
+                return outcome, found, after
