@@ -1,36 +1,52 @@
 """Where torture takes place: the servers, the way to them, and what they can suffer.
 
-| `--on`     | servers                                     | the parts go through a proxy |
-|------------|---------------------------------------------|------------------------------|
-| `single`   | one server with an append-only file         | yes                          |
+| `--on`     | servers                                             | a producer's schedule call returns when   |
+|------------|-----------------------------------------------------|-------------------------------------------|
+| `single`   | one                                                 | the server has the jobs                   |
+| `sentinel` | a primary and a replica, watched by three sentinels | the replica has confirmed them            |
+| `cluster`  | three masters, each with a replica                  | the replica of their master has confirmed |
 
-An `Arena` is the seam for other set-ups: it starts its servers, gives every part an address of its own, and does to the
-servers what it is told. Faults ask for nothing else (see `faults`); one that an arena cannot suffer is left out.
+All have an append-only file (everysec), and the parts reach them through a proxy. An `Arena` is the seam for other
+set-ups: it starts its servers, gives every part an address of its own, and tells what there is to be hurt. Faults ask
+for nothing else (see `faults`); those that an arena cannot suffer are `spared`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import Random
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import redis
+
+from loadtest.cluster import Cluster
+from loadtest.nodes import Servers
 from loadtest.proxy import Proxy
-from wheelq.embedded import EmbeddedServer
+from loadtest.watched import SERVICE, Watched
+from wheelq.embedded import EmbeddedServer, find_server
+from wheelq.errors import ServerError
 from wheelq.protocol.call import Call
+from wheelq.settings import ConnectionSettings, Durability
 from wheelq.transport import Address, Transport
+
+CONTROL = ConnectionSettings(reply_timeout_ms=2_500)
+"""Faults are carried out one step at a time: a server that does not answer must not hold the others up for long."""
 
 
 class Arena(Protocol):
     """What torture needs of a set-up of servers. A context manager."""
 
-    proxy: Proxy | None
-    """Stands between the parts and the servers, where one can."""
+    proxy: Proxy
+    """Stands between the parts and the servers."""
     control: Transport
     """A way to the servers that nothing is done to."""
+    durability: Durability
+    """What producers ask for."""
     spared: frozenset[str]
     """Faults it cannot suffer."""
 
@@ -44,71 +60,205 @@ class Arena(Protocol):
         """The address for the part of this name."""
         ...
 
-    def on_servers(self, call: Call[Any]) -> None:
-        """Send a call to every server that takes writes."""
+    def masters(self) -> Sequence[EmbeddedServer]:
+        """The servers that take writes."""
         ...
 
-    def crash(self, away_s: float) -> None:
-        """SIGKILL a server; it is back after so many seconds."""
+    def replicas(self) -> Sequence[EmbeddedServer]:
+        """The others that hold data."""
         ...
 
-    def restart(self) -> None:
-        """End a server in good order and start it again."""
+    def is_served(self) -> bool:
+        """Whether every key has a server that takes writes."""
         ...
 
-    def freeze(self, seconds: float) -> None:
-        """Let a server do nothing for so long."""
+    def is_whole(self) -> bool:
+        """Whether every server runs and plays its part, and what one knows the other does."""
+        ...
+
+    def on_servers(self, call: Call[Any]) -> bool:
+        """Send a call to every server; whether all have carried it out."""
+        ...
+
+    def freeze(self, server: EmbeddedServer) -> None:
+        """Let a server do nothing."""
+        ...
+
+    def wake(self, server: EmbeddedServer) -> None:
+        """Let it go on."""
+        ...
+
+    def switch_over(self, random: Random) -> bool:
+        """Tell a replica to take its master's place; False when that cannot be just now."""
+        ...
+
+    def move_slot(self, key: str, random: Random) -> Iterator[float]:
+        """Move a key's slot to another master, in steps with pauses (seconds) between."""
         ...
 
 
-class Single:
-    """One server with an append-only file (everysec), behind a proxy."""
+class _Arena:
+    """What all arenas have in common."""
 
-    proxy: Proxy | None
+    proxy: Proxy
+    control: Transport
+    durability: Durability = "replicated"
     spared: frozenset[str] = frozenset()
 
-    def __init__(self, binary: Path | None = None) -> None:
-        self._server = EmbeddedServer(binary=binary)
+    def __init__(self) -> None:
         self._held = ExitStack()
+        self._frozen: set[int] = set()
 
-    def __enter__(self) -> Self:
-        self._held.enter_context(self._server)
-        self.proxy = self._held.enter_context(Proxy(self._server.url))
-        self.control = Transport(Address(self._server.url))
+    def _open(self, url: str, *upstreams: str) -> None:
+        self.proxy = self._held.enter_context(Proxy(*upstreams))
+        self.control = Transport(Address(url, CONTROL))
         self._held.callback(self.control.close)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._held.close()
 
+    def freeze(self, server: EmbeddedServer) -> None:
+        self._frozen.add(server.pid)
+        os.kill(server.pid, signal.SIGSTOP)
+
+    def wake(self, server: EmbeddedServer) -> None:
+        self._frozen.discard(server.pid)
+        os.kill(server.pid, signal.SIGCONT)
+
+    def switch_over(self, random: Random) -> bool:
+        return False  # without replicas nobody can take a master's place
+
+    def move_slot(self, key: str, random: Random) -> Iterator[float]:
+        return iter(())  # only a cluster has another master to move to
+
+
+class Single(_Arena):
+    """One server."""
+
+    durability: Durability = "server"
+    spared = frozenset({"fail-over", "switch-over", "restart-replica", "freeze-replica", "move-slots"})
+
+    def __init__(self, binary: Path | None = None) -> None:
+        super().__init__()
+        self._server = EmbeddedServer(binary=binary)
+
+    def __enter__(self) -> Self:
+        self._held.enter_context(self._server)
+        self._open(self._server.url, self._server.url)
+        return self
+
     def url(self, part: str) -> str:
-        """Through a door of its own."""
-        assert self.proxy is not None
         return self.proxy.url(part)
 
-    def on_servers(self, call: Call[Any]) -> None:
-        """To the one server."""
-        self.control.send(call)
+    def masters(self) -> Sequence[EmbeddedServer]:
+        return [self._server]
 
-    def crash(self, away_s: float) -> None:
-        """What it had answered is in its append-only file."""
-        self._server.kill()
-        time.sleep(away_s)
-        self._server.start()
-        self.control.close()
+    def replicas(self) -> Sequence[EmbeddedServer]:
+        return []
 
-    def restart(self) -> None:
-        """Connections end, nothing else is lost."""
-        self._server.restart()
-        self.control.close()
+    def is_served(self) -> bool:
+        return self._server.is_running
 
-    def freeze(self, seconds: float) -> None:
-        """SIGSTOP, SIGCONT."""
-        os.kill(self._server.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.kill(self._server.pid, signal.SIGCONT)
+    def is_whole(self) -> bool:
+        return self.is_served()
+
+    def on_servers(self, call: Call[Any]) -> bool:
+        with suppress(ServerError):
+            if not self._frozen:
+                self.control.send(call)
+                return True
+        return False
 
 
-ARENAS = {"single": Single}
+class _Several(_Arena):
+    """Servers that replicate to each other."""
+
+    def __init__(self, servers: Servers) -> None:
+        super().__init__()
+        self._servers = servers
+
+    def masters(self) -> Sequence[EmbeddedServer]:
+        return [node.server for node in self._servers.masters()]
+
+    def replicas(self) -> Sequence[EmbeddedServer]:
+        masters = self.masters()
+        return [node.server for node in self._servers.living if node.server not in masters]
+
+    def is_served(self) -> bool:
+        with suppress(redis.RedisError, OSError):
+            return self._servers.is_served()
+        return False
+
+    def is_whole(self) -> bool:
+        with suppress(redis.RedisError, OSError):
+            return self._servers.is_whole()
+        return False
+
+    def on_servers(self, call: Call[Any]) -> bool:
+        done = 0
+        for node in self._servers.living:
+            with suppress(redis.RedisError, OSError):
+                if node.server.pid not in self._frozen:
+                    node.ask(*call.words())
+                    done += 1
+        return done == len(self._servers.nodes)
+
+    def switch_over(self, random: Random) -> bool:
+        with suppress(redis.RedisError, OSError):
+            self._servers.switch_over(random.choice(self._servers.masters()))
+            return True
+        return False
+
+
+class BehindSentinels(_Several):
+    """A primary and a replica."""
+
+    spared = frozenset({"move-slots"})
+
+    def __init__(self, binary: Path | None = None) -> None:
+        self._watched = Watched(binary or find_server(), appendonly=True)
+        super().__init__(self._watched)
+
+    def __enter__(self) -> Self:
+        watched = self._held.enter_context(self._watched)
+        nodes = [*watched.sentinels, *watched.nodes]
+        self._open(watched.url, *(f"redis://127.0.0.1:{node.port}" for node in nodes))
+        return self
+
+    def url(self, part: str) -> str:
+        doors = self.proxy.addresses(part)
+        return f"redis+sentinel://{','.join(doors[: len(self._watched.sentinels)])}/{SERVICE}"
+
+
+class InCluster(_Several):
+    """Three masters, each with a replica."""
+
+    def __init__(self, binary: Path | None = None) -> None:
+        self._cluster = Cluster(binary or find_server(), replicas=1, appendonly=True)
+        super().__init__(self._cluster)
+
+    def __enter__(self) -> Self:
+        cluster = self._held.enter_context(self._cluster)
+        self._open(cluster.urls, *(node.server.url for node in cluster.nodes))
+        return self
+
+    def url(self, part: str) -> str:
+        return f"redis+cluster://{','.join(self.proxy.addresses(part))}"
+
+    def move_slot(self, key: str, random: Random) -> Iterator[float]:
+        cluster = self._cluster
+        to = random.choice([node for node in cluster.masters() if node is not cluster.master_of(key)])
+        source, is_left = cluster.begin_to_move(key, to), True
+        while is_left:
+            try:
+                is_left = cluster.carry_some(key, source, to)
+                yield 0.0
+            except redis.ResponseError:  # the other is full just now
+                yield 0.2
+        yield random.uniform(0.0, 0.3)
+        cluster.end_move(key, source, to)
+
+
+ARENAS = {"single": Single, "sentinel": BehindSentinels, "cluster": InCluster}

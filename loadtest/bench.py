@@ -12,7 +12,8 @@ One scheduler process and one worker process, both with default settings:
     memory    server bytes per waiting job
 
     python -m loadtest.bench                                   # all of them, a private Valkey, append-only file off
-    python -m loadtest.bench --aof both --json bench.json      # off, then everysec
+    python -m loadtest.bench --aof both --json bench.json      # off, then everysec; `--aof always` and `--aof all`, too
+    python -m loadtest.bench --on cluster                      # three masters beside one server: see `scale`
     python -m loadtest.bench --scenario burst --scenario steady --server redis62
     python -m loadtest.bench --quick                           # everything small: does it work?
 
@@ -29,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loadtest import floor, running, waiting
+from loadtest import floor, running, scale, waiting
 from loadtest.figures import Outcome, as_table
 from loadtest.server import add_options, server_at
 from loadtest.stage import QUICK, Sizes, Stage
@@ -44,7 +45,13 @@ SCENARIOS: Mapping[str, Callable[[Stage], Outcome]] = {
     "idle": waiting.idle,
     "memory": waiting.memory,
 }
-AOF = {"off": ["off"], "everysec": ["everysec"], "always": ["always"], "both": ["off", "everysec"]}
+AOF = {
+    "off": ["off"],
+    "everysec": ["everysec"],
+    "always": ["always"],
+    "both": ["off", "everysec"],
+    "all": ["off", "everysec", "always"],
+}
 
 
 def run(url: str, names: list[str], sizes: Sizes, loop: str) -> tuple[floor.FloorResult, list[Outcome]]:
@@ -52,7 +59,7 @@ def run(url: str, names: list[str], sizes: Sizes, loop: str) -> tuple[floor.Floo
     bare = floor.measure(url, sizes.rounds)
     outcomes = []
     for name in names:
-        print(f"{name} …", end=" ", file=sys.stderr, flush=True)
+        _tell(name)
         with Stage.on(url, sizes, loop) as stage:
             outcomes.append(SCENARIOS[name](stage))
     print(file=sys.stderr)
@@ -69,6 +76,12 @@ def main() -> int:
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} processors, load {load:.2f} before: the less, the truer the figures", file=sys.stderr)
     for aof in AOF[options.aof]:
+        if options.on == "cluster":
+            found = scale.compare(options.server, aof, sizes, options.loop, _tell)
+            print(f"three masters, floor: one server; AOF {aof}\n\n{as_table(found)}\n", flush=True)
+            report.append({"on": "cluster", "aof": aof, "scenarios": [outcome.as_dict() for outcome in found]})
+            outcomes += found
+            continue
         with server_at(options.url, options.server, aof) as url:
             bare, found = run(url, options.scenario or list(SCENARIOS), sizes, options.loop)
         print(f"{bare.as_table()}\n\n{as_table(found)}\n", flush=True)
@@ -87,10 +100,15 @@ def main() -> int:
     return 0 if is_good else 1
 
 
+def _tell(name: str) -> None:
+    print(f"{name} …", end=" ", file=sys.stderr, flush=True)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=(__doc__ or "").partition("\n")[0])
     add_options(parser)
     parser.add_argument("--aof", default="off", choices=AOF, help="append-only file of the private server")
+    parser.add_argument("--on", default="server", choices=["server", "cluster"], help="what is measured")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="NAME", help="only this; repeatable")
     parser.add_argument("--rounds", type=int, choices=range(1, 100), metavar="N", help="of what is measured in rounds")
     parser.add_argument("--quick", action="store_true", help="everything small, one round")
@@ -100,6 +118,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there as well")
     parser.add_argument("--strict", action="store_true", help="exit code 1 when a target is missed, too")
     options = parser.parse_args()
+    if options.on == "cluster" and (options.url or options.scenario):
+        parser.error("--on cluster starts its own servers and runs its own scenarios")
     if options.url and options.aof != "off":
         parser.error("--aof concerns the private server; the one at --url keeps its own setting")
     return options

@@ -8,6 +8,12 @@
 What must hold: every promised job ran; none was promoted before its due time; each was promoted once; none that was
 cancelled, and none that was refused, ran. Runs may be repeated (at-least-once): where hurts are given, each repeated
 run must have one that explains it, and a job that failed must have run again.
+
+A failover undoes what replication had not carried. The streams of the servers that are left are what stands: in them
+every promise must be kept, each promotion once, with no allowance. A run whose promotion does not stand was undone. It
+is counted, must have a failover near that explains it (else it has `vanished`), and keeps no promise: a job that ran so
+must run again, from a promotion that stands. It breaks none either: it may have been made by a server that was replaced
+already and did not know, nor knew that the job was moved or cancelled meanwhile.
 """
 
 from __future__ import annotations
@@ -16,9 +22,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar
 
 EVERYONE = ""
 """The name of whoever a hurt concerns, when it concerns all."""
+UNDONE_MS = 2_000
+"""So long before a failover begins, at most, was made what it undoes: replicas follow within this time."""
 RUN_CLOCK_ERROR_MS = 5
 """A worker only estimates the server's clock; what it says of its runs may be off by the length of a round trip."""
 
@@ -56,6 +65,7 @@ class Promotion:
     """The server's clock, from the entry's id."""
     attempt: int = 1
     """Greater in the entry of a retry."""
+    entry_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,11 @@ class Run:
     worker: str
     attempt: int = 1
 
+    @property
+    def promoted_ms(self) -> int:
+        """The server's clock when its entry was made."""
+        return int(self.entry_id.partition("-")[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Hurt:
@@ -77,6 +92,11 @@ class Hurt:
     whom: str
     from_ms: float
     to_ms: float
+    may_undo: bool = False
+    """Another server may have taken over, that did not know everything."""
+
+
+Thing = TypeVar("Thing", Promotion, Run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +119,10 @@ class Verdict:
     """Run although nobody scheduled them."""
     unexplained: list[str] = field(default_factory=list)
     """Run twice although nothing was done to the workers that ran them."""
+    vanished: list[str] = field(default_factory=list)
+    """Run from a promotion that the servers do not know of, with no failover near."""
+    undone: int = 0
+    """Runs from promotions that a failover has undone."""
     reruns: int = 0
     """Starts beyond the first of each promotion."""
     causes: dict[str, int] = field(default_factory=dict)
@@ -109,7 +133,7 @@ class Verdict:
     @property
     def wrong(self) -> dict[str, list[str]]:
         """What went wrong, by name; empty when every promise was kept."""
-        names = ("lost", "early", "doubled", "risen", "denied", "unknown", "unexplained")
+        names = ("lost", "early", "doubled", "risen", "denied", "unknown", "unexplained", "vanished")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     @property
@@ -132,32 +156,51 @@ def judge(
     runs: Iterable[Run],
     hurts: Sequence[Hurt] | None = None,
 ) -> Verdict:
-    """Compare what was promised with what happened; without `hurts`, every repeated run is allowed."""
-    promoted: defaultdict[str, list[Promotion]] = defaultdict(list)
-    for promotion in promotions:
-        promoted[promotion.id].append(promotion)
-    started: defaultdict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        started[run.id].append(run)
-    again = list(_reruns(started))
+    """Compare what was promised with what happened; without `hurts`, every repeated run is allowed, and all stands."""
+    runs = list(runs)
+    promoted, all_runs = _by_id(promotions), _by_id(runs)
+    stands = {(one.id, one.entry_id) for found in promoted.values() for one in found}
+    undone = [run for run in runs if (run.id, run.entry_id) not in stands] if hurts is not None else []
+    started = _by_id(run for run in runs if hurts is None or (run.id, run.entry_id) in stands)
+    again = list(_reruns(all_runs))
     causes = [_cause(reruns, hurts or ()) for reruns in again]
     seen = {*started, *promoted}
     return Verdict(
         promised=sum(promise.must_run for promise in promises.values()),
-        ran=len(started),
+        ran=len(all_runs),
         lost=[id for id, promise in promises.items() if _is_lost(promise, started.get(id, ()))],
         early=[id for id, promise in promises.items() if _is_early(promise, promoted.get(id, ()), started.get(id, ()))],
         doubled=[id for id, found in promoted.items() if _is_doubled(promises.get(id), found)],
         risen=[id for id, promise in promises.items() if id in seen and _must_not(promise) and not promise.was_refused],
         denied=[id for id, promise in promises.items() if id in seen and _must_not(promise) and promise.was_refused],
-        unknown=[id for id in seen if id not in promises],
+        unknown=[id for id in {*all_runs, *promoted} if id not in promises],
         unexplained=[]
         if hurts is None
         else [pair[1].id for pair, cause in zip(again, causes, strict=True) if not cause],
+        vanished=[run.id for run in undone if not _is_explained(run, hurts or ())],
+        undone=len(undone),
         reruns=len(again),
         causes=dict(Counter(cause for cause in causes if cause)),
         lateness_ms=sorted(one.promoted_ms - one.due_ms for found in promoted.values() for one in found),
     )
+
+
+def lost(promises: Mapping[str, Promise], runs: Iterable[Run]) -> list[str]:
+    """The promised jobs that have not run yet."""
+    started = _by_id(runs)
+    return [id for id, promise in promises.items() if _is_lost(promise, started.get(id, ()))]
+
+
+def _by_id(things: Iterable[Thing]) -> Mapping[str, list[Thing]]:
+    found: defaultdict[str, list[Thing]] = defaultdict(list)
+    for thing in things:
+        found[thing.id].append(thing)
+    return found
+
+
+def _is_explained(undone: Run, hurts: Iterable[Hurt]) -> bool:
+    promoted_ms = undone.promoted_ms
+    return any(hurt.may_undo and hurt.from_ms - UNDONE_MS <= promoted_ms <= hurt.to_ms for hurt in hurts)
 
 
 def _is_lost(promise: Promise, runs: Sequence[Run]) -> bool:
@@ -203,7 +246,8 @@ def _cause(reruns: tuple[Run, Run], hurts: Iterable[Hurt]) -> str | None:
     acknowledge, or the second after it had read the entry, so that it was given to the first and ran late.
     """
     first, second = reruns
-    promoted_ms = int(first.entry_id.partition("-")[0])
     whom = {first.worker, second.worker, EVERYONE}
-    found = [one for one in hurts if one.whom in whom and one.from_ms <= second.started_ms and one.to_ms >= promoted_ms]
+    found = [
+        one for one in hurts if one.whom in whom and one.from_ms <= second.started_ms and one.to_ms >= first.promoted_ms
+    ]
     return max(found, key=lambda one: one.from_ms).kind if found else None

@@ -55,11 +55,14 @@ class Fleet:
         self._should_run: set[str] = set()
         self._started = 0
 
-    def start(self, kind: str, *arguments: str) -> str:
-        """Start a `scheduler`, or a `worker` with topics (comma between) and group; returns its name."""
+    def start(self, kind: str, *arguments: str, module: str = "loadtest.fleet") -> str:
+        """Start a `scheduler`, or a `worker` with topics (comma between) and group; returns its name.
+
+        What another `module` starts is of its own kind.
+        """
         self._started += 1
         name = f"{kind}-{self._started}"
-        command = [sys.executable, "-m", "loadtest.fleet", kind, self._url(name), str(self._settings), *arguments]
+        command = [sys.executable, "-m", module, kind, self._url(name), str(self._settings), *arguments]
         if kind == "worker":
             command += [str(self._directory / f"{name}.runs"), str(self._hold_ms)]
         with (self._directory / f"{name}.out").open("wb") as log:
@@ -145,7 +148,9 @@ def read_promotions(entries: list[tuple[bytes, list[bytes]]]) -> Iterator[Promot
     """What a ready stream holds, from raw entries as XRANGE gives them. Only the entry of a retry names a group."""
     for entry_id, fields in entries:
         attempt = int(fields[5]) if len(fields) > 8 else 1
-        yield Promotion(fields[1].decode(), int(fields[3]), int(entry_id.partition(b"-")[0]), attempt)
+        yield Promotion(
+            fields[1].decode(), int(fields[3]), int(entry_id.partition(b"-")[0]), attempt, entry_id.decode()
+        )
 
 
 def _settings_text(lease_ms: int | None, reply_timeout_ms: int | None) -> str:
@@ -159,7 +164,8 @@ def _settings_text(lease_ms: int | None, reply_timeout_ms: int | None) -> str:
     return "\n".join(lines)
 
 
-async def _run(part: Scheduler | Worker) -> None:
+async def run_until_stopped(part: Scheduler | Worker) -> None:
+    """Run a part until SIGTERM."""
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, part.stop)
     await part.run()
@@ -174,7 +180,10 @@ def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str
         os.write(log, f"{job.id}\t{job.entry_id}\t{time.time() * 1000:.1f}\t{job.attempt}.\n".encode())
         if hold_ms != "0":
             await asyncio.sleep(random.uniform(0, int(hold_ms)) / 1000)
-        if isinstance(job.payload, dict) and job.attempt <= job.payload.get("fails", 0):
+        plan = job.payload if isinstance(job.payload, dict) else {}
+        await asyncio.sleep(plan.get("takes_s", 0))
+        fails = plan.get("fails", 0)
+        if job.attempt <= (fails.get(group, 0) if isinstance(fails, dict) else fails):
             raise PlannedFailure
 
     for topic in topics.split(","):
@@ -183,7 +192,7 @@ def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str
 
 
 class PlannedFailure(Exception):
-    """The payload says how often its handler fails."""
+    """The payload says how often its handler fails: in every group, or in each."""
 
 
 def _is_not_planned(record: logging.LogRecord) -> bool:
@@ -199,9 +208,9 @@ def main(arguments: list[str]) -> None:
     kind, url, settings_path, *rest = arguments
     settings = Settings.load(settings_path)
     if kind == "scheduler":
-        asyncio.run(_run(Scheduler.connect(url, settings)))
+        asyncio.run(run_until_stopped(Scheduler.connect(url, settings)))
     else:
-        asyncio.run(_run(_worker(url, settings, *rest)))
+        asyncio.run(run_until_stopped(_worker(url, settings, *rest)))
 
 
 if __name__ == "__main__":

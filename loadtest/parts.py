@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from operator import sub
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -71,6 +72,10 @@ class Part:
     def cpu_s(self) -> float:
         """Seconds of processor time since it began to run, without what loading Python took."""
         return float(self._ask("cpu_s"))
+
+    def peak_mb(self) -> float:
+        """The most memory that it has held so far."""
+        return float(self._ask("peak_mb"))
 
     def started(self) -> int:
         """How many handlers have started (a worker's answer)."""
@@ -176,12 +181,22 @@ def _run(
         pipe.send(result())
 
 
+def _peak_mb() -> float:
+    """By /proc, because what getrusage tells begins with the memory of the process that started this one."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
 async def _serve(
     pipe: Connection, make: Callable[[], Scheduler | Worker], answers: Mapping[str, Callable[..., Any]]
 ) -> None:
     began = time.process_time()
     loop, part = asyncio.get_running_loop(), make()
-    known: dict[str, Callable[..., Any]] = {"cpu_s": lambda: time.process_time() - began, **answers}
+    known: dict[str, Callable[..., Any]] = {
+        "cpu_s": lambda: time.process_time() - began,
+        "peak_mb": _peak_mb,
+        **answers,
+    }
 
     def answer() -> None:
         try:

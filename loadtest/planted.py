@@ -26,15 +26,15 @@ from wheelq.worker.settling import Delivery
 VARIABLE = "LOADTEST_PLANT"
 
 _REMOVE = "if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end"
-_EMIT = "local entry = emit(ready, member, dues[n], records[n])"
-_FAILING_EMIT = "local entry = tonumber(dues[n]) % 10 > 0 and emit(ready, member, dues[n], records[n])"
-_ASK = "if due and tonumber(due) <= now and"
-_RANGE = "'-inf', now_ms(), 'WITHSCORES'"
+_EMIT = "local entry = emit(ready, member, due, records[n])"
+_FAILING_EMIT = "local entry = tonumber(due) % 10 > 0 and emit(ready, member, due, records[n])"
+_ASK = "if due and tonumber(due) <= last and"
+_RANGE = "'-inf', by(now_ms()), 'WITHSCORES'"
 
 BROKEN_SCRIPTS: Mapping[str, Mapping[str, str]] = {
     "no-removal": {_REMOVE: ""},
     "no-due-check": {_ASK: "if due and"},
-    "early-sweep": {_RANGE: "'-inf', now_ms() + 500, 'WITHSCORES'"},
+    "early-sweep": {_RANGE: "'-inf', by(now_ms() + 500), 'WITHSCORES'"},
     "removed-first": {
         _EMIT: f"redis.call('ZREM', delayed, member)\n      {_FAILING_EMIT}",
     },

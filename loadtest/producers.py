@@ -3,7 +3,8 @@
 Each is a thread with a `Client`, a door to the server, a seed and job ids of its own. About half of what it does is
 scheduling single jobs; the rest is batches, keyed jobs scheduled again (keep, replace, raise), cancelling, moving and
 running jobs that wait. A call without an answer was repeated by the client already; the producer notes "unknown" and
-leaves the job alone (see `promises`). One job in thirty fails at its first attempt.
+leaves the job alone (see `promises`). One job in thirty fails at its first attempt. Where there are replicas every
+change is to be confirmed by one, and the producer notes whether it was.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from loadtest.listening import Listening
 from loadtest.promises import Answer, Asked, Told
 from wheelq import Client, JobSpec, Receipt, Settings
-from wheelq.errors import DuplicateJob, OutcomeUnknown, PartlyScheduled, Refused, ServerError
-from wheelq.protocol.call import Call
+from wheelq.errors import DuplicateJob, NotReplicated, OutcomeUnknown, PartlyScheduled, Refused, ServerError
 from wheelq.protocol.keys import Keys
-from wheelq.transport import Address, Transport
+from wheelq.transport import Address
 
 T = TypeVar("T")
 REMEMBERED = 500
@@ -30,48 +31,8 @@ DELAYS = ((0.0, 0.0), (0.02, 1.0), (0.02, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 15
 """Seconds, from and to; each as likely as the others."""
 MANY = (1, 2, 5, 20, 60)
 """Sizes of batches."""
-FIRST_ID = 3
-"""Where the first job's id stands among the arguments of a schedule call; every third is another's."""
 FAILING = 30
 """One job in so many fails at its first attempt."""
-
-
-class Watched(Transport):
-    """A transport that remembers which replies were lost and which jobs were sent, behind the client's back."""
-
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
-        self.lost = 0
-        """Schedule calls whose reply was lost since `begin`."""
-        self.sent: list[str] = []
-        """Ids of the jobs sent since `begin`."""
-
-    def begin(self) -> None:
-        self.lost, self.sent = 0, []
-
-    def send(self, call: Call[T]) -> T:
-        self._note(call)
-        try:
-            return super().send(call)
-        except OutcomeUnknown:
-            self.lost += call.name == "schedule"
-            raise
-
-    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
-        def noted() -> Iterator[Call[T]]:
-            for call in calls:
-                self._note(call)
-                yield call
-
-        try:
-            yield from super().stream(noted())
-        except OutcomeUnknown:
-            self.lost += 1
-            raise
-
-    def _note(self, call: Call[Any]) -> None:
-        if call.name == "schedule":
-            self.sent += [str(id) for id in call.args[FIRST_ID::3] if id not in self.sent]
 
 
 class Producer(threading.Thread):
@@ -96,7 +57,9 @@ class Producer(threading.Thread):
         self.may_go_on.set()
         self.failure: BaseException | None = None
         """What ended it before its time."""
-        self._transport = Watched(Address(url, settings.connection))
+        confirms = settings.client.durability == "replicated"
+        address = Address(url, settings.connection)
+        self._transport = Listening(address, settings.client.replicated_timeout_ms if confirms else 0)
         self._client = Client(self._transport, Keys(settings.prefix), settings.client)
         self._topics = topics
         self._random = random.Random(seed)
@@ -154,11 +117,14 @@ class Producer(threading.Thread):
             )
         except DuplicateJob as error:
             self._note(asked, topic, error.ids[0], Answer.KEPT, due_ms, spec)
+        except NotReplicated as error:
+            self._transport.was_not_confirmed()
+            self._note_receipt(asked, topic, error.receipts[0], spec, due_ms)
         except ServerError as error:
             for id in self._transport.sent:
                 self._note(asked, topic, id, _answer_of(error), due_ms, spec)
         else:
-            self._note_receipt(asked, topic, receipt, spec)
+            self._note_receipt(asked, topic, receipt, spec, due_ms)
 
     def _schedule_many(self) -> None:
         topic = self._random.choice(self._topics)
@@ -168,12 +134,16 @@ class Producer(threading.Thread):
             receipts = dict(enumerate(self._client.schedule_many(topic, specs)))
             unknown: Mapping[int, str] = {}
             nothing = Answer.REFUSED
+        except NotReplicated as error:
+            self._transport.was_not_confirmed()
+            receipts, unknown, nothing = dict(enumerate(error.receipts)), {}, Answer.REFUSED
         except PartlyScheduled as error:
+            self._transport.was_not_confirmed()
             receipts, unknown, nothing = dict(error.receipts), error.unknown, Answer.REFUSED
         except ServerError as error:
             receipts, unknown, nothing = {}, {}, _answer_of(error)
         for place, receipt in receipts.items():
-            self._note_receipt(Asked.SCHEDULE, topic, receipt, specs[place])
+            self._note_receipt(Asked.SCHEDULE, topic, receipt, specs[place], due_ms[place])
         for place, id in unknown.items():
             self._note(Asked.SCHEDULE, topic, id, Answer.UNKNOWN, due_ms[place], specs[place])
         # Of the rest the producer was told that nothing was done. It does not even know the ids of jobs without a key:
@@ -210,12 +180,24 @@ class Producer(threading.Thread):
 
     # --- what it writes down ---------------------------------------------------------------------------------------
 
-    def _note_receipt(self, asked: Asked, topic: str, receipt: Receipt, spec: JobSpec) -> None:
+    def _note_receipt(self, asked: Asked, topic: str, receipt: Receipt, spec: JobSpec, could_be_due_ms: int) -> None:
         answer = Answer.REPLACED if receipt.replaced else Answer.CREATED if receipt.created else Answer.KEPT
-        self._note(asked, topic, receipt.id, answer, receipt.due_ms, spec)
+        self._note(asked, topic, receipt.id, answer, receipt.due_ms, spec, could_be_due_ms)
 
-    def _note(self, asked: Asked, topic: str, id: str, answer: Answer, due_ms: int, spec: JobSpec) -> None:
-        told = Told(asked, id, answer, due_ms, self._transport.lost, spec.payload["fails"])
+    def _note(
+        self,
+        asked: Asked,
+        topic: str,
+        id: str,
+        answer: Answer,
+        due_ms: int,
+        spec: JobSpec,
+        could_be_due_ms: int | None = None,
+    ) -> None:
+        lost, is_confirmed = self._transport.lost, self._transport.is_confirmed
+        if answer is Answer.UNKNOWN:  # each time that it was sent it may have happened
+            lost = max(lost, self._transport.sent[id])
+        told = Told(asked, id, answer, due_ms, lost, spec.payload["fails"], could_be_due_ms, is_confirmed)
         self.topic_of[id] = topic
         self.log.append(told)
         if answer not in (Answer.UNKNOWN, Answer.REFUSED, Answer.UNAVAILABLE, Answer.CANCELLED, Answer.NOT_FOUND):

@@ -12,6 +12,20 @@ answer that never came it leaves the job alone, and what may have happened is al
 | cancel                         | it may run, or not                                                    |
 | reschedule, run now            | it runs, at the earliest at the earlier of both times                 |
 
+Where servers replicate, producers have every change confirmed by a replica (`durability="replicated"` for what they
+schedule, a WAIT behind each cancel, reschedule and run now). What was confirmed survives a failover and is promised as
+on one server. What was answered but not confirmed in time may have been undone by a failover, and so is promised less:
+
+| answered, and not confirmed | what may be                                                                        |
+|-----------------------------|------------------------------------------------------------------------------------|
+| created                     | it may run, or not                                                                 |
+| replaced, rescheduled       | it runs, at the earliest at the earlier of both times                              |
+| cancelled                   | it may run, or not                                                                 |
+
+Promotion itself is not confirmed by replicas. One that a failover undoes is made again by the new master, once: the
+servers' streams, which the judge reads at the end, went back together with the waiting jobs. Only a worker's log can
+tell of the first; see `checker` for what it allows.
+
 A schedule call whose reply was lost is repeated by the client itself, with the same id. Where the first call had
 happened and its job had finished meanwhile, the repeated one cannot know that, and the job runs a second time: a call
 with lost replies allows as many lives more.
@@ -72,6 +86,10 @@ class Told:
     """Replies that were lost within the call."""
     fails: int = 0
     """How many attempts of this job's handler fail."""
+    could_be_due_ms: int | None = None
+    """Where replies were lost: the earliest that the calls without an answer can have made the job due."""
+    is_confirmed: bool = True
+    """False: there are replicas, and none has said in time that it has the change."""
 
 
 def promises(log: Iterable[Told]) -> dict[str, Promise]:
@@ -94,12 +112,14 @@ def promise(told: Iterable[Told]) -> Promise:
 
 def _take(lives: list[Promise], told: Told) -> None:
     """Let one answer change what is known; the last of `lives` is the one that lives now."""
-    perhaps = Promise(told.due_ms, must_run=False)
+    if not told.is_confirmed and told.answer in _CHANGES:
+        _take_unconfirmed(lives, told)
+        return
     match told.answer:
         case Answer.CREATED:
             if told.lost and lives and told.asked is Asked.REPLACE:  # perhaps replaced by the call without an answer
                 lives[-1] = replace(lives[-1], must_run=False)
-            lives += [perhaps] * told.lost + [Promise(told.due_ms, must_run=True)]
+            lives += [*_made_by_lost_calls(told), Promise(told.due_ms, must_run=True)]
         case Answer.REPLACED:
             lives[-1:] = [Promise(told.due_ms, must_run=True)]
         case Answer.CANCELLED:
@@ -114,7 +134,27 @@ def _take(lives: list[Promise], told: Told) -> None:
             _take_unknown(lives, told)
         case _:  # kept, running, not found: nothing was changed
             if not lives:
-                lives.append(perhaps)
+                lives.append(Promise(told.due_ms, must_run=False))
+
+
+_CHANGES = (Answer.CREATED, Answer.REPLACED, Answer.RESCHEDULED, Answer.CANCELLED)
+
+
+def _take_unconfirmed(lives: list[Promise], told: Told) -> None:
+    """It happened, or a failover has undone it."""
+    match told.answer:
+        case Answer.CREATED:
+            lives += [*_made_by_lost_calls(told), Promise(told.due_ms, must_run=False)]
+        case Answer.REPLACED | Answer.RESCHEDULED:
+            lives[-1] = _sooner(lives[-1], told.due_ms)
+        case Answer.CANCELLED:
+            lives[-1] = replace(lives[-1], must_run=False)
+
+
+def _made_by_lost_calls(told: Told) -> list[Promise]:
+    """What the same call may have made before, when its replies were lost."""
+    due_ms = told.due_ms if told.could_be_due_ms is None else min(told.due_ms, told.could_be_due_ms)
+    return [Promise(due_ms, must_run=False)] * told.lost
 
 
 def _take_unknown(lives: list[Promise], told: Told) -> None:

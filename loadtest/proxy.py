@@ -1,10 +1,12 @@
-"""A TCP proxy that stands between the parts of wheelq and a server, and does what networks do.
+"""A TCP proxy that stands between the parts of wheelq and one or several servers, and does what networks do.
 
-    scheduler-1 ──▶ door "scheduler-1" ──┐
-    worker-2    ──▶ door "worker-2"    ──┼──▶ server (unix socket, or loopback port)
-    producer-0  ──▶ door "producer-0"  ──┘
+    scheduler-1 ──▶ door of "scheduler-1" ──┐
+    worker-2    ──▶ door of "worker-2"    ──┼──▶ server (unix socket, or loopback port)
+    producer-0  ──▶ door of "producer-0"  ──┘
 
-Every part has a door of its own, so that one can be hurt and the others not. What a door can be told:
+Every part has a door of its own to every server, so that one part can be hurt and the others not. Nodes of a cluster
+and sentinels tell where others are: in what they say, addresses of servers are replaced by those of the part's own
+doors. What the doors of a part can be told:
 
 | `cut`      | its connections end; for a while, new ones are closed as soon as they are made                      |
 | `delay`    | bytes are held up for so long, in both directions, in order                                         |
@@ -21,15 +23,19 @@ It runs on an event loop in a thread of its own; its methods may be called from 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 T = TypeVar("T")
 CHUNK_BYTES = 64 * 1024
+ADDRESS = re.compile(rb"(127\.0\.0\.1(?::|\r\n:|\r\n\$5\r\n))(\d{5})")
+"""As in MOVED and ASK, in the answer to CLUSTER SLOTS, and in that of a sentinel. Ports have five digits all."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Held = asyncio.Queue[tuple[float, bytes]]
 """Bytes that have come and wait to go on, each with its time of arrival."""
@@ -85,7 +91,7 @@ class Connection:
                 if is_reply and (self._door.swallows or self.has_missed):
                     self.has_missed = True
                     continue
-                writer.write(chunk)
+                writer.write(self._door.told(chunk) if is_reply else chunk)
                 await writer.drain()
         self.end()
 
@@ -93,17 +99,21 @@ class Connection:
 class Door:
     """One listening port, and what is to happen to the bytes that come through."""
 
-    def __init__(self, connect: Callable[[], Coroutine[Any, Any, Streams]]) -> None:
+    def __init__(
+        self, connect: Callable[[], Coroutine[Any, Any, Streams]], told: Callable[[bytes], bytes] = lambda reply: reply
+    ) -> None:
+        """`told` makes of what the server says what the part is to hear."""
         self._connect = connect
         self._connections: set[Connection] = set()
+        self.told = told
         self.is_shut = False
         self.delay_s = 0.0
         self.swallows = False
 
     async def open(self) -> str:
-        """Listen on a free port; returns the URL."""
+        """Listen on a free port; returns host and port."""
         server = await asyncio.start_server(self._enter, "127.0.0.1", 0)
-        return f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     def each(self) -> list[Connection]:
         """The connections of this moment."""
@@ -128,11 +138,11 @@ class Door:
 class Proxy:
     """Doors by name. A context manager."""
 
-    def __init__(self, upstream: str) -> None:
-        """`upstream` is a server's URL without password: `unix:///path` or `redis://host:port`."""
-        self._upstream = urlsplit(upstream)
-        self._doors: dict[str, Door] = {}
-        self._urls: dict[str, str] = {}
+    def __init__(self, *upstreams: str) -> None:
+        """`upstreams` are servers' URLs without password: `unix:///path` or `redis://host:port`."""
+        self._upstreams = [urlsplit(upstream) for upstream in upstreams]
+        self._doors: dict[str, list[Door]] = {}
+        self._addresses: dict[str, list[str]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
@@ -149,13 +159,24 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def url(self, name: str) -> str:
-        """Where the door of this name listens; it is made when it is asked for first."""
+    def addresses(self, name: str) -> Sequence[str]:
+        """Where the doors of this name listen, one for each server; they are made when they are asked for first."""
         if name not in self._doors:
-            door = Door(self._connect)
-            self._urls[name] = self._run(door.open())
-            self._doors[name] = door
-        return self._urls[name]
+            ports: dict[bytes, bytes] = {}
+
+            def told(reply: bytes) -> bytes:
+                return ADDRESS.sub(lambda found: found[1] + ports.get(found[2], found[2]), reply)
+
+            doors = [Door(partial(_connect, upstream), told) for upstream in self._upstreams]
+            found = [self._run(door.open()) for door in doors]
+            for upstream, address in zip(self._upstreams, found, strict=True):
+                ports[str(upstream.port).encode()] = address.partition(":")[2].encode()
+            self._addresses[name], self._doors[name] = found, doors
+        return self._addresses[name]
+
+    def url(self, name: str) -> str:
+        """Where the door of this name to the first server listens."""
+        return f"redis://{self.addresses(name)[0]}"
 
     def cut(self, *names: str) -> None:
         """End the connections through these doors (through all, without a name)."""
@@ -204,19 +225,21 @@ class Proxy:
 
     def _each(self, tell: Callable[[Door], None], names: tuple[str, ...]) -> None:
         async def tell_all() -> None:
-            for name, door in self._doors.items():
+            for name, doors in self._doors.items():
                 if name in names or not names:
-                    tell(door)
+                    for door in doors:
+                        tell(door)
 
         self._run(tell_all())
 
     def _run(self, what: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
 
-    async def _connect(self) -> Streams:
-        if self._upstream.scheme == "unix":
-            return await asyncio.open_unix_connection(unquote(self._upstream.path))
-        return await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+
+async def _connect(upstream: SplitResult) -> Streams:
+    if upstream.scheme == "unix":
+        return await asyncio.open_unix_connection(unquote(upstream.path))
+    return await asyncio.open_connection(upstream.hostname, upstream.port)
 
 
 async def _end_all_tasks() -> None:

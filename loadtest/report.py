@@ -51,7 +51,12 @@ class Report:
     @property
     def is_clean(self) -> bool:
         """Whether every promise was kept and nothing was left behind."""
-        return self.verdict.is_clean and not self.failures and not any(self.left.values())
+        return self.verdict.is_clean and not self.failures and not self.crashed and not any(self.left.values())
+
+    @property
+    def crashed(self) -> list[str]:
+        """Those of the fallen that did not end by an error of the contract."""
+        return [line for line in self.fallen if ": wheelq.errors." not in line]
 
     def costs(self) -> list[Cost]:
         """What each kind of fault cost."""
@@ -90,6 +95,10 @@ def as_table(report: Report) -> str:
     causes = ", ".join(f"{count} {kind}" for kind, count in sorted(report.verdict.causes.items()))
     lines += ["", "answers: " + ", ".join(f"{count} {answer}" for answer, count in answers.most_common())]
     lines += [f"replies lost in schedule calls: {sum(told.lost > 0 for told in report.log)}"]
+    if unconfirmed := sum(not told.is_confirmed for told in report.log):
+        lines += [f"answers that no replica confirmed: {unconfirmed}"]
+    if report.verdict.undone:
+        lines += [f"runs whose promotion a failover has undone: {report.verdict.undone}"]
     lines += [f"repeated runs: {report.verdict.reruns}" + (f" ({causes})" if causes else "")]
     lines += [f"fallen: {line}" for line in report.fallen] + [f"failed: {line}" for line in report.failures]
     if any(report.left.values()):
@@ -109,6 +118,7 @@ def as_json(report: Report) -> str:
             "ran": verdict.ran,
             "wrong": verdict.wrong,
             "reruns": verdict.reruns,
+            "undone": verdict.undone,
             "causes": verdict.causes,
             "faults": len(report.strikes),
             "costs": [

@@ -85,7 +85,7 @@ def drain(stage: Stage) -> Outcome:
         with Play(stage, f"drain-{number}") as play:
             ids = play.schedule(waiting(stage.sizes.drain, SHORT_DELAY_S))
             time.sleep(2 * SHORT_DELAY_S)
-            drained.append(_drain(play, ids, bare, wrong))
+            drained.append(drain_once(play, ids, bare, wrong))
             jobs += len(ids)
     rate, bare = middle([(one.rate, one.bare) for one in drained])
     target = Target(share=0.25, at_least=GREAT_DRAIN if bare >= GREAT_FLOOR else None)
@@ -100,7 +100,7 @@ def drain(stage: Stage) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drained:
+class Drained:
     """One round: rates in jobs/s, processor time in µs a job."""
 
     rate: float
@@ -111,7 +111,8 @@ class _Drained:
     server_us: float
 
 
-def _drain(play: Play, ids: set[str], bare: float, wrong: Counter[str]) -> _Drained:
+def drain_once(play: Play, ids: set[str], bare: float, wrong: Counter[str]) -> Drained:
+    """Start both and let them work it off; counts in `wrong` what went wrong."""
     began_ms, server_s = play.now_ms(), play.server_cpu_s()
     play.start()
     play.wait()
@@ -121,7 +122,7 @@ def _drain(play: Play, ids: set[str], bare: float, wrong: Counter[str]) -> _Drai
     starts_ms = runs.starts_ms(ids) or [0.0]
     total_s = max(1.0, starts_ms[-1] - began_ms) / 1000
     rate = len(starts_ms) / max(1.0, starts_ms[-1] - starts_ms[0]) * 1000
-    return _Drained(rate, bare, len(starts_ms) / total_s, *(seconds / len(ids) * 1e6 for seconds in cpu_s))
+    return Drained(rate, bare, len(starts_ms) / total_s, *(seconds / len(ids) * 1e6 for seconds in cpu_s))
 
 
 @dataclass(frozen=True, slots=True)

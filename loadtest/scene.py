@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from loadtest.arena import Arena
 from loadtest.checker import EVERYONE, Hurt
 from loadtest.fleet import Fleet
 from loadtest.producers import Producer
-from loadtest.proxy import Proxy
 
 FOREVER = float("inf")
 
@@ -57,6 +56,8 @@ class Scene:
     hurts: list[Hurt] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     """Those to whom something is being done already."""
+    is_taken: bool = False
+    """Something is being done to a server that only one can suffer at a time."""
 
     def pick(self, random: Random, kind: str) -> str:
         """One of a kind to whom nothing is being done."""
@@ -70,18 +71,12 @@ class Scene:
             return []
         return [random.choice(self.producers).name if kind == "producer" else self.pick(random, kind)]
 
-    @property
-    def proxy(self) -> Proxy:
-        """What stands between the parts and the servers."""
-        assert self.arena.proxy is not None, "this arena has no proxy"
-        return self.arena.proxy
-
     @contextmanager
-    def hurting(self, kind: str, *names: str, lasts_s: float = 0.0) -> Iterator[None]:
+    def hurting(self, kind: str, *names: str, lasts_s: float = 0.0, may_undo: bool = False) -> Iterator[None]:
         """Keep record of what is done to these (to all, without a name); its effect lasts so much longer."""
         whom = names or (EVERYONE,)
         from_ms = time.time() * 1000
-        begun = [Hurt(kind, name, from_ms, FOREVER) for name in whom]
+        begun = [Hurt(kind, name, from_ms, FOREVER, may_undo) for name in whom]
         self.hurts += begun
         self.busy |= set(names)
         try:
@@ -91,4 +86,4 @@ class Scene:
             to_ms = time.time() * 1000 + lasts_s * 1000
             for hurt in begun:
                 self.hurts.remove(hurt)
-                self.hurts.append(Hurt(kind, hurt.whom, from_ms, to_ms))
+                self.hurts.append(replace(hurt, to_ms=to_ms))

@@ -37,12 +37,18 @@ def server_at(url: str | None, server: str, aof: str) -> Iterator[str]:
             raise SystemExit(f"no server answers at --url: {error}") from error
         yield url
         return
-    binary = binary_in_package(*PACKAGES[server]) if server in PACKAGES else Path(server)
-    if not binary:
-        raise SystemExit(f"--server {server} needs the package {PACKAGES[server][0]}")
+    binary = binary_of(server)
     fsync: Literal["everysec", "always"] = "always" if aof == "always" else "everysec"
     with EmbeddedServer(appendonly=aof != "off", fsync=fsync, binary=binary) as private:
         yield private.url
+
+
+def binary_of(server: str) -> Path:
+    """The binary that `--server` names."""
+    binary = binary_in_package(*PACKAGES[server]) if server in PACKAGES else Path(server)
+    if not binary:
+        raise SystemExit(f"--server {server} needs the package {PACKAGES[server][0]}")
+    return binary
 
 
 def describe(url: str) -> str:

@@ -6,6 +6,7 @@ spike    ───────┘   └───────      a fifth of the
 """
 
 import time
+from abc import abstractmethod
 
 from locust import LoadTestShape
 
@@ -26,9 +27,9 @@ class _Shape(LoadTestShape):
         share = (time.perf_counter() - self.start_time) / self._seconds
         return (max(1, round(self._users * self.level(share))), SPAWN_RATE) if share < 1 else None
 
+    @abstractmethod
     def level(self, share: float) -> float:
         """How much of the full rate there is when this share (0 to 1) of the time has passed."""
-        raise NotImplementedError
 
 
 class Steady(_Shape):

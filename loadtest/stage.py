@@ -10,19 +10,22 @@ with Play(stage, "orders") as play:
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
-
-import redis
 
 from loadtest.bare import connect, delete
 from loadtest.checker import Promise, Promotion, Run, judge
 from loadtest.parts import Part, Runs, scheduler_and_worker
 from wheelq import Client, JobSpec, Receipt, Settings
-from wheelq.protocol.keys import Keys
+from wheelq.protocol.call import command
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.settings import TopicSettings
+from wheelq.transport import Address, Transport
+from wheelq.transport.address import Kind
 
 PAYLOAD_BYTES = 64
 WARM_UP_JOBS = 500
@@ -64,31 +67,36 @@ class Stage:
 
     @classmethod
     @contextmanager
-    def on(cls, url: str, sizes: Sizes, loop: str) -> Iterator[Self]:
-        """A stage on this server; what was left on it is deleted at the end."""
-        settings = replace(Settings(), prefix=f"wheelq-load-{secrets.token_hex(4)}")
+    def on(cls, url: str, sizes: Sizes, loop: str, shards: int = 1) -> Iterator[Self]:
+        """A stage on this server, or on a cluster of its own; what was left on a server is deleted at the end."""
+        prefix = f"wheelq-load-{secrets.token_hex(4)}"
+        settings = replace(Settings(), prefix=prefix, topic=TopicSettings(shards=shards))
         try:
             yield cls(url, sizes, settings, loop)
         finally:
-            with connect(url) as client:
-                delete(client, *client.scan_iter(f"{settings.prefix}:*", count=1_000))
+            if Address(url).kind is Kind.SERVER:
+                with connect(url) as client:
+                    delete(client, *client.scan_iter(f"{prefix}:*", count=1_000))
 
     def waiting(self, topic: str) -> int:
         """How many of a topic's jobs wait in Redis for their due time."""
-        with connect(self.url) as client:
-            return int(client.zcard(Keys(self.settings.prefix).shard(topic, 0).delayed))
+        return sum(self._count(topic, lambda shard: {"ZCARD": shard.delayed}))
 
     def left(self, topic: str) -> int:
         """What Redis still holds of a topic's jobs: waiting, recorded, ready and dead ones."""
-        shard = Keys(self.settings.prefix).shard(topic, 0)
-        with connect(self.url) as client:
-            counts = (
-                client.zcard(shard.delayed),
-                client.hlen(shard.jobs),
-                client.xlen(shard.ready),
-                client.xlen(shard.dead),
+        return sum(
+            self._count(
+                topic,
+                lambda shard: {"ZCARD": shard.delayed, "HLEN": shard.jobs, "XLEN": shard.ready, "xlen": shard.dead},
             )
-            return sum(counts)
+        )
+
+    def _count(self, topic: str, what: Callable[[ShardKeys], Mapping[str, str]]) -> list[int]:
+        """What commands say of keys, in all shards of a topic."""
+        shards = [Keys(self.settings.prefix).shard(topic, n) for n in range(self.settings.topic.shards)]
+        with closing(Transport(Address(self.url))) as transport:
+            asked = [command(name, key, read=int, key=key) for shard in shards for name, key in what(shard).items()]
+            return [transport.send(call) for call in asked]
 
 
 class Play:
@@ -100,7 +108,7 @@ class Play:
         self.promised: dict[str, Promise] = {}
         self._stage = stage
         self._held = ExitStack()
-        self._redis: redis.Redis = self._held.enter_context(connect(stage.url))
+        self._transport = self._held.enter_context(closing(Transport(Address(stage.url))))
         self._parts: tuple[Part, Part] | None = None
 
     @property
@@ -115,13 +123,12 @@ class Play:
 
     def now_ms(self) -> int:
         """The server's clock, in milliseconds since the Unix epoch."""
-        seconds, microseconds = self._redis.time()
-        return int(seconds) * 1_000 + int(microseconds) // 1_000
+        return self._transport.send(registry.server_time_us()) // 1_000
 
     def server_cpu_s(self) -> float:
-        """Seconds of processor time that the server has used."""
-        used: dict[str, float] = self._redis.info("cpu")
-        return used["used_cpu_user"] + used["used_cpu_sys"]
+        """Seconds of processor time that the server has used (of a cluster one node)."""
+        used = self._transport.send(registry.info("cpu"))
+        return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
     def schedule(self, specs: Iterable[JobSpec]) -> set[str]:
         """Schedule these; their ids."""

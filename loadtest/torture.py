@@ -1,8 +1,8 @@
 """Torture: everything breaks, again and again, while jobs are scheduled, moved, cancelled and run. Nothing may be lost.
 
-    python -m loadtest.torture --duration 600 --seed 1 --faults-per-minute 12 --json torture.json
+    python -m loadtest.torture --on cluster --duration 600 --seed 1 --faults-per-minute 12 --json torture.json
 
-Producers, schedulers and workers, each with a door of its own in a proxy, work on a real server (see `arena`), while a
+Producers, schedulers and workers, each with a door of its own in a proxy, work on real servers (see `arena`), while a
 seeded plan of faults is carried out (see `faults`). At the end everything is put right, what is left is worked off, and
 the judge (see `checker`) compares the producers' log, the workers' logs and the server's own streams.
 
@@ -31,8 +31,8 @@ from pathlib import Path
 from random import Random
 
 from loadtest.arena import ARENAS, Arena
-from loadtest.checker import Hurt, judge
-from loadtest.faults import FAULTS, MOST_SHARDS, THROUGH_PROXY, Steps
+from loadtest.checker import Hurt, judge, lost
+from loadtest.faults import FAULTS, MOST_SHARDS, Steps
 from loadtest.fleet import Fleet
 from loadtest.planted import PLANTS
 from loadtest.producers import Producer
@@ -99,7 +99,7 @@ class Torture:
         self._fleet = Fleet(arena.url, directory, options.lease_ms, timeout_ms, HOLD_MS, options.planted)
         settings = Settings(
             connection=ConnectionSettings(reply_timeout_ms=timeout_ms),
-            client=ClientSettings(replicated_timeout_ms=timeout_ms // 2),
+            client=ClientSettings(replicated_timeout_ms=timeout_ms // 2, durability=arena.durability),
         )
         self._producers = [
             Producer(
@@ -164,20 +164,19 @@ class Torture:
         while agenda:
             at, n, kind, steps, begun_ms = heapq.heappop(agenda)
             self._wait_until(at)
-            begun_ms = begun_ms or time.time() * 1000
+            now_ms = time.time() * 1000
             try:
                 pause = next(steps)
             except StopIteration:
-                self._strikes.append(Hurt(kind, "", begun_ms, time.time() * 1000))
+                self._strikes.append(Hurt(kind, "", begun_ms or now_ms, time.time() * 1000))
             else:
-                heapq.heappush(agenda, (time.monotonic() + pause, n, kind, steps, begun_ms))
+                begun_ms = 0.0 if pause is None else begun_ms or now_ms
+                heapq.heappush(agenda, (time.monotonic() + (0.1 if pause is None else pause), n, kind, steps, begun_ms))
         self._wait_until(self._began + self._options.duration)
 
     def _plan(self) -> list[Planned]:
         options = self._options
         kinds = set(options.only or FAULTS) - self._arena.spared
-        if self._arena.proxy is None:
-            kinds -= THROUGH_PROXY
         in_order = [kind for kind in FAULTS if kind in kinds]
         return plan(options.seed, options.duration - QUIET_END_S, options.faults_per_minute, in_order)
 
@@ -213,7 +212,7 @@ class Torture:
         while time.monotonic() < deadline:
             self._wait_until(time.monotonic() + 0.5)
             with suppress(ServerError):
-                if not self._remains.waiting() and not judge(promised, (), self._fleet.runs()).lost:
+                if not self._remains.waiting() and not lost(promised, self._fleet.runs()):
                     break
         deadline = min(deadline, time.monotonic() + LAST_ACKS_S)
         while any(self._remains.left().values()) and time.monotonic() < deadline:
