@@ -1,7 +1,8 @@
 """Fixtures: real servers, and topics that no other test knows.
 
-Every test that asks for `url`, `server` or `private_server` runs once per server flavour (see `servers.py`); an option
-limits that: `python -m pytest --servers valkey,redis62`. Each pytest-xdist worker starts servers of its own.
+Every test that asks for `url`, `server` or `private_server` runs once per server flavour (see `servers.py`), those of
+what lies above the library once; an option names others: `python -m pytest --servers valkey,redis62`. Each pytest-xdist
+worker starts servers of its own.
 """
 
 from __future__ import annotations
@@ -12,17 +13,25 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.servers import FLAVOURS
 from wheelq.embedded import EmbeddedServer
 
+ONE_WILL_DO = ("cli", "http", "callbacks")
+"""Folders whose tests are about what the commands and the HTTP server say, whatever the server below them is."""
+
+hypothesis.settings.register_profile("wheelq", deadline=None)  # timings are not judged: machines may be busy
+hypothesis.settings.load_profile("wheelq")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--servers",
-        default=",".join(FLAVOURS),
-        help="the servers to run on, separated by commas (default: %(default)s)",
+        default="",
+        help=f"the servers to run on, separated by commas (default: {','.join(FLAVOURS)}; "
+        f"{' '.join(ONE_WILL_DO)}: the first of them)",
     )
 
 
@@ -33,11 +42,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_binary" in metafunc.fixturenames:
-        metafunc.parametrize("server_binary", _wanted(metafunc.config), indirect=True, scope="session")
+        wanted = _wanted(metafunc.config)
+        folder = metafunc.definition.path.parent.name
+        if folder in ONE_WILL_DO and not metafunc.config.getoption("--servers"):
+            wanted = wanted[:1]
+        metafunc.parametrize("server_binary", wanted, indirect=True, scope="session")
 
 
 def _wanted(config: pytest.Config) -> list[str]:
-    return [name.strip() for name in config.getoption("--servers").split(",")]
+    named: str = config.getoption("--servers")
+    return [name.strip() for name in named.split(",")] if named else list(FLAVOURS)
 
 
 @pytest.fixture(scope="session")
@@ -73,11 +87,14 @@ def topic() -> str:
 def private_server(server_binary: Path) -> Iterator[Callable[..., EmbeddedServer]]:
     """Starts servers that only this test uses, to be killed, restarted, filled or reconfigured.
 
-    Takes the arguments of `EmbeddedServer`; what is still running at the end of the test is stopped.
+    Takes the arguments of `EmbeddedServer`; what is still running at the end of the test is stopped. Every write is
+    synced: with "everysec" a disk that lags (tests run side by side) may cost a killed server what it had answered for.
     """
     with ExitStack() as running:
 
         def start(directory: Path | None = None, **settings: Any) -> EmbeddedServer:
-            return running.enter_context(EmbeddedServer(directory, **{"binary": server_binary, **settings}))
+            return running.enter_context(
+                EmbeddedServer(directory, **{"binary": server_binary, "fsync": "always", **settings})
+            )
 
         yield start

@@ -13,7 +13,7 @@ from wheelq import Client, JobSpec, Settings
 from wheelq.errors import ServerError
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys
-from wheelq.settings import TopicSettings
+from wheelq.settings import ClientSettings, Durability, TopicSettings
 from wheelq.transport import Address, Transport
 
 GROUP = "g"
@@ -22,11 +22,24 @@ GROUP = "g"
 class Scene:
     """One topic of several shards; leaves the fleet to the test."""
 
-    def __init__(self, url: str, directory: Path, topic: str, *, shards: int = 6, lease_ms: int = 1_500) -> None:
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        topic: str,
+        *,
+        shards: int = 6,
+        lease_ms: int = 1_500,
+        durability: Durability = "server",
+    ) -> None:
         self.topic = topic
         self.shards = [Keys().shard(topic, n) for n in range(shards)]
         self.fleet = Fleet(url, directory, lease_ms=lease_ms)
-        self.client = Client.connect(url, Settings(topic=TopicSettings(shards=shards, retention_ms=3_600_000)))
+        settings = Settings(
+            client=ClientSettings(durability=durability, replicated_timeout_ms=500),
+            topic=TopicSettings(shards=shards, retention_ms=3_600_000),
+        )
+        self.client = Client.connect(url, settings)
         self.transport = Transport(Address(url))
         self.promises: dict[str, Promise] = {}
 

@@ -15,6 +15,7 @@ A fault strikes calls of one name (of any, without one): `after` of them are spa
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ T = TypeVar("T")
 ALWAYS = 10**9
 
 
-class Fault:
+class Fault(ABC):
     """What goes wrong, with which calls, how often."""
 
     def __init__(self, name: str = "", *, after: int = 0, times: int = 1) -> None:
@@ -47,8 +48,9 @@ class Fault:
         self.struck += 1
         return self.strike(call)
 
+    @abstractmethod
     def strike(self, call: Call[Any]) -> list[Call[Any]]:
-        raise NotImplementedError
+        """What is sent in place of a call that is struck."""
 
 
 class ReplyLost(Fault):

@@ -93,8 +93,8 @@ def test_a_heartbeat_older_than_15_seconds_is_nobodys(own_url: str) -> None:
 # doctor
 
 
-def test_doctor_finds_nothing_wrong_with_a_good_server(own_url: str) -> None:
-    answer = wheelq("doctor", "--json", url=own_url)
+def test_doctor_finds_nothing_wrong_with_a_good_server(private_server: Callable[..., EmbeddedServer]) -> None:
+    answer = wheelq("doctor", "--json", url=private_server(fsync="everysec").url)
     assert answer.code == 0
     assert levels(answer.json)["Jobs reach the disk every second (appendfsync everysec)"] == "ok"
     assert {title for title, level in levels(answer.json).items() if level != "ok"} == {"No scheduler runs"}
@@ -147,3 +147,13 @@ def test_doctor_tells_what_the_user_may_not_do(private_server: Callable[..., Emb
     assert answer.code == 1
     assert "problem ZMSCORE was refused\n" in answer.out
     assert "warning XAUTOCLAIM was refused to this user\n" in answer.out
+
+
+def test_bench_measures_a_server_and_leaves_nothing_behind(private_server: Callable[..., EmbeddedServer]) -> None:
+    server = private_server()
+    answer = wheelq("bench", "--jobs", 1_000, "--rate", 100, "--json", url=server.url)
+    assert answer.code == 0
+    figures = answer.json
+    assert figures["burst_jobs"] == 1_000
+    assert min(figures["scheduled_per_s"], figures["drained_per_s"]) > 0
+    assert redis.Redis.from_url(server.url).keys("*") == []

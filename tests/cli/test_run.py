@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -65,10 +66,11 @@ def test_a_job_goes_from_the_scheduler_to_the_worker_and_both_stop_in_good_order
     scheduler.wait_for("runs on ")
     schedule(url, topic, "k")
     assert eventually(lambda: handled(module) == ["k"], within_s=20)
-    for running, last in ((worker, "1 jobs done, 0 runs failed"), (scheduler, "it promoted 1 jobs")):
+    # The scheduler may have promoted jobs of others, too: the server is shared.
+    for running, last in ((worker, r"1 jobs done, 0 runs failed"), (scheduler, r"it promoted [1-9]\d* jobs")):
         running.signal(signal.SIGTERM)
         assert running.end() == 0
-        assert running.said.rstrip().endswith(last)
+        assert re.search(f"{last}$", running.said.rstrip())
 
 
 def test_a_second_signal_ends_a_worker_at_once(url: str, topic: str, module: Path, start: Start) -> None:

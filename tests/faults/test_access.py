@@ -7,29 +7,34 @@ which must stay empty while a producer, a scheduler and a worker do all they can
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 import trustme
 
 from wheelq import AsyncClient, CancelOutcome, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.diagnosis import Level
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import AuthenticationFailed, ConfigurationError, NotReplicated, Unavailable, WheelqError
+from wheelq.errors import AuthenticationFailed, ConfigurationError, JobNotFound, NotReplicated, Unavailable, WheelqError
 from wheelq.inspector import Inspector
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys
-from wheelq.settings import ClientSettings, WorkerSettings
+from wheelq.server.app import make_app
+from wheelq.server.service import Service
+from wheelq.settings import ClientSettings, ServerSettings, TopicSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
 ACL = Path(__file__).parents[2] / "config" / "acl"
-PARTS = ("producer", "scheduler", "worker", "monitor")
+PARTS = ("producer", "scheduler", "worker", "monitor", "server")
 PASSWORD = "open sesame"
 NASTY = ["p@ss", "a:b", "a/b?c#d", "100%", "%41", "pä ss-密码", "'\"\\ $&+="]
 
@@ -77,6 +82,27 @@ def guarded(private_server: Start, tmp_path: Path) -> Guarded:
 # Users with no more rights than they need
 
 
+async def test_the_http_server_has_every_right_it_needs_for_callbacks(guarded: Guarded, tmp_path: Path) -> None:
+    """A job with a target is taken in, called, retried and, when that is no use, buried."""
+    register = tmp_path / "services.toml"
+    register.write_text('[services.shop]\nurl = "http://localhost:1"\nmay_be_plain = true\n')  # a refused address
+    settings = Settings(server=ServerSettings(services=str(register)))
+    scheduler = Scheduler.connect(guarded.url("scheduler"))
+    scheduling = asyncio.create_task(scheduler.run())
+    service = Service.connect(guarded.url("server"), settings)
+    asgi = httpx.ASGITransport(make_app(service))
+    async with service.running(), httpx.AsyncClient(transport=asgi, base_url="http://127.0.0.1:7380") as http:
+        made = await http.post("/v1/topics/orders/jobs", json={"delay": 0.1, "target": {"service": "shop"}})
+        assert made.status_code == 201, made.text
+
+        with Inspector.connect(guarded.url("monitor")) as inspector:
+            await _until(lambda: any(topic.dead for topic in inspector.stats().topics))
+        assert (await http.get("/metrics")).status_code == 200
+    scheduler.stop()
+    await scheduling
+    assert guarded.refusals() == set()
+
+
 async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_they_need(guarded: Guarded) -> None:
     """Among them what is rare: replaced, moved, buried, retried, recovered, resharded, a standby's take-over."""
     done: set[str] = set()
@@ -86,8 +112,15 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
     @worker.handler("orders", retry=Retry(max_attempts=2, base=0.01))
     async def work(job: Job) -> None:
         done.add(job.id)
+        job.progress(0.5)
         if job.payload == "bad":
             raise ValueError("a bad job")
+
+    @worker.handler("results")
+    async def work_for_a_result(job: Job) -> str:
+        await job.progress(0.5)
+        await asyncio.sleep(0.3)  # long enough for it to be written
+        return "result"
 
     nodes = [Scheduler.connect(guarded.url("scheduler")) for _ in range(2)]
     running = [asyncio.create_task(part.run()) for part in (*nodes, worker)]
@@ -105,13 +138,36 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
         await producer.schedule("orders", 1, delay=60, key="early")
         assert await producer.run_now("orders", "early")
         await producer.get("orders", "bad")
+        await producer.recurring.put("orders", "tick", "tick", every=1)
+        await producer.recurring.put("orders", "ended", every=1, end=datetime.now(UTC))
+        await producer.recurring.trigger("orders", "ended")
+        assert len(await producer.recurring.list()) == 2
+        await _until(lambda: sum(id.startswith("tick@") for id in done) > 1)
+        await producer.recurring.put("orders", "tick", "tock", every=1)
+        await producer.recurring.pause("orders", "tick")
+        await producer.recurring.resume("orders", "tick")
+        await producer.recurring.remove("orders", "tick")
+        keeping = Settings(topic=TopicSettings(keep_done_ms=1))
+        async with AsyncClient.connect(guarded.url("producer"), keeping) as other:
+            receipts = [await other.schedule("results", n, delay=0.1 * n) for n in range(3)]
+            for receipt in receipts:
+                with contextlib.suppress(JobNotFound):  # kept for a millisecond
+                    await other.wait("results", receipt.id, timeout=10)
         await producer.set_shards("orders", 2)
         wanted = {"replicated", "bad", "good", "now", "moved", "early"}
-        await _until(lambda: done == wanted)
+        await _until(lambda: {id for id in done if "@" not in id} == wanted)
     with Inspector.connect(guarded.url("monitor")) as inspector:
         await _until(lambda: inspector.stats().topics[0].dead == 1)
+        with Client.connect(guarded.url("monitor")) as looking:
+            [dead] = looking.dead.list("orders").jobs
+            assert looking.dead.list("orders", newest_first=False).jobs == [dead]
+        with Client.connect(guarded.url("producer")) as client:
+            assert client.dead.replay("orders").replayed == 1
+            await _until(lambda: inspector.stats().topics[0].dead == 1)
+            assert client.dead.purge("orders") == 1
         findings = inspector.doctor()
         assert not [finding for finding in findings if finding.level is Level.PROBLEM]
+    await worker._janitor.step(worker._following.lines)
     for part in (nodes[0], worker, nodes[1]):
         part.stop()
         await asyncio.sleep(0.2)
@@ -140,6 +196,7 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
         ("worker", "SCRIPT FLUSH"),
         ("worker", "CLIENT LIST"),
         ("monitor", "HSET wheelq:topics a b"),
+        ("monitor", "XDEL wheelq:{orders:0}:dead 1-1"),
         ("monitor", "CONFIG SET save x"),
     ],
 )

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.checker import Verdict
-from tests.clusters import Cluster, until
+from loadtest.cluster import Cluster
+from loadtest.fleet import Fleet
+from loadtest.nodes import until
 from tests.scenes import Scene
-from wheelq import AsyncClient, Client, JobSpec, Settings
+from wheelq import AsyncClient, Client, JobSpec, RecurringOutcome, Settings
 from wheelq.errors import NotReplicated, Refused, Unavailable
 from wheelq.inspector import Inspector
 from wheelq.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
@@ -76,6 +78,26 @@ def test_jobs_of_all_shards_run_in_time(cluster: Cluster, topic: str, tmp_path: 
             stats = inspector.stats()
             assert len(stats.nodes) == 2
             assert inspector.doctor()
+
+
+def test_recurring_jobs_of_topics_on_all_masters_occur(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    """A definition and its occurrences share a slot; the notice of it reaches a leader that listens elsewhere."""
+    topics = [f"{topic}-{n}" for n in range(6)]
+    with Fleet(cluster.url, tmp_path) as fleet, Client.connect(cluster.url, SIX_SHARDS) as client:
+        fleet.start("scheduler")
+        fleet.start("scheduler")
+        fleet.start("worker", ",".join(topics), "g")
+        for name in topics:
+            assert client.recurring.put(name, name, every=1).outcome is RecurringOutcome.CREATED
+        assert {info.topic for info in client.recurring.list()} >= set(topics)
+        until("four of each", lambda: len({run.id for run in fleet.runs()}) >= 4 * len(topics))
+        ids = [run.id for run in fleet.runs()]
+        assert len(ids) == len(set(ids))
+        assert {id.partition("@")[0] for id in ids} == set(topics)
+        for name in topics:
+            assert client.recurring.trigger(name, name) is not None
+            assert client.recurring.pause(name, name) is RecurringOutcome.PAUSED
+            assert client.recurring.remove(name, name) is RecurringOutcome.REMOVED
 
 
 def test_durability_is_that_of_the_node_that_serves_the_job(cluster: Cluster, topic: str) -> None:
@@ -170,7 +192,7 @@ def test_a_master_dies_and_its_replica_takes_over(server_binary: Path, topic: st
         time.sleep(1.5)
         cluster.master_of(scene.shards[0].ready).server.kill()
         failed = scene.schedule_for(4.0, delay=0.5, pause=0.01)
-        until("another master serves the slots", cluster.is_ok)
+        until("another master serves the slots", cluster.is_served)
         verdict = scene.verdict()
         assert failed <= 2, "calls wait for the new master; a lost reply is repeated"
         assert verdict.early + verdict.unknown == [], f"{verdict}\n{scene.fleet.output()}"
@@ -204,7 +226,7 @@ def test_a_node_that_is_gone_is_not_needed_to_begin(server_binary: Path, topic: 
     """Of the nodes in the URL any living one will do, and what any node can answer is asked of a living one."""
     with Cluster(server_binary, replicas=1) as cluster:
         cluster.nodes[0].server.kill()
-        until("its replica took over", cluster.is_ok)
+        until("its replica took over", cluster.is_served)
         with Client.connect(cluster.urls) as client:
             assert client.schedule(topic, delay=60).created
         transport = Transport(Address(cluster.urls))

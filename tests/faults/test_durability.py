@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from wheelq.embedded import EmbeddedServer
 from wheelq.errors import InvalidInput, NotReplicated, Refused, ServerTooOld, WheelqError
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys
+from wheelq.protocol.scripts import script
 from wheelq.settings import ClientSettings, Durability
 from wheelq.transport import Address, Transport
 
@@ -107,6 +109,24 @@ async def test_when_the_call_returns_the_replica_has_the_jobs(pair: Pair, produc
     receipts = await producer.schedule(pair.primary.url, *many)
     assert _waiting(pair.replica.url) == {"a", *many}
     assert [receipt.id for receipt in receipts] == many
+
+
+async def test_a_job_is_scheduled_once_though_the_server_knows_only_some_of_the_scripts(
+    pair: Pair, producer: Producer
+) -> None:
+    """What was done does not go again: its job might have run and been forgotten, and would run a second time."""
+    await producer.schedule(pair.primary.url, "first")
+    _ask(pair.primary.url, "SCRIPT", "FLUSH")
+    _ask(pair.primary.url, "SCRIPT", "LOAD", script("schedule").text)
+    before = _calls(pair.primary.url, "hmget")
+    assert (await producer.schedule(pair.primary.url, "a"))[0].created
+    assert _waiting(pair.replica.url) == {"first", "a"}
+    assert _calls(pair.primary.url, "hmget") - before == 1, "the schedule script asks once"
+
+
+def _calls(url: str, command: str) -> int:
+    found = re.search(rf"cmdstat_{command}:calls=(\d+)", _ask(url, "INFO", "commandstats").decode())
+    return int(found[1]) if found else 0
 
 
 async def test_a_silent_replica_is_told_within_the_timeout_and_the_job_is_scheduled(

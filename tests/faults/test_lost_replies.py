@@ -29,6 +29,7 @@ from tests.transports import (
 )
 from wheelq import Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.clock import ServerClock, SystemClock
+from wheelq.dead import Reason, ReplayOutcome
 from wheelq.errors import InvalidJob, OutcomeUnknown, PartlyScheduled, ServerError
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import leader as leader_calls
@@ -37,8 +38,9 @@ from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.settings import ClientSettings, SchedulerSettings, TopicSettings, WorkerSettings
+from wheelq.topics import Topic
 from wheelq.transport import Address, AsyncTransport, Transport
-from wheelq.worker.outcome import Again, Buried, Reason
+from wheelq.worker.outcome import Again, Buried
 from wheelq.worker.recovery import Recovery
 from wheelq.worker.settling import Delivery, Held, Line, Settler
 
@@ -317,7 +319,9 @@ def test_a_call_that_is_repeated_after_any_fault_has_its_effect_once(
 class Stage:
     """A shard on one node, with faults, and jobs for it."""
 
-    def __init__(self, url: str, topic: str, *faults: Fault, role: Role = Role.LEADER, **settings: int) -> None:
+    def __init__(
+        self, url: str, topic: str, *faults: Fault, role: Role = Role.LEADER, node: str = "node", **settings: int
+    ) -> None:
         self.keys = Keys().shard(topic, 0)
         self.plain = Transport(Address(url))
         self.transport = AsyncWith(url, *faults)
@@ -327,11 +331,12 @@ class Stage:
         self.shard = Shard(
             self.keys,
             self.transport,
-            "node",
+            node,
             lambda: "run:1",
             SchedulerSettings(**settings),
             clock,
             self.server,
+            Topic(),
             role,
         )
 
@@ -341,14 +346,14 @@ class Stage:
         ids = [f"job-{n:04}" for n in range(jobs)]
         for start in range(0, jobs, 500):
             batch = [(id, str(now + 3_600_000), RECORD) for id in ids[start : start + 500]]
-            self.plain.send(producer.schedule(self.keys, batch, "keep", 1))
+            self.plain.send(producer.schedule(self.keys, batch, "keep", "1"))
         for n, id in enumerate(ids):
             self.plain.send(producer.reschedule(self.keys, id, str(now + first_ms + n * apart_ms)))
         return ids
 
     def schedule_and_ring(self, id: str, delay_ms: int) -> None:
         """One job, as a producer does it while the node listens."""
-        call = producer.schedule(self.keys, [(id, f"+{delay_ms}", RECORD)], "keep", 1)
+        call = producer.schedule(self.keys, [(id, f"+{delay_ms}", RECORD)], "keep", "1")
         [receipt] = self.plain.send(call).receipts
         assert receipt is not None
         self.shard.ring(f"{receipt.due_ms} {id}".encode())
@@ -415,6 +420,47 @@ async def test_a_leader_that_stops_gives_its_lease_back(
     await stage.close()
 
 
+async def test_a_standby_leads_as_soon_as_the_leader_says_that_it_goes(url: str, topic: str) -> None:
+    """It waits neither for a job that is overdue by the hedge, nor until nodes have agreed on who leads now."""
+    leaving = Stage(url, topic, node="leaving")
+    staying = Stage(url, topic, node="staying", role=Role.STANDBY, hedge_ms=60_000)
+    leaving.schedule(50, first_ms=100, apart_ms=20)
+    subscription = staying.transport.subscription()
+    await subscription.open([staying.keys.near])
+
+    async def listen() -> None:
+        async for _, data in subscription.messages():
+            if data is not None:
+                staying.shard.ring(data)
+
+    tasks = [asyncio.create_task(run) for run in (leaving.shard.run(), staying.shard.run(), listen())]
+    await until(lambda: leaving.shard.is_leading and leaving.shard.promoted > 0)
+    assert not staying.shard.is_leading
+    leaving.shard.stop(node_goes=True)
+    await until(lambda: leaving.shard.promoted + staying.shard.promoted == 50)
+    assert staying.shard.is_leading
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await subscription.close()
+    await leaving.close()
+    await staying.close()
+
+
+async def test_a_standby_leaves_a_lease_to_the_leader_for_whom_it_is_given_back(url: str, topic: str) -> None:
+    """A shard that is only handed over has somebody else to lead it."""
+    stage = Stage(url, topic, role=Role.STANDBY)
+    stage.schedule(1, first_ms=60_000)
+    stage.shard.ring(b"")
+    for _ in range(5):
+        await stage.shard.step()
+    assert not stage.shard.is_leading
+    stage.shard.ring(leader_calls.GOING.encode())
+    await stage.shard.step()
+    assert stage.shard.is_leading
+    await stage.close()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", ["look", "hedge", "acquire"])
 async def test_a_standby_promotes_each_job_once_whatever_call_of_its_goes_wrong(
@@ -457,7 +503,7 @@ async def test_a_ring_that_comes_late_costs_no_minute(url: str, topic: str, raw:
     stage = Stage(url, topic, window_ms=200, idle_ms=60_000)
     for _ in range(5):  # take the lease, sweep, open the window: nothing is near
         await stage.shard.step()
-    receipts = stage.plain.send(producer.schedule(stage.keys, [("a", "+230", RECORD)], "keep", 1))
+    receipts = stage.plain.send(producer.schedule(stage.keys, [("a", "+230", RECORD)], "keep", "1"))
     stage.shard.ring(f"{receipts.receipts[0].due_ms} a".encode())
     await asyncio.sleep(0.1)  # the node is busy with something else
     look = Look(raw, topic)
@@ -474,7 +520,7 @@ class Bench:
     def __init__(self, url: str, topic: str, *faults: Fault) -> None:
         self.plain = Transport(Address(url))
         self.transport = AsyncWith(url, *faults)
-        self.line = Line(Keys().shard(topic, 0), TopicSettings())
+        self.line = Line(Keys().shard(topic, 0), Topic())
         self.held = Held()
         clock = SystemClock()
         server = ServerClock(clock)
@@ -486,7 +532,7 @@ class Bench:
     def deliver(self, *ids: str, consumer: str = "w1") -> list[Delivery]:
         keys = self.line.keys
         self.plain.send(worker_calls.make_group(keys, "g"))
-        self.plain.send(producer.schedule(keys, [(id, "+0", RECORD) for id in ids], "keep", 1))
+        self.plain.send(producer.schedule(keys, [(id, "+0", RECORD) for id in ids], "keep", "1"))
         entries = self.plain.send(worker_calls.read([keys], "g", consumer, 100, 1))[0]
         assert [entry.id for entry in entries] == list(ids)
         deliveries = [Delivery(self.line, entry, 0) for entry in entries]
@@ -615,7 +661,7 @@ async def test_abandoned_deliveries_are_taken_over_after_a_fault(
 
 @pytest.mark.parametrize(
     "call",
-    ["XREADGROUP", "ack", "retry", "bury", "keep", "XAUTOCLAIM", "adopt", "HGET", "promote", "sweep", "CLIENT ID"],
+    ["XREADGROUP", "ack", "retry", "bury", "keep", "XAUTOCLAIM", "adopt", "HGET", "promote", "sweep"],
 )
 async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
     url: str, topic: str, prefix: str, raw: redis.Redis, call: str
@@ -737,9 +783,42 @@ def test_nothing_here_is_used_that_does_not_exist() -> None:
     keys = Keys().shard("t", 0)
     assert {
         leader_calls.look(keys).name,
-        leader_calls.hedge(keys, 1, 1).name,
+        leader_calls.hedge(keys, 1, 1, "1").name,
         worker_calls.claim(keys, "g", "w", 1, "0-0", 1).name,
         worker_calls.read([keys], "g", "w", 1, 1).name,
         registry.topic(Keys(), "t").name,
-        registry.connection_id().name,
-    } == {"look", "hedge", "XAUTOCLAIM", "XREADGROUP", "HGET", "CLIENT ID"}
+    } == {"look", "hedge", "XAUTOCLAIM", "XREADGROUP", "HGET"}
+
+
+# Dead letters
+
+
+@pytest.mark.parametrize("fault", [ReplyLost, Repeating, Forgetful])
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_dead_job_is_called_back_once_for_each_burial(
+    url: str, topic: str, raw: redis.Redis, fault: type[Fault], after: int
+) -> None:
+    """250 dead jobs, replayed in calls of 100; the caller repeats after a lost reply, and goes on with what is left."""
+    keys = Keys().shard(topic, 0)
+    with Client(BlockingWith(url, fault("replay", after=after))) as client:
+        client.schedule(topic, delay=60, key="other")
+        for n in range(250):
+            raw.xadd(keys.dead, {"id": f"job-{n}", "group": "g", "reason": "failed", "record": b"\x01\x01\x91\x01"})
+        try:
+            client.dead.replay(topic)
+        except OutcomeUnknown:
+            assert raw.xlen(keys.dead) == 150 - 100 * after
+        client.dead.replay(topic)
+        assert raw.xlen(keys.dead) == 0
+        assert raw.zcard(keys.delayed) == 251
+
+
+def test_one_dead_job_is_called_back_once_although_the_reply_is_lost(url: str, topic: str, raw: redis.Redis) -> None:
+    keys = Keys().shard(topic, 0)
+    with Client(BlockingWith(url, ReplyLost("replay"))) as client:
+        client.schedule(topic, delay=60)
+        raw.xadd(keys.dead, {"id": "a", "group": "g", "reason": "failed", "record": b"\x01\x01\x91\x01"}, id="7-1")
+        with pytest.raises(OutcomeUnknown):
+            client.dead.replay_one(topic, "7-1:0")
+        assert client.dead.replay_one(topic, "7-1:0") is ReplayOutcome.NOT_FOUND
+        assert raw.zcard(keys.delayed) == 2

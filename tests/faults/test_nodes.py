@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from wheelq import Client, Scheduler, Settings
+from wheelq.clock import ServerClock, SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
-from wheelq.settings import TopicSettings
-from wheelq.transport import Address, Transport
+from wheelq.scheduler.membership import Membership
+from wheelq.settings import SchedulerSettings, TopicSettings
+from wheelq.transport import Address, AsyncTransport, Transport
 
 TOPICS, SHARDS = 50, 4
 Posts = dict[tuple[str, int], tuple[str, str | None]]
@@ -73,6 +75,27 @@ async def test_three_nodes_share_two_hundred_shards_evenly_and_rest(
             again = await until_assigned(transport, {first.node, second.node, fourth.node})
             assert moved(two, again) == 66
     transport.close()
+
+
+async def test_a_node_may_be_found_gone_by_two_at_once(private_server: Callable[..., EmbeddedServer]) -> None:
+    """By a node that joins anew and its own beat: whoever comes second finds it off the list."""
+    server = private_server(appendonly=False)
+
+    class Slow(AsyncTransport):
+        async def is_open(self, run_id: str, connection_id: int) -> bool:
+            members.seen_ms.clear()
+            return False
+
+    transport, clock = Slow(Address(server.url)), SystemClock()
+    server_clock = ServerClock(clock)
+    asked_at = clock.monotonic()
+    server_clock.observe(asked_at, await transport.send(registry.server_time_us()))
+    members = Membership(transport, Keys(), "b", SchedulerSettings(), clock, server_clock)
+    gone = {"seen_ms": int(server_clock.now_ms()), "connection": "run:7"}
+    await transport.send(registry.beat_node(Keys(), "c", gone))
+    await members.join({"connection": "run:8"})
+    assert set(await transport.send(registry.alive(Keys().nodes))) == {"b"}
+    await transport.close()
 
 
 def _commands(transport: Transport) -> int:

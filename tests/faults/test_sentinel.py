@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.clusters import SERVICE, Watched, until
+from loadtest.nodes import Node, until
+from loadtest.watched import SERVICE, Watched
 from tests.scenes import Scene
 from wheelq import AsyncClient, Client, JobSpec
 from wheelq.errors import Unavailable
+from wheelq.protocol.call import command
+from wheelq.transport import Address, AsyncTransport, Transport
+
+PORT = command("CONFIG GET", "port", read=lambda reply: int(reply[1]))
 
 
 async def test_the_sentinels_lead_to_the_primary(server_binary: Path, topic: str) -> None:
@@ -25,21 +31,45 @@ async def test_the_sentinels_lead_to_the_primary(server_binary: Path, topic: str
             client.topics()
 
 
-@pytest.mark.parametrize("how", ["killed", "stepped down"])
-def test_the_primary_fails_over(server_binary: Path, topic: str, tmp_path: Path, how: str) -> None:
-    """Killed, it is missed after 0.8 s; or the sentinels are told to choose another. Nothing is promoted twice.
+async def test_a_primary_that_was_replaced_is_left_although_it_still_answers(server_binary: Path) -> None:
+    """It does not know for about ten seconds, until a sentinel tells it; what it takes meanwhile will be lost."""
+    with Watched(server_binary) as watched:
+        before = watched.primary()
+        blocking, transport = Transport(Address(watched.url)), AsyncTransport(Address(watched.url))
+        subscription = transport.subscription()
+        await subscription.open(["channel"])
 
-    What the replica had not been sent is lost (here, on one machine, at most a few jobs).
-    """
+        async def listen() -> None:
+            async for _ in subscription.messages():
+                pass
+
+        async def is_asked(node: Node) -> bool:
+            ports = (await transport.send(PORT), await asyncio.to_thread(blocking.send, PORT))
+            return ports == (node.port, node.port)
+
+        listening = asyncio.create_task(listen())
+        assert await is_asked(before)
+        watched.switch_over(before)
+        await asyncio.to_thread(until, "another is the primary", lambda: watched.primary() is not before)
+        async with asyncio.timeout(5):
+            while not await is_asked(watched.primary()):
+                pass
+            with pytest.raises(Unavailable):
+                await listening
+        assert before.is_master(), "it was not it that ended the connections"
+        await subscription.close()
+        await transport.close()
+        blocking.close()
+
+
+def test_the_primary_is_killed(server_binary: Path, topic: str, tmp_path: Path) -> None:
+    """It is missed after 0.8 s. What the replica had not been sent is lost (here, at most a few jobs)."""
     with Watched(server_binary) as watched, Scene(watched.url, tmp_path, topic, shards=2) as scene:
         scene.begin(schedulers=2)
         scene.schedule(3_000, first=0.5, spread=6.0)
         time.sleep(1.5)
         before = watched.primary()
-        if how == "killed":
-            before.server.kill()
-        else:
-            watched.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE)
+        before.server.kill()
         failed = scene.schedule_for(4.0, delay=0.5, pause=0.01)
         until("another is the primary", lambda: watched.primary() is not before)
         verdict = scene.verdict()
@@ -47,3 +77,22 @@ def test_the_primary_fails_over(server_binary: Path, topic: str, tmp_path: Path,
         assert verdict.early + verdict.unknown == [], f"{verdict}\n{scene.fleet.output()}"
         assert len(verdict.lost) + len(verdict.doubled) <= 5, f"{verdict}\n{scene.fleet.output()}"
         assert verdict.lateness_ms[-1] < 8_000
+
+
+def test_the_primary_is_replaced_by_order(server_binary: Path, topic: str, tmp_path: Path) -> None:
+    """It takes jobs for a while that nobody will know of: whoever asks for a replica to have them is told so.
+
+    What was confirmed runs, each job promoted once by the primary that counts.
+    """
+    with Watched(server_binary) as watched:
+        before = watched.primary()
+        with Scene(watched.url, tmp_path, topic, shards=2, durability="replicated") as scene:
+            scene.begin(schedulers=2)
+            scene.schedule(3_000, first=0.5, spread=6.0)
+            time.sleep(1.5)
+            watched.switch_over(before)
+            scene.schedule_for(4.0, delay=0.5, pause=0.01)
+            until("another is the primary", lambda: watched.primary() is not before)
+            verdict = scene.verdict()
+            assert verdict.is_clean, f"{verdict}\n{scene.fleet.output()}"
+            assert verdict.lateness_ms[-1] < 8_000

@@ -1,6 +1,6 @@
 """Torture (see `loadtest.torture`): a minute of it must end clean, and every planted defect must be found.
 
-The long one is left out of the usual run: `python -m pytest -m soak tests/faults/test_torture.py`, ten minutes.
+The long ones are left out of the usual run: `python -m pytest -m soak tests/faults/test_torture.py`, ten minutes each.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.faults import FAULTS
-from loadtest.planted import PLANTS
+from loadtest.planted import BROKEN_SCRIPTS, PLANTS
 from loadtest.report import Report, as_table
 from loadtest.scene import plan
 from loadtest.torture import Options, torture
+from wheelq.protocol.scripts import script, script_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,18 @@ def test_a_minute_of_torture_loses_nothing_and_doubles_nothing(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("only_valkey")
+@pytest.mark.parametrize("on", ["sentinel", "cluster"])
+def test_half_a_minute_of_torture_with_failovers_loses_nothing_that_was_confirmed(tmp_path: Path, on: str) -> None:
+    """Each of these at least once, until all servers have recovered."""
+    only = ("fail-over", "switch-over", "freeze-replica", "kill-scheduler", "swallow")
+    more = ("move-slots",) if on == "cluster" else ()
+    report = torture(on, Options(seed=5, duration=18, faults_per_minute=26, rate=150, only=only + more), tmp_path)
+    assert report.is_clean, _told(report, tmp_path)
+    assert report.verdict.promised > 150
+    assert {strike.kind for strike in report.strikes} == {*only, *more}
+
+
+@pytest.mark.usefixtures("only_valkey")
 @pytest.mark.parametrize("planted", PLANTS)
 def test_a_planted_defect_is_found(tmp_path: Path, planted: str) -> None:
     """A few seconds with a broken script, or a worker that acknowledges first: the verdict names what went wrong."""
@@ -83,6 +96,13 @@ def test_a_planted_defect_is_found(tmp_path: Path, planted: str) -> None:
     assert not report.is_clean
 
 
+@pytest.mark.parametrize("planted", BROKEN_SCRIPTS)
+def test_what_is_to_be_broken_stands_in_a_script(planted: str) -> None:
+    """A script was rewritten? Then its defect has to be planted anew."""
+    for old in BROKEN_SCRIPTS[planted]:
+        assert any(old in script(name).text for name in script_names()), old
+
+
 @pytest.mark.usefixtures("only_valkey")
 def test_without_a_planted_defect_the_same_few_seconds_are_clean(tmp_path: Path) -> None:
     """So that it is the defect that is found."""
@@ -94,9 +114,10 @@ def test_without_a_planted_defect_the_same_few_seconds_are_clean(tmp_path: Path)
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("only_valkey")
-def test_ten_minutes_of_torture_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on", ["single", "sentinel", "cluster"])
+def test_ten_minutes_of_torture_lose_nothing_and_double_nothing(tmp_path: Path, on: str) -> None:
     """More than a hundred faults."""
-    report = torture("single", Options(seed=1, duration=600, faults_per_minute=12), tmp_path)
+    report = torture(on, Options(seed=1, duration=600, faults_per_minute=12), tmp_path)
     assert report.is_clean, _told(report, tmp_path)
     assert len(report.strikes) >= 100
 

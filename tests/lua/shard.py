@@ -6,8 +6,11 @@
         "jobs": {"a": b"…", "b": "e1"},                               member → record, or the name of its entry
         "ready": {"e1": {"id": "b", "due": …, "attempt": 1, "record": b"…"}},
         "groups": {"g": {"read": "e1", "pending": {"e1": ("worker-1", 1)}}},     consumer and number of deliveries
-        "dead": [{"id": "c", …, "reason": "failed"}],
+        "dead": [{"id": "c", …, "reason": "failed", "entry": "e2"}],
+        "recurring": {"nightly": b"…"}, "occurrences": {"nightly": 1763000000000},    name → stored, when to look at it
         "lease": "node-1:…", "epoch": …, "horizon": …, "shards": …,
+        "order": {"g": {"owner": "w1", "e1": (1763000000000, b"…")}},     who holds it; next runs. Without the moments
+        "buried": ["c\\x1fg"], "progress": {"b\\x1fg": b"…"}, "done": ["d"], "ended": ["d"], "news": ["d\\ne"],
     }
 
 What the server does not hold is left out. Entry ids depend on the moment, so they are called e1, e2, … in the order in
@@ -17,7 +20,7 @@ which this shard has met them; a name stays with its entry from one snapshot to 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,15 +29,37 @@ import redis
 from wheelq.job import OnDuplicate
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import leader, producer, registry, worker
-from wheelq.protocol.calls.worker import Entry
+from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys
+from wheelq.settings import TopicSettings
 from wheelq.transport import Address, Transport
 
 T = TypeVar("T")
 
 HOUR_MS = 3_600_000
+KEEPS_NOTHING = TopicSettings(retention_ms=0)
 LEASE_MS = 30_000
-KINDS = {"ready", "delayed", "jobs", "dead", "epoch", "horizon", "shards", "lease"}
+KINDS = {
+    "ready",
+    "delayed",
+    "jobs",
+    "dead",
+    "epoch",
+    "horizon",
+    "shards",
+    "rate",
+    "lease",
+    "recurring",
+    "occurrences",
+    "buried",
+    "progress",
+    "done",
+    "ended",
+    "news",
+    "replays",
+}
+TERMS = "1"
+"""Of a topic with one shard and no limits."""
 RECORD = b"\x01\x01\x91\x01"
 """A stored job: version 1, first attempt, payload 1."""
 
@@ -75,12 +100,12 @@ class Shard:
     def schedule(self, *jobs: tuple[str, int | str], record: bytes = RECORD, on_duplicate: OnDuplicate = "keep") -> Any:
         """Schedule jobs, each an id and a due time in ms (or "+ms"): status and due_ms of each, as the script says."""
         new = [(id, str(due), record) for id, due in jobs]
-        flat = self.raw(producer.schedule(self.keys, new, on_duplicate, 1))
+        flat = self.raw(producer.schedule(self.keys, new, on_duplicate, TERMS))
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def lead(self, node: str = "node", lease_ms: int = LEASE_MS) -> str:
         """Take the lease; the token."""
-        answer = self.send(leader.acquire(self.keys, node, "run:1", lease_ms))
+        answer = self.send(leader.acquire(self.keys, node, "run:1", lease_ms, TERMS))
         assert answer.is_ours
         return answer.token
 
@@ -115,11 +140,14 @@ class Shard:
         return self.send(worker.ack(self.keys, group, consumer, safe_until_ms, retention_ms, deliveries))
 
     def retry(self, entry: Entry, pause_ms: int = 0, group: str = "g", consumer: str = "w1") -> int:
-        return self.raw(worker.retry(self.keys, group, consumer, entry, pause_ms))
+        record = bytes((entry.record[0], entry.record[1] + 1)) + entry.record[2:]
+        return self.raw(worker.retry(self.keys, group, consumer, entry, pause_ms, record))
 
-    def bury(self, entry: Entry, group: str = "g", consumer: str = "w1", retention_ms: int = 0) -> bytes:
-        call = worker.bury(self.keys, group, consumer, entry, "failed", "it broke", retention_ms)
-        return self.raw(call)
+    def bury(
+        self, entry: Entry, group: str = "g", consumer: str = "w1", settings: TopicSettings = KEEPS_NOTHING
+    ) -> bytes:
+        burial = Burial("failed", "it broke", "Traceback", entry.attempt, entry.due_ms)
+        return self.raw(worker.bury(self.keys, group, consumer, entry, burial, settings))
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -140,22 +168,60 @@ class Shard:
         if "delayed" in kinds:
             pairs = self.redis.zrange(self.keys.delayed, 0, -1, withscores=True)
             found["delayed"] = {member.decode(): int(score) for member, score in pairs}
+        if "occurrences" in kinds:
+            pairs = self.redis.zrange(self.keys.occurrences, 0, -1, withscores=True)
+            found["occurrences"] = {name.decode(): int(score) for name, score in pairs}
+        if "recurring" in kinds:
+            found["recurring"] = {
+                name.decode(): value for name, value in self.redis.hgetall(self.keys.recurring).items()
+            }
         if "jobs" in kinds:
             stored = self.redis.hgetall(self.keys.jobs)
             found["jobs"] = {
-                member.decode(): self.name(value) if value[0] >= 32 else value for member, value in stored.items()
+                member.decode(): value if value[0] < 32 else "0-0" if value == b"0-0" else self.name(value)
+                for member, value in stored.items()
             }
         if "dead" in kinds:
-            found["dead"] = [_fields(fields) for _, fields in self.redis.xrange(self.keys.dead)]
+            found["dead"] = [self._dead(fields) for _, fields in self.redis.xrange(self.keys.dead)]
         for number in ("epoch", "horizon", "shards"):
             if number in kinds:
                 found[number] = int(self.redis.get(kinds[number]))  # type: ignore[arg-type]
         if "lease" in kinds:
             found["lease"] = self.redis.get(kinds["lease"]).decode()  # type: ignore[union-attr]
-        assert set(kinds) <= {"ready", "delayed", "jobs", "dead", "epoch", "horizon", "shards", "lease"}, (
-            "an unknown key"
-        )
+        found |= self._remains(kinds)
+        orders = {kind: key for kind, key in kinds.items() if kind.startswith("order:")}
+        if orders:
+            found["order"] = {kind.removeprefix("order:"): self._order(key) for kind, key in orders.items()}
+        assert set(kinds) - set(orders) <= KINDS, "an unknown key"
         return found
+
+    def _order(self, key: bytes) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        for field, value in self.redis.hgetall(key).items():
+            if field[:1].isdigit():
+                due_ms, _, record = value.partition(b" ")
+                shown[self.name(field)] = (int(due_ms), record)
+            elif not field.endswith(b"until"):
+                shown[field.decode()] = value.decode()
+        return shown
+
+    def _dead(self, fields: dict[bytes, bytes]) -> dict[str, Any]:
+        shown = _fields(fields)
+        if shown.get("entry") not in (None, "", "0-0"):
+            shown["entry"] = self.name(shown["entry"])
+        return shown
+
+    def _remains(self, kinds: dict[str, bytes]) -> dict[str, Any]:
+        """What is kept of jobs that ended, and what their handlers and those who wait for them left behind."""
+        read: dict[str, Callable[[bytes], Any]] = {
+            "buried": lambda key: sorted(member.decode() for member in self.redis.hkeys(key)),
+            "progress": lambda key: {member.decode(): note for member, note in self.redis.hgetall(key).items()},
+            "done": lambda key: sorted(id.decode() for id in self.redis.hkeys(key)),
+            "ended": lambda key: sorted(id.decode() for id in self.redis.zrange(key, 0, -1)),
+            "replays": lambda key: sorted(name.decode() for name in self.redis.hkeys(key)),
+            "news": lambda key: [fields[b"ids"].decode() for _, fields in self.redis.xrange(key)],
+        }
+        return {kind: look(kinds[kind]) for kind, look in read.items() if kind in kinds}
 
     def _groups(self) -> dict[str, Any]:
         groups = {}
@@ -172,7 +238,7 @@ class Shard:
 def _fields(fields: dict[bytes, bytes]) -> dict[str, Any]:
     shown: dict[str, Any] = {name.decode(): value for name, value in fields.items()}
     for name, value in shown.items():
-        if name in ("due", "attempt"):
+        if name in ("due", "attempt", "first_due"):
             shown[name] = int(value)
         elif name != "record":
             shown[name] = value.decode()

@@ -9,7 +9,7 @@ import pytest
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Shard, entry
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ServerFull
-from wheelq.protocol.calls import leader, producer, registry, worker
+from wheelq.protocol.calls import leader, producer, registry, state, worker
 from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys
 from wheelq.settings import TopicSettings
 
@@ -39,7 +39,7 @@ def overdue(shard: Shard, *ids: str) -> int:
 def test_a_new_job_is_refused_whole(shard: Shard, due: str) -> None:
     fill(shard)
     with pytest.raises(ServerFull, match="out of memory"):
-        shard.send(producer.schedule(shard.keys, [("a", due, RECORD), ("b", due, RECORD)], "keep", 1))
+        shard.send(producer.schedule(shard.keys, [("a", due, RECORD), ("b", due, RECORD)], "keep", "1"))
     assert shard.snapshot() == {}
 
 
@@ -68,7 +68,7 @@ def test_run_now_goes_on(shard: Shard) -> None:
 def test_cancelling_and_looking_up_go_on(shard: Shard) -> None:
     shard.schedule(("a", f"+{HOUR_MS}"))
     fill(shard)
-    assert shard.send(producer.get(shard.keys, "a")) is not None
+    assert shard.send(state.get(shard.keys, "a")) is not None
     assert shard.send(producer.cancel(shard.keys, "a")) == "cancelled"
     assert shard.snapshot() == {}
 
@@ -100,7 +100,7 @@ def test_what_is_due_is_promoted(shard: Shard, how: str) -> None:
     elif how == "sweep":
         assert shard.send(leader.sweep(shard.keys, shard.lead(), LEASE_MS, 10)).promoted == 2
     else:
-        assert shard.send(leader.hedge(shard.keys, 1, 10)).promoted == 2
+        assert shard.send(leader.hedge(shard.keys, 1, 10, "1")).promoted == 2
     after = shard.snapshot()
     assert after["ready"] == {"e1": entry("a", due), "e2": entry("b", due)}
     assert after["jobs"] == {"a": "e1", "b": "e2"}

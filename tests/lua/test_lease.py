@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Ear, Shard
+from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, TERMS, Ear, Shard
 from wheelq.protocol.calls import leader
 
 OTHERS = "other:5:run:9"
 
 
 def acquire(shard: Shard, node: str = "node", connection: str = "run:1", replaceable: str = "") -> list[object]:
-    reply = shard.raw(leader.acquire(shard.keys, node, connection, LEASE_MS, replaceable))
+    reply = shard.raw(leader.acquire(shard.keys, node, connection, LEASE_MS, TERMS, replaceable))
     return [part.decode() if isinstance(part, bytes) else part for part in reply]
 
 
@@ -146,6 +146,13 @@ def test_releasing_frees_the_lease_and_rings_those_who_wait_for_it(shard: Shard,
     assert before["jobs"] == {"a": RECORD}
     assert ear.heard() == [b""]
     assert leader.read_near(b"") == []
+
+
+def test_a_node_that_goes_says_so_when_it_releases(shard: Shard, ear: Ear) -> None:
+    token = shard.lead()
+    assert shard.raw(leader.release(shard.keys, token, is_going=True)) == 1
+    assert ear.heard() == [b"going"]
+    assert leader.read_near(b"going") == []
 
 
 def test_releasing_the_lease_of_another_changes_nothing(shard: Shard, ear: Ear) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Shard, entry
+from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, TERMS, Shard, entry
 from wheelq.protocol.calls import leader
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 
@@ -274,7 +274,7 @@ def test_sweep_tells_that_something_is_left_when_the_stream_refuses(shard: Shard
 
 
 def hedge(shard: Shard, hedge_ms: int = 100, limit: int = 100) -> list[Any]:
-    return shard.raw(leader.hedge(shard.keys, hedge_ms, limit))[1:]
+    return shard.raw(leader.hedge(shard.keys, hedge_ms, limit, TERMS))[1:]
 
 
 def test_a_standby_promotes_what_has_been_overdue_for_a_while_without_a_lease(shard: Shard) -> None:

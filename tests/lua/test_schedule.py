@@ -260,28 +260,28 @@ def test_a_job_that_replaces_another_and_is_due_rings_the_leader(shard: Shard, e
 # While a topic changes its number of shards
 
 
-def place(shard: Shard, placed_by: int | None, *ids: str, on_duplicate: OnDuplicate = "keep") -> list[int]:
+def place(shard: Shard, placed_by: str | None, *ids: str, on_duplicate: OnDuplicate = "keep") -> list[int]:
     due = str(shard.now_ms() + 2 * HOUR_MS)
     return shard.raw(producer.schedule(shard.keys, [(id, due, OTHER) for id in ids], on_duplicate, placed_by))
 
 
 def test_jobs_placed_by_another_number_than_the_one_in_force_are_refused_whole(shard: Shard) -> None:
-    shard.send(registry.fence(shard.keys, 5))
+    shard.send(registry.fence(shard.keys, "5"))
     before = shard.snapshot()
-    assert place(shard, 4, "a", "b") == [5]
+    assert place(shard, "4", "a", "b") == [b"5"]
     assert shard.snapshot() == before == {"shards": 5}
-    assert place(shard, 5, "a")[0] == CREATED
+    assert place(shard, "5", "a")[0] == CREATED
 
 
 def test_a_shard_that_was_never_fenced_takes_jobs_placed_by_any_number(shard: Shard) -> None:
-    assert place(shard, 7, "a")[0] == CREATED
+    assert place(shard, "7", "a")[0] == CREATED
 
 
 def test_where_a_former_number_placed_a_live_job_it_is_kept_or_replaced_and_no_new_one_is_made(shard: Shard) -> None:
     """Whatever number is in force: this is how a job is looked for at its old place."""
     due = shard.now_ms() + HOUR_MS
     shard.schedule(("a", due))
-    shard.send(registry.fence(shard.keys, 5))
+    shard.send(registry.fence(shard.keys, "5"))
     before = shard.snapshot()
     assert place(shard, None, "a", "none") == [KEPT, due, NOT_HERE, 0]
     assert shard.snapshot() == before
@@ -291,10 +291,10 @@ def test_where_a_former_number_placed_a_live_job_it_is_kept_or_replaced_and_no_n
 
 
 def test_a_shard_is_fenced_and_tells_when_its_last_job_is_due(shard: Shard) -> None:
-    assert shard.send(registry.fence(shard.keys, 3)) == 0
+    assert shard.send(registry.fence(shard.keys, "3")) == 0
     assert shard.snapshot() == {"shards": 3}
     due = shard.now_ms() + HOUR_MS
-    shard.raw(producer.schedule(shard.keys, [("a", str(due), RECORD), ("b", str(due - 1), RECORD)], "keep", 3))
+    shard.raw(producer.schedule(shard.keys, [("a", str(due), RECORD), ("b", str(due - 1), RECORD)], "keep", "3"))
     before = shard.snapshot()
-    assert shard.send(registry.fence(shard.keys, 4)) == due
+    assert shard.send(registry.fence(shard.keys, "4")) == due
     assert shard.snapshot() == before | {"shards": 4}

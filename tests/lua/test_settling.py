@@ -6,8 +6,9 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
 from wheelq.protocol.calls import leader, worker
-from wheelq.protocol.calls.worker import Entry
+from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import MEMBER_SEPARATOR
+from wheelq.settings import TopicSettings
 
 SECOND_ATTEMPT = b"\x01\x02" + RECORD[2:]
 
@@ -273,12 +274,6 @@ def test_a_retry_can_be_retried(shard: Shard) -> None:
     assert "jobs" not in shard.snapshot()
 
 
-def test_the_last_attempt_that_can_be_counted_is_number_255(shard: Shard) -> None:
-    [a] = shard.deliver("a", record=b"\x01\xfe" + RECORD[2:])
-    shard.retry(a, HOUR_MS)
-    assert shard.snapshot()["jobs"][f"a{MEMBER_SEPARATOR}g"] == b"\x01\xff" + RECORD[2:]
-
-
 def test_retry_in_two_groups_waits_twice(shard: Shard) -> None:
     shard.make_group("h")
     [a] = shard.deliver("a")
@@ -301,8 +296,8 @@ def test_retry_rings_the_leader_if_the_next_attempt_is_due_before_the_horizon(sh
 
 
 def dead(e: Entry, group: str = "g", record: bytes = RECORD, attempt: int = 1) -> dict[str, object]:
-    told = {"group": group, "reason": "failed", "error": "it broke"}
-    return {"id": e.id, "due": e.due_ms, "attempt": attempt, "record": record} | told
+    told = {"group": group, "reason": "failed", "error": "it broke", "traceback": "Traceback", "entry": "e1"}
+    return {"id": e.id, "due": e.due_ms, "first_due": e.due_ms, "attempt": attempt, "record": record} | told
 
 
 def test_bury_puts_a_job_among_the_dead_and_finishes_it(shard: Shard) -> None:
@@ -312,6 +307,7 @@ def test_bury_puts_a_job_among_the_dead_and_finishes_it(shard: Shard) -> None:
         "ready": {},
         "groups": {"g": {"read": "e1", "pending": {}}},
         "dead": [dead(a)],
+        "buried": ["a\x1fg"],
     }
 
 
@@ -341,6 +337,7 @@ def test_bury_of_a_retry_forgets_the_retry_and_the_job(shard: Shard) -> None:
         "ready": {},
         "groups": {"g": {"read": "e2", "pending": {}}},
         "dead": [dead(again, record=SECOND_ATTEMPT, attempt=2)],
+        "buried": ["a\x1fg"],
     }
 
 
@@ -356,7 +353,7 @@ def test_what_one_group_buries_the_other_still_runs(shard: Shard) -> None:
 
 def test_bury_keeps_what_retention_says(shard: Shard) -> None:
     [a] = shard.deliver("a")
-    shard.bury(a, retention_ms=HOUR_MS)
+    shard.bury(a, settings=TopicSettings(retention_ms=HOUR_MS))
     assert shard.snapshot()["ready"] == {"e1": entry("a", a.due_ms)}
 
 
@@ -384,7 +381,8 @@ def test_an_entry_that_is_no_job_can_be_buried(shard: Shard, fields: dict[str, s
 
 def test_the_calls_say_whether_the_delivery_was_the_callers(shard: Shard) -> None:
     a, b = shard.deliver("a", "b")
-    assert shard.send(worker.retry(shard.keys, "g", "w1", a, 5)) is True
-    assert shard.send(worker.retry(shard.keys, "g", "w1", a, 5)) is False
-    assert shard.send(worker.bury(shard.keys, "g", "w1", b, "failed", "", 0)) is True
-    assert shard.send(worker.bury(shard.keys, "g", "w1", b, "failed", "", 0)) is False
+    burial = Burial("failed", "", "", 1, 0)
+    assert shard.send(worker.retry(shard.keys, "g", "w1", a, 5, RECORD)) is True
+    assert shard.send(worker.retry(shard.keys, "g", "w1", a, 5, RECORD)) is False
+    assert shard.send(worker.bury(shard.keys, "g", "w1", b, burial, TopicSettings())) is True
+    assert shard.send(worker.bury(shard.keys, "g", "w1", b, burial, TopicSettings())) is False

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from tests.lua.shard import Ear, Shard
-from wheelq.protocol import codec
+from wheelq.protocol import registry_codec
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
@@ -59,7 +59,7 @@ def test_a_topic_is_changed_by_whoever_has_read_it_as_it_is(shard: Shard, keys: 
     before = shard.send(registry.register_topic(keys, "orders", TopicSettings(shards=3)))
     ear = Ear(shard, keys.changes)
     after = before.resharded(5, last_due_ms=7)
-    assert shard.send(registry.put_topic(keys, "orders", codec.encode_topic(before), after)) is True
+    assert shard.send(registry.put_topic(keys, "orders", registry_codec.encode_topic(before), after)) is True
     assert shard.send(registry.topics(keys)) == (2, {"orders": after})
     assert ear.heard() == [b"orders"]
     ear.close()
@@ -67,11 +67,15 @@ def test_a_topic_is_changed_by_whoever_has_read_it_as_it_is(shard: Shard, keys: 
 
 def test_a_topic_that_was_changed_meanwhile_is_left_alone(shard: Shard, keys: Keys) -> None:
     before = shard.send(registry.register_topic(keys, "orders", TopicSettings(shards=3)))
-    shard.send(registry.put_topic(keys, "orders", codec.encode_topic(before), before.resharded(4, last_due_ms=0)))
+    shard.send(
+        registry.put_topic(keys, "orders", registry_codec.encode_topic(before), before.resharded(4, last_due_ms=0))
+    )
     stored = shard.redis.hgetall(keys.topics)
     ear = Ear(shard, keys.changes)
     assert (
-        shard.send(registry.put_topic(keys, "orders", codec.encode_topic(before), before.resharded(5, last_due_ms=0)))
+        shard.send(
+            registry.put_topic(keys, "orders", registry_codec.encode_topic(before), before.resharded(5, last_due_ms=0))
+        )
         is False
     )
     assert shard.redis.hgetall(keys.topics) == stored
@@ -87,7 +91,7 @@ def test_a_topic_that_another_release_wrote_can_be_changed(shard: Shard, keys: K
     shard.redis.hset(keys.topics, "orders", msgpack.packb(stored))
     packed = shard.send(registry.stored_topic(keys, "orders"))
     assert packed is not None
-    after = codec.decode_topic(packed).resharded(5, last_due_ms=0)
+    after = registry_codec.decode_topic(packed).resharded(5, last_due_ms=0)
     assert shard.send(registry.put_topic(keys, "orders", packed, after)) is True
     now_stored = msgpack.unpackb(shard.redis.hget(keys.topics, "orders"))
     assert now_stored["shards"] == 5

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
-from wheelq.protocol.calls import leader, producer
+from wheelq.protocol.calls import leader, producer, state
 
-DONE, TOO_LATE, NOT_FOUND, REFUSED = 1, 2, 0, -1
+DONE, TOO_LATE, CHANGED, NOT_FOUND, REFUSED = 1, 2, 3, 0, -1
 
 
 # cancel
@@ -90,6 +90,17 @@ def test_reschedule_rings_the_leader_if_the_new_time_lies_before_the_horizon(sha
     assert ear.heard() == [f"{opened.horizon_ms} a".encode()]
 
 
+def test_reschedule_moves_only_a_job_that_is_due_when_the_caller_thinks_if_asked_so(shard: Shard) -> None:
+    now = shard.now_ms()
+    shard.schedule(("a", now + HOUR_MS))
+    before = shard.snapshot()
+    stale = producer.reschedule(shard.keys, "a", str(now + 5), now + HOUR_MS - 1)
+    assert shard.raw(stale) == [CHANGED, now + HOUR_MS]
+    assert shard.snapshot() == before
+    seen = producer.reschedule(shard.keys, "a", str(now + 2 * HOUR_MS), now + HOUR_MS)
+    assert shard.raw(seen) == [DONE, now + 2 * HOUR_MS]
+
+
 def test_reschedule_comes_too_late_for_a_promoted_job(shard: Shard) -> None:
     shard.schedule(("a", "+0"))
     before = shard.snapshot()
@@ -144,7 +155,7 @@ def test_run_now_of_a_job_that_the_stream_refuses_lets_it_wait(shard: Shard) -> 
 
 
 def get(shard: Shard, id: str) -> list[object]:
-    return shard.raw(producer.get(shard.keys, id))
+    return shard.raw(state.get(shard.keys, id))
 
 
 def entry_of(shard: Shard, id: str) -> bytes:
@@ -166,15 +177,17 @@ def test_get_shows_a_waiting_job(shard: Shard) -> None:
 def test_get_shows_a_promoted_job(shard: Shard) -> None:
     due = shard.now_ms()
     shard.schedule(("a", due))
-    assert get(shard, "a") == [str(due).encode(), RECORD, entry_of(shard, "a"), 0, 0]
+    assert get(shard, "a") == [str(due).encode(), RECORD, entry_of(shard, "a"), b""]
 
 
 def test_get_tells_that_some_group_has_a_job_delivered(shard: Shard) -> None:
     shard.make_group("h")
     [a] = shard.deliver("a", group="g")
-    assert get(shard, "a") == [str(a.due_ms).encode(), RECORD, a.entry_id.encode(), 1, 0]
+    job = [str(a.due_ms).encode(), RECORD]
+    has_it, waits = [b"g", b"running", *job, b"", b"w1", 1], [b"h", b"ready", *job]
+    assert get(shard, "a") == [*job, a.entry_id.encode(), b"", has_it, waits]
     shard.read("h", "w2")
-    assert get(shard, "a") == [str(a.due_ms).encode(), RECORD, a.entry_id.encode(), 1, 0]
+    assert get(shard, "a") == [*job, a.entry_id.encode(), b"", has_it, [b"h", b"running", *job, b"", b"w2", 1]]
     shard.ack([a])
     shard.ack([a], group="h", consumer="w2")
     assert get(shard, "a") == []
@@ -182,8 +195,9 @@ def test_get_tells_that_some_group_has_a_job_delivered(shard: Shard) -> None:
 
 def test_get_tells_that_a_job_waits_for_a_retry_in_some_group(shard: Shard) -> None:
     [a] = shard.deliver("a")
-    shard.retry(a, HOUR_MS)
-    assert get(shard, "a")[2:] == [a.entry_id.encode(), 0, 1]
+    due = shard.retry(a, HOUR_MS)
+    again = [b"g", b"retrying", str(due).encode(), b"\x01\x02" + RECORD[2:], b""]
+    assert get(shard, "a")[2:] == [a.entry_id.encode(), b"", again]
 
 
 def test_get_shows_a_job_that_waits_for_a_retry_with_its_next_due_time(shard: Shard) -> None:
@@ -192,7 +206,7 @@ def test_get_shows_a_job_that_waits_for_a_retry_with_its_next_due_time(shard: Sh
     due = shard.retry(a, HOUR_MS)
     shard.ack(shard.deliver("b"))
     assert "e1" not in shard.snapshot()["ready"]
-    info = shard.send(producer.get(shard.keys, "a"))
+    info = shard.send(state.get(shard.keys, "a"))
     assert info is not None
     assert (info.due_ms, info.payload, info.attempt) == (due, 1, 2)
 
@@ -203,7 +217,7 @@ def test_get_tells_that_a_retry_runs(shard: Shard) -> None:
     shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 100))
     [again] = shard.read("g", "w1")
     assert again.attempt == 2
-    info = shard.send(producer.get(shard.keys, "a"))
+    info = shard.send(state.get(shard.keys, "a"))
     assert info is not None
     assert info.state == "running"
 

@@ -84,6 +84,6 @@ def test_a_job_that_is_not_there_cannot_be_run_now(client: Client, topic: str) -
 
 def test_outcomes_are_also_plain_words() -> None:
     """They compare equal to their words, so they go into JSON and logs as they are."""
-    assert [*CancelOutcome] == ["cancelled", "running", "not_found"]
-    assert [*RescheduleOutcome] == ["rescheduled", "running", "not_found"]
-    assert [*RunNowOutcome] == ["promoted", "running", "not_found"]
+    assert [*CancelOutcome] == ["cancelled", "cancelling", "running", "not_found"]
+    assert [*RescheduleOutcome] == ["rescheduled", "running", "changed", "not_found"]
+    assert [*RunNowOutcome] == ["promoted", "paused", "running", "not_found"]

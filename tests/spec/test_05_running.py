@@ -18,7 +18,10 @@ import pytest
 from tests.spec.conftest import PATIENCE, Run, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.errors import ConfigurationError, InvalidInput, Unavailable
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys
 from wheelq.settings import SchedulerSettings, TopicSettings
+from wheelq.transport import Address, AsyncTransport
 
 
 class Inbox:
@@ -264,6 +267,37 @@ async def test_a_topic_may_come_after_its_worker_and_its_scheduler(
     await asyncio.sleep(0.3)
     await aclient.schedule(topic, 1, delay=0.05)
     await inbox.wait_for(1)
+
+
+async def test_a_worker_that_waits_for_a_topic_is_known_at_once_and_asks_for_it_seldom(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    """It hears when the topic comes; asking, every 5 s, is for notices that were lost."""
+    worker, ran, keys = Worker.connect(url, settings=settings), asyncio.Event(), Keys(settings.prefix)
+
+    @worker.handler(topic)
+    async def handle(job: Job) -> None:
+        ran.set()
+
+    transport = AsyncTransport(Address(url))
+
+    async def asked() -> int:
+        return int((await transport.send(registry.info("commandstats")))["cmdstat_hget"].split(",")[0][6:])
+
+    async def is_known() -> bool:
+        return worker.name in await transport.send(registry.alive(keys.workers))
+
+    await transport.send(registry.topic(keys, topic))  # counted from the first on
+    run(worker)
+    await until(is_known, within=4)
+    await asyncio.sleep(0.5)  # until it listens
+    before = await asked()
+    await asyncio.sleep(1.5)
+    assert await asked() - before <= 1
+    await aclient.schedule(topic, delay=0)
+    async with asyncio.timeout(4):
+        await ran.wait()
+    await transport.close()
 
 
 async def test_jobs_of_a_topic_without_a_handler_are_left_unread(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.spec.conftest import PATIENCE, Run, until
-from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, Job, JobSpec, JobState, Retry, RetryAfter, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
 from wheelq.settings import WorkerSettings
 
@@ -100,7 +100,9 @@ async def test_a_job_whose_attempts_are_used_up_is_buried(
 
     await until(is_dead)
     assert attempts == [1, 2, 3]
-    assert await aclient.get(topic, "a") is None
+    info = await aclient.get(topic, "a")
+    assert info is not None
+    assert info.state is JobState.DEAD
     assert (await aclient.schedule(topic, delay=60, key="a")).created
 
 
@@ -116,7 +118,6 @@ async def test_without_a_word_a_job_has_five_attempts() -> None:
     "arguments",
     [
         {"max_attempts": 0},
-        {"max_attempts": 256},
         {"base": -1},
         {"base": 10, "cap": 5},
         {"factor": 0.5},
@@ -127,7 +128,7 @@ async def test_without_a_word_a_job_has_five_attempts() -> None:
     ids=str,
 )
 def test_a_retry_that_makes_no_sense_is_refused(arguments: dict[str, float]) -> None:
-    """1 to 255 attempts, 0 <= base <= cap, factor at least 1, jitter from 0 to 1."""
+    """At least one attempt, 0 <= base <= cap, factor at least 1, jitter from 0 to 1."""
     with pytest.raises(InvalidInput):
         Retry(**arguments)  # type: ignore[arg-type]
 
@@ -167,6 +168,113 @@ async def test_a_job_that_waits_for_its_retry_says_so(
     assert await aclient.run_now(topic, "a") == "running"
 
 
+async def test_the_last_error_can_be_seen_while_a_job_is_retried(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """By `get`, with the number of the next attempt; and by the handler, with when the job was first due."""
+    runs: list[Job] = []
+
+    async def handle(job: Job) -> None:
+        runs.append(job)
+        if job.attempt == 1:
+            raise RuntimeError("the bank is closed")
+
+    work(handle, Retry(delays=[1.0]))
+    receipt = await aclient.schedule(topic, delay=0, key="a")
+
+    async def is_retrying() -> bool:
+        info = await aclient.get(topic, "a")
+        if info is None or info.state != "retrying":
+            return False
+        assert (info.attempt, info.last_error) == (2, "RuntimeError: the bank is closed")
+        return True
+
+    await until(is_retrying)
+    await until(lambda: len(runs) == 2)
+    assert (runs[0].last_error, runs[1].last_error) == (None, "RuntimeError: the bank is closed")
+    assert runs[0].first_due_ms == runs[1].first_due_ms == receipt.due_ms
+    assert runs[1].due_ms >= receipt.due_ms + 1_000
+
+
+async def test_a_handler_can_ask_to_run_again_later_which_is_no_failure(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """`raise RetryAfter(seconds)`: however often, the attempt stays the same."""
+    runs: list[int] = []
+
+    async def handle(job: Job) -> None:
+        runs.append(job.attempt)
+        if len(runs) < 4:
+            raise RetryAfter(0.01, "not open yet")
+
+    worker = work(handle, Retry(max_attempts=2))
+    await aclient.schedule(topic, delay=0, key="a")
+
+    async def is_done() -> bool:
+        return len(runs) == 4 and await counts(aclient, topic) == (0, 0, 0)
+
+    await until(is_done)
+    assert runs == [1, 1, 1, 1]
+    assert (worker.handled, worker.failed) == (1, 0)
+
+
+async def test_a_handler_can_say_how_long_to_wait_after_a_failure(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """`raise RetryAfter(seconds, counts=True)`: an attempt like any other, but for the pause."""
+    runs: list[Job] = []
+
+    async def handle(job: Job) -> None:
+        runs.append(job)
+        raise RetryAfter(0.3, "too many requests", counts=True)
+
+    work(handle, Retry(max_attempts=2, base=60))
+    await aclient.schedule(topic, delay=0)
+
+    async def is_dead() -> bool:
+        return await counts(aclient, topic) == (0, 0, 1)
+
+    await until(is_dead)
+    assert [job.attempt for job in runs] == [1, 2]
+    assert 300 <= runs[1].due_ms - runs[0].due_ms < 30_000
+
+
+async def test_an_error_that_is_not_to_be_retried_buries_the_job_at_once(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    async def handle(job: Job) -> None:
+        raise KeyError(job.id)
+
+    work(handle, Retry(not_on=(KeyError, ValueError)))
+    await aclient.schedule(topic, delay=0)
+
+    async def is_dead() -> bool:
+        return await counts(aclient, topic) == (0, 0, 1)
+
+    await until(is_dead)
+    [job] = (await aclient.dead.list(topic)).jobs
+    assert (job.attempt, job.reason) == (1, "failed")
+
+
+async def test_a_schedule_that_fails_itself_costs_no_job(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+) -> None:
+    """A function as `delays` that raises, or returns what is no time: pauses grow instead, and the log tells."""
+    runs: list[int] = []
+
+    async def handle(job: Job) -> None:
+        runs.append(job.attempt)
+        if job.attempt < 3:
+            raise RuntimeError("not yet")
+
+    def delays(attempt: int, error: BaseException) -> float:
+        return 1 / (attempt - 1) if attempt == 1 else -5.0
+
+    work(handle, Retry(delays=delays, base=0.01))
+    await aclient.schedule(topic, delay=0)
+    await until(lambda: runs == [1, 2, 3])
+
+
 async def test_a_handler_that_takes_longer_than_its_timeout_has_failed(
     aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
 ) -> None:
@@ -193,9 +301,13 @@ async def test_a_handler_that_takes_longer_than_its_timeout_has_failed(
 
 
 async def test_a_plain_function_has_a_timeout_too(
-    aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
+    aclient: AsyncClient,
+    topic: str,
+    scheduler: Scheduler,
+    work: Callable[..., Worker],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The job runs again; the thread itself cannot be stopped and ends in its own time."""
+    """The job runs again; the thread itself cannot be stopped, ends in its own time, and the log warns of it."""
     attempts: list[int] = []
 
     def handle(job: Job) -> None:
@@ -210,6 +322,7 @@ async def test_a_plain_function_has_a_timeout_too(
         return attempts == [1, 2] and await counts(aclient, topic) == (0, 0, 0)
 
     await until(is_done)
+    assert "cannot be stopped in its thread" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -268,6 +381,38 @@ async def test_what_a_dead_worker_held_runs_again_in_another(
     async with asyncio.timeout(PATIENCE):
         await done.wait()
     assert [(job.id, job.payload, job.attempt, job.redelivered) for job in got] == [("a", "payload", 1, True)]
+
+
+async def test_what_a_dead_worker_held_runs_again_also_where_there_is_no_end_of_other_work(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    """A worker that never has a free place for long takes over between two jobs, and not when all is done."""
+    quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=300, concurrency=1))
+    dying = Worker.connect(url, group="g", settings=quick)
+    began = asyncio.Event()
+
+    @dying.handler(topic)
+    async def hang(job: Job) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    await aclient.schedule(topic, delay=0, key="a")
+    kill = start_a_mortal(dying)
+    async with asyncio.timeout(PATIENCE):
+        await began.wait()
+    await kill()
+    await aclient.schedule_many(topic, [JobSpec(delay=0) for _ in range(200)])
+    ran: list[str] = []
+    other = Worker.connect(url, group="g", settings=quick)
+
+    @other.handler(topic)
+    async def handle(job: Job) -> None:
+        ran.append(job.id)
+        await asyncio.sleep(0.1)
+
+    run(other)
+    await until(lambda: "a" in ran)
+    assert ran.index("a") < 20
 
 
 async def test_a_job_that_runs_for_long_is_not_taken_from_its_worker(

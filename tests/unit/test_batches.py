@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelq import JobSpec, Receipt
-from wheelq.errors import DuplicateJob, InvalidInput, InvalidJob, OutcomeUnknown, PartlyScheduled, Refused
+from wheelq.errors import DuplicateJob, InvalidInput, InvalidJob, OutcomeUnknown, PartlyScheduled, Refused, Unavailable
 from wheelq.protocol.batches import Order, Preparation, accepted
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.producer import Placed
@@ -25,7 +25,9 @@ CREATED, NOT_HERE = 1, 4
 
 def order(specs: Iterable[JobSpec], topic: Topic | int = 1) -> Order:
     found = Topic(shards=topic) if isinstance(topic, int) else topic
-    return Order(Keys(), "orders", found, specs, "keep", ClientSettings(), NOW_MS)
+    made = Order(Keys(), "orders", specs, "keep", ClientSettings(), NOW_MS)
+    made.place_by(found)
+    return made
 
 
 def specs(count: int) -> list[JobSpec]:
@@ -58,6 +60,7 @@ def carry_out(asked: Order) -> list[Call[Placed]]:
 # Batches
 
 
+@settings(deadline=None)  # busy machines
 @given(st.integers(0, 2_500), st.integers(1, 5))
 def test_every_job_is_in_one_batch_and_every_receipt_in_its_place(count: int, shards: int) -> None:
     asked = order(specs(count), shards)
@@ -167,8 +170,27 @@ def test_an_unknown_outcome_stays_unknown_when_the_repeated_call_fails(error: An
     """The first may have happened, although "refused" says that nothing was done."""
     asked = order(specs(10))
     list(asked.unanswered())  # sent, and no reply came
+    asked.lost()
     list(asked.unanswered())  # sent again, and refused
     assert isinstance(asked.failed(error), OutcomeUnknown)
+
+
+def test_an_unknown_outcome_stays_unknown_when_the_call_is_not_even_repeated() -> None:
+    """The circuit breaker has opened meanwhile, say."""
+    asked = order(specs(10))
+    list(asked.unanswered())
+    asked.lost()
+    assert isinstance(asked.failed(Unavailable("not tried")), OutcomeUnknown)
+
+
+def test_a_refusal_says_nothing_of_what_is_under_way_behind_it() -> None:
+    """Another node may have taken it."""
+    asked = order(specs(10), 2)
+    list(asked.unanswered())
+    told = asked.failed(Refused("full"))
+    assert isinstance(told, PartlyScheduled)
+    assert not told.receipts
+    assert len(told.unknown) == 10
 
 
 # Bad jobs
@@ -207,7 +229,7 @@ def test_a_job_with_a_made_id_is_placed_by_the_new_number() -> None:
     topic = Topic(shards=4, draining=(2,))
     for call in carry_out(order([JobSpec(n, delay=1) for n in range(100)], topic)):
         assert {shard_of(id, 4) for id in ids_of(call)} == {shard_asked(call)}
-        assert call.args[2] == 4
+        assert call.args[2] == "4"
 
 
 def test_a_job_with_a_key_is_looked_for_where_a_former_number_placed_it_and_then_made_at_its_new_place() -> None:
@@ -221,16 +243,16 @@ def test_a_job_with_a_key_is_looked_for_where_a_former_number_placed_it_and_then
         id = f"job-{n}"
         old, new = shard_of(id, 2), shard_of(id, 3)
         visits = [(shard, number) for seen_id, shard, number in seen if seen_id == id]
-        assert visits == ([(new, 3)] if old == new else [(old, ""), (new, 3)])
+        assert visits == ([(new, "3")] if old == new else [(old, ""), (new, "3")])
     assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(100)]
 
 
 def test_an_order_that_another_number_overtook_is_placed_anew() -> None:
     asked = order(specs(600), 2)
     first = next(asked.unanswered())
-    asked.settle(first.read([5]))
-    assert (asked.is_stale, asked.shards_in_force) == (True, 5)
-    asked.replace(Topic(shards=5))
+    asked.settle(first.read([b"5"]))
+    assert (asked.is_stale, asked.terms_in_force) == (True, "5")
+    asked.place_by(Topic(shards=5))
     sent = carry_out(asked)
     assert sorted(id for call in sent for id in ids_of(call)) == sorted(f"job-{n}" for n in range(600))
     assert all({shard_of(id, 5) for id in ids_of(call)} == {shard_asked(call)} for call in sent)
@@ -241,9 +263,10 @@ def test_a_lost_reply_and_a_change_of_shards_together_leave_the_outcome_unknown(
     """It may have been accepted the first time, at a place where it can no longer be asked for."""
     asked = order(specs(10), 2)
     next(asked.unanswered())
+    asked.lost()
     repeated = next(asked.unanswered())
     with pytest.raises(OutcomeUnknown):
-        asked.settle(repeated.read([5]))
+        asked.settle(repeated.read([b"5"]))
 
 
 # One job

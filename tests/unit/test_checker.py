@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ SURE = Promise(DUE, must_run=True)
 
 
 def promoted(at_ms: int = DUE, due_ms: int = DUE, attempt: int = 1, id: str = "a") -> Promotion:
-    return Promotion(id, due_ms, at_ms, attempt)
+    return Promotion(id, due_ms, at_ms, attempt, f"{at_ms}-0")
 
 
 def ran(promoted_ms: int = DUE, after_ms: float = 2, worker: str = "w1", attempt: int = 1, id: str = "a") -> Run:
@@ -71,7 +72,7 @@ class TestJudge:
     )
     def test_a_millisecond_before_the_due_time_is_early(self, promise: Promise, promotion: Promotion) -> None:
         """By the server's clock there is no tolerance."""
-        assert wrong(promise, [promotion], [ran()]) == ["early"]
+        assert wrong(promise, [promotion], [ran(DUE - 1, after_ms=2)]) == ["early"]
 
     def test_a_run_before_the_due_time_is_early(self) -> None:
         """Beyond what a worker's clock may be off."""
@@ -147,6 +148,30 @@ class TestJudge:
         found = verdict(SURE, [promoted()], [ran(), ran(after_ms=4_000, worker="w2")], [hurt])
         assert found.is_clean
         assert found.causes == {hurt.kind: 1}
+
+    def test_a_run_that_a_failover_has_undone_keeps_no_promise_and_breaks_none(self) -> None:
+        """Its promotion does not stand: the job must run again, and is then neither doubled nor run without cause."""
+        failover = Hurt("fail-over", EVERYONE, DUE + 10, DUE + 5_000, may_undo=True)
+        again = promoted(DUE + 3_000)
+        assert wrong(SURE, [], [ran()], [failover]) == ["lost"]
+        found = verdict(SURE, [again], [ran(), ran(DUE + 3_000)], [failover])
+        assert found.is_clean
+        assert (found.undone, found.reruns) == (1, 0)
+        cancelled = Promise(DUE, must_run=False, may_run=False)
+        assert wrong(cancelled, [], [ran()], [failover]) == [], "by a server that was replaced already"
+        assert wrong(None, [], [ran()], [failover]) == ["unknown"]
+
+    @pytest.mark.parametrize(
+        "hurt",
+        [
+            pytest.param(Hurt("crash-server", EVERYONE, DUE - 10, DUE + 10), id="the same server came back"),
+            pytest.param(Hurt("fail-over", EVERYONE, DUE + 2_001, DUE + 9_000, may_undo=True), id="later"),
+            pytest.param(Hurt("fail-over", EVERYONE, DUE - 9_000, DUE - 1, may_undo=True), id="over by then"),
+        ],
+    )
+    def test_a_run_whose_promotion_nobody_knows_has_vanished(self, hurt: Hurt) -> None:
+        """No failover near can have undone it."""
+        assert wrong(SURE, [promoted(DUE + 5)], [ran(), ran(DUE + 5)], [hurt]) == ["vanished"]
 
 
 def told(asked: Asked, answer: Answer, due_ms: int = DUE, lost: int = 0) -> Told:
@@ -228,6 +253,38 @@ class TestPromise:
         """The first call happened, its reply was lost, and the job had finished before the call was repeated."""
         found = promise([told(Asked.SCHEDULE, Answer.CREATED, DUE + 9, lost=1)])
         assert found == Promise(DUE + 9, must_run=True, before=(Promise(DUE + 9, must_run=False),))
+
+    def test_a_second_life_may_have_been_due_sooner(self) -> None:
+        """A delay counts from when the server is asked, and it was asked twice."""
+        found = promise([replace(CREATED, due_ms=DUE + 750, lost=1, could_be_due_ms=DUE)])
+        assert [life.earliest_ms for life in found.lives] == [DUE, DUE + 750]
+
+    @pytest.mark.parametrize(
+        ("answers", "expected"),
+        [
+            pytest.param([CREATED], Promise(DUE, must_run=False), id="created"),
+            pytest.param([CREATED, told(Asked.CANCEL, Answer.CANCELLED)], Promise(DUE, must_run=False), id="cancelled"),
+            pytest.param(
+                [CREATED, told(Asked.RESCHEDULE, Answer.RESCHEDULED, DUE + 9)],
+                Promise(DUE, must_run=False),
+                id="moved to later",
+            ),
+            pytest.param(
+                [CREATED, told(Asked.REPLACE, Answer.REPLACED, DUE - 9)],
+                Promise(DUE - 9, must_run=False),
+                id="replaced by a sooner one",
+            ),
+        ],
+    )
+    def test_what_no_replica_confirmed_may_have_been_undone(self, answers: list[Told], expected: Promise) -> None:
+        """It was answered, and a failover may have taken it back."""
+        assert promise([replace(one, is_confirmed=False) for one in answers]) == expected
+
+    def test_what_was_confirmed_is_not_weakened_by_what_was_not(self) -> None:
+        """The job must run, only the time is open; the next confirmed change settles it."""
+        moved = told(Asked.RESCHEDULE, Answer.RESCHEDULED, DUE + 9)
+        assert promise([CREATED, replace(moved, is_confirmed=False)]) == SURE
+        assert promise([CREATED, replace(moved, is_confirmed=False), moved]) == Promise(DUE + 9, must_run=True)
 
     def test_a_repeated_replacement_may_have_replaced_or_followed(self) -> None:
         """ "Created", after a lost reply: the old job was replaced by the first call, or had finished before it."""

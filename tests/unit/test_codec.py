@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from typing import Any
 
 import msgpack
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelq.errors import InvalidInput, PayloadTooLarge
-from wheelq.protocol import codec
+from wheelq.protocol import codec, registry_codec
 from wheelq.protocol.codec import UnreadableRecord
 from wheelq.settings import TopicSettings
 
@@ -173,7 +174,64 @@ def test_the_attempt_is_the_second_byte() -> None:
 
 def test_options_that_a_newer_release_wrote_are_passed_over() -> None:
     record = b"\x01\x01" + msgpack.packb([1, {"h": {"a": "b"}, "n": b"12345678", "new": [1, 2]}])
-    assert codec.decode(record) == (1, 1, {"a": "b"})
+    assert codec.decode(record)[:3] == (1, 1, {"a": "b"})
+
+
+# Later runs
+
+
+def test_the_record_of_the_next_attempt_counts_and_remembers() -> None:
+    first = codec.encode({"id": 42}, {"trace": "x"}, 1000, True)
+    second = codec.again(first, 1_000, "it broke", counts=True)
+    third = codec.again(codec.again(second, 2_000, None, counts=False), 3_000, "x" * 9_000, counts=True)
+    assert codec.decode(second) == (2, {"id": 42}, {"trace": "x"}, "it broke", 1_000, 0, None, None, None)
+    assert codec.decode(third) == (3, {"id": 42}, {"trace": "x"}, "x" * 500, 1_000, 0, None, None, None)
+
+
+@pytest.mark.parametrize("headers", [None, {"trace": "x"}])
+@pytest.mark.parametrize("nonce", [False, True])
+def test_the_original_of_a_retried_record_is_what_the_producer_made(
+    headers: dict[str, str] | None, nonce: bool
+) -> None:
+    first = codec.encode({"id": 42}, headers, 1000, nonce)
+    later = codec.again(codec.again(first, 1_000, "it broke", counts=True), 2_000, "again", counts=True)
+    assert codec.original(later) == codec.original(codec.replayed(later)) == codec.original(first) == first
+
+
+def test_a_record_with_a_nonce_tells_when_it_was_made() -> None:
+    made = codec.made_ms(codec.encode(1, None, 1000, True))
+    assert made is not None
+    assert 0 <= time.time() * 1000 - made < 10_000
+    assert codec.made_ms(codec.encode(1, None, 1000, False)) is None
+    assert codec.made_ms(b"\x01\x01" + msgpack.packb([1, {"n": b"12345678"}])) is None
+
+
+def test_attempts_beyond_what_a_byte_can_say_are_counted_too() -> None:
+    record = b"\x01\xfe" + codec.encode(None, None, 1000, False)[2:]
+    for attempt in (255, 256, 257):
+        record = codec.again(record, 1, None, counts=True)
+        assert (codec.decode(record).attempt, record[1]) == (attempt, 255)
+    assert codec.decode(codec.replayed(record)).attempt == 1
+
+
+def test_a_replayed_record_begins_anew_and_says_so() -> None:
+    dead = codec.again(codec.encode(1, {"a": "b"}, 1000, True), 1_000, "it broke", counts=True)
+    assert codec.decode(codec.replayed(codec.replayed(dead))) == (
+        1,
+        1,
+        {"a": "b"},
+        "it broke",
+        1_000,
+        2,
+        None,
+        None,
+        None,
+    )
+
+
+def test_what_a_newer_release_keeps_in_a_record_stays_in_its_retry() -> None:
+    record = b"\x01\x01" + msgpack.packb([1, {"new": 7}, "more"])
+    assert msgpack.unpackb(codec.replayed(record)[2:]) == [1, {"new": 7, "r": 1}, "more"]
 
 
 # Topics
@@ -181,12 +239,12 @@ def test_options_that_a_newer_release_wrote_are_passed_over() -> None:
 
 def test_a_topics_settings_come_back() -> None:
     settings = TopicSettings(shards=7, retention_ms=1_234)
-    read = codec.decode_topic(codec.encode_topic(settings))
+    read = registry_codec.decode_topic(registry_codec.encode_topic(settings))
     assert (read.shards, read.retention_ms) == (7, 1_234)
 
 
 def test_what_a_newer_release_knows_of_a_topic_is_passed_over() -> None:
-    read = codec.decode_topic(msgpack.packb({"shards": 2, "retention_ms": 0, "colour": "blue"}))
+    read = registry_codec.decode_topic(msgpack.packb({"shards": 2, "retention_ms": 0, "colour": "blue"}))
     assert (read.shards, read.retention_ms) == (2, 0)
 
 
@@ -196,4 +254,4 @@ names = st.text("abc", min_size=1, max_size=3)
 @given(st.dictionaries(names, st.lists(st.tuples(names, st.none() | names), min_size=1, max_size=4), max_size=4))
 def test_an_assignment_of_shards_comes_back(topics: dict[str, list[tuple[str, str | None]]]) -> None:
     posts = {(topic, n): post for topic, shards in topics.items() for n, post in enumerate(shards)}
-    assert codec.decode_posts(codec.encode_posts(posts)) == posts
+    assert registry_codec.decode_posts(registry_codec.encode_posts(posts)) == posts

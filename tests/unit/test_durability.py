@@ -36,7 +36,7 @@ def waiting(durability: Durability = "replicated", **settings: int) -> Confirmat
 def calls(*shards: int) -> Iterator[Call[Placed]]:
     """A schedule call of one job to each of these shards."""
     for number, shard in enumerate(shards):
-        yield producer.schedule(Keys().shard("orders", shard), [(f"job-{number}", "1", b"")], "keep", 1)
+        yield producer.schedule(Keys().shard("orders", shard), [(f"job-{number}", "1", b"")], "keep", "1")
 
 
 def names(call: Call[list[Placed]]) -> list[str]:
@@ -138,8 +138,17 @@ def test_a_lost_reply_anywhere_leaves_the_outcome_unknown_so_that_all_is_repeate
 
 def test_a_refused_schedule_is_refused_whatever_the_wait_says() -> None:
     (call,) = waiting().behind(calls(0))
-    with pytest.raises(ServerFull):
-        call.read([ServerFull(), DONE, 1])
+    (answer,) = call.read([ServerFull(), DONE, 1])
+    assert isinstance(answer, ServerFull)
+
+
+def test_of_several_together_those_before_a_refused_one_have_their_answers() -> None:
+    """The server got full in between: the caller must hear which jobs are scheduled."""
+    (call,) = waiting().behind(calls(0, 0, 0))
+    first, second, third = call.read([REPLY, ServerFull(), ServerFull(), DONE, 1])
+    assert isinstance(first, Placed)
+    assert isinstance(second, ServerFull)
+    assert isinstance(third, ServerFull)
 
 
 # The choice

@@ -97,12 +97,12 @@ def test_a_password_is_asked_of_everyone_and_is_part_of_the_url(
         redis.Redis.from_url(without_password).ping()
 
 
-def test_it_never_evicts_and_takes_no_snapshots(private_server: PrivateServer) -> None:
-    client = connect(private_server())
-    assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-    assert client.config_get("save") == {"save": ""}
-    assert client.config_get("appendonly") == {"appendonly": "yes"}
-    assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+def test_it_never_evicts_and_takes_no_snapshots(server_binary: Path) -> None:
+    with EmbeddedServer(binary=server_binary) as server, connect(server) as client:
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_get("save") == {"save": ""}
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+        assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
 
 
 def test_options_are_written_as_in_redis_conf(private_server: PrivateServer) -> None:

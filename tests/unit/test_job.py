@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wheelq.arguments import check_id, check_topic, due_argument
 from wheelq.clock import wall_ms
 from wheelq.errors import InvalidInput
-from wheelq.job import check_id, check_topic, due_argument, make_id
+from wheelq.ids import make_id
 
 TEN_YEARS_MS = 3_660 * 86_400_000
 NOW_MS = 1_750_000_000_000

@@ -17,6 +17,8 @@ class Echo:
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
+        self.always = b""
+        """What it answers to each line instead."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -34,7 +36,7 @@ class Echo:
             try:
                 for line in stream:
                     self.heard.append(line)
-                    stream.write(line.upper())
+                    stream.write(self.always or line.upper())
                     stream.flush()
             except OSError:
                 return
@@ -103,6 +105,25 @@ def test_bytes_go_both_ways(proxy: Proxy) -> None:
 def test_a_door_keeps_its_address(proxy: Proxy) -> None:
     """The same name is the same door; another name is another."""
     assert proxy.url("a") == proxy.url("a") != proxy.url("b")
+
+
+def test_addresses_of_servers_are_told_as_those_of_ones_own_doors() -> None:
+    """In the forms in which nodes of a cluster and sentinels tell them; other numbers stay as they are."""
+    first, second = Echo(), Echo()
+    with Proxy(first.url, second.url) as proxy:
+        caller = Caller(proxy.url("a"))
+        port, door = (address.rpartition(":")[2] for address in (second.url, proxy.addresses("a")[1]))
+        first.always = (
+            f"-MOVED 7 127.0.0.1:{port}\r\n127.0.0.1\r\n:{port}\r\n127.0.0.1\r\n$5\r\n{port}\r\n:{port}\r\n".encode()
+        )
+        caller.say(b"where?\n")
+        heard = b"".join(caller.hear() or b"" for _ in range(7))
+        assert heard == first.always.replace(port.encode(), door.encode(), 3), "the last stands behind no host"
+        assert Caller(f"redis://127.0.0.1:{door}").ask(b"one\n") == b"ONE\n"
+        proxy.cut("a")
+        assert caller.hear() == b""
+    first.close()
+    second.close()
 
 
 def test_cut_ends_the_connections_of_one_door_only(proxy: Proxy) -> None:

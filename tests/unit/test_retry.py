@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wheelq.dead import Reason
 from wheelq.errors import InvalidInput
-from wheelq.retry import ATTEMPTS_LIMIT, NO_RETRY, Retry
-from wheelq.worker.outcome import ERROR_CHARS, Again, Buried, Reason, error_text, of_failure
+from wheelq.retry import NO_RETRY, Bury, Retry, RetryAfter
+from wheelq.worker.outcome import (
+    ERROR_CHARS,
+    TRACEBACK_CHARS,
+    Again,
+    Buried,
+    error_line,
+    of_failure,
+    traceback_text,
+)
 
 draws = st.floats(0, 1, exclude_max=True)
 retries = st.builds(
@@ -46,10 +57,10 @@ def test_jobs_that_failed_together_do_not_come_back_together(draw: float) -> Non
     assert Retry().pause_ms(3, draw) == round(4_000 * (1 - draw / 2))
 
 
-@pytest.mark.parametrize("attempt", range(1, ATTEMPTS_LIMIT))
+@pytest.mark.parametrize("attempt", [1, 2, 100, 254, 255, 256, 10_000])
 @pytest.mark.parametrize("factor", [2.0, 1.5, 10.0])
-def test_every_attempt_that_can_be_counted_has_a_pause(factor: float, attempt: int) -> None:
-    assert Retry(max_attempts=255, factor=factor).pause_ms(attempt, 0.5) is not None
+def test_a_job_that_is_retried_for_ever_always_has_a_pause(factor: float, attempt: int) -> None:
+    assert Retry(max_attempts=None, factor=factor).pause_ms(attempt, 0.5) is not None
 
 
 def test_a_steep_backoff_ends_at_the_cap() -> None:
@@ -66,6 +77,90 @@ def test_not_a_number_is_refused(field: str) -> None:
         Retry(**{field: float("nan")})  # type: ignore[arg-type]
 
 
+# Schedules
+
+
+def test_delays_are_the_pauses_and_say_how_many_attempts_there_are() -> None:
+    retry = Retry(delays=[1, 10, 0.5])
+    assert [retry.pause_ms(attempt, 0.7) for attempt in (1, 2, 3, 4)] == [1_000, 10_000, 500, None]
+    assert retry.max_attempts == 4
+
+
+def test_the_last_delay_serves_all_further_attempts() -> None:
+    assert Retry(delays=[1, 60], max_attempts=None).pause_ms(1_000, 0) == 60_000
+    assert Retry(delays=[1, 60], max_attempts=4).pause_ms(3, 0) == 60_000
+    assert Retry(delays=[1, 60], max_attempts=4).pause_ms(4, 0) is None
+
+
+def test_fewer_attempts_than_delays_are_what_max_attempts_says() -> None:
+    assert Retry(delays=[1, 2, 3], max_attempts=2).pause_ms(2, 0) is None
+
+
+def test_a_function_of_attempt_and_error_can_be_the_schedule() -> None:
+    retry = Retry(delays=lambda attempt, error: attempt * 2.5 if str(error) == "busy" else None)
+    assert retry.pause_ms(2, 0.9, RuntimeError("busy")) == 5_000
+    assert retry.pause_ms(2, 0.9, RuntimeError("broken")) is None
+    assert retry.pause_ms(5, 0.9, RuntimeError("busy")) is None, "five attempts, if nothing else is said"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("delays", []),
+        ("delays", [1, -1]),
+        ("delays", [float("nan")]),
+        ("delays", ["1"]),
+        ("delays", [1e9]),
+        ("max_attempts", 0),
+        ("jitter", 2),
+    ],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(field: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        Retry(**{field: value})  # type: ignore[arg-type]
+
+
+# Which errors
+
+
+def test_an_error_that_is_not_to_be_retried_is_not() -> None:
+    retry = Retry(on=(OSError, LookupError), not_on=KeyError)
+    assert retry.pause_ms(1, 0, FileNotFoundError()) == 1_000
+    assert retry.pause_ms(1, 0, IndexError()) == 1_000
+    assert retry.pause_ms(1, 0, KeyError()) is None
+    assert retry.pause_ms(1, 0, ValueError()) is None
+
+
+def test_an_error_that_is_not_to_be_retried_buries() -> None:
+    outcome = of_failure(ValueError("bad order"), 1, Retry(not_on=ValueError), 0)
+    assert isinstance(outcome, Buried)
+    assert (outcome.reason, outcome.error) == (Reason.FAILED, "ValueError: bad order")
+
+
+# What a handler raises to decide it itself
+
+
+def test_later_is_no_failure_unless_it_says_so() -> None:
+    assert of_failure(RetryAfter(30), 5, Retry(), 0) == Again(30_000, None, counts=False)
+    assert of_failure(RetryAfter(30, "busy"), 5, Retry(on=OSError), 0) == Again(30_000, "busy", counts=False)
+    assert of_failure(RetryAfter(timedelta(minutes=1), "busy", counts=True), 1, Retry(on=OSError), 0) == Again(
+        60_000, "busy"
+    )
+    assert isinstance(of_failure(RetryAfter(30, counts=True), 5, Retry(), 0), Buried)
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "soon", None])
+def test_later_must_be_a_time(delay: float) -> None:
+    with pytest.raises(InvalidInput, match="delay"):
+        RetryAfter(delay)
+
+
+def test_bury_buries_whatever_attempts_are_left() -> None:
+    outcome = of_failure(Bury("no such order"), 1, Retry(max_attempts=None), 0)
+    assert isinstance(outcome, Buried)
+    assert (outcome.reason, outcome.error) == (Reason.GIVEN_UP, "no such order")
+
+
 # What comes of a failure
 
 
@@ -77,23 +172,37 @@ def failure() -> BaseException:
 
 
 def test_with_attempts_left_it_runs_again() -> None:
-    assert of_failure(failure(), 1, Retry(jitter=0), 0.0) == Again(1_000)
+    assert of_failure(failure(), 1, Retry(jitter=0), 0.0) == Again(1_000, "RuntimeError: it broke")
 
 
 def test_without_it_is_buried_with_the_traceback() -> None:
     outcome = of_failure(failure(), 5, Retry(), 0.0)
     assert isinstance(outcome, Buried)
     assert outcome.reason is Reason.FAILED
-    assert outcome.error.startswith("Traceback")
-    assert outcome.error.endswith("RuntimeError: it broke\n")
+    assert outcome.error == "RuntimeError: it broke"
+    assert outcome.traceback.startswith("Traceback")
+    assert outcome.traceback.endswith("RuntimeError: it broke\n")
 
 
 def test_of_a_long_traceback_the_end_is_kept() -> None:
-    text = error_text(RuntimeError("x" * 10_000 + " the end"))
-    assert len(text) == ERROR_CHARS
-    assert text.endswith(" the end\n")
+    error = RuntimeError("x" * 10_000 + " the end")
+    assert len(traceback_text(error)) == TRACEBACK_CHARS
+    assert traceback_text(error).endswith(" the end\n")
+    assert len(error_line(error)) == ERROR_CHARS
+
+
+def test_an_error_is_one_line_whatever_it_says() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert error_line(ValueError("two\nlines")) == "ValueError: two lines"
+    assert error_line(TimeoutError()) == "TimeoutError"
+    assert "Silent" in error_line(Silent())
 
 
 def test_an_error_that_is_no_text_is_made_one() -> None:
     """File names that are not UTF-8 come as lone surrogates, and so do the errors that name them."""
-    assert error_text(FileNotFoundError("no file \udcff")).encode()
+    error = FileNotFoundError("no file \udcff")
+    assert traceback_text(error).encode()
+    assert error_line(error).encode()

@@ -61,7 +61,7 @@ def test_an_unknown_setting_is_named_with_its_table_and_the_known_ones(tmp_path:
 
 
 def test_an_unknown_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="unknown setting 'workers'; known here: client, connection"):
+    with pytest.raises(ConfigurationError, match="unknown setting 'workers'; known here: breaker, callbacks, client"):
         load(tmp_path, "[workers]\nconcurrency = 7\n")
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wheelq.errors import ConfigurationError, NotPrimary, Refused, ServerBusy, ServerFull, Unavailable
-from wheelq.protocol.call import command, together
+from wheelq.protocol.call import Call, command, together
 from wheelq.protocol.keys import Keys
 from wheelq.transport.address import Address, Kind
-from wheelq.transport.failures import Redirected
-from wheelq.transport.journey import FIRST_PAUSE, LONGEST_PAUSE, MOST_HOPS, Journey, Stop, strayed
+from wheelq.transport.chain import Chain
+from wheelq.transport.failures import Redirected, ScriptUnknown
+from wheelq.transport.journey import FIRST_PAUSE, LONGEST_PAUSE, MOST_HOPS, Journey, Stop
 from wheelq.transport.slots import Node, SlotMap
 
 A, B, C = Node("a", 1), Node("b", 2), Node("c", 3)
@@ -19,12 +22,6 @@ DEADLINE = 100.0
 
 def slots() -> SlotMap:
     return SlotMap.of_reply(THIRDS, asked=A)
-
-
-def key_of(node: Node) -> str:
-    """A key that the node serves."""
-    found = slots()
-    return next(key for n in range(1_000) if found.owner(key := f"k{n}") == node)
 
 
 def call(key: str | None = None) -> Journey:
@@ -138,16 +135,61 @@ def test_what_any_node_can_answer_is_asked_of_another_when_one_is_gone() -> None
     assert journey.stop(slots()).node in (B, C)
 
 
-def test_of_several_calls_together_a_refused_one_sends_all_of_them_again() -> None:
-    parts = [command("SET", "k", read=bool, key="k"), command("WAIT", 1, 10, read=int)]
-    chain = together(parts, list)
-    busy = ServerBusy("TRYAGAIN")
-    assert strayed(chain, [busy, 0]) is busy
-    assert strayed(chain, [True, busy]) is None, "WAIT names no key: that it was refused does not undo the rest"
-    assert strayed(parts[0], True) is None
-    journey = Journey(chain, DEADLINE)
+# --- several calls as one -----------------------------------------------------------------------------------------
+
+SET, MARK = command("SET", "k", read=bool, key="k"), command("DEL", "k", read=int, key="k")
+WAIT = command("WAIT", read=int)
+BUSY = ServerBusy("TRYAGAIN")
+
+
+def names(call: Call[Any]) -> list[str]:
+    return [part.name for part in call.parts]
+
+
+@pytest.mark.parametrize(
+    ("replies", "again"),
+    [
+        pytest.param([BUSY, BUSY, 0], ["SET", "DEL", "WAIT"], id="nothing was done"),
+        pytest.param([True, BUSY, 0], ["DEL", "WAIT"], id="what was done does not go again"),
+        pytest.param([BUSY, 1, 1], ["SET", "WAIT"], id="what waits goes again behind it"),
+        pytest.param([True, 1, BUSY], [], id="WAIT names no key: that it was refused does not undo the rest"),
+    ],
+)
+def test_of_several_calls_together_those_go_again_that_were_not_done(replies: list[Any], again: list[str]) -> None:
+    journey = Journey(together([SET, MARK, WAIT], list), DEADLINE)
+    failure = journey.came(replies)
+    assert journey.is_over is (failure is None) is (again == [])
+    if again:
+        assert failure is BUSY
+        assert names(journey.call) == again
+        assert journey.came([7] * len(again)) is None
+    places = {"SET": 0, "DEL": 1, "WAIT": 2}
+    assert journey.reply == [7 if name in again else replies[place] for name, place in places.items()]
+
+
+def test_even_one_call_that_goes_again_is_answered_with_a_list() -> None:
+    """Errors stand in the places of replies, and are not raised."""
+    chain = Chain(together([SET, MARK], list))
+    chain.take([True, ScriptUnknown("unknown")])
+    assert chain.lacks_scripts()
+    assert (chain.rest.is_chain, names(chain.rest)) == (True, ["DEL"])
+
+
+def test_when_time_is_up_what_was_done_is_told() -> None:
+    """To the caller, who reads the errors among the replies; else it would seem that nothing was done."""
+    journey = Journey(together([SET, MARK, WAIT], list), DEADLINE)
     journey.stop(slots())
-    assert journey.failed(Redirected("ASK", B, is_ask=True), now=0.0).pause > 0, "some may have to go, others not yet"
+    failure = journey.came([True, BUSY, 0])
+    assert failure is not None
+    journey.failed(failure, now=DEADLINE)
+    assert (journey.is_over, journey.reply) == (True, [True, BUSY, 0])
+
+
+def test_several_calls_together_do_not_follow_one_of_them() -> None:
+    """ASK: some may have to go, others not yet."""
+    journey = Journey(together([SET, WAIT], list), DEADLINE)
+    journey.stop(slots())
+    assert journey.failed(Redirected("ASK", B, is_ask=True), now=0.0).pause > 0
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import pytest
 
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
 from wheelq import AsyncClient, Client, JobSpec
+from wheelq.dead_letters import AsyncDeadLetters, DeadLetters
 from wheelq.errors import WheelqError
+from wheelq.recurring import AsyncRecurring, Recurring
 from wheelq.settings import TopicSettings
 
 CONTEXT = {"__enter__": "__aenter__", "__exit__": "__aexit__"}
@@ -24,32 +26,40 @@ def public(kind: type) -> dict[str, Callable[..., Any]]:
     }
 
 
-METHODS = sorted(public(Client))
+TWINS = [(Client, AsyncClient), (DeadLetters, AsyncDeadLetters), (Recurring, AsyncRecurring)]
+METHODS = [(*twins, name) for twins in TWINS for name in sorted(public(twins[0]))]
+every_method = pytest.mark.parametrize(("blocking", "awaited", "name"), METHODS)
 
 
-def test_they_have_the_same_methods() -> None:
-    assert sorted(public(AsyncClient)) == METHODS
-    assert {"schedule", "schedule_many", "cancel", "reschedule", "run_now", "get", "topics", "connect"} <= set(METHODS)
+@pytest.mark.parametrize(("blocking", "awaited"), TWINS)
+def test_they_have_the_same_methods(blocking: type, awaited: type) -> None:
+    assert sorted(public(awaited)) == sorted(public(blocking))
+
+
+def test_they_have_the_methods_that_everybody_knows() -> None:
+    assert {"schedule", "schedule_many", "cancel", "reschedule", "run_now", "get", "topics", "connect"} <= public(
+        Client
+    ).keys()
     assert all(hasattr(Client, name) and hasattr(AsyncClient, twin) for name, twin in CONTEXT.items())
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_takes_the_same_arguments(name: str) -> None:
-    mine, twin = (inspect.signature(public(kind)[name]) for kind in (Client, AsyncClient))
+@every_method
+def test_a_method_takes_the_same_arguments(blocking: type, awaited: type, name: str) -> None:
+    mine, twin = (inspect.signature(public(kind)[name]) for kind in (blocking, awaited))
     assert list(mine.parameters.values()) == list(twin.parameters.values())
     assert mine.return_annotation == twin.return_annotation
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_says_the_same_of_itself(name: str) -> None:
-    assert public(Client)[name].__doc__ == public(AsyncClient)[name].__doc__
-    assert public(Client)[name].__doc__
+@every_method
+def test_a_method_says_the_same_of_itself(blocking: type, awaited: type, name: str) -> None:
+    assert public(blocking)[name].__doc__ == public(awaited)[name].__doc__
+    assert public(blocking)[name].__doc__
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_one_blocks_and_the_other_is_awaited(name: str) -> None:
-    assert not inspect.iscoroutinefunction(public(Client)[name])
-    assert inspect.iscoroutinefunction(public(AsyncClient)[name]) == (name != "connect")
+@every_method
+def test_one_blocks_and_the_other_is_awaited(blocking: type, awaited: type, name: str) -> None:
+    assert not inspect.iscoroutinefunction(public(blocking)[name])
+    assert inspect.iscoroutinefunction(public(awaited)[name]) == (name != "connect")
 
 
 # They do the same, also when things go wrong

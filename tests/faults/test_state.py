@@ -1,0 +1,106 @@
+"""Replies about what is known of jobs get lost, requests arrive twice: all is kept once, and nobody waits in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+
+from tests.faults.test_lost_replies import FAULTS, Bench, Look
+from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Repeating, ReplyLost, Unreachable
+from wheelq import AsyncClient, Client, JobState
+from wheelq.errors import OutcomeUnknown
+from wheelq.protocol.calls import state, worker
+from wheelq.protocol.keys import Keys
+from wheelq.settings import TopicSettings
+from wheelq.topics import Topic
+from wheelq.transport import Address, Transport
+
+HOUR_MS = 3_600_000
+KEEPS = TopicSettings(keep_done_ms=HOUR_MS, retention_ms=HOUR_MS)
+
+
+@pytest.fixture
+def raw(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_what_is_known_of_a_finished_job_is_kept_once(
+    url: str, topic: str, raw: redis.Redis, fault: type[Fault]
+) -> None:
+    at = Bench(url, topic, struck := fault("conclude"))
+    at.line.topic = Topic(keep_done_ms=HOUR_MS)
+    for delivery in at.deliver("a", "b"):
+        at.settler.done(delivery)
+    await at.until_done(at.settler.flush)
+    assert (Look(raw, topic).live(), Look(raw, topic).pending("g"), struck.struck) == (set(), 0, 1)
+    keys = Keys().shard(topic, 0)
+    kept = raw.hget(keys.done, "a")
+    assert kept is not None
+    assert kept.count(b"1:g") == 1
+    info = at.plain.send(state.get(keys, "a"))
+    assert info is not None
+    assert info.state is JobState.DONE
+
+
+def fired(url: str, topic: str, jobs: int) -> Transport:
+    """Jobs that the group `g` has finished, and the topic keeps."""
+    plain, keys = Transport(Address(url)), Keys().shard(topic, 0)
+    with Client(BlockingWith(url), topic_settings=KEEPS) as client:
+        for n in range(jobs):
+            client.schedule(topic, n, delay=0)
+    plain.send(worker.make_group(keys, "g"))
+    entries = plain.send(worker.read([keys], "g", "w1", jobs, 1))[0]
+    plain.send(worker.ack(keys, "g", "w1", 0, HOUR_MS, [(one.entry_id, one.member) for one in entries]))
+    return plain
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("fault", [ReplyLost, Repeating, Forgetful])
+def test_a_replay_replays_each_entry_once(
+    url: str, topic: str, raw: redis.Redis, fault: type[Fault], after: int
+) -> None:
+    fired(url, topic, 250)
+    client = Client(BlockingWith(url, struck := fault("fire_again", after=after)))
+    done = client.replay(topic, group="g", since=datetime.now(UTC) - timedelta(minutes=5))
+    assert (done.replayed, struck.struck) == (250, 1)
+    assert len(Look(raw, topic).ready()) == 500
+
+
+@pytest.mark.parametrize("fault", [ReplyLost, Unreachable])
+def test_a_replay_that_was_broken_off_goes_on_by_its_name(
+    url: str, topic: str, raw: redis.Redis, fault: type[Fault]
+) -> None:
+    fired(url, topic, 250)
+    since = datetime.now(UTC) - timedelta(minutes=5)
+    client = Client(BlockingWith(url, fault("fire_again", after=1, times=2)))
+    with pytest.raises(OutcomeUnknown if fault is ReplyLost else Exception):
+        client.replay(topic, group="g", since=since, name="mend")
+    assert Client(BlockingWith(url)).replay(topic, group="g", since=since, name="mend").replayed == 250
+    assert len(Look(raw, topic).ready()) == 500
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_who_waits_gets_the_result_though_news_are_lost(url: str, topic: str, fault: type[Fault]) -> None:
+    """It takes a few seconds longer then."""
+    plain, keys = Transport(Address(url)), Keys().shard(topic, 0)
+    client = AsyncClient(AsyncWith(url, struck := fault("XREAD")), topic_settings=KEEPS)
+    await client.schedule(topic, 1, delay=0, key="a")
+    waiting = asyncio.create_task(client.wait(topic, "a", timeout=30))
+    plain.send(worker.make_group(keys, "g"))
+    [entry] = plain.send(worker.read([keys], "g", "w1", 1, 1))[0]
+    await until(lambda: struck.struck > 0)
+    ended = state.Concluded(entry.entry_id, entry.member, 1, b"\x07")
+    plain.send(state.conclude(keys, "g", "w1", 0, HOUR_MS, [ended]))
+    assert await waiting == 7
+    await client.close()
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not fact():  # noqa: ASYNC110  # the transport counts, and sets no event
+            await asyncio.sleep(0.01)

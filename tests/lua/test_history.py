@@ -1,0 +1,176 @@
+"""fire_again.lua, tidy.lua, and where make_group.lua lets a group start: what was fired before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
+from wheelq.errors import NotLeader
+from wheelq.protocol.calls import history, leader, state, worker
+from wheelq.protocol.calls.history import Part
+
+
+def fire_again(shard: Shard, group: str = "g", name: str = "r", since_ms: int = 0, most: int = 100) -> Part | None:
+    return shard.send(history.fire_again(shard.keys, name, group, since_ms, None, most))
+
+
+def finish(shard: Shard, *ids: str, group: str = "g") -> None:
+    """Jobs that the group has finished, and the stream keeps."""
+    shard.ack(shard.deliver(*ids, group=group), group=group, retention_ms=HOUR_MS)
+
+
+# fire_again
+
+
+def test_what_was_fired_is_fired_again_for_one_group(shard: Shard) -> None:
+    """As an entry of its own, due now, that concerns this group only; the stream keeps the first one."""
+    finish(shard, "a")
+    before = shard.now_ms()
+    assert fire_again(shard) == (True, 1, 0)
+    first, second = shard.snapshot()["ready"].values()
+    assert first == entry("a", first["due"])
+    assert second == entry("a", second["due"], group="g")
+    assert before <= second["due"] <= shard.now_ms()
+    assert "jobs" not in shard.snapshot()
+    [again] = shard.read("g", "w1")
+    assert (again.id, again.attempt, again.record, again.group) == ("a", 1, RECORD, "g")
+    assert shard.ack([again], retention_ms=HOUR_MS) == 1
+    assert "jobs" not in shard.snapshot()
+
+
+def test_a_repeated_call_goes_on_behind_what_was_done(shard: Shard) -> None:
+    finish(shard, "a", "b", "c")
+    assert fire_again(shard, most=2) == (False, 2, 0)
+    assert fire_again(shard, most=2) == (True, 3, 0)
+    assert fire_again(shard, most=2) == (True, 3, 0)
+    assert [e["id"] for e in shard.snapshot()["ready"].values()] == ["a", "b", "c", "a", "b", "c"]
+    assert shard.snapshot()["replays"] == ["r"]
+    assert 0 < shard.redis.pttl(shard.keys.replays) <= history.REMEMBERED_MS
+
+
+def test_what_is_fired_after_the_first_call_is_not_part_of_the_replay(shard: Shard) -> None:
+    finish(shard, "a", "b")
+    assert fire_again(shard, most=1) == (False, 1, 0)
+    shard.wait_until(shard.now_ms() + 2)
+    assert shard.ack(shard.read("g", "w1"), retention_ms=HOUR_MS) == 1
+    finish(shard, "c")
+    assert fire_again(shard) == (True, 2, 0)
+
+
+def test_another_replay_does_not_replay_what_a_replay_added(shard: Shard) -> None:
+    finish(shard, "a")
+    fire_again(shard)
+    shard.ack(shard.read("g", "w1"), retention_ms=HOUR_MS)
+    assert fire_again(shard, name="another") == (True, 1, 0)
+
+
+def test_what_the_group_has_yet_to_finish_is_left_out(shard: Shard) -> None:
+    """Unread, running, or waiting for a retry: it runs anyway."""
+    finish(shard, "done")
+    [retried] = shard.deliver("retried")
+    shard.retry(retried, HOUR_MS)
+    shard.deliver("running")
+    shard.schedule(("unread", "+0"))
+    assert fire_again(shard) == (True, 1, 3)
+    assert [e["id"] for e in shard.snapshot()["ready"].values() if "group" in e] == ["done"]
+
+
+def test_only_what_was_fired_in_time_is_replayed(shard: Shard) -> None:
+    finish(shard, "early")
+    since_ms = shard.now_ms() + 2
+    shard.wait_until(since_ms)
+    finish(shard, "late")
+    assert fire_again(shard, since_ms=since_ms) == (True, 1, 0)
+    assert [e["id"] for e in shard.snapshot()["ready"].values() if "group" in e] == ["late"]
+
+
+def test_a_group_that_is_not_here_replays_nothing(shard: Shard) -> None:
+    assert fire_again(shard) is None
+    finish(shard, "a")
+    before = shard.snapshot()
+    assert fire_again(shard, group="nobody") is None
+    assert shard.snapshot() == before
+
+
+def test_a_replayed_job_that_fails_is_retried_in_its_group(shard: Shard) -> None:
+    finish(shard, "a")
+    fire_again(shard)
+    [again] = shard.read("g", "w1")
+    shard.retry(again)
+    shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 500))
+    [third] = shard.read("g", "w1")
+    assert (third.attempt, third.group) == (2, "g")
+    shard.ack([third], retention_ms=HOUR_MS)
+    assert "jobs" not in shard.snapshot()
+
+
+# tidy
+
+
+def tidy(shard: Shard, retention_ms: int, keep_done_ms: int = 0) -> leader.Tidied:
+    answer = shard.send(leader.tidy(shard.keys, shard.lead(), 30_000, retention_ms, keep_done_ms))
+    shard.redis.delete(shard.keys.lease, shard.keys.epoch)
+    return answer
+
+
+def test_a_stream_on_which_nothing_is_acked_any_more_is_trimmed_in_time(shard: Shard) -> None:
+    finish(shard, "a", "b")
+    assert not tidy(shard, HOUR_MS).is_partial
+    assert len(shard.snapshot()["ready"]) == 2
+    shard.wait_until(shard.now_ms() + 3)
+    assert not tidy(shard, 1).is_partial
+    assert shard.snapshot()["ready"] == {}
+
+
+def test_tidying_leaves_what_some_group_has_not_acked(shard: Shard) -> None:
+    shard.make_group("h")
+    finish(shard, "a")
+    shard.wait_until(shard.now_ms() + 3)
+    tidy(shard, 1)
+    assert [e["id"] for e in shard.snapshot()["ready"].values()] == ["a"]
+
+
+def test_tidying_takes_whole_nodes_of_a_long_stream_too(shard: Shard) -> None:
+    for start in range(0, 1_050, 100):
+        finish(shard, *(f"job-{start + n}" for n in range(100)))
+    shard.wait_until(shard.now_ms() + 3)
+    tidy(shard, 1)
+    assert shard.snapshot()["ready"] == {}
+
+
+def test_finished_jobs_are_forgotten_in_time_also_when_none_follow(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    shard.send(state.conclude(shard.keys, "g", "w1", 0, HOUR_MS, [state.Concluded(a.entry_id, "a", 1, b"")]))
+    tidy(shard, 0, HOUR_MS)
+    assert shard.snapshot()["done"] == ["a"]
+    shard.wait_until(shard.now_ms() + 3)
+    tidy(shard, 0, 1)
+    assert "done" not in shard.snapshot()
+    assert "ended" not in shard.snapshot()
+
+
+def test_only_the_leader_tidies(shard: Shard) -> None:
+    with pytest.raises(NotLeader):
+        shard.send(leader.tidy(shard.keys, "nobody", 30_000, 1, 1))
+
+
+def test_an_empty_shard_is_tidy(shard: Shard) -> None:
+    assert not tidy(shard, 1, 1).is_partial
+
+
+# make_group
+
+
+def test_a_later_group_starts_with_what_the_stream_keeps_or_behind_it(shard: Shard) -> None:
+    finish(shard, "a")
+    assert shard.send(worker.make_group(shard.keys, "all", "beginning"))
+    assert shard.send(worker.make_group(shard.keys, "new", "now"))
+    shard.schedule(("b", "+0"))
+    assert [e.id for e in shard.read("all", "w")] == ["a", "b"]
+    assert [e.id for e in shard.read("new", "w")] == ["b"]
+
+
+def test_the_first_group_of_all_gets_what_was_waiting_for_one(shard: Shard) -> None:
+    shard.schedule(("a", "+0"))
+    assert shard.send(worker.make_group(shard.keys, "new", "now"))
+    assert [e.id for e in shard.read("new", "w")] == ["a"]

@@ -1,0 +1,279 @@
+"""conclude.lua, note.lua, listen.lua, and what get.lua makes of them: what is known of jobs that run or have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgpack
+
+from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
+from wheelq import JobState
+from wheelq.protocol import codec
+from wheelq.protocol.calls import leader, producer, state
+from wheelq.protocol.calls.state import Concluded
+from wheelq.protocol.calls.worker import Entry
+from wheelq.state import JobInfo
+
+STARTED_MS = 1_763_000_000_000
+OTHER = b"\x01\x01\x91\x02"
+"""The record of another job."""
+
+
+def conclude(
+    shard: Shard,
+    entries: Sequence[Entry],
+    *,
+    group: str = "g",
+    consumer: str = "w1",
+    keep_done_ms: int = HOUR_MS,
+    retention_ms: int = 0,
+    result: object = None,
+) -> int:
+    packed = b"" if result is None else msgpack.packb(result)
+    records = [codec.original(one.record) if one.group else b"" for one in entries]
+    ended = [
+        Concluded(one.entry_id, one.member, STARTED_MS, packed, record)
+        for one, record in zip(entries, records, strict=True)
+    ]
+    return shard.send(state.conclude(shard.keys, group, consumer, retention_ms, keep_done_ms, ended))
+
+
+def note(shard: Shard, *entries: Entry, fraction: float = 0.5, group: str = "g", consumer: str = "w1") -> int:
+    said = state.pack_note(fraction, "half", STARTED_MS + 5, STARTED_MS)
+    return shard.send(state.note(shard.keys, group, consumer, [(one.entry_id, one.id, said) for one in entries]))
+
+
+def look(shard: Shard, id: str) -> JobInfo:
+    found = shard.send(state.get(shard.keys, id))
+    assert found is not None
+    return found
+
+
+def promote_due(shard: Shard) -> None:
+    shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 500))
+    shard.redis.delete(shard.keys.lease, shard.keys.epoch)
+
+
+# conclude
+
+
+def test_conclude_finishes_a_job_as_ack_does_and_keeps_what_is_to_be_known(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    assert conclude(shard, [a], result={"closed": True}) == 1
+    assert shard.snapshot() == {
+        "ready": {},
+        "groups": {"g": {"read": "e1", "pending": {}}},
+        "done": ["a"],
+        "ended": ["a"],
+    }
+    info = look(shard, "a")
+    assert (info.state, info.payload, info.attempt, info.due_ms) == (JobState.DONE, 1, 1, a.due_ms)
+    assert (info.started_ms, info.worker, info.result) == (STARTED_MS, "w1", {"closed": True})
+    assert info.promoted_ms == int(a.entry_id.partition("-")[0])
+    assert info.finished_ms is not None
+    assert info.promoted_ms <= info.finished_ms <= shard.now_ms()
+
+
+def test_with_nothing_to_keep_conclude_is_an_ack_that_forgets_what_handlers_said(shard: Shard) -> None:
+    a, b = shard.deliver("a", "b")
+    assert note(shard, a, b) == 2
+    assert conclude(shard, [a], keep_done_ms=0) == 1
+    after = shard.snapshot()
+    assert "done" not in after
+    assert list(after["progress"]) == ["b\x1fg"]
+    assert after["jobs"] == {"b": "e2"}
+
+
+def test_conclude_again_changes_nothing(shard: Shard) -> None:
+    """Also when the repeated call has grown by others meanwhile: each is kept once."""
+    a, b = shard.deliver("a", "b")
+    conclude(shard, [a])
+    kept = shard.redis.hget(shard.keys.done, "a")
+    before = shard.snapshot()
+    assert conclude(shard, [a]) == 0
+    assert shard.snapshot() == before
+    assert conclude(shard, [a, b]) == 1
+    assert shard.redis.hget(shard.keys.done, "a") == kept
+
+
+def test_conclude_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    shard.redis.xclaim(shard.keys.ready, "g", "w2", 0, [a.entry_id], justid=True)
+    before = shard.snapshot()
+    assert conclude(shard, [a]) == 0
+    assert shard.snapshot() == before
+
+
+def test_a_job_is_kept_once_for_all_groups(shard: Shard) -> None:
+    """Each says when and by whom it was done there, and what came of it."""
+    shard.make_group("h")
+    [a] = shard.deliver("a")
+    conclude(shard, [a], result=1)
+    assert look(shard, "a").state is JobState.READY
+    assert {name: one.state for name, one in look(shard, "a").groups.items()} == {"g": "done", "h": "ready"}
+    [again] = shard.read("h", "w2")
+    conclude(shard, [again], group="h", consumer="w2", result=2)
+    info = look(shard, "a")
+    assert info.state is JobState.DONE
+    assert {name: (one.worker, one.result) for name, one in info.groups.items()} == {"g": ("w1", 1), "h": ("w2", 2)}
+    assert shard.snapshot()["done"] == ["a"]
+
+
+def test_a_retry_of_another_group_that_is_passed_over_is_not_kept(shard: Shard) -> None:
+    shard.make_group("h")
+    [a] = shard.deliver("a")
+    conclude(shard, shard.read("h", "w2"), group="h", consumer="w2", result="h")
+    shard.retry(a)
+    promote_due(shard)
+    [passed_over] = shard.read("h", "w2")
+    assert passed_over.group == "g"
+    assert conclude(shard, [passed_over], group="h", consumer="w2") == 1
+    [again] = shard.read("g", "w1")
+    conclude(shard, [again], result="g")
+    info = look(shard, "a")
+    assert {name: (one.result, one.attempt) for name, one in info.groups.items()} == {"g": ("g", 2), "h": ("h", 1)}
+
+
+def test_what_is_kept_of_an_earlier_job_gives_way_to_a_newer_with_the_same_id(shard: Shard) -> None:
+    conclude(shard, shard.deliver("a"), result="old")
+    [again] = shard.deliver("a", record=OTHER)
+    info = look(shard, "a")
+    assert (info.state, info.result) == (JobState.RUNNING, None)
+    conclude(shard, [again], result="new")
+    assert look(shard, "a").result == "new"
+
+
+def test_finished_jobs_are_forgotten_in_time(shard: Shard) -> None:
+    """By later calls of the same kind, some at a time."""
+    conclude(shard, shard.deliver("a", "b", "c"))
+    shard.redis.zadd(shard.keys.ended, {id: shard.now_ms() - 10_000 for id in "abc"})
+    conclude(shard, shard.deliver("d"), keep_done_ms=9_000)
+    after = shard.snapshot()
+    assert (after["done"], after["ended"]) == (["c", "d"], ["c", "d"])
+
+
+# schedule finds what is kept
+
+
+def test_a_repeated_schedule_call_finds_its_finished_job(shard: Shard) -> None:
+    """ "Created", with the due time it was told the first time, and nothing is made."""
+    [a] = shard.deliver("a")
+    conclude(shard, [a])
+    before = shard.snapshot()
+    assert shard.schedule(("a", "+0")) == [(1, a.due_ms)]
+    assert shard.snapshot() == before
+
+
+def test_a_repeated_schedule_call_finds_its_job_that_was_retried(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    shard.retry(a)
+    promote_due(shard)
+    conclude(shard, shard.read("g", "w1"))
+    before = shard.snapshot()
+    [(status, _)] = shard.schedule(("a", "+0"))
+    assert status == 1
+    assert shard.snapshot() == before
+
+
+def test_another_call_with_the_id_of_a_finished_job_makes_a_new_one(shard: Shard) -> None:
+    conclude(shard, shard.deliver("a"))
+    due = shard.now_ms() + HOUR_MS
+    assert shard.schedule(("a", due), record=OTHER) == [(1, due)]
+    assert shard.snapshot()["delayed"] == {"a": due}
+    assert look(shard, "a").state is JobState.DELAYED
+
+
+# note
+
+
+def test_a_note_is_shown_while_the_job_runs(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    assert note(shard, a, fraction=0.2) == note(shard, a, fraction=0.5) == 1
+    info = look(shard, "a")
+    assert info.progress is not None
+    assert (info.progress.fraction, info.progress.text, info.progress.at_ms) == (0.5, "half", STARTED_MS + 5)
+    assert (info.started_ms, info.state) == (STARTED_MS, JobState.RUNNING)
+
+
+def test_a_note_about_a_job_that_is_not_the_callers_any_more_is_passed_over(shard: Shard) -> None:
+    a, b = shard.deliver("a", "b")
+    shard.redis.xclaim(shard.keys.ready, "g", "w2", 0, [a.entry_id], justid=True)
+    assert note(shard, a, b) == 1
+    assert list(shard.snapshot()["progress"]) == ["b\x1fg"]
+
+
+def test_notes_of_workers_that_died_do_not_stay_for_ever(shard: Shard) -> None:
+    note(shard, *shard.deliver("a"))
+    assert 0 < shard.redis.pttl(shard.keys.progress) <= state.PROGRESS_KEEP_MS
+
+
+# the dead
+
+
+def test_a_buried_job_is_found_among_the_dead(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    note(shard, a)
+    grave = shard.bury(a)
+    assert "progress" not in shard.snapshot()
+    info = look(shard, "a")
+    assert (info.state, info.payload, info.attempt, info.last_error) == (JobState.DEAD, 1, 1, "it broke")
+    assert info.groups["g"].reason == "failed"
+    assert info.finished_ms == int(grave.partition(b"-")[0])
+
+
+def test_a_job_that_some_group_gave_up_is_dead_when_all_have_finished(shard: Shard) -> None:
+    shard.make_group("h")
+    [a] = shard.deliver("a")
+    shard.bury(a)
+    assert look(shard, "a").state is JobState.READY
+    conclude(shard, shard.read("h", "w2"), group="h", consumer="w2")
+    info = look(shard, "a")
+    assert info.state is JobState.DEAD
+    assert {name: one.state for name, one in info.groups.items()} == {"g": "dead", "h": "done"}
+
+
+def test_a_grave_of_an_earlier_job_is_not_taken_for_the_newer_ones(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    shard.bury(a)
+    shard.wait_until(shard.now_ms() + 2)
+    shard.deliver("a", record=OTHER)
+    assert look(shard, "a").state is JobState.RUNNING
+
+
+def test_a_grave_that_was_emptied_is_none(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    shard.redis.xdel(shard.keys.dead, shard.bury(a))
+    assert shard.send(state.get(shard.keys, "a")) is None
+
+
+# news
+
+
+def test_ends_are_told_only_while_somebody_listens(shard: Shard) -> None:
+    a, b, c, d = shard.deliver("a", "b", "c", "d")
+    conclude(shard, [a])
+    assert "news" not in shard.snapshot()
+    cursor = shard.send(state.listen(shard.keys))
+    assert shard.send(state.listen(shard.keys)) == cursor
+    conclude(shard, [b, c])
+    shard.bury(d)
+    assert shard.snapshot()["news"] == ["", "b\nc", "d"]
+    later, ended = shard.send(state.news_since(shard.keys, cursor, 1))
+    assert ended == {"b", "c", "d"}
+    assert shard.send(state.news_since(shard.keys, later, 1)) == (later, set())
+    assert 0 < shard.redis.pttl(shard.keys.news) <= state.NEWS_MS
+
+
+def test_a_cancelled_job_is_told_too(shard: Shard) -> None:
+    shard.schedule(("a", f"+{HOUR_MS}"))
+    shard.send(state.listen(shard.keys))
+    shard.send(producer.cancel(shard.keys, "a"))
+    assert shard.snapshot() == {"news": ["", "a"]}
+
+
+def test_a_job_is_looked_up_in_one_step(shard: Shard) -> None:
+    """What is left in the stream by retention is no job any more."""
+    [a] = shard.deliver("a")
+    shard.ack([a], retention_ms=HOUR_MS)
+    assert shard.snapshot()["ready"] == {"e1": entry("a", a.due_ms, record=RECORD)}
+    assert shard.send(state.get(shard.keys, "a")) is None

@@ -1,0 +1,278 @@
+"""14. Order: one job at a time, in due order, for each shard or each partition key.
+
+`@worker.handler(topic, ordered=True)` orders a shard, `ordered="key"` each partition key. Over all workers of a group,
+also across retries: a failing job holds back those behind it until it is done or buried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.spec.conftest import PATIENCE, Run, until
+from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq.errors import InvalidInput
+from wheelq.settings import TopicSettings, WorkerSettings
+
+SOON = Retry(max_attempts=20, base=0.02, cap=0.05)
+
+
+class Log:
+    """What ran, in order; fails when two of one key run at a time."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        self.by_key: defaultdict[Any, list[int]] = defaultdict(list)
+        self.runs = 0
+        self.overlaps = 0
+        self._running: set[Any] = set()
+
+    async def run(self, job: Job, key: Any, fails: bool = False) -> None:
+        self.runs += 1
+        self.overlaps += key in self._running
+        self._running.add(key)
+        try:
+            await asyncio.sleep(random.choice([0, 0, 0.001]))
+            if fails:
+                raise ConnectionError("the other side is away")
+        finally:
+            self._running.discard(key)
+        number = job.payload["n"]
+        self.done.append(number)
+        self.by_key[key].append(number)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def make(url: str, settings: Settings, topic: str, log: Log) -> Callable[..., Worker]:
+    """A worker that runs by order, each run failing with a probability of `fails`."""
+
+    def make(ordered: Any = True, fails: float = 0.0, key: str = "", retry: Retry = SOON, **how: Any) -> Worker:
+        worker = Worker.connect(url, settings=how.pop("settings", settings), **how)
+
+        @worker.handler(topic, ordered=ordered, retry=retry)
+        async def handle(job: Job) -> None:
+            await log.run(job, job.payload.get("key", ""), random.random() < fails)
+
+        return worker
+
+    return make
+
+
+def specs(count: int, keys: int = 0, delay: float = 0.0, spread: float = 0.0) -> list[JobSpec]:
+    found = []
+    for n in range(count):
+        key = f"k{n % keys}" if keys else ""
+        payload = {"n": n, "key": key}
+        found.append(JobSpec(payload, delay=delay + spread * n / count, partition_key=key or None))
+    return found
+
+
+async def nothing_is_left(client: AsyncClient, topic: str) -> None:
+    async def is_empty() -> bool:
+        [info] = [info for info in await client.topics() if info.name == topic]
+        return (info.delayed, info.ready) == (0, 0)
+
+    await until(is_empty)
+
+
+async def test_the_jobs_of_a_shard_run_one_at_a_time_in_due_order(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, make: Callable[..., Worker], log: Log
+) -> None:
+    """However many handlers a worker could run."""
+    run(make())
+    await aclient.schedule_many(topic, [*reversed(specs(300, delay=0.2, spread=0.3))])
+    await until(lambda: len(log.done) == 300)
+    assert log.done == list(range(300))
+    assert log.overlaps == 0
+    await nothing_is_left(aclient, topic)
+
+
+async def test_order_holds_across_retries(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, make: Callable[..., Worker], log: Log
+) -> None:
+    """A job that fails keeps its place: the next one starts when it is done."""
+    run(make(fails=0.3))
+    await aclient.schedule_many(topic, specs(60))
+    await until(lambda: len(log.done) == 60)
+    assert log.done == list(range(60))
+    assert log.runs > 60
+    assert log.overlaps == 0
+    await nothing_is_left(aclient, topic)
+
+
+async def test_order_holds_over_several_workers_of_a_group(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, make: Callable[..., Worker], log: Log
+) -> None:
+    run(*(make(fails=0.1) for _ in range(3)))
+    await aclient.schedule_many(topic, specs(100, delay=0.1, spread=1.0))
+    await until(lambda: len(log.done) == 100)
+    assert log.done == list(range(100))
+    assert log.overlaps == 0
+
+
+async def test_by_key_each_key_is_in_order_and_keys_do_not_wait_for_each_other(
+    url: str, settings: Settings, topic: str, scheduler: Scheduler, run: Run, make: Callable[..., Worker], log: Log
+) -> None:
+    """400 jobs of 10 keys in 4 shards, a fifth of all runs fails, two workers."""
+    run(*(make("key", fails=0.2) for _ in range(2)))
+    async with AsyncClient.connect(url, replace(settings, topic=TopicSettings(shards=4))) as client:
+        await client.schedule_many(topic, specs(400, keys=10, delay=0.1, spread=0.5))
+        await until(lambda: len(log.done) == 400)
+        await nothing_is_left(client, topic)
+    assert dict(log.by_key) == {f"k{key}": list(range(key, 400, 10)) for key in range(10)}
+    assert log.overlaps == 0
+    assert log.done != sorted(log.done)
+
+
+async def test_a_key_that_fails_does_not_hold_back_others_and_is_buried_in_the_end(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
+) -> None:
+    """Behind the buried one its key goes on."""
+    worker = Worker.connect(url, settings=settings)
+    done: list[str] = []
+
+    @worker.handler(topic, ordered="key", retry=Retry(max_attempts=3, base=0.2, jitter=0))
+    async def handle(job: Job) -> None:
+        if job.payload == "bad":
+            raise ValueError(job.payload)
+        done.append(job.payload)
+
+    pairs = [("a", "bad"), ("a", "behind"), ("b", "other"), ("b", "another")]
+    await aclient.schedule_many(topic, [JobSpec(what, delay=0, partition_key=key) for key, what in pairs])
+    run(worker)
+    await until(lambda: len(done) == 3)
+    assert done == ["other", "another", "behind"]
+    [dead] = [info.dead for info in await aclient.topics() if info.name == topic]
+    assert dead == 1
+
+
+async def test_jobs_without_a_partition_key_run_by_key_side_by_side(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    worker = Worker.connect(url, settings=settings)
+    both_there = asyncio.Barrier(2)
+
+    @worker.handler(topic, ordered="key")
+    async def handle(job: Job) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await both_there.wait()
+
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(2)])
+    run(worker)
+    await until(lambda: worker.handled == 2)
+
+
+async def test_a_job_that_waits_for_its_retry_holds_back_its_shard_also_when_its_worker_stops(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, make: Callable[..., Worker], log: Log
+) -> None:
+    """The next worker finds it in its place, with its attempts and its time."""
+    first = make(fails=1.0, retry=Retry(base=1.0, jitter=0))
+    ended = run(first)
+    await aclient.schedule_many(topic, specs(5))
+    await until(lambda: log.runs == 1)
+    first.stop()
+    async with asyncio.timeout(PATIENCE):
+        await ended
+    attempts: list[int] = []
+    second = make()
+    second.before(lambda job: attempts.append(job.attempt))
+    run(second)
+    await until(lambda: len(log.done) == 5)
+    assert log.done == list(range(5))
+    assert attempts == [2, 1, 1, 1, 1]
+    await nothing_is_left(aclient, topic)
+
+
+async def test_workers_share_the_shards(
+    url: str, settings: Settings, topic: str, scheduler: Scheduler, run: Run
+) -> None:
+    """The first one takes all six; when another asks, it passes shards on until each has three."""
+    quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=3_000))
+    ran: defaultdict[int, int] = defaultdict(int)
+
+    def make(number: int) -> Worker:
+        worker = Worker.connect(url, settings=quick)
+
+        @worker.handler(topic, ordered=True)
+        async def handle(job: Job) -> None:
+            ran[number] += 1
+
+        return worker
+
+    async with AsyncClient.connect(url, replace(settings, topic=TopicSettings(shards=6))) as client:
+        run(make(1))
+        await client.schedule_many(topic, [JobSpec(n, delay=0) for n in range(60)])
+        await until(lambda: ran[1] == 60)
+        run(make(2))
+
+        async def is_shared() -> bool:
+            before, total = ran[2], sum(ran.values()) + 60
+            await client.schedule_many(topic, [JobSpec(n, delay=0) for n in range(60)])
+            await until(lambda: sum(ran.values()) >= total)
+            return 15 <= ran[2] - before <= 45
+
+        await until(is_shared)
+        await nothing_is_left(client, topic)
+
+
+async def test_groups_keep_their_own_order(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, make: Callable[..., Worker], log: Log
+) -> None:
+    """A group that fails does not hold back another."""
+    other = Log()
+    failing, fine = make(fails=0.3, group="failing"), make(group="fine")
+    fine.before(lambda job: other.done.append(job.payload["n"]))
+    run(failing, fine)
+    await aclient.schedule_many(topic, specs(30))
+    await until(lambda: len(log.done) == 60)
+    assert other.done == list(range(30))
+    await nothing_is_left(aclient, topic)
+
+
+async def test_a_paused_topic_begins_nothing_and_goes_on_in_order(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, make: Callable[..., Worker], log: Log
+) -> None:
+    run(make(fails=0.2))
+    await aclient.schedule_many(topic, specs(200))
+    await until(lambda: len(log.done) >= 10)
+    await aclient.pause(topic)
+    await asyncio.sleep(0.5)
+    before = log.runs
+    await asyncio.sleep(0.3)
+    assert log.runs == before < 200
+    await aclient.resume(topic)
+    await until(lambda: len(log.done) == 200)
+    assert log.done == list(range(200))
+
+
+async def test_concurrency_one_keeps_the_order_of_a_topic_with_one_shard(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, log: Log
+) -> None:
+    """With one worker, and as long as nothing fails."""
+    worker = Worker.connect(url, settings=settings, concurrency=1)
+
+    @worker.handler(topic)
+    async def handle(job: Job) -> None:
+        await log.run(job, "")
+
+    run(worker)
+    await aclient.schedule_many(topic, [*reversed(specs(200, delay=0.2, spread=0.3))])
+    await until(lambda: len(log.done) == 200)
+    assert log.done == list(range(200))
+    assert log.overlaps == 0
+
+
+def test_ordered_is_one_of_three(url: str, topic: str) -> None:
+    with pytest.raises(InvalidInput, match="ordered"):
+        Worker.connect(url).handler(topic, ordered="shard")(print)  # type: ignore[arg-type]

@@ -1,0 +1,352 @@
+"""20. Where a job stands: state, times, worker, progress, result; and waiting for its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.spec.conftest import PATIENCE, Run, until
+from wheelq import AsyncClient, Client, Job, JobInfo, JobState, Retry, Scheduler, Settings, Worker
+from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, TopicNotFound
+from wheelq.settings import TopicSettings
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Topics keep finished jobs for an hour."""
+    return replace(settings, topic=TopicSettings(keep_done_ms=HOUR_MS, result_max_bytes=1_000))
+
+
+Handler = Callable[[Job], object]
+
+
+@pytest.fixture
+def serve(url: str, settings: Settings, topic: str, run: Run) -> Callable[..., Worker]:
+    """Starts a worker whose handler is given."""
+
+    def start(handler: Handler, group: str = "g", retry: Retry | None = None) -> Worker:
+        worker = Worker.connect(url, group=group, settings=settings)
+        worker.handler(topic, retry=retry or Retry(max_attempts=2, base=0.01))(handler)
+        run(worker)
+        return worker
+
+    return start
+
+
+async def in_state(client: AsyncClient, topic: str, id: str, *states: JobState) -> JobInfo:
+    """Wait until the job is in one of these; what is known of it then."""
+    found: list[JobInfo] = []
+
+    async def is_there() -> bool:
+        info = await client.get(topic, id)
+        found[:] = [info] if info else []
+        return bool(found) and found[0].state in states
+
+    await until(is_there)
+    return found[0]
+
+
+class Gate:
+    """A handler that waits to be let go."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+
+    async def __call__(self, job: Job) -> object:
+        await self.open.wait()
+        return {"closed": job.payload}
+
+
+# States
+
+
+async def test_a_job_goes_from_delayed_over_running_to_done(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    """With its times, the worker that has it, and what the handler returned."""
+    worker = serve(gate := Gate())
+    receipt = await aclient.schedule(topic, 42, delay=1, key="a")
+    info = await aclient.get(topic, "a")
+    assert info is not None
+    assert (info.state, info.due_ms, info.attempt, info.groups) == (JobState.DELAYED, receipt.due_ms, 1, {})
+    assert info.scheduled_ms is not None
+    assert abs(info.scheduled_ms - time.time() * 1000) < 10_000
+
+    info = await in_state(aclient, topic, "a", JobState.RUNNING)
+    assert (info.worker, info.groups["g"].deliveries, info.payload) == (worker.name, 1, 42)
+    assert info.promoted_ms is not None
+    assert info.promoted_ms >= receipt.due_ms
+    assert not info.is_finished
+
+    gate.open.set()
+    info = await in_state(aclient, topic, "a", JobState.DONE)
+    assert (info.result, info.payload, info.attempt, info.worker) == ({"closed": 42}, 42, 1, worker.name)
+    assert info.started_ms is not None
+    assert info.finished_ms is not None
+    assert receipt.due_ms <= info.promoted_ms <= info.started_ms <= info.finished_ms + 50  # the start is estimated
+    assert info.is_finished
+
+
+async def test_a_made_id_tells_when_it_was_made(aclient: AsyncClient, topic: str) -> None:
+    receipt = await aclient.schedule(topic, delay=60)
+    info = await aclient.get(topic, receipt.id)
+    assert info is not None
+    assert info.scheduled_ms is not None
+    assert abs(info.scheduled_ms - time.time() * 1000) < 10_000
+
+
+async def test_a_promoted_job_that_no_worker_has_is_ready(aclient: AsyncClient, topic: str) -> None:
+    receipt = await aclient.schedule(topic, delay=0)
+    info = await aclient.get(topic, receipt.id)
+    assert info is not None
+    assert info.state is JobState.READY
+
+
+async def test_a_failed_job_is_retrying_with_its_next_attempt(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    def fail(job: Job) -> None:
+        raise RuntimeError("no such order")
+
+    serve(fail, retry=Retry(base=600, cap=600))
+    receipt = await aclient.schedule(topic, 1, delay=0)
+    info = await in_state(aclient, topic, receipt.id, JobState.RETRYING)
+    assert (info.attempt, info.payload) == (2, 1)
+    assert info.due_ms > receipt.due_ms + 200_000
+
+
+async def test_each_group_has_a_state_of_its_own(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    """All in all the job is as far as the group that is least far."""
+    slow = Gate()
+    serve(lambda job: "fast", group="fast")
+    serve(slow, group="slow")
+    await until(lambda: both_groups_are_there(aclient, topic))
+    await aclient.schedule(topic, 1, delay=0.1, key="a")
+
+    async def fast_is_done() -> bool:
+        info = await aclient.get(topic, "a")
+        return info is not None and "fast" in info.groups and info.groups["fast"].state is JobState.DONE
+
+    await until(fast_is_done)
+    info = await in_state(aclient, topic, "a", JobState.RUNNING)
+    assert {name: one.state for name, one in info.groups.items()} == {"fast": JobState.DONE, "slow": JobState.RUNNING}
+    assert info.groups["fast"].result == "fast"
+    slow.open.set()
+    info = await in_state(aclient, topic, "a", JobState.DONE)
+    assert {name: one.result for name, one in info.groups.items()} == {"fast": "fast", "slow": {"closed": 1}}
+
+
+async def both_groups_are_there(client: AsyncClient, topic: str) -> bool:
+    await client.schedule(topic, 0, delay=0, key="primer")
+    info = await client.get(topic, "primer")
+    return info is not None and len(info.groups) == 2
+
+
+# What is kept
+
+
+async def test_without_keep_done_a_finished_job_is_forgotten_at_once(
+    url: str, settings: Settings, topic: str, serve: Callable[..., Worker]
+) -> None:
+    settings = replace(settings, topic=TopicSettings())
+    async with AsyncClient.connect(url, settings) as client:
+        receipt = await client.schedule(topic, delay=0)
+        serve(lambda job: "result")
+
+        async def is_gone() -> bool:
+            return await client.get(topic, receipt.id) is None
+
+        await until(is_gone)
+        with pytest.raises(InvalidInput, match="keep_done_ms"):
+            await client.wait(topic, receipt.id)
+
+
+async def test_a_result_that_is_too_large_or_no_payload_is_left_out(
+    aclient: AsyncClient, topic: str, serve: Callable[..., Worker], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job is done all the same; the worker's log says why."""
+    serve(lambda job: "x" * 2_000 if job.payload == "large" else object())
+    for payload in ("large", "object"):
+        receipt = await aclient.schedule(topic, payload, delay=0)
+        assert await aclient.wait(topic, receipt.id, timeout=PATIENCE) is None
+    assert "2,003 bytes packed, the limit is 1,000" in caplog.text
+    assert "a object cannot be sent" in caplog.text
+
+
+async def test_a_schedule_call_repeated_after_the_job_ran_finds_it(
+    url: str, settings: Settings, topic: str, serve: Callable[..., Worker]
+) -> None:
+    """The reply was lost, the job ran, and the client repeats the call: with `keep_done_ms` it does not run twice."""
+    from tests.transports import BlockingWith, ReplyLost
+    from wheelq.protocol.keys import Keys
+
+    runs: list[str] = []
+    serve(lambda job: runs.append(job.id))
+
+    class RanMeanwhile(ReplyLost):
+        def strike(self, call):  # type: ignore[no-untyped-def]
+            [lost] = super().strike(call)
+
+            def wait_and_lose(reply: object) -> None:
+                deadline = time.monotonic() + PATIENCE
+                while not runs and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                with Client.connect(url, settings) as other:
+                    other.wait(topic, "a", timeout=PATIENCE)
+                lost.read(reply)
+
+            return [replace(lost, read=wait_and_lose)]
+
+    transport = BlockingWith(url, struck := RanMeanwhile("schedule"))
+    client = Client(transport, Keys(settings.prefix), topic_settings=settings.topic)
+    receipt = await asyncio.to_thread(client.schedule, topic, 1, delay=0, key="a")
+    assert (struck.struck, receipt.created) == (1, True)
+    await asyncio.sleep(0.1)
+    assert runs == ["a"]
+
+
+async def test_a_kept_job_does_not_hold_its_key(aclient: AsyncClient, topic: str, serve: Callable[..., Worker]) -> None:
+    """A key is unique while its job is alive: another call with it makes a new job, which takes the old one's place."""
+    serve(lambda job: job.payload)
+    for n in (1, 2):
+        assert (await aclient.schedule(topic, n, delay=0, key="a", on_duplicate="raise")).created
+        assert await aclient.wait(topic, "a", timeout=PATIENCE) == n
+
+
+# Progress
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_handler_tells_its_progress(
+    aclient: AsyncClient, topic: str, serve: Callable[..., Worker], kind: str
+) -> None:
+    """The latest word is there within half a second or so, and gone with the job."""
+    go_on = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def handle(job: Job) -> str:
+        for n in range(100):
+            await job.progress(n / 100, f"page {n}")
+        await go_on.wait()
+        return "done"
+
+    def handle_plainly(job: Job) -> str:
+        for n in range(100):
+            job.progress(n / 100, f"page {n}")
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(PATIENCE)
+        return "done"
+
+    serve(handle if kind == "async" else handle_plainly)
+    await aclient.schedule(topic, delay=0, key="a")
+
+    async def is_told() -> bool:
+        info = await aclient.get(topic, "a")
+        return info is not None and info.progress is not None and info.progress.text == "page 99"
+
+    await until(is_told)
+    info = await aclient.get(topic, "a")
+    assert info is not None
+    assert info.progress is not None
+    assert (info.progress.fraction, info.state) == (0.99, JobState.RUNNING)
+    assert info.started_ms is not None
+    go_on.set()
+    assert await aclient.wait(topic, "a", timeout=PATIENCE) == "done"
+    info = await aclient.get(topic, "a")
+    assert info is not None
+    assert info.progress is None
+
+
+def test_progress_is_a_fraction() -> None:
+    job = Job("a", "orders", None, 0, 1, "0-1", 0.0)
+    with pytest.raises(InvalidInput, match="fraction"):
+        job.progress(40)
+    job.progress(0.4)  # without a worker nobody is told
+
+
+# Waiting
+
+
+async def test_wait_returns_the_result_soon_after_the_end(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    """Many can wait at the same time, and nobody asks again and again."""
+    serve(lambda job: job.payload * 2)
+    receipts = [await aclient.schedule(topic, n, delay=0.5) for n in range(20)]
+    async with asyncio.timeout(PATIENCE):
+        results = await asyncio.gather(*(aclient.wait(topic, receipt.id) for receipt in receipts))
+    assert results == [2 * n for n in range(20)]
+
+
+async def test_the_blocking_client_waits_too(
+    client: Client, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    serve(lambda job: "closed")
+    receipt = client.schedule(topic, delay=0.3)
+    assert await asyncio.to_thread(client.wait, topic, receipt.id, timeout=PATIENCE) == "closed"
+
+
+async def test_wait_gives_up_after_its_timeout(aclient: AsyncClient, topic: str) -> None:
+    await aclient.schedule(topic, delay=60, key="a")
+    with pytest.raises(NotFinished) as caught:
+        await aclient.wait(topic, "a", timeout=0.1)
+    assert caught.value.state == "delayed"
+    assert isinstance(caught.value, TimeoutError)
+
+
+async def test_who_waits_for_a_job_that_is_cancelled_is_told(aclient: AsyncClient, topic: str) -> None:
+    await aclient.schedule(topic, delay=60, key="a")
+    waiting = asyncio.create_task(aclient.wait(topic, "a", timeout=PATIENCE))
+    await asyncio.sleep(0.1)
+    await aclient.cancel(topic, "a")
+    with pytest.raises(JobNotFound, match="cancelled"):
+        await waiting
+
+
+async def test_there_is_no_waiting_for_what_is_not_known(aclient: AsyncClient, topic: str) -> None:
+    with pytest.raises(TopicNotFound):
+        await aclient.wait(topic, "a")
+    await aclient.schedule(topic, delay=60)
+    with pytest.raises(JobNotFound, match="never scheduled"):
+        await aclient.wait(topic, "a")
+
+
+async def test_who_waits_for_one_group_does_not_wait_for_the_others(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    slow = Gate()
+    serve(lambda job: "fast", group="fast")
+    serve(slow, group="slow")
+    await until(lambda: both_groups_are_there(aclient, topic))
+    await aclient.schedule(topic, 1, delay=0.1, key="a")
+    assert await aclient.wait(topic, "a", group="fast", timeout=PATIENCE) == "fast"
+    slow.open.set()
+    assert await aclient.wait(topic, "a", group="slow", timeout=PATIENCE) == {"closed": 1}
+
+
+async def test_who_waits_for_a_job_that_is_given_up_gets_its_failure(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    """Which group, why, the last error; `get` shows the job as dead."""
+
+    def fail(job: Job) -> None:
+        raise RuntimeError("no such order")
+
+    serve(fail)
+    await aclient.schedule(topic, 7, delay=0, key="a")
+    with pytest.raises(JobFailed, match="no such order") as caught:
+        await aclient.wait(topic, "a", timeout=PATIENCE)
+    assert (caught.value.group, caught.value.reason, caught.value.attempt) == ("g", "failed", 2)
+    assert "RuntimeError" in caught.value.error
+    info = await aclient.get(topic, "a")
+    assert info is not None
+    assert (info.state, info.payload, info.attempt) == (JobState.DEAD, 7, 2)
+    assert "no such order" in (info.last_error or "")
+    assert info.finished_ms is not None

@@ -1,0 +1,154 @@
+"""Batches: what a handler's result means for each job, and when a gathered batch starts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from wheelq.clock import ManualClock
+from wheelq.errors import BatchFailed, InvalidInput
+from wheelq.job import Job
+from wheelq.protocol.calls.worker import Entry
+from wheelq.protocol.keys import Keys
+from wheelq.settings import TopicSettings
+from wheelq.worker.batching import Batcher, BatchTerms, outcomes, outcomes_of_failure
+from wheelq.worker.settling import Delivery, Line
+
+JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
+LINE = Line(Keys().shard("orders", 0), TopicSettings())
+BAD = ValueError("bad")
+
+
+def deliveries(count: int) -> list[Delivery]:
+    return [Delivery(LINE, Entry(f"{n}-0", f"job-{n}", 0, 1, b"", None), 0) for n in range(count)]
+
+
+# Outcomes
+
+
+@pytest.mark.parametrize("result", [None, 3, [], [1, 2, 3], "abc", {"a": BAD}, [1], (1, 2, 3, 4)])
+def test_a_result_without_errors_in_it_means_that_all_succeeded(result: object) -> None:
+    assert outcomes(result, JOBS) == [None] * 3
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_errors_stand_in_the_places_of_their_jobs(kind: type) -> None:
+    assert outcomes(kind([1, BAD, None]), JOBS) == [None, BAD, None]
+
+
+def test_errors_in_a_list_of_another_length_are_nobodys() -> None:
+    with pytest.raises(InvalidInput, match="2 results"):
+        outcomes([None, BAD], JOBS)
+
+
+def test_what_is_raised_is_the_failure_of_all() -> None:
+    assert outcomes_of_failure(BAD, JOBS) == [BAD] * 3
+
+
+def test_batch_failed_is_the_failure_of_those_it_names() -> None:
+    assert outcomes_of_failure(BatchFailed({"b": BAD}), JOBS) == [None, BAD, None]
+    assert outcomes_of_failure(BatchFailed({}), JOBS) == [None] * 3
+
+
+def test_batch_failed_with_a_stranger_is_the_failure_of_all() -> None:
+    error = BatchFailed({"b": BAD, "x": BAD})
+    assert outcomes_of_failure(error, JOBS) == [error] * 3
+
+
+# Gathering
+
+
+class Bench:
+    """A batcher whose batches run until they are let go."""
+
+    def __init__(self, max_size: int = 3, max_wait: float = 1.0, concurrency: int = 1) -> None:
+        self.clock = ManualClock()
+        self.started: list[int] = []
+        self.may_end = asyncio.Event()
+        self.batcher = Batcher(BatchTerms(max_size, max_wait, concurrency), self._run, self.clock)
+
+    async def _run(self, batch: list[Delivery]) -> None:
+        self.started.append(len(batch))
+        await self.may_end.wait()
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+async def test_a_full_batch_starts_and_what_is_over_begins_the_next() -> None:
+    bench = Bench(concurrency=2)
+    bench.batcher.add(deliveries(4))
+    await bench.settle()
+    assert bench.started == [3]
+    assert bench.batcher.free == 2
+
+
+async def test_the_first_ones_time_starts_the_batch_and_not_a_moment_before() -> None:
+    bench = Bench()
+    bench.batcher.add(deliveries(1))
+    bench.clock.advance(0.6)
+    bench.batcher.add(deliveries(1))
+    assert bench.batcher.patience_ms == 400
+    bench.clock.advance(0.399)
+    await bench.settle()
+    assert bench.started == []
+    bench.clock.advance(0.001)
+    await bench.settle()
+    assert bench.started == [2]
+    assert bench.batcher.patience_ms is None
+
+
+async def test_the_timer_of_a_batch_that_was_full_before_does_not_start_the_next() -> None:
+    bench = Bench(concurrency=2)
+    bench.batcher.add(deliveries(3))
+    bench.clock.advance(0.9)
+    bench.batcher.add(deliveries(1))
+    bench.clock.advance(0.2)
+    await bench.settle()
+    assert bench.started == [3]
+
+
+async def test_there_is_no_room_while_as_many_batches_run_as_may() -> None:
+    bench = Bench()
+    assert await bench.batcher.room() == 3
+    bench.batcher.add(deliveries(3))
+    assert bench.batcher.free == 0
+    waiting = asyncio.create_task(bench.batcher.room())
+    await bench.settle()
+    assert not waiting.done()
+    bench.may_end.set()
+    async with asyncio.timeout(5):
+        assert await waiting == 3
+
+
+async def test_what_is_set_aside_is_not_given_twice() -> None:
+    bench = Bench()
+    bench.batcher.set_aside(2)
+    assert await bench.batcher.room() == 1
+    bench.batcher.set_aside(1)
+    waiting = asyncio.create_task(bench.batcher.room())
+    await bench.settle()
+    assert not waiting.done()
+    bench.batcher.give_back(2)
+    async with asyncio.timeout(5):
+        assert await waiting == 2
+
+
+async def test_idle_starts_what_was_gathered() -> None:
+    bench = Bench()
+    bench.batcher.add(deliveries(2))
+    bench.may_end.set()
+    async with asyncio.timeout(5):
+        await bench.batcher.idle()
+    assert bench.started == [2]
+
+
+async def test_abandoning_starts_nothing_any_more() -> None:
+    bench = Bench()
+    bench.batcher.add(deliveries(2))
+    await bench.batcher.abandon()
+    bench.clock.advance(5)
+    await bench.settle()
+    assert bench.started == []

@@ -1,0 +1,425 @@
+"""Callbacks without a network: what an answer means, what a receiver bears, what a request looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks import Webhook
+
+from wheelq.breaker import BreakerState
+from wheelq.clock import ManualClock
+from wheelq.job import Job
+from wheelq.retry import Bury, RetryAfter
+from wheelq.server.callbacks.addresses import networks
+from wheelq.server.callbacks.caller import Caller
+from wheelq.server.callbacks.destination import Destination
+from wheelq.server.callbacks.network import AddressRefused, GuardedTransport
+from wheelq.server.callbacks.services import Services, Terms
+from wheelq.server.callbacks.signing import message_id
+from wheelq.server.callbacks.target import Target
+from wheelq.server.callbacks.verdict import Accepted, Hopeless, TryAgain, of_answer
+from wheelq.settings import BreakerSettings
+
+OLD, NEW = (f"whsec_{base64.b64encode(bytes([n]) * 32).decode()}" for n in (1, 2))
+BREAKER = BreakerSettings(failures=3, failing_ms=100, open_ms=1_000, open_max_ms=4_000)
+SERVICES = Services.read(
+    {
+        "services": {
+            "shop": {
+                "url": "https://shop.example/hooks",
+                "secrets": [NEW, OLD],
+                "retry": {"delays": [1, 5]},
+                "concurrency": 2,
+            },
+            "bare": {"url": "https://bare.example"},
+        }
+    }
+)
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+class Receiver:
+    """Answers requests as it is told to, and keeps them."""
+
+    def __init__(self, answer: Answer | None = None) -> None:
+        self.answer: Answer = answer or (lambda request: httpx.Response(200))
+        self.requests: list[httpx.Request] = []
+        self.clock = ManualClock(wall_ms=int(datetime.now(UTC).timestamp() * 1000))
+        self.caller = Caller(SERVICES, self.clock, BREAKER, transport=lambda allowed: httpx.MockTransport(self._take))
+
+    def _take(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        return self.answer(request)
+
+    async def call(self, attempt: int = 1, **fields: Any) -> None:
+        await self.caller(job(attempt=attempt, **fields))
+
+    async def outcome(self, attempt: int = 1, **fields: Any) -> Bury | RetryAfter | None:
+        try:
+            await self.call(attempt, **fields)
+        except (Bury, RetryAfter) as error:
+            return error
+        return None
+
+
+PAID = Target("shop", "/paid")
+
+
+def job(target: Target | None = PAID, **fields: Any) -> Job:
+    headers = fields.pop("headers", {}) | ({"wheelq-target": target.header()} if target else {})
+    values = {"payload": {"id": 42}, "due_ms": 1_750_000_000_000, "attempt": 1, "started_ms": 1_750_000_000_001}
+    return Job(**{"id": "order-42", "topic": "orders", "entry_id": "1-1", "headers": headers} | values | fields)
+
+
+# What an answer means
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_any_2xx_is_done(status: int) -> None:
+    assert of_answer(status, {}, 0) == Accepted()
+
+
+@pytest.mark.parametrize("status", [408, 425, 500, 502, 503, 504, 599])
+def test_errors_of_the_receiver_are_tried_again_and_speak_against_it(status: int) -> None:
+    verdict = of_answer(status, {}, 0)
+    assert isinstance(verdict, TryAgain)
+    assert verdict.is_failure
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 307, 308, 304])
+def test_redirects_are_not_followed(status: int) -> None:
+    verdict = of_answer(status, {"location": "http://169.254.169.254/"}, 0)
+    assert verdict == Hopeless(f"answered {status}; redirects are not followed")
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 418, 422])
+def test_other_refusals_are_final(status: int) -> None:
+    assert of_answer(status, {}, 0) == Hopeless(f"answered {status}")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("30", 30.0),
+        ("0", 0.0),
+        ("-5", 0.0),
+        ("999999", 3_600.0),
+        ("Thu, 01 Jan 1970 00:01:00 GMT", 60.0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("soon", None),
+        ("", None),
+        ("1e9", None),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_honoured_as_seconds_or_as_a_date(status: int, written: str, seconds: float | None) -> None:
+    verdict = of_answer(status, {"retry-after": written}, now_s=0.0)
+    assert isinstance(verdict, TryAgain)
+    assert verdict.after == seconds
+
+
+def test_a_receiver_that_has_too_much_to_do_is_well() -> None:
+    verdict = of_answer(429, {}, 0)
+    assert isinstance(verdict, TryAgain)
+    assert not verdict.is_failure
+
+
+# The request
+
+
+async def test_a_callback_is_the_payload_as_json_signed_by_every_secret() -> None:
+    receiver = Receiver()
+    await receiver.call(headers={"x-trace": "abc"}, attempt=3)
+    [request] = receiver.requests
+    assert (request.method, str(request.url)) == ("POST", "https://shop.example/hooks/paid")
+    assert json.loads(request.content) == {"id": 42}
+    for secret in (OLD, NEW):
+        assert Webhook(secret).verify(request.content, dict(request.headers)) == {"id": 42}
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["wheelq-topic"] == "orders"
+    assert request.headers["wheelq-job"] == "order-42"
+    assert request.headers["wheelq-attempt"] == "3"
+    assert request.headers["x-trace"] == "abc"
+    assert "wheelq-target" not in request.headers
+
+
+async def test_every_attempt_at_a_job_has_the_same_message_id_and_another_job_another() -> None:
+    assert message_id(job(attempt=1)) == message_id(job(attempt=2, due_ms=1, entry_id="9-9"))
+    others = [job(id="order-43"), job(topic="invoices"), job(first_due_ms=5)]
+    assert len({message_id(other) for other in (job(), *others)}) == 4
+
+
+async def test_a_job_cannot_set_headers_that_are_not_its_to_set() -> None:
+    receiver = Receiver()
+    smuggled = {
+        "Host": "evil.example",
+        "webhook-signature": "v1,x",
+        "Content-Length": "0",
+        "x-bad": "a\r\nb: c",
+        "ü": "1",
+    }
+    await receiver.call(headers=smuggled)
+    [request] = receiver.requests
+    assert request.headers["host"] == "shop.example"
+    assert Webhook(NEW).verify(request.content, dict(request.headers))
+    assert "x-bad" not in request.headers
+    assert request.headers["content-length"] == str(len(request.content))
+
+
+async def test_bytes_are_sent_as_base64() -> None:
+    receiver = Receiver()
+    await receiver.call(payload=b"\x00\xff")
+    [request] = receiver.requests
+    assert base64.b64decode(request.content) == b"\x00\xff"
+    assert request.headers["content-type"].startswith("text/plain")
+
+
+async def test_without_secrets_a_callback_is_not_signed() -> None:
+    receiver = Receiver()
+    await receiver.call(target=Target("bare", "/x"))
+    assert "webhook-signature" not in receiver.requests[0].headers
+
+
+async def test_a_job_without_a_target_is_nothing_to_do() -> None:
+    receiver = Receiver()
+    assert await receiver.outcome(target=None) is None
+    assert receiver.requests == []
+
+
+async def test_a_target_that_is_not_allowed_is_buried_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    receiver = Receiver()
+    outcome = await receiver.outcome(target=Target(url="http://169.254.169.254/latest/meta-data/"))
+    assert isinstance(outcome, Bury)
+    assert "is not among the URLs that are allowed" in caplog.text
+    assert receiver.requests == []
+
+
+# Attempts
+
+
+async def test_failures_are_retried_at_the_services_times_and_then_buried() -> None:
+    receiver = Receiver(lambda request: httpx.Response(500))
+    pauses = []
+    for attempt in (1, 2):
+        outcome = await receiver.outcome(attempt)
+        assert isinstance(outcome, RetryAfter)
+        assert outcome.counts
+        pauses.append(outcome.pause_ms)
+    assert pauses == [1_000, 5_000]
+    last = await receiver.outcome(3)
+    assert isinstance(last, Bury)
+    assert "answered 500, and attempt 3 was the last" in str(last)
+
+
+@given(
+    delays=st.lists(st.floats(0.001, 3_600), min_size=1, max_size=5),
+    max_attempts=st.integers(1, 8),
+    asked=st.none() | st.integers(0, 100),
+)
+async def test_attempts_come_in_the_order_that_is_configured_and_never_sooner(
+    delays: list[float], max_attempts: int, asked: int | None
+) -> None:
+    """Each pause in its turn, the last again and again, longer if the receiver asks; then the job is buried."""
+    headers = {} if asked is None else {"retry-after": str(asked)}
+    receiver = Receiver(lambda request: httpx.Response(503, headers=headers))
+    retry = {"delays": delays, "max_attempts": max_attempts}
+    services = Services.read({"services": {"shop": {"url": "https://shop.example", "retry": retry}}})
+    pauses = []
+    for attempt in range(1, max_attempts + 1):
+        caller = Caller(services, receiver.clock, BREAKER, lambda allowed: httpx.MockTransport(receiver._take))
+        with pytest.raises((RetryAfter, Bury)) as caught:
+            await caller(job(attempt=attempt))
+        if isinstance(caught.value, RetryAfter):
+            assert caught.value.counts
+            pauses.append(caught.value.pause_ms / 1000)
+    assert isinstance(caught.value, Bury), "the last attempt"
+    configured = [delays[min(n, len(delays) - 1)] for n in range(max_attempts - 1)]
+    assert pauses == pytest.approx([max(pause, asked or 0) for pause in configured], abs=0.001)
+    assert [int(request.headers["wheelq-attempt"]) for request in receiver.requests] == [*range(1, max_attempts + 1)]
+
+
+async def test_a_pause_that_the_receiver_asks_for_is_kept_by_all_its_jobs() -> None:
+    receiver = Receiver(lambda request: httpx.Response(429, headers={"retry-after": "30"}))
+    first = await receiver.outcome()
+    assert isinstance(first, RetryAfter)
+    assert (first.pause_ms, first.counts) == (30_000, True)
+    second = await receiver.outcome(id="order-43")
+    assert isinstance(second, RetryAfter)
+    assert not second.counts, "it was not sent: that is no attempt"
+    assert len(receiver.requests) == 1
+
+
+def fail(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("connection refused")
+
+
+async def test_a_receiver_that_keeps_failing_is_left_alone_then_probed() -> None:
+    receiver = Receiver(fail)
+    for attempt in (1, 2, 1):
+        await receiver.outcome(attempt)
+        receiver.clock.advance(0.06)
+    [info] = receiver.caller.infos()
+    assert (info.name, info.state, info.failed) == ("shop", BreakerState.OPEN, 3)
+    assert "connection refused" in str(info.last_error)
+    put_off = await receiver.outcome()
+    assert isinstance(put_off, RetryAfter)
+    assert not put_off.counts
+    assert len(receiver.requests) == 3
+    receiver.clock.advance(1.0)
+    receiver.answer = lambda request: httpx.Response(204)
+    assert await receiver.outcome() is None
+    assert receiver.caller.infos()[0].state is BreakerState.CLOSED
+
+
+async def test_another_receiver_is_not_concerned() -> None:
+    receiver = Receiver(lambda request: fail(request) if request.url.host == "shop.example" else httpx.Response(200))
+    for _ in range(4):
+        await receiver.outcome()
+        receiver.clock.advance(0.06)
+    assert await receiver.outcome(target=Target("bare")) is None
+
+
+async def test_credentials_in_a_query_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    receiver = Receiver(lambda request: httpx.Response(404))
+    outcome = await receiver.outcome(target=Target("shop", "/x?token=hush"))
+    assert "shop.example/hooks/x" in caplog.text
+    assert "hush" not in caplog.text
+    assert "hush" not in str(outcome)
+
+
+# What a receiver bears
+
+
+def destination(clock: ManualClock, **terms: Any) -> Destination:
+    return Destination("shop", Terms(**terms), BREAKER, clock)
+
+
+async def test_as_many_requests_as_it_bears_go_at_once_and_some_queue() -> None:
+    shop = destination(ManualClock(), concurrency=2)
+    going, done, told = asyncio.Queue[int](), asyncio.Event(), []
+
+    async def request(number: int) -> None:
+        async with shop.turn(0.0) as waiting:
+            if waiting:
+                told.append(number)
+                return
+            going.put_nowait(number)
+            await done.wait()
+
+    requests = [asyncio.create_task(request(n)) for n in range(13)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (going.qsize(), shop.info.in_flight) == (2, 2)
+    assert told == [10, 11, 12], "two go, and four times as many queue"
+    done.set()
+    await asyncio.gather(*requests)
+    assert going.qsize() == 10
+    assert shop.info.in_flight == 0
+
+
+async def test_those_who_queue_are_sent_away_when_it_turns_out_dead() -> None:
+    clock = ManualClock()
+    shop = destination(clock, concurrency=1)
+    first, told = asyncio.Event(), []
+
+    async def request() -> None:
+        async with shop.turn(0.0) as waiting:
+            told.append(waiting)
+            if not waiting:
+                await first.wait()
+                for _ in range(3):
+                    shop.failed("no answer")
+                    clock.advance(0.06)
+
+    requests = [asyncio.create_task(request()) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.set()
+    await asyncio.gather(*requests)
+    assert told[0] == 0
+    assert all(waiting > 0 for waiting in told[1:])
+
+
+async def test_requests_go_no_faster_than_its_rate() -> None:
+    clock = ManualClock()
+    shop = destination(clock, max_rate=10.0)
+    went = 0
+    for _ in range(2_000):
+        async with shop.turn(0.5) as waiting:
+            went += not waiting
+        clock.advance(0.001)
+    assert 19 <= went <= 21
+
+
+async def test_those_who_are_put_off_come_back_spread_out() -> None:
+    shop = destination(ManualClock(), concurrency=1)
+    shop.leave_alone(0.2)
+    pauses = []
+    for _ in range(100):
+        async with shop.turn(draw=1.0) as waiting:
+            pauses.append(waiting)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 10 * pauses[0]
+    assert pauses[-1] <= 30
+
+
+# Connecting
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [["127.0.0.1"], ["169.254.169.254"], ["93.184.215.14", "10.0.0.1"], ["::ffff:127.0.0.1"], ["fd00:ec2::254"]],
+)
+async def test_a_name_that_leads_to_a_private_address_is_refused(
+    answers: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return answers
+
+    async with httpx.AsyncClient(transport=GuardedTransport(resolve=resolve)) as client:
+        with pytest.raises(AddressRefused):
+            await client.post("http://harmless.example/")
+    assert "refused to connect to harmless.example:80" in caplog.text
+
+
+async def test_a_name_is_resolved_once_and_that_address_is_used() -> None:
+    """An answer that changes between check and connection ("DNS rebinding") has no moment to do so."""
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]
+
+    allowed = networks(["127.0.0.0/8"], "networks")
+    async with httpx.AsyncClient(transport=GuardedTransport(allowed, resolve=resolve), timeout=5) as client:
+        with pytest.raises(httpx.TransportError) as first:
+            await client.post(f"http://changing.example:{free_port()}/")
+        assert not isinstance(first.value, AddressRefused), "loopback is allowed here; nobody listens at that port"
+        assert asked == ["changing.example"]
+        with pytest.raises(AddressRefused):
+            await client.post("http://changing.example/")
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+async def test_a_name_that_cannot_be_resolved_is_worth_another_attempt() -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        raise OSError("no such name")
+
+    caller = Caller(SERVICES, ManualClock(), transport=lambda allowed: GuardedTransport(allowed, resolve=resolve))
+    with pytest.raises(RetryAfter, match="cannot be resolved: no such name"):
+        await caller(job())
+    await caller.close()

@@ -1,0 +1,82 @@
+"""Jobs that are made at the same time, while Redis does not answer: nobody waits behind a call that has no answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheelq import AsyncClient, JobSpec, Settings
+from wheelq.clock import SystemClock
+from wheelq.errors import InvalidInput, Unavailable
+from wheelq.job import Receipt
+from wheelq.outbox import Outbox
+from wheelq.server import gathering
+from wheelq.server.gathering import Gathering
+from wheelq.settings import OutboxSettings
+
+
+class Frozen(AsyncClient):
+    """Its calls have no answer until it is thawed."""
+
+    thawed: asyncio.Event
+
+    async def schedule(self, topic: str, *_: Any, key: str | None = None, **__: Any) -> Receipt:
+        await self.thawed.wait()
+        return Receipt(key or "", 1, created=True)
+
+    async def schedule_many(self, topic: str, jobs: Any, **_: Any) -> list[Receipt]:
+        await self.thawed.wait()
+        return [Receipt(job.key or "", 1, created=True) for job in jobs]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "STALLED_S", 0.05)
+    monkeypatch.setattr(gathering, "LOOK_S", 0.01)
+
+
+def frozen(outbox: Path | None = None) -> tuple[Frozen, Gathering]:
+    settings = Settings(outbox=OutboxSettings(path=str(outbox or ""), retry_ms=60_000))
+    client = Frozen.connect("unix:///nowhere.sock", settings)
+    client.thawed = asyncio.Event()
+    return client, Gathering(client, settings.client, SystemClock())
+
+
+async def make(gathering: Gathering, keys: Sequence[str], delay: float = 60) -> list[asyncio.Task[Receipt]]:
+    specs = [JobSpec(key=key, delay=delay) for key in keys]
+    tasks = [asyncio.create_task(gathering.schedule("orders", spec, "keep")) for spec in specs]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_those_behind_a_call_without_an_answer_are_soon_told_that_nothing_was_done() -> None:
+    client, gathering = frozen()
+    first = await make(gathering, ["first"])
+    behind = await make(gathering, ["a", "b"])
+    for answer in behind:
+        with pytest.raises(Unavailable, match="nothing was done"):
+            await answer
+    later = await make(gathering, ["c"])
+    with pytest.raises(Unavailable):
+        await later[0]
+    client.thawed.set()
+    assert (await first[0]).id == "first", "its own outcome is waited for"
+    assert (await (await make(gathering, ["d"]))[0]).id == "d"
+
+
+async def test_with_an_outbox_they_are_kept_and_a_bad_one_among_them_is_told(tmp_path: Path) -> None:
+    client, gathering = frozen(tmp_path / "outbox.db")
+    first = await make(gathering, ["first"])
+    good, bad = await make(gathering, ["good"]), await make(gathering, ["bad"], delay=-1)
+    assert (await good[0]).in_outbox
+    with pytest.raises(InvalidInput) as caught:
+        await bad[0]
+    assert caught.value.field == "delay"
+    assert Outbox(OutboxSettings(path=str(tmp_path / "outbox.db"))).info().jobs == 1
+    client.thawed.set()
+    await first[0]
+    await client.close()
