@@ -7,8 +7,9 @@
 What is asked: no call keeps the server busy for more than 10 ms, the calm topic's jobs start within 50 ms (p99) while
 the herd is worked off, and the scheduler's memory does not grow with the herd. Calls are looked at in two ways. By the
 processor time of the server's main thread, call by call, in a herd that this process leads itself; and by the server's
-slow log while all run, which goes by the wall clock: on a busy machine a call that had to wait for a processor is slow
-there, so the share of those is told beside the worst.
+slow log while all run, which goes by the wall clock. There a call that had to wait for a processor is slow too; so that
+five processes on two processors tell something about calls, the server's main thread goes first where this process may
+say so (as root), as it would on a machine of its own.
 
     python -m loadtest.herd                          # 1,000,000 jobs, one shard
     python -m loadtest.herd --shards 8
@@ -70,15 +71,15 @@ def herd(stage: Stage, jobs: int) -> Outcome:
         ]
         workers[1].wait_for(1, PATIENCE_S)
         before_mb = scheduler.peak_mb()
+        goes_first = _put_first(server.info("server")["process_id"])
         server.config_set("slowlog-log-slower-than", 1_000)
         server.config_set("slowlog-max-len", 100_000)
         server.slowlog_reset()
         server.config_resetstat()
         due_ms = due.timestamp() * 1000
         all_started = workers[0].wait_for(jobs, PATIENCE_S)
-        slow = [entry for entry in server.slowlog_get(100_000) if entry["duration"] > SLOW_US]
+        spent_us = [entry["duration"] for entry in server.slowlog_get(100_000)]
         count = server.info("commandstats")["cmdstat_evalsha"]["calls"]
-        worst_us = max((entry["duration"] for entry in server.slowlog_get(100_000)), default=0)
         peak_mb = scheduler.peak_mb()
         lateness_ms = workers[0].lateness_since(0)
         end_ms = due_ms + max(lateness_ms, default=0.0)
@@ -89,8 +90,13 @@ def herd(stage: Stage, jobs: int) -> Outcome:
         wrong["doubled"] = max(0, len(lateness_ms) - jobs)
         last_s = max(lateness_ms, default=0.0) / 1000
         figures = [
-            Figure("worst call while all run, wall clock", worst_us / 1000, "ms", Target(at_most=SLOW_US / 1000)),
-            Figure(f"calls above {SLOW_US // 1000} ms, of {count:,}", len(slow), "calls"),
+            Figure(
+                f"worst call while all run{', server first' if goes_first else ''}",
+                max(spent_us, default=0) / 1000,
+                "ms",
+                Target(at_most=SLOW_US / 1000),
+            ),
+            Figure(f"calls above {SLOW_US // 1000} ms, of {count:,}", sum(us > SLOW_US for us in spent_us), "calls"),
             Figure("calm topic meanwhile, p99", _p99(calm), "ms", Target(at_most=50)),
             Figure("calm topic meanwhile, jobs", len(calm), "jobs"),
             Figure("herd worked off in", last_s, "s"),
@@ -146,6 +152,14 @@ def _schedule_rate(client: Client, stage: Stage) -> float:
         with connect(stage.url) as server:
             server.delete(*server.keys(f"{stage.settings.prefix}:{{herd:{shard}}}:*"))
     return 2 * seconds
+
+
+def _put_first(pid: int) -> bool:
+    try:
+        os.setpriority(os.PRIO_PROCESS, pid, -20)
+    except OSError:  # another machine's server, or no right to
+        return False
+    return True
 
 
 def _now_ms(server: object) -> int:
