@@ -18,7 +18,7 @@ from wheelq.errors import InvalidInput
 from wheelq.job import Job
 from wheelq.retry import Bury, RetryAfter
 from wheelq.server.callbacks.addresses import Network
-from wheelq.server.callbacks.destination import Destination, DestinationInfo, Destinations
+from wheelq.server.callbacks.destination import Destination, DestinationInfo, Destinations, Room
 from wheelq.server.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.server.callbacks.services import Services
 from wheelq.server.callbacks.signing import message_id, signature_headers
@@ -29,6 +29,8 @@ from wheelq.settings import BreakerSettings
 logger = logging.getLogger("wheelq.callbacks")
 
 MakeTransport = Callable[[tuple[Network, ...]], httpx.AsyncBaseTransport]
+PLACES = 10_000
+"""Requests under way or queued in one process, to all receivers together; each of them has its own, lower limit."""
 BODY_MAX_BYTES = 65_536
 """Of an answer's body; whoever sends more loses the connection."""
 OWN_PREFIX = "wheelq-"
@@ -48,8 +50,8 @@ class Caller:
     ) -> None:
         self._services = services
         self._clock = clock
-        settings = breaker or BreakerSettings()
-        self._destinations = Destinations(lambda name, terms: Destination(name, terms, settings, clock))
+        settings, room = breaker or BreakerSettings(), Room(PLACES)
+        self._destinations = Destinations(lambda name, terms: Destination(name, terms, settings, room, clock))
         self._transport = transport
         self._clients: dict[tuple[Network, ...], httpx.AsyncClient] = {}
 
@@ -67,7 +69,7 @@ class Caller:
             logger.warning("job %s of %s may not be delivered: %s", job.id, job.topic, error)
             raise Bury(f"its target may not be called: {error}") from error
         destination = self._destinations.of(place.destination, place.terms)
-        async with destination.turn(random.random()) as waiting:
+        async with destination.turn() as waiting:
             if waiting:
                 raise RetryAfter(waiting, f"{place.destination} is busy or not well")
             verdict = await self._ask(job, place)

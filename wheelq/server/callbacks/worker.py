@@ -16,7 +16,7 @@ from wheelq.errors import ConfigurationError, ServerError
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.retry import Retry
-from wheelq.server.callbacks.caller import Caller
+from wheelq.server.callbacks.caller import PLACES, Caller
 from wheelq.server.callbacks.destination import DestinationInfo
 from wheelq.server.callbacks.services import Services
 from wheelq.settings import Settings, resolve_url
@@ -26,8 +26,6 @@ from wheelq.worker import Worker
 logger = logging.getLogger("wheelq.callbacks")
 
 GROUP = "callbacks"
-CONCURRENCY = 1_000
-"""Requests under way in one process, to all receivers together; each of them has its own, lower limit."""
 START_AGAIN_S = 1.0
 
 
@@ -41,7 +39,7 @@ class CallbackWorker:
         self._clock = clock
         self._is_stopping = False
         self._caller = Caller(services, clock, settings.callbacks)
-        self._worker = Worker(transport, GROUP, keys, replace(settings.worker, concurrency=CONCURRENCY), clock)
+        self._worker = Worker(transport, GROUP, keys, replace(settings.worker, concurrency=PLACES), clock)
         # How often and how soon is each receiver's own business, and decided by the caller.
         self._worker.handler_for_each(lambda: transport.send(registry.callback_topics(keys)), retry=FOR_EVER)(
             self._caller
