@@ -87,6 +87,20 @@ def request(method: str, path: str, body: bytes = b"") -> bytes:
     return head.encode() + body
 
 
+async def ask_once(port: int, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    """One request over a connection of its own: status and body. Raises: OSError, EOFError.
+
+    Hundreds of them may hang at once: a client with a pool would spend its time on looking through that.
+    """
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        writer.write(request(method, path, body).replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+        head = await reader.readuntil(b"\r\n\r\n")
+        return int(head[9:12]), await reader.read()
+    finally:
+        writer.close()
+
+
 async def drive(port: int, connections: int, made: Callable[[int], bytes], count: int) -> tuple[float, int]:
     """Good answers (2xx) a second, and how many; `made(n)` is the n-th request."""
     statuses: list[int] = []

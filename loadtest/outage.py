@@ -29,12 +29,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-import httpx
-
 from loadtest.checker import Promise, Verdict, judge
 from loadtest.figures import Figure, Outcome, Target, as_table, percentile
 from loadtest.fleet import Fleet, read_promotions
-from loadtest.http import HOST, free_port, running
+from loadtest.http import ask_once, free_port, running
 from loadtest.server import binary_of
 from wheelq import Client, Settings
 from wheelq.embedded import EmbeddedServer
@@ -51,7 +49,7 @@ AROUND_S = 1.0
 """Requests before and after the outage."""
 MAYBE = (Promise(0, must_run=False),)
 """What came before a request that was repeated because nobody knew."""
-FAST_MS: dict[How, int] = {"kill": 1_000, "freeze": 2_500}
+FAST_MS: dict[How, int] = {"kill": 1_000, "freeze": 1_500}
 """Until a 503. That a frozen server is away shows in that it says nothing for a while."""
 
 
@@ -70,9 +68,7 @@ class Callers:
 
     def __init__(self, port: int) -> None:
         self.told = Told()
-        self._http = httpx.AsyncClient(
-            base_url=f"http://{HOST}:{port}", timeout=60, limits=httpx.Limits(max_connections=None)
-        )
+        self._port = port
 
     async def ask(self, seconds: float, rate: float) -> None:
         """Ask for so long; returns when every outcome is known."""
@@ -82,7 +78,6 @@ class Callers:
             await asyncio.sleep(max(0.0, started + n / rate - time.monotonic()))
             tasks.append(asyncio.create_task(self._make(f"job-{n}", n % 10 / 10)))
         await asyncio.gather(*tasks)
-        await self._http.aclose()
 
     async def _make(self, id: str, delay: float) -> None:
         """A job is made; one whose making is unknown was perhaps, and is then made for sure."""
@@ -90,13 +85,13 @@ class Callers:
         while True:
             asked, asked_ms = time.monotonic(), time.time() * 1000
             try:
-                answer = await self._http.post(f"/v1/topics/{TOPIC}/jobs", json={"id": id, "delay": delay})
-                status = answer.status_code
-            except httpx.HTTPError:
+                job = json.dumps({"id": id, "delay": delay}).encode()
+                status, answer = await ask_once(self._port, "POST", f"/v1/topics/{TOPIC}/jobs", job)
+            except (OSError, EOFError):
                 status = 504
             self.told.statuses[status] += 1
             if 200 <= status < 300:
-                said = answer.json()
+                said = json.loads(answer)
                 due_ms = said["due_ms"]
                 if said["in_outbox"]:  # told when it was kept; perhaps Redis had it before, from when it was asked for
                     due_ms = min(due_ms, int(asked_ms + delay * 1000))

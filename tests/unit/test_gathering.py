@@ -11,7 +11,7 @@ import pytest
 
 from wheelq import AsyncClient, JobSpec, Settings
 from wheelq.clock import SystemClock
-from wheelq.errors import InvalidInput, Unavailable
+from wheelq.errors import InvalidInput, OutcomeUnknown, Unavailable
 from wheelq.job import Receipt
 from wheelq.outbox import Outbox
 from wheelq.server import gathering
@@ -20,12 +20,15 @@ from wheelq.settings import OutboxSettings
 
 
 class Frozen(AsyncClient):
-    """Its calls have no answer until it is thawed."""
+    """Its calls have no answer until it is thawed, or are given up."""
 
     thawed: asyncio.Event
+    given_up: bool = False
 
     async def schedule(self, topic: str, *_: Any, key: str | None = None, **__: Any) -> Receipt:
         await self.thawed.wait()
+        if self.given_up:
+            raise OutcomeUnknown("no reply")
         return Receipt(key or "", 1, created=True)
 
     async def schedule_many(self, topic: str, jobs: Any, **_: Any) -> list[Receipt]:
@@ -66,6 +69,25 @@ async def test_those_behind_a_call_without_an_answer_are_soon_told_that_nothing_
     client.thawed.set()
     assert (await first[0]).id == "first", "its own outcome is waited for"
     assert (await (await make(gathering, ["d"]))[0]).id == "d"
+
+
+async def test_after_a_call_that_failed_those_behind_the_next_are_let_go_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, gathering = frozen()
+    first = await make(gathering, ["first"])
+    client.given_up = True
+    client.thawed.set()
+    with pytest.raises(OutcomeUnknown):
+        await first[0]
+    client.thawed.clear()
+    monkeypatch.setattr("wheelq.server.gathering.STALLED_S", 60.0)
+    probe, behind = await make(gathering, ["probe"]), await make(gathering, ["behind"])
+    with pytest.raises(Unavailable):
+        await behind[0]
+    client.given_up = False
+    client.thawed.set()
+    assert (await probe[0]).id == "probe"
 
 
 async def test_with_an_outbox_they_are_kept_and_a_bad_one_among_them_is_told(tmp_path: Path) -> None:

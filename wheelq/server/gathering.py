@@ -8,7 +8,8 @@ A job that comes alone is sent at once; nobody waits for others to come. Each jo
 does not touch the others.
 
 While a call has no answer for long (Redis is frozen, or the way to it is), those behind it are not kept waiting:
-nothing was sent for them, so they go to the outbox, or are told that nothing was done.
+nothing was sent for them, so they go to the outbox, or are told that nothing was done. Once a call has failed in that
+way the next one is given less time before those behind it are let go, until one succeeds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from wheelq.aio import AsyncClient
 from wheelq.clock import Clock
 from wheelq.errors import (
+    AWAY,
     InvalidInput,
     InvalidJob,
     NotReplicated,
@@ -33,10 +35,10 @@ from wheelq.protocol.batches import Preparation
 from wheelq.settings import ClientSettings
 
 BATCH = 500
-STALLED_S = 2.0
+STALLED_S = 1.0
 """How long a call is without an answer before those behind it wait no longer."""
 LOOK_S = 0.2
-"""How often they are looked after then."""
+"""How often they are looked after then; and how long such a call is given after one that failed."""
 
 _SPEC = tuple(item.name for item in fields(JobSpec))
 Outcome = Receipt | WheelqError
@@ -62,6 +64,7 @@ class Gathering:
         self._settings = settings
         self._clock = clock
         self._lines: dict[tuple[str, OnDuplicate], _Line] = {}
+        self._is_away = False
 
     async def schedule(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> Receipt:
         """One job, in company. Raises as `AsyncClient.schedule` does."""
@@ -117,12 +120,14 @@ class Gathering:
         try:
             while line.waiting:
                 batch, line.waiting = line.waiting[:BATCH], line.waiting[BATCH:]
-                stalled = asyncio.get_running_loop().call_later(STALLED_S, self._stalled, topic, on_duplicate, line)
+                patience = LOOK_S if self._is_away else STALLED_S
+                stalled = asyncio.get_running_loop().call_later(patience, self._stalled, topic, on_duplicate, line)
                 try:
                     outcomes = await self.schedule_each(topic, [spec for spec, _ in batch], on_duplicate)
                 finally:
                     stalled.cancel()
                     line.is_stalled = False
+                self._is_away = any(isinstance(outcome, AWAY) for outcome in outcomes)
                 _tell(batch, outcomes)
         finally:
             del self._lines[topic, on_duplicate]
