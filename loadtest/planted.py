@@ -21,7 +21,7 @@ from typing import Any
 from wheelq import Worker
 from wheelq.protocol import call
 from wheelq.protocol.scripts import Script, script, script_names
-from wheelq.worker.settling import Delivery
+from wheelq.worker.held import Delivery
 
 VARIABLE = "LOADTEST_PLANT"
 

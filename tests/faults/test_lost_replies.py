@@ -40,9 +40,10 @@ from wheelq.scheduler.shard import Role, Shard
 from wheelq.settings import ClientSettings, SchedulerSettings, TopicSettings, WorkerSettings
 from wheelq.topics import Topic
 from wheelq.transport import Address, AsyncTransport, Transport
+from wheelq.worker.held import Delivery, Held, Line
 from wheelq.worker.outcome import Again, Buried
 from wheelq.worker.recovery import Recovery
-from wheelq.worker.settling import Delivery, Held, Line, Settler
+from wheelq.worker.settling import Settler
 
 RECORD = b"\x01\x01\x91\x01"
 FAULTS: list[type[Fault]] = [ReplyLost, Unreachable, Refusing, Repeating, Forgetful]

@@ -13,7 +13,7 @@ from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 from wheelq.worker.batching import Batcher, BatchTerms, outcomes, outcomes_of_failure
-from wheelq.worker.settling import Delivery, Line
+from wheelq.worker.held import Delivery, Line
 
 JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
 LINE = Line(Keys().shard("orders", 0), TopicSettings())

@@ -12,6 +12,7 @@ pool        at most `concurrency` deliveries at a time, with no task of their ow
 batching    gathers deliveries to lists, runs them, and finds the outcome of each
 ordering    runs the jobs of a shard or key one at a time: `ordered_shard` holds and reads, `sequence` keeps the places
 outcome     what a handler's result means: done, again, or buried (pure)
+held        the deliveries that Redis has not answered for yet
 settling    tells Redis: acks in batches, retries, burials
 recovery    renews what runs, takes over what a dead worker left
 janitor     removes what dead workers and dead jobs leave behind

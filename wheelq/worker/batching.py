@@ -21,8 +21,8 @@ from wheelq import logs
 from wheelq.clock import Clock
 from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.job import Job
+from wheelq.worker.held import Delivery
 from wheelq.worker.pool import Pool
-from wheelq.worker.settling import Delivery
 
 MAX_SIZE_LIMIT = 5_000
 """All jobs of a batch are renewed by one worker and settled together; more gain nothing."""

@@ -12,7 +12,7 @@ from wheelq.protocol.keys import Keys
 from wheelq.retry import Retry
 from wheelq.transport import AsyncTransport
 from wheelq.worker.handlers import Function, Handlers
-from wheelq.worker.settling import Line
+from wheelq.worker.held import Line
 
 Find = Callable[[], Awaitable[Iterable[str]]]
 

@@ -18,7 +18,7 @@ from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.keys import Keys
 from wheelq.transport import AsyncTransport
-from wheelq.worker.settling import Line
+from wheelq.worker.held import Line
 
 logger = logging.getLogger("wheelq.worker")
 

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from wheelq.worker.held import Delivery, Held, Line
 from wheelq.worker.reader import Places, Reading
-from wheelq.worker.settling import Delivery, Held, Line
 
 
 class Lane(Protocol):

@@ -36,6 +36,7 @@ from wheelq.transport import Address, AsyncTransport
 from wheelq.worker.batching import Batcher, BatchTerms, Steps, run_batch
 from wheelq.worker.following import Find, Following
 from wheelq.worker.handlers import BatchFunction, Function, Handlers, Ordered
+from wheelq.worker.held import Delivery, Held, Line
 from wheelq.worker.hooks import Hooks, Middleware
 from wheelq.worker.janitor import Janitor
 from wheelq.worker.lanes import Lane, Lanes, ReadingLane, Runs
@@ -47,7 +48,7 @@ from wheelq.worker.pool import Pool
 from wheelq.worker.reader import Reading
 from wheelq.worker.recovery import Recovery
 from wheelq.worker.running import Running
-from wheelq.worker.settling import Delivery, Held, Line, Settler
+from wheelq.worker.settling import Settler
 from wheelq.worker.threads import Threads
 
 logger = logging.getLogger("wheelq.worker")

@@ -16,7 +16,7 @@ from wheelq.errors import InvalidInput, ServerError
 from wheelq.protocol import codec
 from wheelq.protocol.calls import state
 from wheelq.transport import AsyncTransport
-from wheelq.worker.settling import Delivery, Line
+from wheelq.worker.held import Delivery, Line
 
 logger = logging.getLogger("wheelq.worker")
 

@@ -18,10 +18,11 @@ from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.calls.worker import Entry
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
+from wheelq.worker.held import Delivery, Held, Line
 from wheelq.worker.pool import Pool
 from wheelq.worker.recovery import SAFETY_MS, Recovery
 from wheelq.worker.sequence import Rank, Sequence
-from wheelq.worker.settling import LONGEST_PAUSE, Delivery, Held, Line, Settler
+from wheelq.worker.settling import LONGEST_PAUSE, Settler
 
 logger = logging.getLogger("wheelq.worker")
 

@@ -27,9 +27,10 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from typing import Any
 
+from wheelq.worker.held import Delivery, Line
 from wheelq.worker.ordered_shard import Ground, OrderedShard
 from wheelq.worker.pool import Pool
-from wheelq.worker.settling import LONGEST_PAUSE, Delivery, Line
+from wheelq.worker.settling import LONGEST_PAUSE
 
 
 class OrderedLane:

@@ -27,8 +27,9 @@ from wheelq.errors import ServerError
 from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
+from wheelq.worker.held import Delivery, Line, Start
 from wheelq.worker.recovery import SAFETY_MS
-from wheelq.worker.settling import LONGEST_PAUSE, Delivery, Line, Start
+from wheelq.worker.settling import LONGEST_PAUSE
 
 logger = logging.getLogger("wheelq.worker")
 

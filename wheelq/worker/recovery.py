@@ -20,8 +20,9 @@ from wheelq.errors import ServerError
 from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
+from wheelq.worker.held import Delivery, Held, Line, Start
 from wheelq.worker.outcome import Buried
-from wheelq.worker.settling import Delivery, Held, Line, Settler, Start
+from wheelq.worker.settling import Settler
 
 logger = logging.getLogger("wheelq.worker")
 

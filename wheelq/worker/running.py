@@ -19,10 +19,11 @@ from wheelq.job import Job
 from wheelq.metrics import Histogram
 from wheelq.protocol import codec
 from wheelq.worker.handlers import Handlers, Run
+from wheelq.worker.held import Delivery, Held
 from wheelq.worker.notes import Notes, packed_result
 from wheelq.worker.outcome import Again, Buried, of_failure
 from wheelq.worker.punctuality import Dropped, too_late
-from wheelq.worker.settling import Delivery, Held, Settler
+from wheelq.worker.settling import Settler
 
 logger = logging.getLogger("wheelq.worker")
 
