@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike, fspath
@@ -135,7 +135,8 @@ class AsyncClient:
         `durability` (None: the settings') says what to wait for: "server", its answer; "replicated", that replicas
         have the job; "fsynced", that a disk has it.
 
-        With an outbox, a job that cannot reach the server is kept there, and its receipt says so (`in_outbox`).
+        With an outbox, a job that cannot reach the server is kept there, and its receipt says so (`in_outbox`); its
+        delay counts from this call.
 
         Raises: InvalidInput (names the field, nothing was sent), DuplicateJob, TopicFull, NotReplicated (scheduled, but
         not confirmed in time), OutboxFull, and the server's errors.
@@ -157,7 +158,7 @@ class AsyncClient:
             else:
                 outbox.observe(job[1], asked_ms, receipt.due_ms)
                 return receipt
-        kept = await outbox.keep(topic, [(job, partition_key)], on_duplicate)
+        kept = await outbox.keep(topic, [(job, partition_key)], on_duplicate, asked_ms)
         return kept[0]
 
     async def schedule_many(
@@ -175,7 +176,8 @@ class AsyncClient:
         """
         check_on_duplicate(on_duplicate)
         check_topic(topic)
-        order = Order(self._keys, topic, jobs, on_duplicate, self._settings, self._clock.wall_ms())
+        asked_ms = self._clock.wall_ms()
+        order = Order(self._keys, topic, jobs, on_duplicate, self._settings, asked_ms)
         outbox = self._outbox
         if outbox is None:
             return await self._carrier.schedule_many(topic, order, on_duplicate, durability)
@@ -188,7 +190,9 @@ class AsyncClient:
                     raise
                 log.debug("jobs of topic %s go to the outbox: %s", topic, error)
         left, bad = order.remaining()
-        kept = await outbox.keep(topic, list(left.values()), on_duplicate)
+        if not isinstance(jobs, Collection):  # what comes one by one may have been asked for just now
+            asked_ms = self._clock.wall_ms()
+        kept = await outbox.keep(topic, list(left.values()), on_duplicate, asked_ms)
         receipts = order.receipts_so_far() | dict(zip(left, kept, strict=True))
         if bad is not None:
             bad.receipts = receipts
@@ -207,11 +211,12 @@ class AsyncClient:
         check_topic(topic)
         if self._outbox is None:
             raise Unavailable("the server does not answer, and there is no outbox: nothing was done")
-        left, bad = Order(self._keys, topic, jobs, on_duplicate, self._settings, self._clock.wall_ms()).remaining()
+        asked_ms = self._clock.wall_ms()
+        left, bad = Order(self._keys, topic, jobs, on_duplicate, self._settings, asked_ms).remaining()
         if bad is not None:
             raise bad
         self._outbox.start()
-        return await self._outbox.keep(topic, list(left.values()), on_duplicate)
+        return await self._outbox.keep(topic, list(left.values()), on_duplicate, asked_ms)
 
     async def reschedule(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike, fspath
@@ -133,7 +133,8 @@ class Client:
         `durability` (None: the settings') says what to wait for: "server", its answer; "replicated", that replicas
         have the job; "fsynced", that a disk has it.
 
-        With an outbox, a job that cannot reach the server is kept there, and its receipt says so (`in_outbox`).
+        With an outbox, a job that cannot reach the server is kept there, and its receipt says so (`in_outbox`); its
+        delay counts from this call.
 
         Raises: InvalidInput (names the field, nothing was sent), DuplicateJob, TopicFull, NotReplicated (scheduled, but
         not confirmed in time), OutboxFull, and the server's errors.
@@ -155,7 +156,7 @@ class Client:
             else:
                 outbox.observe(job[1], asked_ms, receipt.due_ms)
                 return receipt
-        kept = outbox.keep(topic, [(job, partition_key)], on_duplicate)
+        kept = outbox.keep(topic, [(job, partition_key)], on_duplicate, asked_ms)
         return kept[0]
 
     def schedule_many(
@@ -173,7 +174,8 @@ class Client:
         """
         check_on_duplicate(on_duplicate)
         check_topic(topic)
-        order = Order(self._keys, topic, jobs, on_duplicate, self._settings, self._clock.wall_ms())
+        asked_ms = self._clock.wall_ms()
+        order = Order(self._keys, topic, jobs, on_duplicate, self._settings, asked_ms)
         outbox = self._outbox
         if outbox is None:
             return self._carrier.schedule_many(topic, order, on_duplicate, durability)
@@ -186,7 +188,9 @@ class Client:
                     raise
                 log.debug("jobs of topic %s go to the outbox: %s", topic, error)
         left, bad = order.remaining()
-        kept = outbox.keep(topic, list(left.values()), on_duplicate)
+        if not isinstance(jobs, Collection):  # what comes one by one may have been asked for just now
+            asked_ms = self._clock.wall_ms()
+        kept = outbox.keep(topic, list(left.values()), on_duplicate, asked_ms)
         receipts = order.receipts_so_far() | dict(zip(left, kept, strict=True))
         if bad is not None:
             bad.receipts = receipts
@@ -203,11 +207,12 @@ class Client:
         check_topic(topic)
         if self._outbox is None:
             raise Unavailable("the server does not answer, and there is no outbox: nothing was done")
-        left, bad = Order(self._keys, topic, jobs, on_duplicate, self._settings, self._clock.wall_ms()).remaining()
+        asked_ms = self._clock.wall_ms()
+        left, bad = Order(self._keys, topic, jobs, on_duplicate, self._settings, asked_ms).remaining()
         if bad is not None:
             raise bad
         self._outbox.start()
-        return self._outbox.keep(topic, list(left.values()), on_duplicate)
+        return self._outbox.keep(topic, list(left.values()), on_duplicate, asked_ms)
 
     def reschedule(
         self,

@@ -10,17 +10,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.commands import eventually, wheelq
-from tests.transports import AsyncWith, BlockingWith, ReplyLost, Unreachable
+from tests.transports import ALWAYS, AsyncWith, BlockingWith, Fault, ReplyLost, Unreachable
 from tests.unit.test_outbox import in_a_fork
 from wheelq import AsyncClient, Client, JobSpec, Settings
+from wheelq.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import CircuitOpen, InvalidJob, OutboxFull, ServerError, Unavailable
 from wheelq.outbox import Outbox
-from wheelq.protocol.call import command
+from wheelq.protocol.call import Call, command
 from wheelq.protocol.keys import Keys
 from wheelq.settings import BreakerSettings, OutboxSettings
 from wheelq.transport import Address, Transport
@@ -287,6 +289,63 @@ async def test_an_asyncio_bulk_call_that_loses_the_server_half_way_keeps_the_res
         await client.deliver_outbox()
         [found] = await client.topics()
         assert found.delayed == 2_000
+
+
+# Delays
+
+
+class Silent(Fault):
+    """Nobody answers, and it takes nine seconds to find that out."""
+
+    def __init__(self, clock: ManualClock, *, after: int = 0) -> None:
+        super().__init__(after=after, times=ALWAYS)
+        self._clock = clock
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        self._clock.advance(9)
+        raise Unavailable("nobody answers")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def test_a_delay_counts_from_the_call_and_not_from_when_its_job_was_kept(
+    server: EmbeddedServer, path: Path, clock: ManualClock
+) -> None:
+    now_ms, outbox = clock.wall_ms(), OutboxSettings(path=str(path), retry_ms=60_000)
+    with Client(BlockingWith(server.url, Silent(clock)), clock=clock, outbox=outbox) as client:
+        one = client.schedule(TOPIC, delay=60)
+        assert (one.in_outbox, one.due_ms) == (True, now_ms + 60_000)
+
+
+def test_the_delays_of_a_bulk_call_count_from_the_call_but_not_of_what_comes_one_by_one(
+    server: EmbeddedServer, path: Path, clock: ManualClock
+) -> None:
+    """What an iterator yields may have been asked for just now, and would run early."""
+    now_ms, outbox = clock.wall_ms(), OutboxSettings(path=str(path), retry_ms=60_000)
+    with Client(BlockingWith(server.url, Silent(clock)), clock=clock, outbox=outbox) as client:
+        listed = client.schedule_many(TOPIC, [JobSpec(delay=60)] * 2)
+        assert [receipt.due_ms for receipt in listed] == [now_ms + 60_000] * 2
+    path.unlink()
+    now_ms = clock.wall_ms()
+    with Client(BlockingWith(server.url, Silent(clock)), clock=clock, outbox=outbox) as client:
+        yielded = client.schedule_many(TOPIC, iter([JobSpec(delay=60)]))
+        assert [receipt.due_ms for receipt in yielded] == [now_ms + 69_000]
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_the_delays_of_an_asyncio_producer_count_from_the_call_as_well(
+    server: EmbeddedServer, path: Path, clock: ManualClock, many: bool
+) -> None:
+    now_ms, outbox = clock.wall_ms(), OutboxSettings(path=str(path), retry_ms=60_000)
+    async with AsyncClient(AsyncWith(server.url, Silent(clock)), clock=clock, outbox=outbox) as client:
+        if many:
+            [kept] = await client.schedule_many(TOPIC, [JobSpec(delay=60)])
+        else:
+            kept = await client.schedule(TOPIC, delay=60)
+        assert (kept.in_outbox, kept.due_ms) == (True, now_ms + 60_000)
 
 
 # The command

@@ -31,8 +31,10 @@ def outbox(tmp_path: Path, clock: ManualClock) -> Outbox:
     return Outbox(OutboxSettings(path=str(tmp_path / "outbox.db"), max_jobs=1_000, max_bytes=20_000), clock)
 
 
-def keep(outbox: Outbox, topic: str, *ids: str, due: str = "5000", how: OnDuplicate = "keep") -> list[Receipt]:
-    return outbox.keep(topic, [((id, due, b"record of " + id.encode()), None) for id in ids], how)
+def keep(
+    outbox: Outbox, topic: str, *ids: str, due: str = "5000", how: OnDuplicate = "keep", asked_ms: int = 0
+) -> list[Receipt]:
+    return outbox.keep(topic, [((id, due, b"record of " + id.encode()), None) for id in ids], how, asked_ms)
 
 
 class Server:
@@ -59,7 +61,7 @@ class Server:
 
 
 def test_a_job_is_kept_with_its_due_time_and_bytes(outbox: Outbox) -> None:
-    outbox.keep("orders", [(("a", "5000", b"\x01\x02"), "customer-7")], "replace")
+    outbox.keep("orders", [(("a", "5000", b"\x01\x02"), "customer-7")], "replace", 0)
     assert [tuple(job)[1:] for job in outbox.jobs(10)] == [
         ("orders", "a", 5_000, "", b"\x01\x02", "customer-7", "replace")
     ]
@@ -67,10 +69,10 @@ def test_a_job_is_kept_with_its_due_time_and_bytes(outbox: Outbox) -> None:
 
 def test_a_delay_is_counted_by_the_servers_clock_as_last_seen(outbox: Outbox, clock: ManualClock) -> None:
     now = clock.wall_ms()
-    [before] = keep(outbox, "orders", "a", due="+1000")
+    [before] = keep(outbox, "orders", "a", due="+1000", asked_ms=now)
     assert before.due_ms == now + 1_000
     outbox.observe("+60000", asked_ms=now, due_ms=now + 60_000 + 7_500)  # the server is 7.5 s ahead
-    [after] = keep(outbox, "orders", "b", due="+1000")
+    [after] = keep(outbox, "orders", "b", due="+1000", asked_ms=now)
     assert after.due_ms == now + 1_000 + 7_500
 
 
@@ -83,17 +85,17 @@ def test_the_servers_clock_is_learned_from_the_fastest_answer(outbox: Outbox, cl
 
     answered(7_000, took_ms=2)
     answered(7_000, took_ms=3_000)  # it took long to connect: that tells less
-    [kept] = keep(outbox, "orders", "a", due="+0")
+    [kept] = keep(outbox, "orders", "a", due="+0", asked_ms=clock.wall_ms())
     assert kept.due_ms == clock.wall_ms() + 7_002
     clock.advance(60)
     answered(-4_000, took_ms=500)  # the server's clock was set back meanwhile
-    [kept] = keep(outbox, "orders", "b", due="+0")
+    [kept] = keep(outbox, "orders", "b", due="+0", asked_ms=clock.wall_ms())
     assert kept.due_ms == clock.wall_ms() - 4_000 + 500
 
 
 def test_a_priority_is_kept_with_the_due_time(outbox: Outbox, clock: ManualClock) -> None:
     keep(outbox, "orders", "high", due="5000h")
-    keep(outbox, "orders", "low", due="+1000l")
+    keep(outbox, "orders", "low", due="+1000l", asked_ms=clock.wall_ms())
     assert [job.due for job in outbox.jobs(10)] == ["5000h", f"{clock.wall_ms() + 1_000}l"]
 
 
@@ -113,7 +115,7 @@ def test_the_file_is_readable_by_its_owner_only(outbox: Outbox) -> None:
 
 
 def test_it_takes_no_more_jobs_than_it_may(outbox: Outbox) -> None:
-    outbox.keep("orders", [((f"job-{n}", "1", b""), None) for n in range(999)], "keep")
+    outbox.keep("orders", [((f"job-{n}", "1", b""), None) for n in range(999)], "keep", 0)
     with pytest.raises(OutboxFull, match=r"holds 999 jobs; its limit is 1,000 \(outbox.max_jobs\)"):
         keep(outbox, "orders", "a", "b")
     assert outbox.info().jobs == 999, "of a call that does not fit, nothing is kept"
@@ -121,9 +123,9 @@ def test_it_takes_no_more_jobs_than_it_may(outbox: Outbox) -> None:
 
 
 def test_it_takes_no_more_bytes_than_it_may(outbox: Outbox) -> None:
-    outbox.keep("orders", [(("big", "1", bytes(19_990)), None)], "keep")
+    outbox.keep("orders", [(("big", "1", bytes(19_990)), None)], "keep", 0)
     with pytest.raises(OutboxFull, match=r"holds 19,990 bytes; its limit is 20,000 \(outbox.max_bytes\)"):
-        outbox.keep("orders", [(("more", "1", bytes(11)), None)], "keep")
+        outbox.keep("orders", [(("more", "1", bytes(11)), None)], "keep", 0)
 
 
 def test_room_comes_back_when_jobs_are_delivered(outbox: Outbox) -> None:

@@ -12,8 +12,8 @@
 while anything waits here, later jobs of the same file queue behind it. **Once**: a job is deleted after the server has
 it; should the producer die in between, it is delivered again with the same id and the same bytes, and the server
 answers that it has it. (A job that ran meanwhile and is forgotten would run again: let finished jobs be kept,
-`keep_done`, for as long as an outage may last.) **Due time**: computed when the job is kept, by this machine's clock
-corrected by the server's as last seen; what is past due at delivery runs at once.
+`keep_done`, for as long as an outage may last.) **Due time**: a delay counts from when the caller asked, by this
+machine's clock corrected by the server's as last seen; what is past due at delivery runs at once.
 
 A job that was to be refused if its id is taken (`on_duplicate="raise"`) and finds it taken is put aside, and shown by
 `wheelq outbox`: nobody waits for that answer any more.

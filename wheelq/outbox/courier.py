@@ -93,9 +93,11 @@ class Courier:
         """Learn the server's clock from a job that got through: see `Outbox.observe`."""
         self._outbox.observe(due, asked_ms, due_ms)
 
-    def keep(self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate) -> list[Receipt]:
+    def keep(
+        self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate, asked_ms: int
+    ) -> list[Receipt]:
         """Keep jobs until they are delivered: see `Outbox.keep`."""
-        receipts = self._outbox.keep(topic, jobs, how)
+        receipts = self._outbox.keep(topic, jobs, how, asked_ms)
         self._kept.set()
         return receipts
 
@@ -178,9 +180,11 @@ class AsyncCourier:
         """Learn the server's clock from a job that got through: see `Outbox.observe`."""
         self._outbox.observe(due, asked_ms, due_ms)
 
-    async def keep(self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate) -> list[Receipt]:
+    async def keep(
+        self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate, asked_ms: int
+    ) -> list[Receipt]:
         """Keep jobs until they are delivered: see `Outbox.keep`."""
-        receipts = await asyncio.to_thread(self._outbox.keep, topic, jobs, how)
+        receipts = await asyncio.to_thread(self._outbox.keep, topic, jobs, how, asked_ms)
         self._kept.set()
         return receipts
 

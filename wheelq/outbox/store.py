@@ -25,7 +25,7 @@ from wheelq.job import OnDuplicate, Receipt
 from wheelq.settings import OutboxSettings
 
 PackedJob = tuple[str, str, bytes]
-"""A checked and packed job: id, due ("+ms" from now, or "ms" since the epoch, and its priority), record."""
+"""A checked and packed job: id, due ("+ms" from the asking, or "ms" since the epoch, and its priority), record."""
 
 PARCEL = 500
 """Most jobs delivered at a time."""
@@ -111,14 +111,17 @@ class Outbox:
 
     # --- keeping ---------------------------------------------------------------------------------------------------
 
-    def keep(self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate) -> list[Receipt]:
+    def keep(
+        self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate, asked_ms: int
+    ) -> list[Receipt]:
         """Take jobs, each with its partition key; they are on disk when this returns. One receipt each, in order.
 
-        Raises: OutboxFull and Unavailable, when none was taken.
+        Their delays count from `asked_ms`, this machine's time when the caller asked: the server may have been tried
+        for seconds since. Raises: OutboxFull and Unavailable, when none was taken.
         """
         now = self._clock.wall_ms()
         rows = [
-            (topic, id, *self._due(due, now), record, partition_key, how, now)
+            (topic, id, *self._due(due, asked_ms), record, partition_key, how, now)
             for (id, due, record), partition_key in jobs
         ]
         try:
@@ -147,10 +150,10 @@ class Outbox:
             self._offset_ms = due_ms - int(due.rstrip(PRIORITIES)) - asked_ms
             self._took_ms, self._observed_ms = took_ms, now_ms
 
-    def _due(self, due: str, now_ms: int) -> tuple[int, str]:
+    def _due(self, due: str, asked_ms: int) -> tuple[int, str]:
         """When it is due, and its priority."""
         digits = due.rstrip(PRIORITIES)
-        since_ms = now_ms + self._offset_ms if due.startswith("+") else 0
+        since_ms = asked_ms + self._offset_ms if due.startswith("+") else 0
         return since_ms + int(digits), due[len(digits) :]
 
     def _check_room(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
