@@ -60,8 +60,6 @@ UNKNOWN_TOPIC_MS = 500
 """How often topics are asked for while one of this worker's does not exist yet, and changes are not heard of."""
 TOPICS_MS = 5_000
 """How often they are asked for otherwise: their number of shards may change."""
-HAND_BACK_IDLE_MS = 86_400_000
-"""Idle time shown for a delivery that is handed back, so that any worker's next look claims it."""
 
 
 class Worker(Hooks):
@@ -409,8 +407,5 @@ class Worker(Hooks):
         await self._transport.close()
 
     async def _hand_back(self, line: Line) -> None:
-        held = list(self._held.of(line))
-        for start in range(0, len(held), 500):
-            part = held[start : start + 500]
-            await self._transport.send(calls.hand_back(line.keys, self.group, self.name, HAND_BACK_IDLE_MS, part))
+        await self._settler.hand_back(line, list(self._held.of(line)))
         await self._transport.send(calls.leave(line.keys, self.group, self.name))

@@ -39,7 +39,6 @@ HAND_OVER_PATIENCE = 1.0
 """Seconds within which a shard that is passed on must come to rest; else it is kept."""
 PASS_ON_BEATS = 3
 """One shard is passed on in so many `renew_ms`: the asker takes it in one, and tells its new number in the next."""
-HAND_BACK_IDLE_MS = 86_400_000
 ONE_KEY = ""
 
 
@@ -257,13 +256,9 @@ class OrderedShard:
 
     async def _hand_back(self, deliveries: SequenceOf[Delivery]) -> None:
         ground = self._ground
-        ids = [delivery.entry.entry_id for delivery in deliveries]
         for delivery in deliveries:
             ground.held.drop(delivery)
-        for first in range(0, len(ids), 500):
-            part = ids[first : first + 500]
-            call = worker_calls.hand_back(self.line.keys, ground.group, ground.consumer, HAND_BACK_IDLE_MS, part)
-            await ground.transport.send(call)
+        await ground.settler.hand_back(self.line, [delivery.entry.entry_id for delivery in deliveries])
 
     async def close(self) -> None:
         """Let the shard go, after what was held of it was handed back."""

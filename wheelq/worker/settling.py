@@ -1,4 +1,4 @@
-"""Tells Redis what came of deliveries: acks in batches, retries and burials one by one.
+"""Tells Redis what came of deliveries: acks in batches, retries and burials one by one; or gives them back.
 
 Every delivery this worker holds is in `Held` until Redis has answered for it, and is renewed as long. All three calls
 may be repeated after a lost reply: they change nothing for a delivery that is no longer this consumer's.
@@ -32,6 +32,9 @@ logger = logging.getLogger("wheelq.worker")
 T = TypeVar("T")
 
 LONGEST_PAUSE = 1.0
+HAND_BACK_IDLE_MS = 86_400_000
+"""Idle time shown for a delivery that is handed back, so that any worker's next look claims it."""
+HAND_BACK_AT_ONCE = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -123,6 +126,13 @@ class Settler:
                 logger.warning("%s of job %s waits: %s", call.name, entry.id, problem)
                 await self._clock.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def hand_back(self, line: Line, entry_ids: Sequence[str]) -> None:
+        """Let other workers have these deliveries now, unsettled. Raises: ServerError."""
+        for first in range(0, len(entry_ids), HAND_BACK_AT_ONCE):
+            part = entry_ids[first : first + HAND_BACK_AT_ONCE]
+            call = calls.hand_back(line.keys, self._group, self._consumer, HAND_BACK_IDLE_MS, part)
+            await self._transport.send(call)
 
     def _drop(self, delivery: Delivery) -> None:
         self._held.drop(delivery)
