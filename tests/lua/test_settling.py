@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
-from wheelq.protocol.calls import leader, worker
+from wheelq.protocol.calls import history, leader, producer, worker
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 from wheelq.settings import TopicSettings
 
 SECOND_ATTEMPT = b"\x01\x02" + RECORD[2:]
+OTHER = b"\x01\x01\x91\x02"
 
 
 def rob(shard: Shard, *entries: Entry, group: str = "g", robber: str = "w2") -> None:
@@ -280,6 +281,59 @@ def test_retry_in_two_groups_waits_twice(shard: Shard) -> None:
     shard.read("h", "w1")
     first, second = shard.retry(a, 1_000, group="g"), shard.retry(a, 2_000, group="h")
     assert shard.snapshot()["delayed"] == {f"a{MEMBER_SEPARATOR}g": first, f"a{MEMBER_SEPARATOR}h": second}
+
+
+def two_lives(shard: Shard) -> tuple[Entry, Entry]:
+    """Deliveries of a job that is fired again, and of a new one that got its id meanwhile."""
+    shard.ack(shard.deliver("a"), retention_ms=HOUR_MS)
+    shard.send(history.fire_again(shard.keys, "r", "g", 0, None, 100))
+    shard.schedule(("a", "+0"), record=OTHER)
+    first, second = shard.read("g", "w1")
+    assert (first.record, first.group, second.record, second.group) == (RECORD, "g", OTHER, None)
+    return first, second
+
+
+def test_two_lives_of_one_id_that_are_retried_at_once_both_run(shard: Shard) -> None:
+    """The later one waits under a member of its own."""
+    lives = two_lives(shard)
+    dues = [shard.retry(life) for life in lives]
+    own = f"a{MEMBER_SEPARATOR}g{MEMBER_SEPARATOR}{lives[1].entry_id}"
+    assert shard.snapshot()["delayed"] == {f"a{MEMBER_SEPARATOR}g": dues[0], own: dues[1]}
+    sweep(shard)
+    again = shard.read("g", "w1")
+    assert [(e.id, e.group, e.attempt, e.record[2:]) for e in again] == [
+        ("a", "g", 2, RECORD[2:]),
+        ("a", "g", 2, OTHER[2:]),
+    ]
+    assert shard.ack(again) == 2
+    assert shard.snapshot() == {"ready": {}, "groups": shard.snapshot()["groups"], "replays": ["r"]}
+
+
+def test_two_lives_can_be_retried_again_and_again_in_any_order(shard: Shard) -> None:
+    """Also by their members, as a leader's wheel has them."""
+    lives = list(two_lives(shard))
+    for attempt in range(2, 6):
+        for life in lives if attempt % 2 else reversed(lives):
+            shard.retry(life)
+        shard.wait_until(shard.now_ms() + 1)
+        waiting = list(shard.snapshot()["delayed"])
+        shard.send(leader.promote(shard.keys, shard.lead(), 30_000, waiting))
+        lives = shard.read("g", "w1")
+        assert sorted((e.group, e.attempt, e.record[2:]) for e in lives) == [
+            ("g", attempt, RECORD[2:]),
+            ("g", attempt, OTHER[2:]),
+        ]
+    shard.bury(lives[0])
+    shard.ack(lives[1:])
+    assert "jobs" not in shard.snapshot()
+    assert "delayed" not in shard.snapshot()
+
+
+def test_a_page_of_what_waits_names_id_and_group_of_both_lives(shard: Shard) -> None:
+    for life in two_lives(shard):
+        shard.retry(life, 5_000)
+    found = shard.send(producer.waiting(shard.keys, 0, 1e15, b"", 10))
+    assert [(one.id, one.group) for one in found] == [("a", "g")] * 2
 
 
 def test_retry_rings_the_leader_if_the_next_attempt_is_due_before_the_horizon(shard: Shard, ear: Ear) -> None:

@@ -14,7 +14,7 @@ from wheelq.operations.operation import Operation, ask_all
 from wheelq.operations.topics import Topics
 from wheelq.protocol.calls import producer
 
-CURSOR_PATTERN = r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,400})"
+CURSOR_PATTERN = r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,600})"
 END = 1e15
 """A score behind all there can be."""
 LIMIT = 500

@@ -5,7 +5,8 @@ over the cluster by its shards. With the prefix `wheelq`:
 
 | key                      | type        | holds                                                                       |
 |--------------------------|-------------|-----------------------------------------------------------------------------|
-| `wheelq:{T:0}:delayed`   | sorted set  | member → due_ms; a member is a job id, or `id \\x1f group` for a retry      |
+| `wheelq:{T:0}:delayed`   | sorted set  | member → due_ms; a member is a job id, or `id \\x1f group` for a retry, or  |
+|                          |             | `id \\x1f group \\x1f entry` where another life of the id waits for one    |
 | `wheelq:{T:0}:jobs`      | hash        | member → record while delayed, → entry id once promoted; gone when finished |
 | `wheelq:{T:0}:ready`     | stream      | one entry per promoted job                                                  |
 | `wheelq:{T:0}:dead`      | stream      | buried jobs                                                                 |
@@ -43,7 +44,13 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
 MEMBER_SEPARATOR = "\x1f"
-"""Stands between job id and group in the member of a job that waits for its retry in that group."""
+"""Stands between job id and group in the member of a job that waits for its retry in that group; see `id_and_group`."""
+
+
+def id_and_group(member: str) -> tuple[str, str | None]:
+    """The job's id, and the group in which the member waits for a retry; None when it is no retry."""
+    id, *rest = member.split(MEMBER_SEPARATOR)
+    return id, rest[0] if rest else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.job import from_ms
 from wheelq.protocol import codec
 from wheelq.protocol.call import command
-from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys, ShardKeys
+from wheelq.protocol.keys import Keys, ShardKeys, id_and_group
 from wheelq.settings import Settings
 from wheelq.testing.asserts import Asserts
 from wheelq.testing.engine import Stage, run_until
@@ -121,11 +121,10 @@ class _Kit(Asserts):
         now_ms = self.clock.wall_ms()
         found = []
         for member, score in zip(delayed[::2], delayed[1::2], strict=True):
-            id, retried, group = member.decode().partition(MEMBER_SEPARATOR)
+            id, own_group = id_and_group(member.decode())
             stored = self._transport.send(command("HGET", keys.jobs, member, read=bytes, key=keys.jobs))
             job, due_ms = codec.decode(stored), codec.due_ms(score)
             due_in = (due_ms - now_ms) / 1000
-            own_group = group if retried else None
             found.append(Waiting(keys.topic, id, job.payload, job.headers, due_ms, due_in, job.attempt, own_group))
         return found
 

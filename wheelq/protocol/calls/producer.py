@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from wheelq.errors import Refused
 from wheelq.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.protocol.call import Argument, Call, scripted
-from wheelq.protocol.keys import MEMBER_SEPARATOR, ShardKeys
+from wheelq.protocol.keys import ShardKeys, id_and_group
 
 BATCH = 500
 """Most jobs in one call: keeps the server busy for about two milliseconds."""
@@ -77,12 +77,12 @@ class Waiting(NamedTuple):
     @property
     def id(self) -> str:
         """The job's id."""
-        return self.member.partition(MEMBER_SEPARATOR)[0]
+        return id_and_group(self.member)[0]
 
     @property
     def group(self) -> str | None:
         """The group in which it waits for a retry, if it does."""
-        return self.member.partition(MEMBER_SEPARATOR)[2] or None
+        return id_and_group(self.member)[1]
 
     @property
     def due_ms(self) -> int:

@@ -4,13 +4,15 @@
 -- ARGV: 1 group, 2 consumer, 3 entry id, 4 id, 5 pause_ms, 6 near channel, 7 record of the next run
 -- Returns: due_ms of the next run; 0 when the delivery was not the caller's any more (nothing changed).
 -- One step, so that the job is never neither pending nor waiting. The next run is written before the last one is
--- acknowledged. `jobs[id]` keeps pointing at the first entry, so the id stays taken until the job is finished.
+-- acknowledged. `jobs[id]` keeps pointing at the first entry, so the id stays taken until the job is finished. Where
+-- another life of the id waits for its retry in this group (it was fired again), this one gets a member of its own.
 local ready, jobs, delayed, horizon = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, consumer, entry, id, pause_ms, near, record = unpack(ARGV)
 if not owns(ready, group, consumer, entry) then return 0 end
 write_though_full(ready)
 local due = due_ms('+' .. pause_ms)
 local member = id .. '\31' .. group
+if redis.call('ZSCORE', delayed, member) then member = member .. '\31' .. entry end
 redis.call('ZADD', delayed, due, member)
 redis.call('HSET', jobs, member, record)
 redis.call('XACK', ready, group, entry)
