@@ -1,4 +1,4 @@
-"""register_topic, put_topic, assign and beat: what all nodes share, changed by one of them and told to everyone."""
+"""register_topic, put_topic, groups, assign and beat: what all nodes share, changed by one of them and told to everyone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.lua.shard import Ear, Shard
 from wheelq.protocol import registry_codec
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import registry, worker
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 from wheelq.topics import Topic
@@ -127,3 +127,10 @@ def test_a_node_is_alive_with_what_it_last_said(shard: Shard, keys: Keys) -> Non
     assert shard.send(registry.alive(keys.nodes)) == {"n1": {"seen_ms": 2}, "n2": {"seen_ms": 3}}
     shard.send(registry.gone(keys.nodes, "n1"))
     assert set(shard.send(registry.alive(keys.nodes))) == {"n2"}
+
+
+def test_the_groups_of_a_shard_are_named(shard: Shard) -> None:
+    assert shard.send(registry.groups(shard.keys)) == []
+    for group in ("mail", "billing"):
+        shard.send(worker.make_group(shard.keys, group))
+    assert sorted(shard.send(registry.groups(shard.keys))) == ["billing", "mail"]

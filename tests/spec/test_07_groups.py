@@ -117,6 +117,24 @@ async def test_a_job_is_finished_when_every_group_has_finished_it(
     assert await aclient.get(topic, "a") is None
 
 
+async def test_a_group_whose_workers_are_away_gets_the_jobs_of_new_shards_too(
+    aclient: AsyncClient, topic: str, run: Run, log: Log, make_worker: Callable[..., Worker]
+) -> None:
+    """It is there on each new shard from the change on, so what others finish meanwhile is kept for it."""
+    mail, jobs = make_worker("mail"), range(20)
+    run(make_worker("billing"))
+    stopped = run(mail)
+    await all_are_there(aclient, topic, log, "billing", "mail")
+    mail.stop()
+    await stopped
+    await aclient.set_shards(topic, 3)
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in jobs])
+    await log.until(lambda: {(n, 1) for n in jobs} <= {*log.got["billing"]})
+    run(make_worker("mail"))
+    await log.until(lambda: {(n, 1) for n in jobs} <= {*log.got["mail"]})
+    await until_empty(aclient, topic)
+
+
 async def test_a_retry_concerns_its_own_group_only(
     aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, log: Log, make_worker: Callable[..., Worker]
 ) -> None:

@@ -163,6 +163,8 @@ class Topics:
                 raise TopicNotFound(topic)
             before = registry_codec.decode_topic(stored)
             after = change(before)
+            if after.shards > before.shards:
+                yield from self._make_groups(topic, before.all_shards, after.shards)
             if after.terms != before.terms or after == before:  # the latter mends what somebody left half done
                 shards = [self._keys.shard(topic, n) for n in range(max(before.all_shards, after.all_shards))]
                 last_due_ms = max((yield from ask_all(registry.fence(shard, after.terms) for shard in shards)))
@@ -170,6 +172,16 @@ class Topics:
                     after = replace(after, drained_by_ms=max(after.drained_by_ms, last_due_ms))
             if (yield from ask(registry.put_topic(self._keys, topic, stored, after))):
                 return self._remember(topic, after)
+
+    def _make_groups(self, topic: str, before: int, after: int) -> Operation[None]:
+        """Make every group of a topic on the shards it gets, before any job goes there.
+
+        A group whose workers are away would find what others finish meanwhile removed, and never get it.
+        """
+        found = yield from ask_all(registry.groups(self._keys.shard(topic, n)) for n in range(before))
+        names = sorted({name for names in found for name in names})
+        shards = [self._keys.shard(topic, n) for n in range(after)]
+        yield from ask_all(worker.make_group(shard, name) for shard in shards for name in names)
 
     def _remember(self, topic: str, found: Topic) -> Topic:
         return self._known.remember(topic, found, self._clock.monotonic())

@@ -79,6 +79,11 @@ def topics_version(keys: Keys) -> Call[int]:
     return command("HGET", keys.topics, VERSION_FIELD, read=lambda reply: int(reply or 0), key=keys.topics)
 
 
+def groups(keys: ShardKeys) -> Call[list[str]]:
+    """The names of the consumer groups of a shard."""
+    return scripted("groups", (keys.ready,), (), lambda reply: [name.decode() for name in reply])
+
+
 def counts(keys: ShardKeys) -> Call[ShardCounts]:
     """How many jobs a shard holds."""
 
