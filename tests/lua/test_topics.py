@@ -1,4 +1,4 @@
-"""register_topic, put_topic, groups, assign and beat: what all nodes share, changed by one of them and told to everyone."""
+"""register_topic, put_topic, groups, assign and beat: what all nodes share, changed by one and told to everyone."""
 
 from __future__ import annotations
 
