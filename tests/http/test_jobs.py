@@ -90,7 +90,7 @@ async def test_ids_of_any_text_are_found(http: Http) -> None:
         ({"at": "2030-01-31T08:00:00"}, "at"),
         ({"at": "2030-02-30T08:00:00Z"}, "at"),
         ({"delay": 1, "id": ""}, "id"),
-        ({"delay": 1, "id": "a\n"}, "key"),
+        ({"delay": 1, "id": "a\n"}, "id"),
         ({"delay": 1, "payload": {"n": 2**70}}, "payload.n"),
         ({"delay": 1, "payload": 1, "payload_base64": ""}, "body"),
         ({"delay": 1, "payload_base64": "?"}, "payload_base64"),
@@ -106,6 +106,14 @@ async def test_a_bad_field_is_named_and_nothing_is_made(http: Http, body: Any, f
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
     assert answer.json()["field"] == field
     assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize("at", ["tomorrow", "2030-01-31", "2030-01-31T08:00:00", "2030-02-30T08:00:00Z"])
+async def test_what_a_moment_must_look_like_is_told_by_an_example(http: Http, at: str) -> None:
+    detail = (await http.post(JOBS, json={"at": at})).json()["detail"]
+    assert "time zone" in detail
+    assert "2030-01-31T09:00:00+01:00" in detail
+    assert len(detail) < 200
 
 
 @pytest.mark.parametrize("raw", [b"{", b'{"delay": NaN}', b'{"payload": "\\ud800", "delay": 1}', b"[" * 5_000, b"\xff"])

@@ -469,7 +469,21 @@ def test_a_timeout_is_more_than_nothing(url: str, topic: str, timeout: float) ->
 
 def test_a_handlers_topic_must_be_one(url: str) -> None:
     with pytest.raises(InvalidInput, match="topic"):
-        Worker.connect(url).handler("no topic")(print)
+        Worker.connect(url).handler("no topic")
+
+
+def test_the_decorator_without_a_topic_is_told(url: str) -> None:
+    with pytest.raises(InvalidInput, match="topic"):
+
+        @Worker.connect(url).handler  # type: ignore[arg-type]
+        def handle(job: Job) -> None: ...
+
+
+def test_a_handler_is_a_function_and_its_retry_a_retry(url: str, topic: str) -> None:
+    with pytest.raises(InvalidInput, match="function: must be a function"):
+        Worker.connect(url).handler(topic)("close_order")  # type: ignore[type-var]
+    with pytest.raises(InvalidInput, match="retry: must be a Retry"):
+        Worker.connect(url).handler(topic, retry=3)(print)  # type: ignore[arg-type]
 
 
 def test_the_decorator_leaves_the_function_as_it_is(url: str, topic: str) -> None:

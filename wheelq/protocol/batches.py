@@ -190,7 +190,8 @@ class Order:
             return found, self._bad
         for place, spec in self._specs:
             try:
-                found[place] = self._prepare.job(spec), spec.partition_key
+                job = self._prepare.job(spec)
+                found[place] = job, spec.partition_key
             except InvalidInput as error:
                 return found, InvalidJob(place, error, {})
         return found, None
@@ -213,10 +214,11 @@ class Order:
             raise self._bad
         prepare = self._prepare.job
         while not self.is_stale:
-            place, spec = next(self._specs, (-1, None))
-            if spec is None:
+            following = next(self._specs, None)
+            if following is None:
                 self._are_all_made = True
                 return
+            place, spec = following
             try:
                 job = prepare(spec)
             except InvalidInput as error:
@@ -260,6 +262,8 @@ class Preparation:
 
     def job(self, spec: JobSpec) -> NewJob:
         """One job, checked and packed. Raises: InvalidInput."""
+        if not isinstance(spec, JobSpec):
+            raise InvalidInput("spec", f"must be a JobSpec(payload, delay=…), not {type(spec).__name__}")
         key, delay = spec.key, spec.delay
         id = make_id() if key is None else check_id(key)
         if spec.partition_key is not None:

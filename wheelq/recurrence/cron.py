@@ -138,8 +138,8 @@ def _meant(name: str, known: set[str]) -> str:
     place = name.casefold().replace(" ", "_")
     found = [zone for zone in sorted(known) if zone.casefold().rpartition("/")[2] == place.rpartition("/")[2]]
     found = found or [folded[zone] for zone in get_close_matches(place, folded, n=3, cutoff=0.85)]
-    meant = f"did you mean {' or '.join(found[:3])}?" if found else "use an IANA name"
-    return f"{meant} Names look like Europe/Berlin; the default is UTC"
+    meant = f"did you mean {' or '.join(found[:3])}? " if found else ""
+    return f"{meant}use an IANA name like Europe/Berlin, or UTC"
 
 
 def _problem(expression: str, said: str) -> str:

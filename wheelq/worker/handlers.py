@@ -64,6 +64,10 @@ class Handlers:
     ) -> None:
         """Register a handler. Raises: InvalidInput, ConfigurationError when the topic has one."""
         check_topic(topic)
+        if not callable(function):
+            raise InvalidInput("function", f"must be a function that takes jobs, not {type(function).__name__}")
+        if not isinstance(retry, Retry):
+            raise InvalidInput("retry", f"must be a Retry, such as Retry(max_attempts=3), not {retry!r}")
         if timeout is not None and not timeout > 0:
             raise InvalidInput("timeout", f"must be more than 0 seconds, not {timeout!r}")
         if ordered not in get_args(Ordered):

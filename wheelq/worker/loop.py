@@ -23,6 +23,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from wheelq import logs
+from wheelq.arguments import check_topic
 from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ConfigurationError, ServerError
 from wheelq.metrics import Histogram
@@ -154,6 +155,7 @@ class Worker(Hooks):
         `ordered="key"` those of each partition key. A job that is to be tried again holds back those behind it until
         it is done or buried.
         """
+        check_topic(topic)  # at once: `@worker.handler` without its topic would take the function for one
 
         def register(function: F) -> F:
             self._handlers.add(topic, function, retry or Retry(), timeout, ordered=ordered)

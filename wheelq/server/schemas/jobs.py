@@ -10,12 +10,23 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from wheelq.arguments import check_id
 from wheelq.clock import wall_ms
 from wheelq.errors import InvalidInput
 from wheelq.job import JobSpec, Receipt, from_ms
 from wheelq.server.callbacks.target import HEADER, Target
 from wheelq.server.schemas.callbacks import TARGET_SCHEMA
-from wheelq.server.schemas.model import AT_PATTERN, ID_SCHEMA, KEY_SCHEMA, WHOLE, Answer, Model, optional, parse_at
+from wheelq.server.schemas.model import (
+    AT_PATTERN,
+    ID_SCHEMA,
+    KEY_SCHEMA,
+    MOMENT,
+    WHOLE,
+    Answer,
+    Model,
+    optional,
+    parse_at,
+)
 from wheelq.settings import DAY_MS
 from wheelq.state import JobInfo, JobState
 
@@ -80,7 +91,7 @@ class When(Model):
     model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "examples": [{"delay": 60}]})
 
     delay: Annotated[float | None, optional(_DELAY)] = Field(default=None, ge=0, le=_MAX_S)
-    at: Annotated[str | None, optional(_AT)] = Field(default=None, pattern=AT_PATTERN)
+    at: Annotated[Annotated[str, MOMENT] | None, optional(_AT)] = None
     due_ms: Annotated[int | None, WHOLE, optional(_DUE_MS)] = Field(default=None, ge=0, le=_LATEST_MS)
 
     @model_validator(mode="after")
@@ -149,6 +160,8 @@ class NewJob(When):
 
     def spec(self, id: str | None) -> JobSpec:
         """As the client takes it; None: it makes the id."""
+        if self.id is not None:
+            check_id(self.id, "id")
         payload = self.payload
         if self.payload_base64 is not None:
             try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from calendar import isleap
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from wheelq.arguments import ID_BYTES_LIMIT, TOPIC_PATTERN
 from wheelq.clock import wall_ms
@@ -51,6 +53,7 @@ AT_PATTERN = (
     r"(?:[Zz]|[+-](?:0[0-9]|1[0-3]):[0-5][0-9])$"
 )
 """RFC 3339, as far as it can mean a due time: the document can then say exactly what is accepted."""
+_AT = re.compile(AT_PATTERN)
 
 
 def _whole(value: Any) -> Any:
@@ -59,6 +62,20 @@ def _whole(value: Any) -> Any:
 
 WHOLE = BeforeValidator(_whole)
 """Makes a field take integers as JSON has them: 5.0 is one too. Stands last, so that the limits are still told."""
+
+
+def _moment(text: str) -> str:
+    if not _AT.fullmatch(text):
+        raise PydanticCustomError(
+            "moment",
+            "must be a moment with a time zone (RFC 3339), as in 2030-01-31T09:00:00+01:00, from {first} to {last}",
+            {"first": _YEARS[0], "last": _YEARS[-1]},
+        )
+    return text
+
+
+MOMENT = AfterValidator(_moment)
+"""Makes a field take a text that is one, and say in words what it takes: the pattern is for the document."""
 
 
 class Model(BaseModel):

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from wheelq.recurrence import RecurringInfo, RecurringReceipt
 from wheelq.server.schemas.jobs import JSON_SCHEMA, moment, payload_fields
-from wheelq.server.schemas.model import AT_PATTERN, Answer, Model, optional, parse_at
+from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, optional, parse_at
 
 Name = Annotated[
     str,
@@ -45,8 +45,8 @@ class RecurringRule(Model):
         default=None, ge=1, le=_LONGEST_S
     )
     tz: Annotated[str, Field(pattern=r"^[ -~]{1,64}$", description="IANA time zone of the cron expression.")] = "UTC"
-    start: Annotated[str | None, _moment("No occurrence before.")] = Field(default=None, pattern=AT_PATTERN)
-    end: Annotated[str | None, _moment("No occurrence after.")] = Field(default=None, pattern=AT_PATTERN)
+    start: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence before.")] = None
+    end: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence after.")] = None
     jitter: Annotated[float, Field(ge=0, le=_LONGEST_S, description="Each is delayed by up to so many seconds.")] = 0
     missed: Annotated[
         Literal["coalesce", "skip", "all"], Field(description="What runs of what was missed: see the manual.")
