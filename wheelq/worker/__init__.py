@@ -10,7 +10,8 @@ hooks       what runs around handlers, and around a worker's life
 threads     runs plain functions, each in a thread that can be abandoned
 pool        at most `concurrency` deliveries at a time, with no task of their own unless they wait
 batching    gathers deliveries to lists, runs them, and finds the outcome of each
-ordering    runs the jobs of a shard or key one at a time: `ordered_shard` holds and reads, `sequence` keeps the places
+ordering    runs the jobs of a shard or key one at a time: `ordered_shard` holds and reads, `ordered_deliveries`
+            starts each in its turn, `sequence` keeps the places
 outcome     what a handler's result means: done, again, or buried (pure)
 held        the deliveries that Redis has not answered for yet
 settling    tells Redis: acks in batches, retries, burials

@@ -36,6 +36,7 @@ from wheelq.settings import Settings, WorkerSettings, resolve_url
 from wheelq.transport import Address, AsyncTransport
 from wheelq.worker.batching import Batcher, BatchTerms, Steps, run_batch
 from wheelq.worker.following import Find, Following
+from wheelq.worker.ground import Ground
 from wheelq.worker.handlers import BatchFunction, Function, Handlers, Ordered
 from wheelq.worker.held import Delivery, Held, Line
 from wheelq.worker.hooks import Hooks, Middleware
@@ -43,7 +44,6 @@ from wheelq.worker.janitor import Janitor
 from wheelq.worker.lanes import Lane, Lanes, ReadingLane, Runs
 from wheelq.worker.notes import Notes
 from wheelq.worker.notices import Notices
-from wheelq.worker.ordered_shard import Ground
 from wheelq.worker.ordering import OrderedLane
 from wheelq.worker.pool import Pool
 from wheelq.worker.reader import Reading

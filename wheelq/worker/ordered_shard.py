@@ -1,96 +1,53 @@
-"""One shard that runs in order: who holds it, what was read of it, and what may start. See `ordering` for the whole."""
+"""One shard that runs in order: held, read, passed on. See `ordering` for the whole.
+
+Its deliveries go to `ordered_deliveries`, which starts each in its turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from wheelq.clock import Clock, ServerClock
 from wheelq.errors import ServerError
-from wheelq.protocol import codec
-from wheelq.protocol.call import Call
 from wheelq.protocol.calls import order as calls
 from wheelq.protocol.calls import worker as worker_calls
-from wheelq.protocol.calls.worker import Entry
-from wheelq.settings import WorkerSettings
-from wheelq.transport import AsyncTransport
-from wheelq.worker.held import Delivery, Held, Line
+from wheelq.worker.ground import Ground
+from wheelq.worker.held import Delivery, Line
+from wheelq.worker.ordered_deliveries import OrderedDeliveries
 from wheelq.worker.pool import Pool
-from wheelq.worker.recovery import SAFETY_MS, Recovery
-from wheelq.worker.sequence import Rank, Sequence
-from wheelq.worker.settling import LONGEST_PAUSE, Settler
+from wheelq.worker.recovery import SAFETY_MS
+from wheelq.worker.settling import LONGEST_PAUSE
 
 logger = logging.getLogger("wheelq.worker")
 
-READ_AHEAD = 100
-"""Deliveries held of a shard that runs one at a time."""
-READ_AHEAD_BY_KEY = 1_000
-"""Deliveries held of a shard that runs by key: when so many wait behind busy keys, all other keys wait too."""
 FINISHED_AT_ONCE = 500
 OVERDUE_PAUSE = 0.01
 """Seconds until another look whether what is overdue has been promoted."""
-PATIENCE = 1.0
-"""Seconds that ready jobs wait for one that is overdue and not promoted."""
 HAND_OVER_PATIENCE = 1.0
 """Seconds within which a shard that is passed on must come to rest; else it is kept."""
 PASS_ON_BEATS = 3
 """One shard is passed on in so many `renew_ms`: the asker takes it in one, and tells its new number in the next."""
-ONE_KEY = ""
-
-
-@dataclass(slots=True, eq=False)
-class Ground:
-    """What the ordered shards of a lane stand on."""
-
-    transport: AsyncTransport
-    group: str
-    consumer: str
-    settings: WorkerSettings
-    held: Held
-    settler: Settler
-    recovery: Recovery
-    clock: Clock
-    server: ServerClock
-    is_by_key: bool
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    holds: int = 0
-    """How many of the shards are held."""
-    next_pass_at: float = 0.0
-    """When another shard may be passed on, by the monotonic clock."""
-
-    @property
-    def read_ahead(self) -> int:
-        """Most deliveries held of a shard."""
-        return READ_AHEAD_BY_KEY if self.is_by_key else READ_AHEAD
 
 
 class OrderedShard:
-    """One shard: held or not, its deliveries, and their order."""
+    """One shard: held or not, and what is read of it while it is."""
 
     def __init__(self, line: Line, ground: Ground, pool: Pool[Delivery]) -> None:
         self.line = line
         self._is_held = False
         self._ground = ground
-        self._pool = pool
         self._transport = ground.transport.sibling()  # its reads wait
-        self._sequence: Sequence[Delivery] = Sequence()
         self._changed = asyncio.Event()
+        self._deliveries = OrderedDeliveries(line, ground, pool, self._may_begin, self._changed.set)
         self._trusted_until = 0.0
         self._renew_at = 0.0
         self._is_unsure = True
         self._is_busy = False
         self._last_id = "0-0"
-        self._overdue_ms: int | None = None
-        self._overdue_since = 0.0
-        self._put_off: set[str] = set()
-        self._finished: list[str] = []
         self._asker: str | None = None
         self._asked_at = 0.0
-        self._cancel_timer: Callable[[], None] = _nothing
         self._bell: asyncio.Task[bool] | None = None
 
     @property
@@ -134,7 +91,7 @@ class OrderedShard:
             await self._hold()
         if self.is_held and self._asker is not None:
             await self._pass_on(self._asker)
-        elif self.is_held and not self._is_at_rest and (room := ground.read_ahead - len(self._sequence)) > 0:
+        elif self.is_held and not self._is_at_rest and (room := ground.read_ahead - len(self._deliveries)) > 0:
             await self._read(room)
         self.advance()
 
@@ -144,9 +101,9 @@ class OrderedShard:
         left = max(0.001, self._renew_at - ground.clock.monotonic())
         if not self.is_held:
             await self._pause(left)
-        elif self._is_busy or self._asker is not None or self._overdue_ms is not None:
+        elif self._is_busy or self._asker is not None or self._deliveries.overdue_ms is not None:
             await self._pause(min(left, OVERDUE_PAUSE))
-        elif self.line.topic.paused or len(self._sequence) >= ground.read_ahead:
+        elif self.line.topic.paused or len(self._deliveries) >= ground.read_ahead:
             await self._pause(left)
         elif not ground.stopping.is_set():
             call = calls.bell(self.line.keys, self._last_id, max(1, int(left * 1000)))
@@ -166,7 +123,7 @@ class OrderedShard:
 
     def stop(self) -> None:
         """Start nothing more; a wait in the server is cut off: it reads nothing away."""
-        self._cancel_timer()
+        self._deliveries.stop()
         self._changed.set()
         if self._bell is not None:
             self._bell.cancel()
@@ -177,7 +134,7 @@ class OrderedShard:
         """Take the shard or renew that it is held, unless another worker holds it."""
         ground, settings = self._ground, self._ground.settings
         asked_at, asked_ms = ground.clock.monotonic(), int(ground.server.now_ms())
-        finished = self._finished[:FINISHED_AT_ONCE]
+        finished = self._deliveries.finished[:FINISHED_AT_ONCE]
         tell_own = self._is_unsure or not self.is_held
         call = calls.hold(
             self.line.keys,
@@ -195,7 +152,7 @@ class OrderedShard:
             self._renew_at = asked_at + min(hold.wait_ms, settings.renew_ms) / 1000
             return
         ground.server.observe(asked_at, hold.server_us)
-        del self._finished[: len(finished)]
+        del self._deliveries.finished[: len(finished)]
         self.is_held = True
         self._trusted_until = asked_at + (settings.abandoned_ms - SAFETY_MS) / 1000
         self._renew_at = asked_at + (settings.renew_ms / 1000 if not hold.is_busy else OVERDUE_PAUSE * 5)
@@ -207,7 +164,7 @@ class OrderedShard:
             self._asker, self._asked_at = hold.asker, asked_at
             ground.next_pass_at = asked_at + PASS_ON_BEATS * settings.renew_ms / 1000
 
-    async def _take_over(self, entry_ids: SequenceOf[str], asked_ms: int) -> None:
+    async def _take_over(self, entry_ids: Sequence[str], asked_ms: int) -> None:
         ground = self._ground
         for first in range(0, len(entry_ids), 500):
             deliveries = await ground.recovery.adopt(self.line, entry_ids[first : first + 500], asked_ms)
@@ -215,7 +172,7 @@ class OrderedShard:
                 ids = [delivery.entry.entry_id for delivery in deliveries]
                 before = await ground.transport.send(calls.put_off_before(self.line.keys, ground.group, ids))
                 for delivery, put_off in zip(deliveries, before, strict=True):
-                    self._line_up(delivery, put_off)
+                    self._deliveries.add(delivery, put_off)
 
     async def _read(self, room: int) -> None:
         ground = self._ground
@@ -225,13 +182,11 @@ class OrderedShard:
             await self._lose()
             return
         self._last_id = found.last_id
-        if found.overdue_ms != self._overdue_ms:
-            self._overdue_since = ground.clock.monotonic()
-        self._overdue_ms = found.overdue_ms
+        self._deliveries.wait_for(found.overdue_ms)
         for entry in found.entries:
             delivery = Delivery(self.line, entry, safe_until_ms)
             ground.held.add(delivery)
-            self._line_up(delivery, None)
+            self._deliveries.add(delivery, None)
 
     async def _lose(self) -> None:
         """Another worker holds the shard: give it what has not started; what runs it waits for."""
@@ -239,12 +194,12 @@ class OrderedShard:
         self._asker = None
         self._renew_at = 0.0
         self._is_unsure = True
-        await self._hand_back(self._sequence.give_up())
+        await self._hand_back(self._deliveries.give_up())
 
     async def _pass_on(self, asker: str) -> None:
         """Let the shard go to the worker that asks for it, once nothing of it is running."""
         ground = self._ground
-        if self._sequence.is_running:
+        if self._deliveries.is_running:
             if ground.clock.monotonic() - self._asked_at > HAND_OVER_PATIENCE:
                 self._asker = None
             return
@@ -254,7 +209,7 @@ class OrderedShard:
         await ground.transport.send(call)
         logger.info("%s is passed on to %s", self.line.keys.ready, asker)
 
-    async def _hand_back(self, deliveries: SequenceOf[Delivery]) -> None:
+    async def _hand_back(self, deliveries: Sequence[Delivery]) -> None:
         ground = self._ground
         for delivery in deliveries:
             ground.held.drop(delivery)
@@ -268,26 +223,14 @@ class OrderedShard:
                 await ground.transport.send(calls.let_go(self.line.keys, ground.group, ground.consumer, None, 0))
         await self._transport.close()
 
-    # --- order -----------------------------------------------------------------------------------------------------
-
-    def _line_up(self, delivery: Delivery, put_off: calls.PutOff | None) -> None:
-        ground, entry = self._ground, delivery.entry
-        if entry.group is not None and entry.group != ground.group:  # a retry that concerns another group
-            ground.settler.done(delivery)
-            return
-        delivery.order = self
-        rank = _rank(entry)
-        if put_off is not None:
-            self._put_off.add(entry.entry_id)
-            delivery.entry = _next_run(entry, put_off.due_ms, put_off.record)
-        key = _key(entry) if ground.is_by_key else ONE_KEY
-        self._sequence.add(delivery, key, rank, put_off.due_ms if put_off else 0)
-
     @property
     def _is_at_rest(self) -> bool:
         """Whether nothing may begin, although it is held."""
         is_leaving = self._ground.stopping.is_set() or self._asker is not None
         return is_leaving or self._is_busy or self.line.topic.paused
+
+    def _may_begin(self) -> bool:
+        return self.is_held and not self._is_at_rest and self._ground.clock.monotonic() < self._trusted_until
 
     def look_again(self) -> None:
         """The topic may have been paused or resumed."""
@@ -296,67 +239,8 @@ class OrderedShard:
 
     def advance(self) -> None:
         """Start what may start."""
-        ground = self._ground
-        now = ground.clock.monotonic()
-        if self._is_at_rest or not self.is_held or now >= self._trusted_until:
-            return
-        overdue_ms = self._overdue_ms if now - self._overdue_since < PATIENCE else None
-        now_ms = ground.server.now_ms()
-        held = ground.held.of(self.line)
-        while started := self._sequence.start(now_ms, overdue_ms, self._pool.free):
-            for delivery in started:
-                if delivery.entry.entry_id in held:
-                    self._pool.add([delivery])
-                else:  # it was given to another worker meanwhile
-                    self._sequence.end(delivery)
-        next_ms = self._sequence.next_ms(now_ms)
-        self._cancel_timer()
-        if next_ms is not None:
-            self._cancel_timer = ground.clock.call_at(now + max(0.001, (next_ms - now_ms) / 1000), self.advance)
+        self._deliveries.advance()
 
     def next_ms(self) -> int | None:
         """When the first job that failed runs again."""
-        return self._sequence.next_ms(self._ground.server.now_ms())
-
-    def put_off(self, delivery: Delivery, pause_ms: int, record: bytes) -> Call[int]:
-        """See `Order`."""
-        ground = self._ground
-        return calls.put_off(self.line.keys, ground.group, ground.consumer, delivery.entry.entry_id, pause_ms, record)
-
-    def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
-        """See `Order`."""
-        delivery.entry = _next_run(delivery.entry, due_ms, record)
-        self._put_off.add(delivery.entry.entry_id)
-        self._sequence.again(delivery, due_ms)
-        self.advance()
-
-    def end(self, delivery: Delivery) -> None:
-        """See `Order`."""
-        entry_id = delivery.entry.entry_id
-        if entry_id in self._put_off:
-            self._put_off.discard(entry_id)
-            self._finished.append(entry_id)
-        self._sequence.end(delivery)
-        self._changed.set()
-        self.advance()
-
-
-def _key(entry: Entry) -> str:
-    """The key a job is ordered by; one without a partition key is alone with its own."""
-    with contextlib.suppress(codec.UnreadableRecord):
-        if (key := codec.decode(entry.record).partition_key) is not None:
-            return key
-    return f"\x1f{entry.id}"
-
-
-def _next_run(entry: Entry, due_ms: int, record: bytes) -> Entry:
-    return entry._replace(due_ms=due_ms, record=record, attempt=record[1])
-
-
-def _rank(entry: Entry) -> Rank:
-    ms, _, sequence = entry.entry_id.partition("-")
-    return (entry.due_ms, int(ms), int(sequence))
-
-
-def _nothing() -> None:
-    """No timer runs."""
+        return self._deliveries.next_ms()

@@ -27,8 +27,9 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from typing import Any
 
+from wheelq.worker.ground import Ground
 from wheelq.worker.held import Delivery, Line
-from wheelq.worker.ordered_shard import Ground, OrderedShard
+from wheelq.worker.ordered_shard import OrderedShard
 from wheelq.worker.pool import Pool
 from wheelq.worker.settling import LONGEST_PAUSE
 
