@@ -6,6 +6,7 @@ assignment   shares the shards out (pure)
 shard        a node's part in one shard: leader or standby
 leader       what the holder of the lease does
 recurring    makes the occurrences of recurring jobs
+lookout      what a standby does: looks after the leader, promotes in its place
 standby      when to look after a leader, and what to do about it (pure)
 lease        what may be believed of a lease (pure)
 window       which jobs are loaded, and when to load more (pure)

@@ -3,7 +3,7 @@
     role      the lease is …    `step()` does
     leader    held              what a leader does (`leader`)
               not held          takes it, once there is something to do; a shard at rest has no lease and costs nothing
-    standby   not held          looks after the leader (`standby`), and takes the lease if it has gone quiet or goes
+    standby   not held          looks after the leader (`lookout`), and takes the lease if it has gone quiet or goes
               held              leads in the leader's place, until that one is seen to live again
     either, of a paused topic   nothing
 
@@ -23,8 +23,9 @@ from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.leader import Leader
-from wheelq.scheduler.lease import Lease, holder_connection, holder_node
-from wheelq.scheduler.standby import Advice, Standby
+from wheelq.scheduler.lease import Lease, holder_node
+from wheelq.scheduler.lookout import Lookout, is_gone
+from wheelq.scheduler.standby import Standby
 from wheelq.settings import SchedulerSettings
 from wheelq.topics import Topic
 from wheelq.transport import AsyncTransport
@@ -84,6 +85,7 @@ class Shard:
         self._leader = Leader(keys, transport, self._lease, settings, clock, server_clock, topic)
         self._leader.shaping = topic.shaping
         self._standby = Standby(settings)
+        self._lookout = Lookout(keys, transport, self._standby, settings, clock, server_clock, topic)
         self._take_at = 0.0  # monotonic; later than now while another node holds the lease
         self._pause = FIRST_PAUSE
         self._wake = asyncio.Event()
@@ -131,7 +133,7 @@ class Shard:
     def configure(self, topic: Topic) -> None:
         """The topic's settings have been read. If they changed, come back with the new terms."""
         if topic != self._topic:
-            self._topic = self._leader.topic = topic
+            self._topic = self._leader.topic = self._lookout.topic = topic
             self._leader.shaping = topic.shaping
             self._lease.lost()
             self._start_afresh()
@@ -160,7 +162,7 @@ class Shard:
     @property
     def promoted(self) -> int:
         """Jobs promoted here so far."""
-        return self._leader.promoted
+        return self._leader.promoted + self._lookout.promoted
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -220,7 +222,8 @@ class Shard:
         elif self.role is Role.STANDBY:
             act_at = self._server.monotonic_at(self._standby.look_at)
             if act_at <= now:
-                await self._look()
+                if await self._lookout.look():
+                    await self._take()
                 return 0.0
         else:
             act_at = max(self._take_at, self._leader.busy_at())
@@ -240,7 +243,7 @@ class Shard:
             await self._catch_up(asked_at)
             return
         self._outdated_since = None
-        if not answer.is_ours and await self._is_gone(answer.token):
+        if not answer.is_ours and await is_gone(self._transport, answer.token):
             self._report_gone(holder_node(answer.token))
             asked_at = self._clock.monotonic()
             answer = await self._acquire(connection, replaceable=answer.token)
@@ -284,38 +287,6 @@ class Shard:
         self._standby.look_at = self._server.now_ms() + self._settings.hedge_ms
         self._take_at = self._clock.monotonic() + self._settings.hedge_ms / 1000
         self._leader.start_afresh()
-
-    async def _is_gone(self, token: str) -> bool:
-        """Whether the holder's connection is closed, as far as that can be told."""
-        holder = holder_connection(token)
-        return holder is not None and not await self._transport.is_open(*holder)
-
-    # --- standing by -----------------------------------------------------------------------------------------------
-
-    async def _look(self) -> None:
-        asked_at = self._clock.monotonic()
-        look = await self._transport.send(calls.look(self.keys))
-        self._server.observe(asked_at, look.server_us)
-        match self._standby.looked(look):
-            case Advice.TAKE:
-                await self._take()
-            case Advice.SUSPECT if await self._is_gone(look.token):
-                logger.warning("%s:%d: the leader is gone, taking over", self.keys.topic, self.keys.shard)
-                await self._take()
-            case Advice.SUSPECT:
-                await self._hedge()
-
-    async def _hedge(self) -> None:
-        """Promote in place of a leader that lives, or has not lost its lease yet, but does not promote."""
-        behind = True
-        while behind:
-            topic, hedge_ms = self._topic, self._settings.hedge_ms
-            call = calls.hedge(self.keys, hedge_ms, self._settings.batch, topic.terms, topic.shaping)
-            answer = await self._transport.send(call)
-            self._leader.promoted += answer.promoted
-            behind = answer.is_partial and answer.promoted > 0 and not answer.wait_ms
-            if answer.wait_ms:
-                self._standby.look_at = answer.server_us / 1000 + answer.wait_ms + hedge_ms
 
     def _start_afresh(self) -> None:
         self._leader.start_afresh()
