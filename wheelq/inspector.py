@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from wheelq.clock import Clock, ServerClock, SystemClock
 from wheelq.diagnosis import Finding, JobFacts, ServerFacts, diagnose, diagnose_server
-from wheelq.errors import Refused, ServerTooOld
+from wheelq.errors import Refused, ServerBusy, ServerTooOld
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
@@ -109,12 +109,12 @@ class Inspector:
         )
 
     def doctor(self) -> list[Finding]:
-        """Findings about the server and who uses it. Raises: Unavailable, AuthenticationFailed."""
+        """Findings about the server and who uses it. Raises: Unavailable, AuthenticationFailed, ServerBusy."""
         server = self.server_facts()
         return diagnose_server(server) if server.missing else diagnose(server, self.job_facts())
 
     def server_facts(self) -> ServerFacts:
-        """What the server says of itself. Raises: Unavailable, AuthenticationFailed."""
+        """What the server says of itself. Raises: Unavailable, AuthenticationFailed, ServerBusy."""
         clock = ServerClock(self._clock)
         for _ in range(CLOCK_SAMPLES):
             asked_at = self._clock.monotonic()
@@ -126,6 +126,8 @@ class Inspector:
                 self._transport.send(call)
             except ServerTooOld:
                 missing.append(name)
+            except ServerBusy:  # it may say so to anything, and what it would say else is not known
+                raise
             except Refused as error:
                 if "NOGROUP" not in str(error):  # the answer of a server that knows XAUTOCLAIM
                     refused[name] = str(error)

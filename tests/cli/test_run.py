@@ -155,10 +155,35 @@ def test_an_unknown_log_level_is_refused() -> None:
     assert (answer.code, answer.err) == (2, "log-level: 'loud' must be debug, info, warning or error\n")
 
 
-def test_a_scheduler_without_a_server_ends_with_a_sentence(tmp_path: Path, start: Start) -> None:
-    scheduler = start(tmp_path, "scheduler", url="redis://127.0.0.1:1")
+def test_scheduler_and_worker_wait_for_a_server_that_is_away_and_can_be_stopped(module: Path, start: Start) -> None:
+    started = [start(module, *words, url="redis://127.0.0.1:1") for words in (["scheduler"], ["worker", "jobs:worker"])]
+    for running in started:
+        running.wait_for("is waited for: no connection to redis://127.0.0.1:1")
+        running.signal(signal.SIGTERM)
+        assert running.end(within_s=5) == 0
+        assert "Traceback" not in running.said
+
+
+def test_scheduler_and_worker_begin_when_their_server_is_there(
+    module: Path, topic: str, start: Start, private_server: Callable[..., EmbeddedServer]
+) -> None:
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}"
+    started = [start(module, *words, url=url) for words in (["scheduler"], ["worker", "jobs:worker"])]
+    for running in started:
+        running.wait_for("is waited for: no connection to ")
+    private_server(port=port)
+    schedule(url, topic, "k")
+    assert eventually(lambda: handled(module) == ["k"], within_s=20)
+
+
+def test_a_scheduler_with_a_wrong_password_ends_with_a_sentence(
+    tmp_path: Path, start: Start, private_server: Callable[..., EmbeddedServer]
+) -> None:
+    url = private_server(password="right").url.replace("right", "wrong")
+    scheduler = start(tmp_path, "scheduler", url=url)
     assert scheduler.end() == 1
-    assert "no connection to redis://127.0.0.1:1" in scheduler.said
+    assert "check user and password" in scheduler.said
     assert "Traceback" not in scheduler.said
 
 

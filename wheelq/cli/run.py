@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,12 +25,14 @@ from wheelq.cli.output import say
 from wheelq.cli.reload import run_reloading
 from wheelq.cli.supervisor import CommandPart, Part, ServerPart, Supervisor, lifeline, worker_parts
 from wheelq.cli.target import load_worker
+from wheelq.clock import SystemClock
 from wheelq.diagnosis import Level, diagnose_server
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import InvalidInput
 from wheelq.inspector import Inspector
+from wheelq.patience import until_usable
 from wheelq.scheduler import Scheduler
-from wheelq.settings import Settings, resolve_url
+from wheelq.settings import resolve_url
 
 logger = logging.getLogger("wheelq")
 
@@ -56,14 +59,28 @@ def scheduler(
     log_format: LogFormat = "text",
     lifeline: Lifeline = None,
 ) -> None:
-    """Run a scheduler node until SIGINT or SIGTERM. Start as many as you like: each shard has one leader."""
+    """Run a scheduler node until SIGINT or SIGTERM. Start as many as you like: each shard has one leader.
+
+    A server that is away, or loads its data, is waited for.
+    """
     hold(lifeline)
     log_to_stderr(log_level, log_format)
     settings = settings_of(config)
-    shown = _warn_of_problems(url, settings)
-    node = Scheduler.connect(url, settings)
-    logger.info("scheduler %s runs on %s", node.node, shown)
-    run_until_signal(node.run, node.stop)
+    node, stopping = Scheduler.connect(url, settings), asyncio.Event()
+
+    async def look_and_run() -> None:
+        with Inspector.connect(url, settings) as inspector:
+            look = partial(asyncio.to_thread, _warn_of_problems, inspector)
+            if not await until_usable(look, stopping, SystemClock(), logger, patiently=True):
+                return
+        logger.info("scheduler %s runs on %s", node.node, inspector.shown)
+        await node.run(patiently=True)
+
+    def stop() -> None:
+        stopping.set()
+        node.stop()
+
+    run_until_signal(look_and_run, stop)
     logger.info("scheduler %s has stopped; it promoted %d jobs", node.node, node.promoted)
 
 
@@ -78,7 +95,7 @@ def worker(
     grace: Grace = None,
     lifeline: Lifeline = None,
 ) -> None:
-    """Run a worker until SIGINT or SIGTERM, when running handlers may finish.
+    """Run a worker until SIGINT or SIGTERM, when running handlers may finish. A server that is away is waited for.
 
     MODULE:NAME is a Worker, such as shop.jobs:worker, or a function without arguments that makes one; modules are
     looked for in the current directory too. --url (or WHEELQ_URL, or url in --config) is what Worker.connect() without
@@ -96,7 +113,7 @@ def worker(
         raise typer.Exit(_run_processes(target, processes, options))
     found = load_worker(target)
     logger.info("worker %s runs, group %s, topics %s", found.name, found.group, ", ".join(found.topics) or "none")
-    run_until_signal(found.run, lambda: found.stop(grace))
+    run_until_signal(partial(found.run, patiently=True), lambda: found.stop(grace))
     logger.info("worker %s has stopped; %d jobs done, %d runs failed", found.name, found.handled, found.failed)
 
 
@@ -154,13 +171,11 @@ def log_to_stderr(level: str, format: str) -> None:
     logs.set_up(known[level.upper()], format)
 
 
-def _warn_of_problems(url: str | None, settings: Settings) -> str:
-    """Log what makes the server unfit to keep jobs; its address, without the password."""
-    with Inspector.connect(url, settings) as inspector:
-        for finding in diagnose_server(inspector.server_facts()):
-            if finding.level is Level.PROBLEM:
-                logger.warning("%s. %s", finding.title, finding.explanation)
-        return inspector.shown
+def _warn_of_problems(inspector: Inspector) -> None:
+    """Log what makes the server unfit to keep jobs. Raises: ServerError."""
+    for finding in diagnose_server(inspector.server_facts()):
+        if finding.level is Level.PROBLEM:
+            logger.warning("%s. %s", finding.title, finding.explanation)
 
 
 def run_until_signal(run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:

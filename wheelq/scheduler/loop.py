@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ServerError
+from wheelq.patience import until_usable
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -81,13 +82,26 @@ class Scheduler:
         """Let `run` end: shards finish what they do and give their leases back, so that standbys lead at once."""
         self._stopping.set()
 
-    async def run(self) -> None:
+    async def run(self, *, patiently: bool = False) -> None:
         """Play this node's part until stopped. Survives restarts of the server.
 
-        Raises: Unavailable or Refused when the server cannot be used at the very start.
+        At the very start a server that is busy, or loads its data, is waited for; `patiently` also one that is away.
+        Raises: Unavailable (unless patient) or Refused when the server cannot be used at the very start.
         """
+        try:
+            if await until_usable(self._enter, self._stopping, self._clock, logger, patiently=patiently):
+                await self._work()
+        finally:
+            if self._subscription is not None:
+                await self._subscription.close()
+            await self._transport.close()
+
+    async def _enter(self) -> None:
+        """Be one of the nodes. Raises: ServerError, and may be repeated."""
         await self._subscribe()
         await self._members.join(self._state())
+
+    async def _work(self) -> None:
         background = [
             asyncio.create_task(self._listen(), name="wheelq subscription"),
             asyncio.create_task(self._watch(), name="wheelq changes"),
@@ -107,15 +121,14 @@ class Scheduler:
             for task in rest:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
-            if self._subscription is not None:
-                await self._subscription.close()
-            await self._transport.close()
 
     # --- hints -----------------------------------------------------------------------------------------------------
 
     async def _subscribe(self) -> None:
         asked_at = self._clock.monotonic()
         self._server.observe(asked_at, await self._transport.send(registry.server_time_us()))
+        if self._subscription is not None:
+            await self._subscription.close()
         subscription = self._transport.subscription()
         await subscription.open([self._keys.changes, *self._shards])
         self._subscription = subscription
@@ -127,8 +140,7 @@ class Scheduler:
             try:
                 if self._subscription is None:
                     await self._clock.sleep(pause)
-                    await self._subscribe()
-                    await self._members.join(self._state())
+                    await self._enter()
                     pause = 0.0
                 assert self._subscription is not None
                 async for channel, data in self._subscription.messages():

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import Iterator
 from socket import socket
 
 import uvicorn
 
+from wheelq.patience import until_usable
 from wheelq.server.app import make_app
 from wheelq.server.service import Service, is_loopback
 from wheelq.settings import Settings
+
+logger = logging.getLogger("wheelq.server")
 
 
 class HttpServer(uvicorn.Server):
@@ -20,6 +25,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         settings = service.settings.server
         self._service = service
+        self._stopping = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 make_app(service),
@@ -62,12 +68,21 @@ class HttpServer(uvicorn.Server):
         return not self._service.needs_key and not is_loopback(self._service.settings.server.host)
 
     async def listen(self) -> None:
-        """Listen until stopped. Raises: ConfigurationError, ServerError."""
-        async with self._service.running():
-            await self.serve()
+        """Listen until stopped. While Redis is away and no API keys could be read yet, wait for it before that.
+
+        Raises: ConfigurationError; Refused, where waiting would not help.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def begin() -> None:
+                await stack.enter_async_context(self._service.running())
+
+            if await until_usable(begin, self._stopping, self._service.clock, logger, patiently=True):
+                await self.serve()
 
     def stop(self) -> None:
         """Let `listen` end in good order."""
+        self._stopping.set()
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:

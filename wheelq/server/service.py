@@ -98,7 +98,7 @@ class Service:
                 'or let anyone in who can connect (access = "open" in [server], or WHEELQ_SERVER_ACCESS=open)'
             )
         background = [asyncio.create_task(self.keyring.run())] if self.needs_key else []
-        calling = asyncio.create_task(self.calling.run_patiently()) if self.calling is not None else None
+        calling = asyncio.create_task(self.calling.run()) if self.calling is not None else None
         if calling is not None:
             calling.add_done_callback(_tell_of_its_end)
         try:

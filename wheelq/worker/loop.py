@@ -27,6 +27,7 @@ from wheelq.arguments import check_topic
 from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ConfigurationError, ServerError
 from wheelq.metrics import Histogram
+from wheelq.patience import until_usable
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import GroupStart
@@ -247,16 +248,18 @@ class Worker(Hooks):
             self._grace = grace
         self._stopping.set()
 
-    async def run(self) -> None:
+    async def run(self, *, patiently: bool = False) -> None:
         """Work until stopped. Survives restarts of the server.
 
-        Raises: ConfigurationError without handlers; Unavailable or Refused if the server cannot be used at the start.
+        At the start a server that is busy, or loads its data, is waited for; `patiently` also one that is away.
+        Raises: ConfigurationError without handlers; Unavailable (unless patient) or Refused if the server cannot be
+        used at the start.
         """
         if self._following.is_idle:
             raise ConfigurationError("this worker has no handlers: decorate functions with @worker.handler(topic)")
         with logs.serving(self.group, self.name):
             async with self._alive():
-                await self._work()
+                await self._start_and_work(patiently=patiently)
 
     def elsewhere(self, transport: AsyncTransport, keys: Keys, clock: Clock, *around: Middleware) -> Self:
         """A worker with the same handlers, hooks, group and settings on another server; `around` goes outermost."""
@@ -282,6 +285,7 @@ class Worker(Hooks):
                     await self._lanes.abandon()
                     threads.close()
                     await self._leave()
+                    await self._close()
 
     def next_ms(self) -> int | None:
         """For tests, while `stepping`: when a job that keeps its place in an ordered topic runs again."""
@@ -293,9 +297,16 @@ class Worker(Hooks):
         await self._settler.flush()
         return started
 
-    async def _work(self) -> None:
+    async def _start_and_work(self, *, patiently: bool) -> None:
         threads = self._threads = Threads(self._settings.threads)
-        await self._follow()
+        try:
+            if await until_usable(self._follow, self._stopping, self._clock, logger, patiently=patiently):
+                await self._work()
+        finally:
+            threads.close()
+            await self._close()
+
+    async def _work(self) -> None:
         background = [
             *self._lanes.tasks(),
             asyncio.create_task(self._settler.run(), name="wheelq acks"),
@@ -315,7 +326,6 @@ class Worker(Hooks):
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, self._lanes.abandon(), return_exceptions=True)
-            threads.close()
             await self._leave()
 
     def _bind(self) -> None:
@@ -405,6 +415,8 @@ class Worker(Hooks):
                 await farewell
             except ServerError as error:
                 logger.warning("left without a word, what it held will be found abandoned: %s", error)
+
+    async def _close(self) -> None:
         await self._lanes.close()
         await self._transport.close()
 

@@ -7,12 +7,11 @@ the same topic are not concerned, and jobs without a target are passed over.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from wheelq.clock import Clock, SystemClock
-from wheelq.errors import ConfigurationError, ServerError
+from wheelq.errors import ConfigurationError
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.retry import Retry
@@ -23,10 +22,7 @@ from wheelq.settings import Settings, resolve_url
 from wheelq.transport import Address, AsyncTransport
 from wheelq.worker import Worker
 
-logger = logging.getLogger("wheelq.callbacks")
-
 GROUP = "callbacks"
-START_AGAIN_S = 1.0
 
 
 class CallbackWorker:
@@ -36,8 +32,6 @@ class CallbackWorker:
         self, transport: AsyncTransport, services: Services, settings: Settings, clock: Clock | None = None
     ) -> None:
         keys, clock = Keys(settings.prefix), clock or SystemClock()
-        self._clock = clock
-        self._is_stopping = False
         self._caller = Caller(services, clock, settings.callbacks)
         self._worker = Worker(transport, GROUP, keys, replace(settings.worker, concurrency=PLACES), clock)
         # How often and how soon is each receiver's own business, and decided by the caller.
@@ -57,25 +51,15 @@ class CallbackWorker:
         transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
         return cls(transport, services, settings)
 
-    async def run_patiently(self) -> None:
-        """As `run`, but a server that is away at the start is waited for."""
-        while not self._is_stopping:
-            try:
-                await self.run()
-            except ServerError as error:
-                logger.warning("no callbacks are made until the server can be used: %s", error)
-                await self._clock.sleep(START_AGAIN_S)
-
     async def run(self) -> None:
-        """Call until stopped. Raises as `Worker.run` does."""
+        """Call until stopped; a server that is away at the start is waited for. Raises as `Worker.run` does."""
         try:
-            await self._worker.run()
+            await self._worker.run(patiently=True)
         finally:
             await self._caller.close()
 
     def stop(self, grace: float | None = None) -> None:
         """Let `run` end: requests under way may finish within `grace` seconds."""
-        self._is_stopping = True
         self._worker.stop(grace)
 
     def destinations(self) -> Sequence[DestinationInfo]:
