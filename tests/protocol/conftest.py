@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Running, stopped_at_the_end
-from wheelq.embedded import EmbeddedServer, binary_in_package
+from wheelq.binaries import binary_in_package
+from wheelq.embedded import EmbeddedServer
 
 
 @dataclass(frozen=True, slots=True)
