@@ -1,0 +1,26 @@
+"""What all settings have in common: they are checked when made."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from wheelq.errors import ConfigurationError
+
+DAY_MS = 86_400_000
+
+
+class Checked:
+    """Refuses numbers that are not positive, naming the setting; subclasses add their own relations."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, item.name)
+            lowest = item.metadata.get("lowest", 1)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and not value >= lowest:
+                raise ConfigurationError(f"{type(self).__name__}.{item.name} must be at least {lowest}, not {value}")
+
+    def _require(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise ConfigurationError(f"{type(self).__name__}: {message}")

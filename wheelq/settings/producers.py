@@ -1,0 +1,82 @@
+"""Settings of what schedules jobs, and of its connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from wheelq.settings.checked import DAY_MS, Checked
+
+Durability = Literal["server", "replicated", "fsynced"]
+"""What a schedule call waits for: see `protocol.durability`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings(Checked):
+    """How wheelq talks to the server."""
+
+    connect_timeout_ms: int = 2_000
+    """How long to wait for a connection before calling the server unavailable."""
+    reply_timeout_ms: int = 10_000
+    """How long to wait for a reply before calling the outcome unknown. Above the server's own 5 s script limit."""
+    max_connections: int = 50
+    """Connections per client object; callers beyond that wait their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSettings(Checked):
+    """When something that keeps failing is left alone, and for how long."""
+
+    failures: int = 5
+    """Calls in a row that must fail, with no success between them."""
+    failing_ms: int = 500
+    """The time over which they must fail: a hiccup is not an outage."""
+    open_ms: int = 1_000
+    """How long nothing is asked then; doubled each time that the one call made after it fails too."""
+    open_max_ms: int = 10_000
+    """The longest it grows to: this late at most is it noticed that all is well again."""
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        self._require(self.open_ms <= self.open_max_ms, "open_ms must be at most open_max_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSettings(Checked):
+    """Where producers keep jobs while the server is away."""
+
+    path: str = ""
+    """An SQLite file on a local disk; several processes may share it. Empty: there is no outbox, and calls fail."""
+    max_jobs: int = 1_000_000
+    """Jobs that it holds at most; further ones are refused."""
+    max_bytes: int = 1_073_741_824
+    """Their packed payloads, all together, at most."""
+    retry_ms: int = 500
+    """How often delivery is tried while the server is away, and how soon another process's jobs are seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings(Checked):
+    """Limits and habits of producers."""
+
+    payload_max_bytes: int = 64 * 1024
+    """Largest packed payload. Redis keeps every waiting payload in memory; store big data elsewhere."""
+    max_delay_ms: int = 3_660 * DAY_MS
+    """Furthest due time, about ten years: a due time beyond it is nearly always a unit mistaken."""
+    topics_ttl_ms: int = 10_000
+    """How long a client trusts what it knows of a topic (number of shards)."""
+    repeats: int = field(default=1, metadata={"lowest": 0})
+    """How often a schedule call whose reply was lost is repeated with the same job id before giving up."""
+    durability: Durability = "server"
+    """When a schedule call returns: when the server has answered, when replicas have the jobs, or when a disk has."""
+    replicas: int = 1
+    """With "replicated": how many replicas must have the jobs."""
+    fsynced_replicas: int = field(default=0, metadata={"lowest": 0})
+    """With "fsynced": on how many replicas' disks the jobs must be, besides the server's own."""
+    replicated_timeout_ms: int = 2_000
+    """How long to wait for that. A disk that is written every second may take two."""
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        known = get_args(Durability)
+        self._require(self.durability in known, f"durability must be one of {', '.join(known)}, not {self.durability}")
