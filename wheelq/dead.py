@@ -17,7 +17,9 @@ from wheelq.arguments import check_id, due_argument
 from wheelq.errors import InvalidInput
 from wheelq.job import Payload, from_ms
 
-_POSITION = re.compile(r"(\d{1,20})-(\d{1,20}):(\d{1,5})")
+_POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20}):([0-9]{1,5})")
+_GREATEST = 2**64 - 1
+"""What either number of an entry's id can be at most."""
 LIMIT = 500
 """Most dead jobs on one page."""
 
@@ -76,9 +78,11 @@ class Position(NamedTuple):
     def parse(cls, text: str, field: str = "dead_id") -> Self:
         """The position in a `dead_id` or cursor. Raises: InvalidInput."""
         found = _POSITION.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
-            raise InvalidInput(field, f"{text!r} is none: it looks like 1763000000000-0:3, and `list` tells it")
-        return cls(*map(int, found.groups()))
+        ms, number, shard = map(int, found.groups()) if found else (0, 0, 0)
+        # Redis refuses to look beyond the first and the last id that it can write.
+        if not (0, 0) < (ms, number) < (_GREATEST, _GREATEST) or number > _GREATEST:
+            raise InvalidInput(field, f"{text!r:.60} is none: it looks like 1763000000000-0:3, and `list` tells it")
+        return cls(ms, number, shard)
 
     @classmethod
     def of(cls, entry_id: str, shard: int) -> Self:

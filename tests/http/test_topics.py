@@ -52,6 +52,18 @@ async def test_a_range_of_due_times_is_listed(http: Http) -> None:
     assert [job["id"] for job in found["jobs"]] == ["d2"]
 
 
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "0-0:0", "99999999999999999999-0:0", "1763000000000.00~6b", "1~6b", "٣-٣:٣"]
+)
+async def test_a_cursor_that_is_none_is_named(http: Http, cursor: str) -> None:
+    """Also one of another list."""
+    await http.post(f"{TOPIC}/jobs", json={"delay": 60})
+    lists = [f"{TOPIC}/dead"] if "~" in cursor else [f"{TOPIC}/dead", f"{TOPIC}/jobs"]
+    for path in lists:
+        answer = await http.get(path, params={"cursor": cursor})
+        assert (answer.status_code, answer.json()["field"]) == (422, "cursor")
+
+
 @pytest.mark.parametrize("asked", [{"limit": "0"}, {"limit": "501"}, {"cursor": "x"}, {"due_from": "yesterday"}])
 async def test_what_cannot_be_asked_is_named(http: Http, asked: dict[str, str]) -> None:
     answer = await http.get(f"{TOPIC}/jobs", params=asked)

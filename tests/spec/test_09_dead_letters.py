@@ -238,6 +238,11 @@ def test_a_topic_that_was_never_used_has_no_dead_jobs(client: Client, topic: str
     ("field", "call"),
     [
         ("cursor", lambda dead, topic: dead.list(topic, cursor="next")),
+        ("cursor", lambda dead, topic: dead.list(topic, cursor="0-0:0")),
+        ("cursor", lambda dead, topic: dead.list(topic, cursor="99999999999999999999-0:0")),
+        ("cursor", lambda dead, topic: dead.list(topic, cursor=f"{2**64 - 1}-{2**64 - 1}:0", newest_first=False)),
+        ("cursor", lambda dead, topic: dead.list(topic, cursor="1763000000000.00~6b")),
+        ("dead_id", lambda dead, topic: dead.show(topic, "1-99999999999999999999:0")),
         ("limit", lambda dead, topic: dead.list(topic, limit=0)),
         ("limit", lambda dead, topic: dead.list(topic, limit=501)),
         ("since", lambda dead, topic: dead.list(topic, since=datetime(2030, 1, 1))),  # noqa: DTZ001
@@ -250,6 +255,13 @@ def test_what_makes_no_sense_is_refused(client: Client, topic: str, field: str, 
     client.schedule(topic, delay=60)
     with pytest.raises(InvalidInput, match=field):
         call(client.dead, topic)
+
+
+@pytest.mark.parametrize("cursor", ["next", "1763000000000-0:0", "1763000000000.00~6", 7])
+def test_a_cursor_of_waiting_jobs_that_is_none_is_refused(client: Client, topic: str, cursor: object) -> None:
+    client.schedule(topic, delay=60)
+    with pytest.raises(InvalidInput, match="cursor"):
+        client.waiting(topic, cursor=cursor)  # type: ignore[arg-type]
 
 
 def test_a_shard_that_there_is_not_holds_no_dead_job(client: Client, topic: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelq.dead import DeadFilter, DeadJob, Position
+from wheelq.errors import InvalidInput
 from wheelq.operations.dead import page, rest
 from wheelq.protocol.calls.dead import Found, Span
 
 ANY = DeadFilter()
+LAST = 2**64 - 1
+"""The greatest number in an entry's id."""
 shards = st.lists(st.sets(st.tuples(st.integers(1, 6), st.integers(0, 2)), max_size=12), min_size=1, max_size=4)
 
 
@@ -35,6 +39,12 @@ def look(shard: int, entries: set[tuple[int, int]], span: Span, limit: int, most
                 break
     position = None if looked_to is None else Position(*looked_to, shard)
     return Found([(job(Position(*entry, shard)), b"") for entry in found], 0, position)
+
+
+@pytest.mark.parametrize("text", ["0-0:0", f"{LAST + 1}-0:0", f"1-{LAST + 1}:0", f"{LAST}-{LAST}:0", "٣-٣:٣", 7, None])
+def test_a_position_is_one_that_an_entry_can_have_and_others_lie_on_both_sides_of(text: object) -> None:
+    with pytest.raises(InvalidInput, match="cursor"):
+        Position.parse(text, "cursor")  # type: ignore[arg-type]
 
 
 def _bound(text: str) -> tuple[tuple[int, int], bool] | None:

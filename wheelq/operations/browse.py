@@ -32,9 +32,9 @@ class _Place(NamedTuple):
 
     @classmethod
     def parse(cls, cursor: str) -> _Place:
-        found = re.fullmatch(CURSOR_PATTERN, cursor)
+        found = re.fullmatch(CURSOR_PATTERN, cursor) if isinstance(cursor, str) else None
         if found is None:
-            raise InvalidInput("cursor", f"{cursor[:60]!r} is none: give the one of the page before")
+            raise InvalidInput("cursor", f"{cursor!r:.60} is none: give the one of the page before")
         return cls(float(found[1]), bytes.fromhex(found[2]))
 
 
