@@ -49,7 +49,8 @@ class RecurringRule(Model):
     end: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence after.")] = None
     jitter: Annotated[float, Field(ge=0, le=_LONGEST_S, description="Each is delayed by up to so many seconds.")] = 0
     missed: Annotated[
-        Literal["coalesce", "skip", "all"], Field(description="What runs of what was missed: see the manual.")
+        Literal["coalesce", "skip", "all"],
+        Field(description="What runs of what was missed while no scheduler ran: the last, none, or all."),
     ] = "coalesce"
     grace: Annotated[float | None, _seconds("None of those missed runs that is later than this.", 0)] = Field(
         default=None, ge=0, le=_LONGEST_S
