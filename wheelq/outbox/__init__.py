@@ -5,7 +5,8 @@
           ▼
         store (SQLite, on disk before the caller is told) ──courier, in order──▶ server
 
-    store     the file: what is kept, in which order, what was rejected; shared by processes, safe over forks
+    store     what is kept, in which order, what was rejected
+    file      where: an SQLite file, shared by processes, safe over forks
     courier   delivers in the background: a thread for the blocking client, a task for the asyncio one
 
 **Kept** means on disk: the jobs survive a restart of the producer, of the server, and of the machine. **In order**:

@@ -1,27 +1,17 @@
-"""`Outbox`: the file. Every method is one short transaction; many threads, processes and forks may share it.
-
-SQLite forbids to carry a connection over a fork, so each process opens its own when it first needs one. Which of the
-processes delivers is settled by a lock on a file beside it, which ends with its process and is not inherited.
-"""
+"""`Outbox`: the jobs in the file. Every method is one short transaction; threads, processes and forks may share it."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import sqlite3
-import threading
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wheelq.clock import Clock, SystemClock
 from wheelq.errors import ConfigurationError, OutboxFull, Unavailable
 from wheelq.job import OnDuplicate, Receipt
+from wheelq.outbox.file import File
 from wheelq.settings import OutboxSettings
 
 PackedJob = tuple[str, str, bytes]
@@ -31,7 +21,6 @@ PARCEL = 500
 """Most jobs delivered at a time."""
 PRIORITIES = "hl"
 OBSERVED_MS = 60_000  # how long what was learned of the server's clock stands against what took longer to learn
-BUSY_S = 10.0  # how long a transaction waits for another process's
 
 
 class Kept(NamedTuple):
@@ -94,17 +83,12 @@ class Outbox:
         self.path = Path(settings.path)
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._pid = 0
-        self._not_ours: list[sqlite3.Connection] = []  # a parent's: to be neither used nor closed here
-        self._connection: sqlite3.Connection | None = None
-        self._delivering: int | None = None
+        self._file = File(self.path)
         self._offset_ms = 0  # the server's clock minus this machine's, at most
         self._took_ms = 0
         self._observed_ms = -OBSERVED_MS
-        self._lock = threading.RLock()
-        _outboxes.add(self)
         try:
-            with self._transaction() as connection:
+            with self._file.transaction() as connection:
                 connection.execute("SELECT 1 FROM jobs LIMIT 1").fetchone()
         except (sqlite3.Error, OSError) as error:
             raise ConfigurationError(f"the outbox {self.path} cannot be used: {error}") from error
@@ -125,7 +109,7 @@ class Outbox:
             for (id, due, record), partition_key in jobs
         ]
         try:
-            with self._transaction() as connection:
+            with self._file.transaction() as connection:
                 self._check_room(connection, rows)
                 connection.executemany(
                     "INSERT INTO jobs (topic, id, due_ms, priority, record, partition_key, on_duplicate, kept_ms)"
@@ -170,56 +154,44 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits. Costs a few microseconds."""
-        with self._lock:
-            return self._open().execute("SELECT 1 FROM jobs LIMIT 1").fetchone() is None
+        with self._file.reading() as connection:
+            return connection.execute("SELECT 1 FROM jobs LIMIT 1").fetchone() is None
 
     def holds(self, topic: str, id: str) -> bool:
         """Whether a job with this id waits here."""
-        with self._lock:
+        with self._file.reading() as connection:
             query = "SELECT 1 FROM jobs WHERE topic = ? AND id = ? LIMIT 1"
-            return self._open().execute(query, (topic, id)).fetchone() is not None
+            return connection.execute(query, (topic, id)).fetchone() is not None
 
     # --- delivering ------------------------------------------------------------------------------------------------
 
     def parcels(self) -> list[Parcel]:
         """What to deliver next, one parcel for each topic; the topic that waits longest comes first."""
-        with self._lock:
-            connection = self._open()
+        with self._file.reading() as connection:
             topics = connection.execute("SELECT topic FROM jobs GROUP BY topic ORDER BY min(seq)").fetchall()
             return [self._parcel(connection, topic) for (topic,) in topics]
 
     def delivered(self, jobs: Sequence[Kept]) -> None:
         """Forget jobs that the server has."""
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             connection.executemany("DELETE FROM jobs WHERE seq = ?", [(job.seq,) for job in jobs])
 
     def reject(self, job: Kept, error: str) -> None:
         """Put a job aside that the server refuses for good."""
         row = (job.seq, job.topic, job.id, job.due_ms, job.record, error, self._clock.wall_ms())
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO rejected VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             connection.execute("DELETE FROM jobs WHERE seq = ?", (job.seq,))
 
     def try_to_deliver(self) -> bool:
         """Whether this process is the one that delivers, from now on and until `close`."""
-        with self._lock:
-            self._open()
-            if self._delivering is None:
-                lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                try:
-                    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process: a fork does not inherit it
-                except OSError:
-                    os.close(lock)
-                    return False
-                self._delivering = lock
-            return True
+        return self._file.try_to_own()
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
     def info(self) -> OutboxInfo:
         """How much waits here."""
-        with self._lock:
-            connection = self._open()
+        with self._file.reading() as connection:
             jobs, size = connection.execute("SELECT jobs, bytes FROM held").fetchone()
             (rejected,) = connection.execute("SELECT count(*) FROM rejected").fetchone()
             oldest = connection.execute("SELECT kept_ms FROM jobs ORDER BY seq LIMIT 1").fetchone()
@@ -228,26 +200,18 @@ class Outbox:
 
     def jobs(self, limit: int) -> list[Kept]:
         """The next jobs to be delivered, in order."""
-        with self._lock:
-            return self._kept(self._open(), "1 ORDER BY seq LIMIT ?", limit)
+        with self._file.reading() as connection:
+            return self._kept(connection, "1 ORDER BY seq LIMIT ?", limit)
 
     def rejected(self, limit: int) -> list[Rejected]:
         """What was put aside, the latest first."""
-        with self._lock:
+        with self._file.reading() as connection:
             query = "SELECT topic, id, due_ms, error, rejected_ms FROM rejected ORDER BY rejected_ms DESC, seq LIMIT ?"
-            return [Rejected(*row) for row in self._open().execute(query, (limit,))]
+            return [Rejected(*row) for row in connection.execute(query, (limit,))]
 
     def close(self) -> None:
         """Close the file, and leave delivering to others."""
-        with self._lock:
-            if self._delivering is not None and self._pid == os.getpid():
-                os.close(self._delivering)
-            self._delivering = None
-            if self._connection is not None and self._pid == os.getpid():
-                self._connection.close()
-            self._connection = None
-
-    # --- the file --------------------------------------------------------------------------------------------------
+        self._file.close()
 
     def _parcel(self, connection: sqlite3.Connection, topic: str) -> Parcel:
         jobs = self._kept(connection, "topic = ? ORDER BY seq LIMIT ?", topic, PARCEL)
@@ -265,51 +229,3 @@ class Outbox:
     def _kept(self, connection: sqlite3.Connection, rest: str, *arguments: object) -> list[Kept]:
         columns = "seq, topic, id, due_ms, priority, record, partition_key, on_duplicate"
         return [Kept(*row) for row in connection.execute(f"SELECT {columns} FROM jobs WHERE {rest}", arguments)]
-
-    def unlock_after_fork(self) -> None:
-        """The thread that held the lock may not exist in this process."""
-        self._lock = threading.RLock()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")  # a reader that turns writer could not wait for another process
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
-
-    def _open(self) -> sqlite3.Connection:
-        pid = os.getpid()
-        if self._pid != pid:
-            if self._connection is not None:
-                self._not_ours.append(self._connection)
-            self._connection, self._delivering, self._pid = None, None, pid
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
-
-    def _connect(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))  # payloads are nobody else's business
-        connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # in WAL mode less than that may lose the last transactions
-        schema = (resources.files(__package__) / "schema.sql").read_text()
-        connection.executescript(schema)
-        return connection
-
-
-_outboxes: weakref.WeakSet[Outbox] = weakref.WeakSet()
-
-
-def _unlock_all() -> None:
-    for outbox in _outboxes:
-        outbox.unlock_after_fork()
-
-
-os.register_at_fork(after_in_child=_unlock_all)
