@@ -18,9 +18,10 @@ from wheelq.server.idempotency import KEY_CHARS
 from wheelq.server.problems import Problem, problem_of
 from wheelq.server.routing import StrictRequest, answer, caller_of, needs, problems_of, router, service_of, takes
 from wheelq.server.schemas import pages, reading
-from wheelq.server.schemas.jobs import JobView, Made, ManyJobs, ManyMade, NewJob, When, job_view, made
+from wheelq.server.schemas.jobs import Made, ManyJobs, ManyMade, NewJob, When, made
 from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
 from wheelq.server.schemas.pages import From, Limit, To, WaitingCursor, WaitingList
+from wheelq.server.schemas.views import JobView, job_view
 from wheelq.state import JobState
 
 routes = router("jobs")
@@ -165,7 +166,11 @@ async def list_jobs(
     openapi_extra=needs(Verb.READ),
 )
 async def get_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
-    """Where a live job stands. One that has finished or was cancelled is not found."""
+    """Where a job stands, all in all and in each group: state, attempt, worker, times, last error, progress, result.
+
+    A finished job is found for the topic's `keep_done_ms`, one that was given up while it is kept among the dead, one
+    that was cancelled never.
+    """
     return await _look(request, topic, id, partition_key)
 
 

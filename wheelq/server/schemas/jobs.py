@@ -1,4 +1,4 @@
-"""Jobs: made, moved, looked at."""
+"""Jobs: made and moved."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from wheelq.server.schemas.model import (
     parse_at,
 )
 from wheelq.settings import DAY_MS
-from wheelq.state import JobInfo, JobState
 
 BULK = 500
 """Most jobs in one bulk request: what one call of the schedule script takes."""
@@ -235,21 +234,6 @@ class ManyMade(Answer):
     failed: int
 
 
-class JobView(Answer):
-    """Where a live job stands."""
-
-    id: str
-    topic: str
-    state: JobState
-    due_ms: int
-    due: str
-    payload: Any = None
-    payload_base64: str | None = None
-    headers: dict[str, str]
-    attempt: int
-    promoted_ms: int | None
-
-
 def made(receipt: Receipt) -> dict[str, Any]:
     """A receipt as an answer: see `Made`."""
     return {
@@ -267,21 +251,6 @@ def payload_fields(payload: Any) -> dict[str, Any]:
     if isinstance(payload, bytes):
         return {"payload_base64": base64.b64encode(payload).decode()}
     return {"payload": payload}
-
-
-def job_view(info: JobInfo) -> dict[str, Any]:
-    """A live job as an answer: see `JobView`."""
-    return {
-        "id": info.id,
-        "topic": info.topic,
-        "state": info.state,
-        "due_ms": info.due_ms,
-        "due": moment(info.due_ms),
-        **payload_fields(info.payload),
-        "headers": dict(info.headers),
-        "attempt": info.attempt,
-        "promoted_ms": info.promoted_ms,
-    }
 
 
 @lru_cache(maxsize=4_096)  # jobs that are made together are often due together
