@@ -1,6 +1,7 @@
 """The worker: reads ready jobs in a consumer group, runs handlers, settles what came of them.
 
-loop        `Worker`: its handlers, starting and stopping
+loop        `Worker`: its life, from start to stop
+decorators  how functions become its handlers
 following   the shards of its topics, as they come and change
 running     one delivery, from its entry to its outcome
 lanes       the ways from the shards to the handlers: one for single handlers, one for each batch handler

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 
 from wheelq.clock import Clock, ServerClock
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
-from wheelq.retry import Retry
 from wheelq.transport import AsyncTransport
-from wheelq.worker.handlers import Function, Handlers
+from wheelq.worker.handlers import Handlers
 from wheelq.worker.held import Line
-
-Find = Callable[[], Awaitable[Iterable[str]]]
 
 
 class Following:
@@ -41,24 +38,12 @@ class Following:
         self._clock = clock
         self._server = server
         self._start: GroupStart = start
-        self._find_more: Callable[[], Awaitable[None]] | None = None
-
-    def follow_all(self, find: Find, function: Function, retry: Retry, timeout: float | None) -> None:
-        """Let `function` run the jobs of every topic that `find` names, unless it has a handler."""
-
-        async def find_more() -> None:
-            for topic in await find():
-                if topic not in self._handlers:
-                    self._handlers.add(topic, function, retry, timeout)
-
-        self._find_more = find_more
 
     async def find(self) -> None:
         """Learn the shards of all topics, and make the group on those that are new. Raises: ServerError."""
         asked_at = self._clock.monotonic()
         self._server.observe(asked_at, await self._transport.send(registry.server_time_us()))
-        if self._find_more is not None:
-            await self._find_more()
+        await self._handlers.find_more()
         self._bind()
         known = {line.keys.ready: line for line in self.lines}
         for topic in self._handlers.topics:
@@ -82,12 +67,7 @@ class Following:
 
     def concerns(self, topic: str) -> bool:
         """Whether a change of this topic is of interest."""
-        return self._find_more is not None or topic in self._handlers
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to follow, and never will be."""
-        return self._find_more is None and not self._handlers.topics
+        return self._handlers.may_get_more or topic in self._handlers
 
     @property
     def knows_all(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -16,6 +16,8 @@ from wheelq.worker.threads import Threads, time_limit
 
 Function = Callable[[Job], Any]
 BatchFunction = Callable[[list[Job]], Any]
+Find = Callable[[], Awaitable[Iterable[str]]]
+"""Names topics: those that there are at the moment."""
 Ordered = Literal[False, True, "key"]
 Run = Callable[[Any], Awaitable[Any]]
 """Runs a function of either kind, with what it takes."""
@@ -52,6 +54,7 @@ class Handlers:
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Handler] = {}
+        self._find_more: Callable[[], Awaitable[None]] | None = None
 
     def add(
         self,
@@ -76,6 +79,31 @@ class Handlers:
             other = self._by_topic[topic].function
             raise ConfigurationError(f"topic {topic!r} has the handler {getattr(other, '__qualname__', other)} already")
         self._by_topic[topic] = Handler(topic, function, retry, timeout, batch, ordered)
+
+    def add_for_each(self, find: Find, function: Function, retry: Retry, timeout: float | None) -> None:
+        """Let `function` run the jobs of every topic that `find` names, unless it has a handler."""
+
+        async def find_more() -> None:
+            for topic in await find():
+                if topic not in self:
+                    self.add(topic, function, retry, timeout)
+
+        self._find_more = find_more
+
+    async def find_more(self) -> None:
+        """Ask which topics there are now, if there is a handler for each."""
+        if self._find_more is not None:
+            await self._find_more()
+
+    @property
+    def may_get_more(self) -> bool:
+        """Whether topics may get their handler later."""
+        return self._find_more is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none, and never will be."""
+        return not self._by_topic and not self.may_get_more
 
     def share(self, others: Handlers) -> None:
         """Be the same as another worker's, also in what it gets later."""

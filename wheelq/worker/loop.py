@@ -20,10 +20,9 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Self, TypeVar
+from typing import Self
 
 from wheelq import logs
-from wheelq.arguments import check_topic
 from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ConfigurationError, ServerError
 from wheelq.metrics import Histogram
@@ -32,15 +31,14 @@ from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
-from wheelq.retry import Retry
 from wheelq.settings import Settings, WorkerSettings, resolve_url
 from wheelq.transport import Address, AsyncTransport
-from wheelq.worker.batching import Batcher, BatchTerms, Steps, run_batch
-from wheelq.worker.following import Find, Following
+from wheelq.worker.batching import Batcher, Steps, run_batch
+from wheelq.worker.decorators import Decorators
+from wheelq.worker.following import Following
 from wheelq.worker.ground import Ground
-from wheelq.worker.handlers import BatchFunction, Function, Handlers, Ordered
 from wheelq.worker.held import Delivery, Held, Line
-from wheelq.worker.hooks import Hooks, Middleware
+from wheelq.worker.hooks import Middleware
 from wheelq.worker.janitor import Janitor
 from wheelq.worker.lanes import Lane, Lanes, ReadingLane, Runs
 from wheelq.worker.notes import Notes
@@ -55,16 +53,13 @@ from wheelq.worker.threads import Threads
 
 logger = logging.getLogger("wheelq.worker")
 
-F = TypeVar("F", bound=Function)
-B = TypeVar("B", bound=BatchFunction)
-
 UNKNOWN_TOPIC_MS = 500
 """How often topics are asked for while one of this worker's does not exist yet, and changes are not heard of."""
 TOPICS_MS = 5_000
 """How often they are asked for otherwise: their number of shards may change."""
 
 
-class Worker(Hooks):
+class Worker(Decorators):
     """Runs handlers for the jobs of its topics.
 
         worker = Worker.connect("redis://localhost:6379", group="billing")
@@ -94,7 +89,6 @@ class Worker(Hooks):
         self._settings = settings or WorkerSettings()
         self._clock = clock or SystemClock()
         self._server = ServerClock(self._clock)
-        self._handlers = Handlers()
         self._threads: Threads | None = None
         self._following = Following(
             transport, self._keys, group, self._handlers, self._bind, self._clock, self._server, start
@@ -144,71 +138,6 @@ class Worker(Hooks):
         transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
         return cls(transport, group, Keys(settings.prefix), own, start=start)
 
-    def handler(
-        self, topic: str, *, retry: Retry | None = None, timeout: float | None = None, ordered: Ordered = False
-    ) -> Callable[[F], F]:
-        """Decorate the function that runs the jobs of `topic`: `async def`, or a plain one, which runs in a thread.
-
-        When it returns the job is done; when it raises, or takes more than `timeout` seconds, it is tried again as
-        `retry` says (by default 5 attempts with growing pauses), and then buried.
-
-        `ordered=True` runs the jobs of each shard one at a time and in due order, over all workers of the group;
-        `ordered="key"` those of each partition key. A job that is to be tried again holds back those behind it until
-        it is done or buried.
-        """
-        check_topic(topic)  # at once: `@worker.handler` without its topic would take the function for one
-
-        def register(function: F) -> F:
-            self._handlers.add(topic, function, retry or Retry(), timeout, ordered=ordered)
-            return function
-
-        return register
-
-    def handler_for_each(
-        self,
-        find: Find,
-        *,
-        retry: Retry | None = None,
-        timeout: float | None = None,
-    ) -> Callable[[F], F]:
-        """Decorate the function that runs the jobs of every topic that `find` names, which is asked again and again.
-
-        For services whose topics come and go. A topic that has a handler of its own keeps it; one that is no longer
-        named goes on being served until this worker ends.
-        """
-
-        def register(function: F) -> F:
-            self._following.follow_all(find, function, retry or Retry(), timeout)
-            return function
-
-        return register
-
-    def batch_handler(
-        self,
-        topic: str,
-        *,
-        max_size: int = 100,
-        max_wait: float = 0.05,
-        concurrency: int = 1,
-        retry: Retry | None = None,
-        timeout: float | None = None,
-    ) -> Callable[[B], B]:
-        """Decorate the function that takes the jobs of `topic` as lists of up to `max_size`.
-
-        It is called when so many have come, or the first of them has waited `max_wait` seconds; `concurrency` calls
-        run at the same time, besides the worker's single handlers. When it returns the jobs are done; when it raises,
-        or takes more than `timeout` seconds, each is tried again or buried as `retry` says. For outcomes of their own
-        it returns a list with an error in the place of each job that failed (as `asyncio.gather` with
-        `return_exceptions=True` makes it), or raises `wheelq.errors.BatchFailed`.
-        """
-        terms = BatchTerms(max_size, max_wait, concurrency)
-
-        def register(function: B) -> B:
-            self._handlers.add(topic, function, retry or Retry(), timeout, terms)
-            return function
-
-        return register
-
     @property
     def lateness(self) -> Histogram:
         """Milliseconds from due time to start of the handler, of every delivery."""
@@ -255,7 +184,7 @@ class Worker(Hooks):
         Raises: ConfigurationError without handlers; Unavailable (unless patient) or Refused if the server cannot be
         used at the start.
         """
-        if self._following.is_idle:
+        if self._handlers.is_empty:
             raise ConfigurationError("this worker has no handlers: decorate functions with @worker.handler(topic)")
         with logs.serving(self.group, self.name):
             async with self._alive():
