@@ -12,7 +12,7 @@ from tests.http.conftest import Http
 from tests.spec.conftest import until
 from tests.transports import ReplyLost
 from wheelq import AsyncClient
-from wheelq.settings import ServerSettings
+from wheelq.settings import Misfire, ServerSettings
 
 PULL = "/v1/topics/orders/groups/billing"
 
@@ -143,6 +143,39 @@ async def test_a_job_leased_too_often_is_buried(serve: Callable[..., Any], aclie
     assert await lease(http) == []
     (dead,) = (await aclient.dead.list("orders")).jobs
     assert (dead.id, dead.group, dead.reason) == ("a", "http.billing", "deliveries")
+
+
+async def test_a_job_that_has_expired_is_not_leased_and_forgotten(http: Http, aclient: AsyncClient) -> None:
+    """As a worker treats it."""
+    await aclient.schedule("orders", delay=0, key="late", expires=0.001)
+    await aclient.schedule("orders", delay=0, key="good", expires=60)
+    await asyncio.sleep(0.01)
+    assert [job["id"] for job in await lease(http, count=10)] == ["good"]
+    assert await aclient.get("orders", "late") is None
+
+
+async def test_a_lease_that_ended_after_the_job_had_expired_was_its_last(http: Http, aclient: AsyncClient) -> None:
+    await aclient.schedule("orders", delay=0, key="a", expires=1)
+    (job,) = await lease(http, lease=1.2)
+    assert job["id"] == "a"
+    await asyncio.sleep(1.3)  # past the end of the lease, and of the time in which it may start
+    assert await lease(http) == []
+    assert await aclient.get("orders", "a") is None
+
+
+@pytest.mark.parametrize(("misfire", "leased"), [("run", ["a"]), ("skip", []), ("bury", [])])
+async def test_a_job_later_than_its_topics_grace_is_leased_skipped_or_buried(
+    http: Http, aclient: AsyncClient, misfire: Misfire, leased: list[str]
+) -> None:
+    await aclient.schedule("orders", delay=3600)
+    await aclient.configure("orders", misfire=misfire, grace_ms=5)
+    await make_ready(aclient, "a")
+    await asyncio.sleep(0.02)
+    assert [job["id"] for job in await lease(http)] == leased
+    dead = (await aclient.dead.list("orders")).jobs
+    assert [(job.id, job.group, job.reason) for job in dead] == (
+        [("a", "http.billing", "misfired")] if misfire == "bury" else []
+    )
 
 
 async def test_a_lost_reply_costs_the_time_of_the_lease_and_no_job(

@@ -43,6 +43,13 @@ def test_a_lease_is_a_delivery_that_ends_when_it_has_been_idle_for_the_longest_t
     assert lease(ready) == []
 
 
+def test_a_lease_tells_the_servers_time(ready: Shard) -> None:
+    """By which it is judged whether a job is too late."""
+    before = ready.now_ms()
+    leased = ready.send(leases.lease(ready.keys, GROUP, HOUR_MS, 10, START))
+    assert before <= leased.now_ms <= ready.now_ms()
+
+
 def test_no_more_are_leased_than_asked_for(ready: Shard) -> None:
     assert [found.id for found in lease(ready, count=1)] == ["a"]
     assert [found.id for found in lease(ready, count=1)] == ["b"]

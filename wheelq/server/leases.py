@@ -5,6 +5,7 @@
                                       ─▶ release        somebody else may have it, now or after a pause
                                       ─▶ nothing        the lease ends: the next who leases gets it
 
+What is too late, by its own `expires` or its topic's grace, is not leased: it is dropped or buried, as workers do.
 A group is a consumer group of its own beside the library's workers (`http.NAME` in Redis). The handle names shard,
 entry and number of the lease, so an answer that comes too late cannot concern what was leased to another. It is no
 secret: whoever may consume a topic may lease all of it.
@@ -13,6 +14,7 @@ secret: whoever may consume a topic may lease all of it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -32,6 +34,10 @@ from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.bells import Bells
 from wheelq.topics import KnownTopics, Topic
 from wheelq.transport import AsyncTransport
+from wheelq.worker.outcome import Buried
+from wheelq.worker.punctuality import Dropped, too_late
+
+logger = logging.getLogger("wheelq.server")
 
 TOPICS_MS = 1_000
 """How long a topic's settings are believed."""
@@ -139,12 +145,14 @@ class Leases:
                 await self._transport.send(worker.make_group(keys, group))
                 continue
             self._cursors[place] = leased.cursor
-            found = [item for entry in leased.entries if (item := await self._look_at(keys, group, entry))]
-            if found or not leased.entries:  # else all of them concerned others, and more may follow
+            found = [
+                item for entry in leased.entries if (item := await self._look_at(keys, group, entry, leased.now_ms))
+            ]
+            if found or not leased.entries:  # else none of them is for anybody, and more may follow
                 return found
 
-    async def _look_at(self, keys: ShardKeys, group: str, entry: Entry) -> Delivered | None:
-        """The delivery, if it is one to be handed out."""
+    async def _look_at(self, keys: ShardKeys, group: str, entry: Entry, now_ms: int) -> Delivered | None:
+        """The delivery, if it is one to be handed out; else it is settled."""
         settings = await self._topic(keys.topic)
         lease = Lease(entry.entry_id, entry.member.encode(), entry.deliveries)
         if entry.group is not None and entry.group != group:  # another group's retry
@@ -155,13 +163,24 @@ class Leases:
         except codec.UnreadableRecord as error:
             burial = Burial(Reason.UNREADABLE, str(error), "", entry.attempt, entry.due_ms)
         else:
-            if entry.deliveries <= self._max_deliveries:
+            settled = self._settled(entry, record, now_ms, settings)
+            if settled is None:
                 return Delivered(_handle(keys.shard, lease), entry, record)
-            told = f"leased {entry.deliveries - 1} times without an answer"
+            if isinstance(settled, Dropped):
+                logger.info("job %s of %s is dropped unrun: %s", entry.id, keys.topic, settled.why)
+                await self._transport.send(calls.ack(keys, group, settings.retention_ms, [lease]))
+                return None
             first_due_ms = record.first_due_ms or entry.due_ms
-            burial = Burial(Reason.DELIVERIES, told, "", entry.attempt, first_due_ms)
+            burial = Burial(settled.reason, settled.error, "", entry.attempt, first_due_ms)
+        logger.warning("job %s of %s is buried: %s", entry.id, keys.topic, burial.error)
         await self._transport.send(worker.bury(keys, group, calls.CONSUMER, entry, burial, settings))
         return None
+
+    def _settled(self, entry: Entry, record: codec.Record, now_ms: int, settings: Topic) -> Dropped | Buried | None:
+        """What becomes of a job instead of a lease; None: it is leased. As a worker decides it, too."""
+        if entry.deliveries > self._max_deliveries:
+            return Buried(Reason.DELIVERIES, f"leased {entry.deliveries - 1} times without an answer")
+        return too_late(now_ms, entry.due_ms, record.expires_ms(entry.due_ms), settings)
 
     async def _answer(
         self, topic: str, handles: Sequence[str], call: Callable[[ShardKeys, Sequence[Lease]], Call[list[bool]]]

@@ -33,6 +33,8 @@ class Leased(NamedTuple):
 
     cursor: str
     """Where to look on for leases that have ended."""
+    now_ms: int
+    """The server's time."""
     entries: list[Entry]
 
 
@@ -40,8 +42,10 @@ def lease(keys: ShardKeys, group: str, lease_ms: int, count: int, cursor: str) -
     """Lease up to `count` deliveries: those whose lease has ended, then new ones."""
 
     def read(reply: list[Any]) -> Leased:
-        threes = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-        return Leased(reply[0].decode(), [read_entry(entry_id, fields, number) for entry_id, number, fields in threes])
+        cursor, now_ms, *rest = reply
+        threes = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        entries = [read_entry(entry_id, fields, number) for entry_id, number, fields in threes]
+        return Leased(cursor.decode(), int(now_ms), entries)
 
     args = (group, CONSUMER, LONGEST_MS, LONGEST_MS - lease_ms, count, cursor)
     return scripted("lease", (keys.ready,), args, read)

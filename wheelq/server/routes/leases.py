@@ -33,7 +33,8 @@ routes = router("leases")
 async def lease(request: StrictRequest) -> Response:
     """Whoever leases a job does it and acknowledges it before the lease ends; else somebody else gets it.
 
-    With `wait` the answer comes as soon as a job is ready. A job that was leased too often without an answer is buried.
+    With `wait` the answer comes as soon as a job is ready. A job that was leased too often without an answer is buried;
+    one that has expired, or is later than its topic's grace, is dropped or buried as the topic's misfire says.
     """
     asked, (topic, group) = await request.read(LeaseRequest), _places(request)
     leases = service_of(request).leases
