@@ -386,6 +386,8 @@ class AsyncClient:
         await self._carrier.close()
 
     async def __aenter__(self) -> Self:
+        if self._outbox is not None:
+            self._outbox.resume()
         return self
 
     async def __aexit__(

@@ -85,6 +85,7 @@ class Client:
         self._outbox: Courier | None = None
         if outbox is not None and outbox.path:
             self._outbox = Courier(Outbox(outbox, self._clock), self._carrier.deliver, outbox.retry_ms)
+            self._outbox.resume()
 
     @classmethod
     def connect(

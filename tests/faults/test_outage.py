@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from tests.cli.commands import eventually, wheelq
 from tests.transports import ALWAYS, AsyncWith, BlockingWith, Fault, ReplyLost, Unreachable
 from tests.unit.test_outbox import in_a_fork
-from wheelq import AsyncClient, Client, JobSpec, Settings
+from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Settings
 from wheelq.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import CircuitOpen, InvalidJob, OutboxFull, ServerError, Unavailable
@@ -163,6 +164,72 @@ def test_what_is_kept_survives_a_producer_that_is_killed(server: EmbeddedServer,
         client.schedule(TOPIC, delay=0, key="next")
         assert eventually(lambda: info(path) == 0, within_s=30)
     assert added(server) == [*(f"job-{n}" for n in range(50)), "next"]
+
+
+def test_a_producer_delivers_what_a_former_one_kept_though_it_schedules_nothing(
+    client: Client, server: EmbeddedServer, path: Path
+) -> None:
+    server.kill()
+    client.schedule(TOPIC, delay=60, key="left")
+    client.close()
+    server.start()
+    with Client.connect(server.url, outbox=path) as other:
+        assert eventually(lambda: info(path) == 0)
+        assert other.get(TOPIC, "left") is not None
+
+
+async def test_an_asyncio_producer_delivers_what_a_former_one_kept_though_it_schedules_nothing(
+    client: Client, server: EmbeddedServer, path: Path
+) -> None:
+    server.kill()
+    client.schedule(TOPIC, delay=60, key="left")
+    client.close()
+    server.start()
+    async with AsyncClient.connect(server.url, outbox=path) as other:
+        assert await asyncio.to_thread(eventually, lambda: info(path) == 0)
+        assert await other.get(TOPIC, "left") is not None
+
+
+def test_whoever_only_asks_for_a_kept_job_goes_on_to_deliver(
+    client: Client, server: EmbeddedServer, path: Path
+) -> None:
+    """It has the file's lock from then on, so nobody else would."""
+    with Client.connect(server.url, Settings(breaker=QUICK), outbox=path) as asking:
+        server.kill()
+        client.schedule(TOPIC, delay=60, key="kept")
+        client.close()
+        with pytest.raises(ServerError):
+            asking.cancel(TOPIC, "kept")
+        server.start()
+        assert eventually(lambda: info(path) == 0)
+
+
+class Late(Fault):
+    """It is under way for long."""
+
+    def __init__(self, name: str, may_arrive: threading.Event) -> None:
+        super().__init__(name)
+        self.is_under_way = threading.Event()
+        self._may_arrive = may_arrive
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        self.is_under_way.set()
+        self._may_arrive.wait(10)
+        return [call]
+
+
+def test_a_job_that_is_cancelled_while_it_is_delivered_does_not_come_back(server: EmbeddedServer, path: Path) -> None:
+    """To cancel it, it is delivered first; by then the delivery under way must have arrived."""
+    may_arrive = threading.Event()
+    late = Late("schedule", may_arrive)
+    with Client(BlockingWith(server.url, late), outbox=OutboxSettings(path=str(path))) as client:
+        client.keep_aside(TOPIC, [JobSpec(delay=60, key="a")])
+        assert late.is_under_way.wait(10)
+        threading.Timer(0.2, may_arrive.set).start()
+        assert client.cancel(TOPIC, "a") is CancelOutcome.CANCELLED
+    assert may_arrive.is_set()
+    with Client.connect(server.url) as client:
+        assert client.get(TOPIC, "a") is None
 
 
 def test_a_producer_that_dies_between_delivering_and_forgetting_does_not_deliver_twice(

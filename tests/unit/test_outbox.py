@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -229,6 +230,53 @@ def test_of_several_processes_one_delivers(outbox: Outbox) -> None:
     outbox.close()
     assert another_process() == "True", "it ended, and left delivering to others"
     assert outbox.try_to_deliver()
+
+
+def test_of_several_outboxes_of_one_process_one_delivers(outbox: Outbox) -> None:
+    other = Outbox(OutboxSettings(path=str(outbox.path)))
+    assert outbox.try_to_deliver()
+    assert not other.try_to_deliver()
+    other.close()
+    assert not Outbox(OutboxSettings(path=str(outbox.path))).try_to_deliver(), "the one that was closed did not deliver"
+    outbox.close()
+    assert other.try_to_deliver()
+
+
+def test_a_fork_that_outlives_its_parent_does_not_keep_others_from_delivering(outbox: Outbox) -> None:
+    assert outbox.try_to_deliver()
+    may_end, end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(end)
+        os.read(may_end, 1)  # nothing, when the parent has closed its end
+        os._exit(0)
+    outbox.close()
+    assert outbox.try_to_deliver()
+    os.close(end)
+    os.waitpid(child, 0)
+
+
+def test_whoever_asks_for_a_job_under_way_waits_for_it_and_does_not_deliver_it_again(outbox: Outbox) -> None:
+    server, is_under_way, may_arrive = Server(), threading.Event(), threading.Event()
+
+    def deliver(parcel: Parcel) -> list[Receipt]:
+        if not is_under_way.is_set():
+            is_under_way.set()
+            may_arrive.wait(10)
+        return server.deliver(parcel)
+
+    courier = Courier(outbox, deliver, 100)
+    keep(outbox, "orders", "a")
+    courier.start()
+    assert is_under_way.wait(10)
+    asker = threading.Thread(target=courier.deliver_first, args=("orders", "a"))
+    asker.start()
+    asker.join(0.2)
+    assert asker.is_alive()
+    may_arrive.set()
+    asker.join()
+    courier.close()
+    assert server.taken == [("orders", "a")]
 
 
 def in_a_fork(do: Callable[[], object]) -> int:

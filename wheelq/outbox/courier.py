@@ -3,8 +3,10 @@
     round   for each topic, the one that waits longest first: deliver a parcel of up to 500, forget what the server has
     then    the next round at once while parcels get through; else after `retry_ms`, or when a job is kept
 
-A topic whose jobs the server refuses for now (it is full) does not hold up the others. Of several processes with the
-same file one delivers; the others look now and then whether it still does.
+A topic whose jobs the server refuses for now (it is full) does not hold up the others. Of several clients and
+processes with the same file one delivers; the others look now and then whether it still does. There too one round is
+made at a time: a parcel that is still under way when its jobs were delivered and forgotten would bring back what was
+cancelled since.
 """
 
 from __future__ import annotations
@@ -84,6 +86,11 @@ class Courier:
                 self._thread = threading.Thread(target=self._run, name="wheelq-outbox", daemon=True)
                 self._thread.start()
 
+    def resume(self) -> None:
+        """Begin, if a former producer has left jobs here."""
+        if not self._outbox.is_empty:
+            self.start()
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits in the outbox."""
@@ -111,12 +118,17 @@ class Courier:
     def deliver_first(self, topic: str, id: str) -> None:
         """Deliver this job if it is kept, so that an answer about it is definite. Raises: Unavailable, if it cannot."""
         if self._outbox.holds(topic, id):
+            self.start()  # whoever begins to deliver goes on: nobody else does meanwhile
             self.deliver_all()
             if self._outbox.holds(topic, id):
                 raise Unavailable(f"job {id!r} waits in the outbox and could not be delivered yet: nothing was changed")
 
     def step(self) -> int:
         """One round; how many jobs got through. Raises: an error of `AWAY`."""
+        with self._outbox.round_lock:
+            return self._round()
+
+    def _round(self) -> int:
         steps = delivery_round(self._outbox)
         go_on: Callable[[Any], Parcel] = steps.send
         answer: Any = None
@@ -164,12 +176,18 @@ class AsyncCourier:
         self._retry = retry_ms / 1000
         self._clock = clock
         self._kept = asyncio.Event()
+        self._rounds = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin, unless it has."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="wheelq-outbox")
+
+    def resume(self) -> None:
+        """Begin, if a former producer has left jobs here."""
+        if not self._outbox.is_empty:
+            self.start()
 
     @property
     def is_empty(self) -> bool:
@@ -198,12 +216,17 @@ class AsyncCourier:
     async def deliver_first(self, topic: str, id: str) -> None:
         """Deliver this job if it is kept, so that an answer about it is definite. Raises: Unavailable, if it cannot."""
         if self._outbox.holds(topic, id):
+            self.start()  # whoever begins to deliver goes on: nobody else does meanwhile
             await self.deliver_all()
             if self._outbox.holds(topic, id):
                 raise Unavailable(f"job {id!r} waits in the outbox and could not be delivered yet: nothing was changed")
 
     async def step(self) -> int:
         """One round; how many jobs got through. Raises: an error of `AWAY`."""
+        async with self._rounds:
+            return await self._round()
+
+    async def _round(self) -> int:
         steps = delivery_round(self._outbox)
         go_on: Callable[[Any], Parcel] = steps.send
         answer: Any = None

@@ -1,7 +1,8 @@
-"""`File`: an SQLite file that many threads, processes and forks share, and that one process at a time may own.
+"""`File`: an SQLite file that many threads, processes and forks share, and that one of those who opened it may own.
 
 SQLite forbids to carry a connection over a fork, so each process opens its own when it first needs one. The owner is
-settled by a lock on a file beside it, which ends with its process and is not inherited.
+settled by a lock on a file beside it, which ends with its process and is given up in a fork. It is one of `flock`, and
+not of `lockf`, whose locks belong to a process: two clients of one process with the same file must not both own it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import IO
 
 BUSY_S = 10.0  # how long a transaction waits for another process's
 
@@ -28,8 +31,10 @@ class File:
         self._pid = 0
         self._not_ours: list[sqlite3.Connection] = []  # a parent's: to be neither used nor closed here
         self._connection: sqlite3.Connection | None = None
-        self._owning: int | None = None
+        self._owning: IO[bytes] | None = None  # the locked file
         self._lock = threading.RLock()
+        self.owners_turn = threading.Lock()
+        """For the threads of the owner, to do one after the other what the owner does."""
         _files.add(self)
 
     @contextmanager
@@ -52,15 +57,15 @@ class File:
             connection.execute("COMMIT")
 
     def try_to_own(self) -> bool:
-        """Whether this process owns it, from now on and until `close`."""
+        """Whether it is owned here, from now on and until `close`."""
         with self._lock:
             self._open()
             if self._owning is None:
-                lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                lock = open(f"{self._path}.lock", "ab", opener=partial(os.open, mode=0o600))  # noqa: SIM115
                 try:
-                    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process: a fork does not inherit it
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
-                    os.close(lock)
+                    lock.close()
                     return False
                 self._owning = lock
             return True
@@ -68,23 +73,28 @@ class File:
     def close(self) -> None:
         """Close it, and own it no more."""
         with self._lock:
-            if self._owning is not None and self._pid == os.getpid():
-                os.close(self._owning)
-            self._owning = None
+            self._disown()
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
             self._connection = None
 
     def unlock_after_fork(self) -> None:
-        """The thread that held the lock may not exist in this process."""
+        """The threads that held the locks may not exist in this process; and if anybody owns it, it is the parent."""
         self._lock = threading.RLock()
+        self.owners_turn = threading.Lock()
+        self._disown()
+
+    def _disown(self) -> None:
+        if self._owning is not None:
+            self._owning.close()
+        self._owning = None
 
     def _open(self) -> sqlite3.Connection:
         pid = os.getpid()
         if self._pid != pid:
             if self._connection is not None:
                 self._not_ours.append(self._connection)
-            self._connection, self._owning, self._pid = None, None, pid
+            self._connection, self._pid = None, pid
         if self._connection is None:
             self._connection = self._connect()
         return self._connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,8 +185,13 @@ class Outbox:
             connection.execute("DELETE FROM jobs WHERE seq = ?", (job.seq,))
 
     def try_to_deliver(self) -> bool:
-        """Whether this process is the one that delivers, from now on and until `close`."""
+        """Whether this outbox is the one from which is delivered, from now on and until `close`."""
         return self._file.try_to_own()
+
+    @property
+    def round_lock(self) -> threading.Lock:
+        """Held while parcels are under way: whoever else is to deliver waits, and looks at what is left then."""
+        return self._file.owners_turn
 
     # --- looking ---------------------------------------------------------------------------------------------------
 

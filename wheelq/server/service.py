@@ -97,21 +97,21 @@ class Service:
                 "this server asks for API keys, and there is none: make one (wheelq keys create NAME --scope '*:*'), "
                 'or let anyone in who can connect (access = "open" in [server], or WHEELQ_SERVER_ACCESS=open)'
             )
-        background = [asyncio.create_task(self.keyring.run())] if self.needs_key else []
-        calling = asyncio.create_task(self.calling.run()) if self.calling is not None else None
-        if calling is not None:
-            calling.add_done_callback(_tell_of_its_end)
-        try:
-            yield
-        finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-            if self.calling is not None and calling is not None:
-                self.calling.stop(self.settings.server.drain_ms / 1000)
-                await asyncio.gather(calling, return_exceptions=True)
-            await self.leases.close()
-            await self.client.close()
+        async with self.client:
+            background = [asyncio.create_task(self.keyring.run())] if self.needs_key else []
+            calling = asyncio.create_task(self.calling.run()) if self.calling is not None else None
+            if calling is not None:
+                calling.add_done_callback(_tell_of_its_end)
+            try:
+                yield
+            finally:
+                for task in background:
+                    task.cancel()
+                await asyncio.gather(*background, return_exceptions=True)
+                if self.calling is not None and calling is not None:
+                    self.calling.stop(self.settings.server.drain_ms / 1000)
+                    await asyncio.gather(calling, return_exceptions=True)
+                await self.leases.close()
 
     def drain(self) -> None:
         """The server is about to stop: answer what only waits."""
