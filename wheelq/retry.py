@@ -124,7 +124,3 @@ def _pause_ms(seconds: float, field: str) -> int:
     if not 0 <= seconds <= LONGEST_PAUSE:  # so that NaN is refused too
         raise InvalidInput(field, f"must be 0 to {LONGEST_PAUSE:,.0f} seconds, not {seconds!r}")
     return round(seconds * 1000)
-
-
-NO_RETRY = Retry(max_attempts=1)
-"""Buried at the first failure."""

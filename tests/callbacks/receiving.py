@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -14,16 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from loadtest.http import free_port
 from tests.cli.commands import eventually
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 PATIENCE_S = 100.0  # nothing here takes that long, but on a busy machine anything may
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 class Receiver:

@@ -8,9 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from importlib import resources
 from typing import IO
 
@@ -18,6 +16,7 @@ import pytest
 import redis
 from rich.console import Console
 
+from tests.cli.commands import eventually, is_alive
 from wheelq.cli.demo import panels
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, read_orders
@@ -260,20 +259,6 @@ def children_of(pid: int) -> set[int]:
     table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in table.splitlines()]
     return {int(child) for child, parent, state in rows if int(parent) == pid and not state.startswith("Z")}
-
-
-def is_alive(pid: int) -> bool:
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(state.strip()) and not state.strip().startswith("Z")
-
-
-def eventually(fact: Callable[[], bool], within_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while not fact():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def start_demo() -> subprocess.Popen[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.http import free_port
 from tests.cli.commands import Running, eventually, is_alive, wheelq
 from wheelq import Client
 from wheelq.embedded import EmbeddedServer
@@ -188,11 +189,6 @@ def test_a_scheduler_with_a_wrong_password_ends_with_a_sentence(
 
 
 # up
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

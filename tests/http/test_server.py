@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import httpx
 import pytest
 import trustme
 
+from loadtest.http import free_port
 from tests.cli.commands import Running, eventually, stopped_at_the_end, wheelq
 from wheelq.embedded import EmbeddedServer
 
@@ -30,8 +30,7 @@ def start() -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 def serve(start: Callable[..., Running], directory: Path, url: str, port: int, *arguments: object) -> Running:

@@ -39,11 +39,6 @@ def member(id: str, group: str = "g") -> str:
     return f"{id}{MEMBER_SEPARATOR}{group}"
 
 
-def sweep(shard: Shard) -> None:
-    shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 500))
-    shard.redis.delete(shard.keys.lease, shard.keys.epoch)
-
-
 # find
 
 
@@ -145,7 +140,7 @@ def test_replay_again_changes_nothing(shard: Shard) -> None:
 def test_a_replayed_job_leaves_nothing_when_it_is_done(shard: Shard) -> None:
     buried(shard, "a")
     replay(shard, find(shard).jobs)
-    sweep(shard)
+    shard.sweep()
     [a] = shard.read("g", "w1")
     assert (a.id, a.attempt, a.group) == ("a", 1, "g")
     shard.ack([a])
@@ -155,7 +150,7 @@ def test_a_replayed_job_leaves_nothing_when_it_is_done(shard: Shard) -> None:
 def test_a_replayed_job_can_die_again(shard: Shard) -> None:
     buried(shard, "a")
     replay(shard, find(shard).jobs)
-    sweep(shard)
+    shard.sweep()
     [a] = shard.read("g", "w1")
     shard.bury(a)
     [(job, record)] = find(shard).jobs
@@ -178,7 +173,7 @@ def test_a_job_whose_id_has_a_new_life_stays_dead(shard: Shard) -> None:
     assert replay(shard, find(shard).jobs) == ["alive"]
     assert shard.snapshot() == before
     shard.schedule(("a", "+0"), on_duplicate="replace")
-    sweep(shard)
+    shard.sweep()
     assert replay(shard, find(shard).jobs) == ["alive"], "ready is alive too"
 
 
@@ -190,7 +185,7 @@ def test_a_job_that_another_group_is_still_running_can_be_replayed(shard: Shard)
     assert shard.snapshot()["jobs"] == {"a": "e1", member("a"): ANEW}
     shard.ack([theirs], group="h", consumer="w2")
     assert shard.snapshot()["jobs"] == {"a": "e1", member("a"): ANEW}, "alive until the replay is done"
-    sweep(shard)
+    shard.sweep()
     [mine] = shard.read("g", "w1")
     shard.ack([mine])
     assert "jobs" not in shard.snapshot()
@@ -203,7 +198,7 @@ def test_a_job_that_two_groups_gave_up_is_replayed_in_each_on_its_own(shard: Sha
     for delivery in shard.read("h", "w2"):
         shard.bury(delivery, group="h", consumer="w2")
     assert replay(shard, find(shard).jobs) == ["replayed", "replayed"]
-    sweep(shard)
+    shard.sweep()
     groups = [first, "h" if first == "g" else "g"]
     for group in groups:
         deliveries = shard.read(group, "w1")
@@ -224,7 +219,7 @@ def test_two_lives_of_one_id_are_replayed_one_after_the_other(shard: Shard) -> N
 
 def test_a_job_without_a_record_cannot_be_replayed(shard: Shard) -> None:
     shard.redis.zadd(shard.keys.delayed, {"a": 1})
-    sweep(shard)
+    shard.sweep()
     before = shard.snapshot()
     assert replay(shard, find(shard).jobs) == [ReplayOutcome.NO_RECORD]
     assert shard.snapshot() == before
@@ -285,7 +280,7 @@ def test_a_buried_retry_tells_when_the_job_was_first_due(shard: Shard) -> None:
     [a] = shard.deliver("a")
     record = codec.again(a.record, a.due_ms, "it broke", counts=True)
     shard.send(worker.retry(shard.keys, "g", "w1", a, 0, record))
-    sweep(shard)
+    shard.sweep()
     [again] = shard.read("g", "w1")
     assert entry("a", again.due_ms, 2, record, "g") in shard.snapshot()["ready"].values()
     known = codec.decode(again.record)

@@ -19,11 +19,6 @@ def rob(shard: Shard, *entries: Entry, group: str = "g", robber: str = "w2") -> 
     shard.redis.xclaim(shard.keys.ready, group, robber, 0, [e.entry_id for e in entries], justid=True)
 
 
-def sweep(shard: Shard) -> None:
-    shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 500))
-    shard.redis.delete(shard.keys.lease, shard.keys.epoch)
-
-
 # ack, with one group
 
 
@@ -200,7 +195,7 @@ def test_a_job_is_finished_when_its_retry_is_acked_and_the_other_groups_are_done
     shard.read("h", "w1")
     shard.retry(a, 0, group="h")
     shard.ack([a])
-    sweep(shard)
+    shard.sweep()
     [again] = shard.read("h", "w1")
     assert (again.attempt, again.group) == (2, "h")
     shard.ack([again], group="h")
@@ -219,7 +214,7 @@ def test_the_retry_of_one_group_is_not_finished_by_another_that_passes_over_it(s
     shard.read("h", "w1")
     shard.retry(a, 0, group="h")
     shard.ack([a])
-    sweep(shard)
+    shard.sweep()
     [not_mine] = shard.read("g", "w1")
     shard.ack([not_mine])
     assert shard.snapshot()["jobs"] == {"a": "e1", f"a{MEMBER_SEPARATOR}h": "e2"}
@@ -268,7 +263,7 @@ def test_a_retry_can_be_retried(shard: Shard) -> None:
     [a] = shard.deliver("a")
     for attempt in range(2, 6):
         shard.retry(a, 0)
-        sweep(shard)
+        shard.sweep()
         [a] = shard.read("g", "w1")
         assert (a.id, a.group, a.attempt, a.record[1]) == ("a", "g", attempt, attempt)
     shard.ack([a])
@@ -299,7 +294,7 @@ def test_two_lives_of_one_id_that_are_retried_at_once_both_run(shard: Shard) -> 
     dues = [shard.retry(life) for life in lives]
     own = f"a{MEMBER_SEPARATOR}g{MEMBER_SEPARATOR}{lives[1].entry_id}"
     assert shard.snapshot()["delayed"] == {f"a{MEMBER_SEPARATOR}g": dues[0], own: dues[1]}
-    sweep(shard)
+    shard.sweep()
     again = shard.read("g", "w1")
     assert [(e.id, e.group, e.attempt, e.record[2:]) for e in again] == [
         ("a", "g", 2, RECORD[2:]),
@@ -384,7 +379,7 @@ def test_bury_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Sha
 def test_bury_of_a_retry_forgets_the_retry_and_the_job(shard: Shard) -> None:
     [a] = shard.deliver("a")
     shard.retry(a, 0)
-    sweep(shard)
+    shard.sweep()
     [again] = shard.read("g", "w1")
     shard.bury(again)
     assert shard.snapshot() == {

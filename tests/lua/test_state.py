@@ -9,7 +9,7 @@ import msgpack
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
 from wheelq import JobState
 from wheelq.protocol import codec
-from wheelq.protocol.calls import leader, producer, state
+from wheelq.protocol.calls import producer, state
 from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.calls.worker import Entry
 from wheelq.state import JobInfo
@@ -47,11 +47,6 @@ def look(shard: Shard, id: str) -> JobInfo:
     found = shard.send(state.get(shard.keys, id))
     assert found is not None
     return found
-
-
-def promote_due(shard: Shard) -> None:
-    shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 500))
-    shard.redis.delete(shard.keys.lease, shard.keys.epoch)
 
 
 # conclude
@@ -124,7 +119,7 @@ def test_a_retry_of_another_group_that_is_passed_over_is_not_kept(shard: Shard) 
     [a] = shard.deliver("a")
     conclude(shard, shard.read("h", "w2"), group="h", consumer="w2", result="h")
     shard.retry(a)
-    promote_due(shard)
+    shard.sweep()
     [passed_over] = shard.read("h", "w2")
     assert passed_over.group == "g"
     assert conclude(shard, [passed_over], group="h", consumer="w2") == 1
@@ -167,7 +162,7 @@ def test_a_repeated_schedule_call_finds_its_finished_job(shard: Shard) -> None:
 def test_a_repeated_schedule_call_finds_its_job_that_was_retried(shard: Shard) -> None:
     [a] = shard.deliver("a")
     shard.retry(a)
-    promote_due(shard)
+    shard.sweep()
     conclude(shard, shard.read("g", "w1"))
     before = shard.snapshot()
     [(status, _)] = shard.schedule(("a", "+0"))

@@ -27,6 +27,16 @@ async def until(fact: Callable[[], bool | Awaitable[bool]], within: float = PATI
             await asyncio.sleep(0.01)
 
 
+async def nothing_is_left(client: AsyncClient, topic: str) -> None:
+    """Wait until all that was acked is gone: nothing waits, and nothing is ready."""
+
+    async def is_empty() -> bool:
+        [info] = [info for info in await client.topics() if info.name == topic]
+        return (info.delayed, info.ready) == (0, 0)
+
+    await until(is_empty)
+
+
 @pytest.fixture
 def settings() -> Settings:
     """A prefix that no other test uses: schedulers and workers serve all topics of one wheelq."""

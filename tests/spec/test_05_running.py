@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, until
+from tests.spec.conftest import PATIENCE, Run, nothing_is_left, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.errors import ConfigurationError, InvalidInput, Unavailable
 from wheelq.protocol.calls import registry
@@ -62,15 +62,6 @@ def make_worker(url: str, settings: Settings, topic: str, inbox: Inbox) -> Calla
         return worker
 
     return make
-
-
-async def nothing_is_left(client: AsyncClient, topic: str) -> None:
-    """Wait until all that was acked is gone; the topic is empty then."""
-
-    async def is_empty() -> bool:
-        return not any(info.delayed + info.ready for info in await client.topics() if info.name == topic)
-
-    await until(is_empty)
 
 
 async def test_a_job_runs_once_after_its_due_time(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, until
+from tests.spec.conftest import PATIENCE, Run, nothing_is_left, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 
 PRIMER = -1
@@ -62,15 +62,8 @@ async def all_are_there(client: AsyncClient, topic: str, log: Log, *groups: str)
         return all(log.got[group] for group in groups)
 
     await until(each_has_got_one)
-    await until_empty(client, topic)
+    await nothing_is_left(client, topic)
     log.got.clear()
-
-
-async def until_empty(client: AsyncClient, topic: str) -> None:
-    async def is_empty() -> bool:
-        return all(info.delayed + info.ready == 0 for info in await client.topics() if info.name == topic)
-
-    await until(is_empty)
 
 
 async def test_workers_of_one_group_share_the_jobs(
@@ -81,7 +74,7 @@ async def test_workers_of_one_group_share_the_jobs(
     await all_are_there(aclient, topic, log, "one", "two")
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(100)])
     await log.until(lambda: sum(len(jobs) for jobs in log.got.values()) >= 100)
-    await until_empty(aclient, topic)
+    await nothing_is_left(aclient, topic)
     assert sorted(n for jobs in log.got.values() for n, _ in jobs) == list(range(100))
     assert set(log.got) == {"one", "two"}
 
@@ -94,7 +87,7 @@ async def test_each_group_gets_every_job(
     await aclient.schedule_many(topic, [JobSpec(n, delay=0.1) for n in range(50)])
     await log.until(lambda: len(log.got["billing"]) == len(log.got["mail"]) == 50)
     assert {n for n, _ in log.got["billing"]} == {n for n, _ in log.got["mail"]} == set(range(50))
-    await until_empty(aclient, topic)
+    await nothing_is_left(aclient, topic)
 
 
 async def test_a_job_is_finished_when_every_group_has_finished_it(
@@ -113,7 +106,7 @@ async def test_a_job_is_finished_when_every_group_has_finished_it(
     assert not (await aclient.schedule(topic, 2, delay=60, key="a")).created
     run(make_worker("mail"))
     await log.until(lambda: (1, 1) in log.got["mail"])
-    await until_empty(aclient, topic)
+    await nothing_is_left(aclient, topic)
     assert await aclient.get(topic, "a") is None
 
 
@@ -132,7 +125,7 @@ async def test_a_group_whose_workers_are_away_gets_the_jobs_of_new_shards_too(
     await log.until(lambda: {(n, 1) for n in jobs} <= {*log.got["billing"]})
     run(make_worker("mail"))
     await log.until(lambda: {(n, 1) for n in jobs} <= {*log.got["mail"]})
-    await until_empty(aclient, topic)
+    await nothing_is_left(aclient, topic)
 
 
 async def test_a_retry_concerns_its_own_group_only(
@@ -143,7 +136,7 @@ async def test_a_retry_concerns_its_own_group_only(
     await all_are_there(aclient, topic, log, "billing", "mail")
     await aclient.schedule(topic, 1, delay=0, key="a")
     await log.until(lambda: (1, 3) in log.got["mail"] and (1, 1) in log.got["billing"])
-    await until_empty(aclient, topic)
+    await nothing_is_left(aclient, topic)
     assert log.got["mail"] == [(1, 1), (1, 2), (1, 3)]
     assert log.got["billing"] == [(1, 1)]
     assert await aclient.get(topic, "a") is None

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, until
+from tests.spec.conftest import PATIENCE, Run, nothing_is_left, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import BatchFailed, ConfigurationError, InvalidInput
 from wheelq.settings import TopicSettings, WorkerSettings
@@ -58,14 +58,6 @@ def make(url: str, settings: Settings, topic: str, batches: Batches) -> Callable
         return worker
 
     return make
-
-
-async def nothing_is_left(client: AsyncClient, topic: str) -> None:
-    async def is_empty() -> bool:
-        [info] = [info for info in await client.topics() if info.name == topic]
-        return (info.delayed, info.ready) == (0, 0)
-
-    await until(is_empty)
 
 
 # When a batch starts

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, until
+from tests.spec.conftest import PATIENCE, Run, nothing_is_left, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
 from wheelq.settings import TopicSettings, WorkerSettings
@@ -76,14 +76,6 @@ def specs(count: int, keys: int = 0, delay: float = 0.0, spread: float = 0.0) ->
         payload = {"n": n, "key": key}
         found.append(JobSpec(payload, delay=delay + spread * n / count, partition_key=key or None))
     return found
-
-
-async def nothing_is_left(client: AsyncClient, topic: str) -> None:
-    async def is_empty() -> bool:
-        [info] = [info for info in await client.topics() if info.name == topic]
-        return (info.delayed, info.ready) == (0, 0)
-
-    await until(is_empty)
 
 
 async def test_the_jobs_of_a_shard_run_one_at_a_time_in_due_order(

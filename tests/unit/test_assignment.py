@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.scheduler.assignment import Post, assign, imbalance
+from wheelq.scheduler.assignment import Post, assign
 
 SHARDS = [(f"topic-{n}", shard) for n in range(50) for shard in range(4)]
 
@@ -18,6 +19,13 @@ def nodes(count: int) -> list[str]:
 
 def moved(before: dict[tuple[str, int], Post], after: dict[tuple[str, int], Post]) -> int:
     return sum(before[name].leader != post.leader for name, post in after.items())
+
+
+def imbalance(posts: Iterable[Post], nodes: Iterable[str]) -> int:
+    """The difference between the most and the fewest shards that a node leads."""
+    led = Counter(post.leader for post in posts)
+    counts = [led[node] for node in nodes]
+    return max(counts, default=0) - min(counts, default=0)
 
 
 def test_without_nodes_nobody_leads() -> None:

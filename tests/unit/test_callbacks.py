@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -17,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
+from loadtest.http import free_port
 from wheelq.breaker import BreakerState
 from wheelq.clock import ManualClock
 from wheelq.job import Job
@@ -482,12 +482,6 @@ async def test_a_name_is_resolved_once_and_that_address_is_used() -> None:
         assert asked == ["changing.example"]
         with pytest.raises(AddressRefused):
             await client.post("http://changing.example/")
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 async def test_a_name_that_cannot_be_resolved_is_worth_another_attempt() -> None:

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import pytest
 import redis
 
+from tests.cli.commands import eventually, is_alive
 from wheelq.binaries import find_server
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError
@@ -36,22 +37,6 @@ print(server.pid, flush=True)
 
 def connect(server: EmbeddedServer) -> redis.Redis:
     return redis.Redis.from_url(server.url, decode_responses=True)
-
-
-def eventually(fact: Callable[[], bool], within_s: float = 5.0) -> bool:
-    """Whether `fact` becomes true; for what another process does in its own time."""
-    deadline = time.monotonic() + within_s
-    while not fact():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-def is_alive(pid: int) -> bool:
-    """Zombies count as dead: where process 1 does not reap, they stay in the process table."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(state.strip()) and not state.strip().startswith("Z")
 
 
 # Answering

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wheelq.dead import Reason
 from wheelq.errors import InvalidInput
-from wheelq.retry import NO_RETRY, Bury, Retry, RetryAfter
+from wheelq.retry import Bury, Retry, RetryAfter
 from wheelq.worker.outcome import (
     ERROR_CHARS,
     TRACEBACK_CHARS,
@@ -67,8 +67,8 @@ def test_a_steep_backoff_ends_at_the_cap() -> None:
     assert Retry(max_attempts=255, factor=100.0, jitter=0).pause_ms(200, 0) == 300_000
 
 
-def test_no_retry_means_one_attempt() -> None:
-    assert NO_RETRY.pause_ms(1, 0) is None
+def test_one_attempt_has_no_pause_behind_it() -> None:
+    assert Retry(max_attempts=1).pause_ms(1, 0) is None
 
 
 @pytest.mark.parametrize("field", ["base", "cap", "factor"])

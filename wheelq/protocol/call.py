@@ -76,6 +76,11 @@ def together(calls: Sequence[Call[Any]], read: Callable[[Sequence[Any | ServerEr
     return Call(first.what, first.keys, first.args, read, wait_ms, first.key, tuple(behind))
 
 
+def nothing(reply: object) -> None:
+    """A reply that tells nothing."""
+    return
+
+
 def text(reply: bytes) -> str:
     """A reply that is text."""
     return reply.decode()

@@ -6,7 +6,7 @@ over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -56,3 +56,8 @@ def decode_map(packed: bytes) -> dict[str, Any]:
     """A map of plain values (what a node or worker says of itself)."""
     found: dict[str, Any] = msgpack.unpackb(packed)
     return found
+
+
+def decode_maps(reply: Sequence[bytes]) -> dict[str, dict[str, Any]]:
+    """A whole hash of such maps, as HGETALL answers."""
+    return {name.decode(): decode_map(packed) for name, packed in zip(reply[::2], reply[1::2], strict=True)}

@@ -16,7 +16,6 @@ Costs O(shards × log shards + nodes²): a second for 100,000 shards on 1,000 no
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
@@ -129,10 +128,3 @@ def _shares(shards: int, nodes: Sequence[str], held: Mapping[str, int]) -> dict[
     by_holding = sorted(nodes, key=lambda node: -held[node])
     shares = {node: share + (place < odd) for place, node in enumerate(by_holding)}
     return {node: shares[node] for node in nodes if shares[node]}
-
-
-def imbalance(posts: Iterable[Post], nodes: Iterable[str]) -> int:
-    """The difference between the most and the fewest shards that a node leads."""
-    led = Counter(post.leader for post in posts)
-    counts = [led[node] for node in nodes]
-    return max(counts, default=0) - min(counts, default=0)

@@ -7,28 +7,20 @@ from typing import Any
 import msgpack
 
 from wheelq.protocol import registry_codec
-from wheelq.protocol.call import Call, command
+from wheelq.protocol.call import Call, command, nothing
 from wheelq.protocol.keys import Keys
 
 
 def api_keys(keys: Keys) -> Call[dict[str, dict[str, Any]]]:
     """All of them; they are few, made by hand."""
-
-    def read(reply: list[bytes]) -> dict[str, dict[str, Any]]:
-        return {id.decode(): registry_codec.decode_map(what) for id, what in zip(reply[::2], reply[1::2], strict=True)}
-
-    return command("HGETALL", keys.access, read=read, key=keys.access)
+    return command("HGETALL", keys.access, read=registry_codec.decode_maps, key=keys.access)
 
 
 def put_api_key(keys: Keys, id: str, what: dict[str, Any]) -> Call[None]:
     """Make or replace one."""
-    return command("HSET", keys.access, id, msgpack.packb(what), read=_nothing, key=keys.access)
+    return command("HSET", keys.access, id, msgpack.packb(what), read=nothing, key=keys.access)
 
 
 def drop_api_key(keys: Keys, id: str) -> Call[bool]:
     """Take one away; False when there was none."""
     return command("HDEL", keys.access, id, read=bool, key=keys.access)
-
-
-def _nothing(reply: object) -> None:
-    return None

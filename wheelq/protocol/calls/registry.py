@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from wheelq.protocol import codec, registry_codec
-from wheelq.protocol.call import Call, command, scripted
+from wheelq.protocol.call import Call, command, nothing, scripted
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
 from wheelq.topics import Topic, TopicInfo
@@ -123,32 +123,27 @@ def add_up(topics: Mapping[str, Topic], shards: Sequence[ShardKeys], counts: Seq
 
 def beat_node(keys: Keys, node: str, what: Mapping[str, Any]) -> Call[None]:
     """Say that a scheduler node lives, and what it does."""
-    return scripted("beat", (keys.nodes,), (node, msgpack.packb(dict(what))), _nothing)
+    return scripted("beat", (keys.nodes,), (node, msgpack.packb(dict(what))), nothing)
 
 
 def beat_worker(keys: Keys, worker: str, what: Mapping[str, Any]) -> Call[None]:
     """Say that a worker lives, and what it does."""
-    return command("HSET", keys.workers, worker, msgpack.packb(dict(what)), read=_nothing, key=keys.workers)
+    return command("HSET", keys.workers, worker, msgpack.packb(dict(what)), read=nothing, key=keys.workers)
 
 
 def gone(hash_key: str, who: str) -> Call[None]:
     """Say that a node or worker has stopped."""
-    return command("HDEL", hash_key, who, read=_nothing, key=hash_key)
+    return command("HDEL", hash_key, who, read=nothing, key=hash_key)
 
 
 def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:
     """What every node or worker last said of itself."""
-
-    def read(reply: list[bytes]) -> dict[str, dict[str, Any]]:
-        pairs = zip(reply[::2], reply[1::2], strict=True)
-        return {who.decode(): registry_codec.decode_map(what) for who, what in pairs}
-
-    return command("HGETALL", hash_key, read=read, key=hash_key)
+    return command("HGETALL", hash_key, read=registry_codec.decode_maps, key=hash_key)
 
 
 def add_callback_topic(keys: Keys, topic: str) -> Call[None]:
     """Some jobs of this topic have a target."""
-    return command("SADD", keys.callbacks, topic, read=_nothing, key=keys.callbacks)
+    return command("SADD", keys.callbacks, topic, read=nothing, key=keys.callbacks)
 
 
 def callback_topics(keys: Keys) -> Call[list[str]]:
@@ -162,7 +157,7 @@ def callback_topics(keys: Keys) -> Call[list[str]]:
 
 def announce(keys: Keys, what: str) -> Call[None]:
     """Let all nodes know that something has changed."""
-    return command("PUBLISH", keys.changes, what, read=_nothing)
+    return command("PUBLISH", keys.changes, what, read=nothing)
 
 
 def assignment_version(keys: Keys) -> Call[int]:
@@ -229,11 +224,7 @@ def needed_commands(keys: Keys) -> dict[str, Call[Any]]:
     shard = keys.shard("none", 0)
     return {
         "EVALSHA": counts(shard),
-        "XAUTOCLAIM": command("XAUTOCLAIM", shard.ready, "none", "none", 0, "0-0", read=_nothing, key=shard.ready),
-        "ZMSCORE": command("ZMSCORE", shard.delayed, "none", read=_nothing, key=shard.delayed),
+        "XAUTOCLAIM": command("XAUTOCLAIM", shard.ready, "none", "none", 0, "0-0", read=nothing, key=shard.ready),
+        "ZMSCORE": command("ZMSCORE", shard.delayed, "none", read=nothing, key=shard.delayed),
         "CLIENT LIST ID": is_connected(1),
     }
-
-
-def _nothing(reply: object) -> None:
-    return None
