@@ -4,6 +4,7 @@ loop        `Worker`: its life, from start to stop
 decorators  how functions become its handlers
 following   the shards of its topics, as they come and change
 running     one delivery, from its entry to its outcome
+wiring      gives each topic that has got its handler the hooks around it and its lane
 lanes       the ways from the shards to the handlers: one for single handlers, one for each batch handler
 reader      reads new deliveries, as many as could start at once
 handlers    which function runs the jobs of a topic, and how it is called

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Self
 
 from wheelq import logs
@@ -33,23 +32,20 @@ from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, WorkerSettings, resolve_url
 from wheelq.transport import Address, AsyncTransport
-from wheelq.worker.batching import Batcher, Steps, run_batch
 from wheelq.worker.decorators import Decorators
 from wheelq.worker.following import Following
 from wheelq.worker.ground import Ground
 from wheelq.worker.held import Delivery, Held, Line
 from wheelq.worker.hooks import Middleware
 from wheelq.worker.janitor import Janitor
-from wheelq.worker.lanes import Lane, Lanes, ReadingLane, Runs
 from wheelq.worker.notes import Notes
 from wheelq.worker.notices import Notices
-from wheelq.worker.ordering import OrderedLane
 from wheelq.worker.pool import Pool
-from wheelq.worker.reader import Reading
 from wheelq.worker.recovery import Recovery
 from wheelq.worker.running import Running
 from wheelq.worker.settling import Settler
 from wheelq.worker.threads import Threads
+from wheelq.worker.wiring import Wiring
 
 logger = logging.getLogger("wheelq.worker")
 
@@ -115,7 +111,19 @@ class Worker(Decorators):
             self._clock,
         )
         self._grace = self._settings.grace_ms / 1000
-        self._lanes = Lanes(self._lane(self._pool, self._settings))
+        ground = Ground(
+            transport,
+            group,
+            self.name,
+            self._settings,
+            self._held,
+            self._settler,
+            self._recovery,
+            self._clock,
+            self._server,
+        )
+        self._wiring = Wiring(ground, self._handlers, self._running, self._pool)
+        self._lanes = self._wiring.lanes
 
     @classmethod
     def connect(
@@ -258,36 +266,8 @@ class Worker(Decorators):
             await self._leave()
 
     def _bind(self) -> None:
-        """Make ready what runs the topics that have got their handler since."""
         assert self._threads is not None
-        for topic in set(self.topics) - set(self._running.runs):
-            handler = self._handlers[topic]
-            run = self._running.runs[topic] = self._around(handler.bind(self._threads))
-            if handler.batch is not None:
-                steps = Steps(self._running.prepare, run, self._running.succeed, self._running.fail)
-                batcher = Batcher(handler.batch, partial(run_batch, steps), self._clock)
-                self._lanes.add(topic, self._lane(batcher, replace(self._settings, concurrency=handler.batch.max_size)))
-            elif handler.ordered:
-                self._lanes.add(topic, self._ordered_lane(is_by_key=handler.ordered == "key"))
-
-    def _lane(self, runs: Runs, settings: WorkerSettings) -> Lane:
-        reading = Reading(self._transport, self.group, self.name, settings, runs, self._clock, self._server)
-        return ReadingLane(reading, runs, self._held)
-
-    def _ordered_lane(self, *, is_by_key: bool) -> Lane:
-        ground = Ground(
-            self._transport,
-            self.group,
-            self.name,
-            self._settings,
-            self._held,
-            self._settler,
-            self._recovery,
-            self._clock,
-            self._server,
-            is_by_key,
-        )
-        return OrderedLane(ground, self._running.handle)
+        self._wiring.bind(self._threads, self._around)
 
     # --- topics ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from wheelq.protocol import codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import order as calls
 from wheelq.protocol.calls.worker import Entry
+from wheelq.worker.course import Course
 from wheelq.worker.ground import Ground
 from wheelq.worker.held import Delivery, Line
 from wheelq.worker.pool import Pool
@@ -26,6 +27,7 @@ class OrderedDeliveries:
         self,
         line: Line,
         ground: Ground,
+        course: Course,
         pool: Pool[Delivery],
         may_begin: Callable[[], bool],
         tell_end: Callable[[], None],
@@ -37,6 +39,7 @@ class OrderedDeliveries:
         """Entry ids of those that had been put off and have ended, which Redis is still to be told."""
         self._line = line
         self._ground = ground
+        self._course = course
         self._pool = pool
         self._may_begin = may_begin
         self._tell_end = tell_end
@@ -70,7 +73,7 @@ class OrderedDeliveries:
         if put_off is not None:
             self._put_off.add(entry.entry_id)
             delivery.entry = _next_run(entry, put_off.due_ms, put_off.record)
-        key = _key(entry) if ground.is_by_key else ONE_KEY
+        key = _key(entry) if self._course.is_by_key else ONE_KEY
         self._sequence.add(delivery, key, rank, put_off.due_ms if put_off else 0)
 
     def give_up(self) -> list[Delivery]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import order as calls
 from wheelq.protocol.calls import worker as worker_calls
+from wheelq.worker.course import Course
 from wheelq.worker.ground import Ground
 from wheelq.worker.held import Delivery, Line
 from wheelq.worker.ordered_deliveries import OrderedDeliveries
@@ -34,13 +35,14 @@ PASS_ON_BEATS = 3
 class OrderedShard:
     """One shard: held or not, and what is read of it while it is."""
 
-    def __init__(self, line: Line, ground: Ground, pool: Pool[Delivery]) -> None:
+    def __init__(self, line: Line, ground: Ground, course: Course, pool: Pool[Delivery]) -> None:
         self.line = line
         self._is_held = False
         self._ground = ground
+        self._course = course
         self._transport = ground.transport.sibling()  # its reads wait
         self._changed = asyncio.Event()
-        self._deliveries = OrderedDeliveries(line, ground, pool, self._may_begin, self._changed.set)
+        self._deliveries = OrderedDeliveries(line, ground, course, pool, self._may_begin, self._changed.set)
         self._trusted_until = 0.0
         self._renew_at = 0.0
         self._is_unsure = True
@@ -57,7 +59,7 @@ class OrderedShard:
 
     @is_held.setter
     def is_held(self, is_held: bool) -> None:
-        self._ground.holds += is_held - self._is_held
+        self._course.holds += is_held - self._is_held
         self._is_held = is_held
 
     # --- the loop --------------------------------------------------------------------------------------------------
@@ -65,7 +67,7 @@ class OrderedShard:
     async def run(self) -> None:
         """Hold, read and start until stopped. Survives restarts of the server."""
         pause = 0.0
-        while not self._ground.stopping.is_set():
+        while not self._course.stopping.is_set():
             try:
                 await self.step()
                 await self._wait()
@@ -91,7 +93,7 @@ class OrderedShard:
             await self._hold()
         if self.is_held and self._asker is not None:
             await self._pass_on(self._asker)
-        elif self.is_held and not self._is_at_rest and (room := ground.read_ahead - len(self._deliveries)) > 0:
+        elif self.is_held and not self._is_at_rest and (room := self._course.read_ahead - len(self._deliveries)) > 0:
             await self._read(room)
         self.advance()
 
@@ -103,9 +105,9 @@ class OrderedShard:
             await self._pause(left)
         elif self._is_busy or self._asker is not None or self._deliveries.overdue_ms is not None:
             await self._pause(min(left, OVERDUE_PAUSE))
-        elif self.line.topic.paused or len(self._deliveries) >= ground.read_ahead:
+        elif self.line.topic.paused or len(self._deliveries) >= self._course.read_ahead:
             await self._pause(left)
-        elif not ground.stopping.is_set():
+        elif not self._course.stopping.is_set():
             call = calls.bell(self.line.keys, self._last_id, max(1, int(left * 1000)))
             self._bell = asyncio.create_task(self._transport.send(call))
             await asyncio.wait([self._bell])
@@ -117,7 +119,7 @@ class OrderedShard:
         self._changed.clear()
         clock = self._ground.clock
         cancel = clock.call_at(clock.monotonic() + seconds, self._changed.set)
-        if not self._ground.stopping.is_set():
+        if not self._course.stopping.is_set():
             await self._changed.wait()
         cancel()
 
@@ -141,7 +143,7 @@ class OrderedShard:
             ground.group,
             ground.consumer,
             settings.abandoned_ms,
-            ground.holds,
+            self._course.holds,
             tell_own=tell_own,
             finished=finished,
         )
@@ -159,10 +161,10 @@ class OrderedShard:
         self._is_busy = hold.is_busy
         await self._take_over(hold.entry_ids, asked_ms)
         self._is_unsure = False
-        is_uneven = hold.asker is not None and ground.holds - hold.asker_holds >= 2
-        if self._asker is None and is_uneven and asked_at >= ground.next_pass_at:
+        is_uneven = hold.asker is not None and self._course.holds - hold.asker_holds >= 2
+        if self._asker is None and is_uneven and asked_at >= self._course.next_pass_at:
             self._asker, self._asked_at = hold.asker, asked_at
-            ground.next_pass_at = asked_at + PASS_ON_BEATS * settings.renew_ms / 1000
+            self._course.next_pass_at = asked_at + PASS_ON_BEATS * settings.renew_ms / 1000
 
     async def _take_over(self, entry_ids: Sequence[str], asked_ms: int) -> None:
         ground = self._ground
@@ -226,7 +228,7 @@ class OrderedShard:
     @property
     def _is_at_rest(self) -> bool:
         """Whether nothing may begin, although it is held."""
-        is_leaving = self._ground.stopping.is_set() or self._asker is not None
+        is_leaving = self._course.stopping.is_set() or self._asker is not None
         return is_leaving or self._is_busy or self.line.topic.paused
 
     def _may_begin(self) -> bool:

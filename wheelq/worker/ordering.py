@@ -27,6 +27,7 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from typing import Any
 
+from wheelq.worker.course import Course
 from wheelq.worker.ground import Ground
 from wheelq.worker.held import Delivery, Line
 from wheelq.worker.ordered_shard import OrderedShard
@@ -37,9 +38,12 @@ from wheelq.worker.settling import LONGEST_PAUSE
 class OrderedLane:
     """The lane of a topic whose handler is ordered."""
 
-    def __init__(self, ground: Ground, run: Callable[[Delivery], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self, ground: Ground, run: Callable[[Delivery], Coroutine[Any, Any, None]], *, is_by_key: bool
+    ) -> None:
         """`run` settles one delivery and does not raise."""
         self._ground = ground
+        self._course = Course(is_by_key)
         self._pool: Pool[Delivery] = Pool(ground.settings.concurrency, self._run_one)
         self._run = run
         self._started = 0
@@ -54,7 +58,7 @@ class OrderedLane:
         """
         for line in lines:
             if line not in self._shards:
-                shard = self._shards[line] = OrderedShard(line, self._ground, self._pool)
+                shard = self._shards[line] = OrderedShard(line, self._ground, self._course, self._pool)
                 self._new.put_nowait(shard)
         for shard in self._shards.values():
             shard.look_again()
@@ -94,7 +98,7 @@ class OrderedLane:
 
     async def stop(self) -> None:
         """Read and start nothing more, and wait until what is being read is known."""
-        self._ground.stopping.set()
+        self._course.stopping.set()
         for shard in self._shards.values():
             shard.stop()
         if self._loops:
