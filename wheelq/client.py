@@ -27,7 +27,7 @@ from wheelq.job import (
     WaitingPage,
 )
 from wheelq.operations import Browse, Dead, Jobs, Recurrences, Replayed, Topics, replay, wait_for
-from wheelq.outbox import Courier, Outbox
+from wheelq.outbox import Courier, Outbox, OutboxInfo
 from wheelq.protocol.batches import Order, Preparation, accepted
 from wheelq.protocol.keys import Keys
 from wheelq.recurring import Recurring
@@ -373,6 +373,10 @@ class Client:
         stays. Raises: the server's errors, when it is away.
         """
         return 0 if self._outbox is None else self._outbox.deliver_all()
+
+    def outbox_info(self) -> OutboxInfo | None:
+        """How much waits in the outbox, and since when; None without one."""
+        return None if self._outbox is None else self._outbox.info()
 
     def close(self) -> None:
         """Close the connections. The client can be used again afterwards."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.http.conftest import Http
-from tests.transports import Unreachable
+from tests.http.conftest import BASE, Http
+from tests.transports import AsyncWith, Unreachable
+from wheelq import Settings
 from wheelq.breaker import BreakerState
 from wheelq.server import measures
+from wheelq.server.app import make_app
 from wheelq.server.callbacks.destination import DestinationInfo
+from wheelq.server.service import Service
+from wheelq.settings import OutboxSettings
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
@@ -37,6 +44,26 @@ async def test_requests_are_counted_by_status_and_jobs_by_topic_and_state(http: 
     assert found["wheelq_redis_up",] == 1
 
 
+async def test_the_outbox_tells_how_much_waits_in_it_and_since_when(url: str, tmp_path: Path) -> None:
+    """Jobs, bytes, age in seconds, and what was put aside; nothing without an outbox."""
+    outbox = OutboxSettings(path=str(tmp_path / "outbox.db"), retry_ms=60_000)
+    service = Service(AsyncWith(url, Unreachable(times=99)), Settings(outbox=outbox))
+    http = Http(transport=httpx.ASGITransport(make_app(service)), base_url=BASE)
+    async with service.running(), http:
+        assert samples((await http.get("/metrics")).text)["wheelq_outbox_jobs",] == 0
+        for _ in range(2):
+            assert (await http.post("/v1/topics/orders/jobs", json={"payload": 1, "delay": 60})).status_code == 202
+        await asyncio.sleep(0.01)
+        found = samples((await http.get("/metrics")).text)
+    assert (found["wheelq_outbox_jobs",], found["wheelq_outbox_rejected_jobs",]) == (2, 0)
+    assert found["wheelq_outbox_bytes",] > 0
+    assert 0.01 <= found["wheelq_outbox_oldest_age_seconds",] < 60
+
+
+async def test_without_an_outbox_nothing_is_told_of_one(http: Http) -> None:
+    assert "outbox" not in (await http.get("/metrics")).text
+
+
 async def test_while_redis_is_away_there_is_something_to_watch_all_the_same(serve: Callable[..., Any]) -> None:
     http = await serve(Unreachable(times=99))
     found = samples((await http.get("/metrics")).text)
@@ -46,7 +73,7 @@ async def test_while_redis_is_away_there_is_something_to_watch_all_the_same(serv
 
 def test_the_state_of_a_receivers_breaker_is_one_of_three() -> None:
     info = DestinationInfo("shop", BreakerState.OPEN, 3, 0, 7, 5, "answered 500")
-    found = samples(measures.tell({}, [info], []).decode())
+    found = samples(measures.tell({}, [info], [], None, 0).decode())
     states = {state: found["wheelq_destination_state", "shop", state] for state in BreakerState}
     assert states == {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 0}
     assert found["wheelq_callbacks_total", "shop", "succeeded"] == 7

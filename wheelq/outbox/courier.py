@@ -22,7 +22,7 @@ from typing import Any
 from wheelq.clock import Clock
 from wheelq.errors import AWAY, NotReplicated, ServerError, Unavailable, WheelqError
 from wheelq.job import OnDuplicate, Receipt
-from wheelq.outbox.store import Outbox, PackedJob, Parcel
+from wheelq.outbox.store import Outbox, OutboxInfo, PackedJob, Parcel
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +107,10 @@ class Courier:
         receipts = self._outbox.keep(topic, jobs, how, asked_ms)
         self._kept.set()
         return receipts
+
+    def info(self) -> OutboxInfo:
+        """How much waits."""
+        return self._outbox.info()
 
     def deliver_all(self) -> int:
         """Make rounds until nothing gets through any more; how many jobs did. Raises: an error of `AWAY`."""
@@ -205,6 +209,10 @@ class AsyncCourier:
         receipts = await asyncio.to_thread(self._outbox.keep, topic, jobs, how, asked_ms)
         self._kept.set()
         return receipts
+
+    async def info(self) -> OutboxInfo:
+        """How much waits."""
+        return await asyncio.to_thread(self._outbox.info)
 
     async def deliver_all(self) -> int:
         """Make rounds until nothing gets through any more; how many jobs did. Raises: an error of `AWAY`."""

@@ -1,7 +1,8 @@
 """What `/metrics` tells, in the text format of Prometheus.
 
-Of this process: its requests, and the receivers that it calls. Of all: what each topic holds, and how late it is, read
-from Redis when it is asked for; while Redis is away those are missing and `wheelq_redis_up` is 0.
+Of this process: its requests, the receivers that it calls, and its outbox, if it has one. Of all: what each topic
+holds, and how late it is, read from Redis when it is asked for; while Redis is away those are missing and
+`wheelq_redis_up` is 0.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from wheelq.breaker import BreakerState
+from wheelq.outbox import OutboxInfo
 from wheelq.server.callbacks.destination import DestinationInfo
 from wheelq.topics import TopicInfo
 
@@ -19,11 +21,24 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def tell(
-    answered: Mapping[int, int], destinations: Iterable[DestinationInfo], topics: Sequence[TopicInfo] | None
+    answered: Mapping[int, int],
+    destinations: Iterable[DestinationInfo],
+    topics: Sequence[TopicInfo] | None,
+    outbox: OutboxInfo | None,
+    now_ms: int,
 ) -> bytes:
-    """Everything as text. `answered`: how many requests by status; `topics` None: Redis is away."""
+    """Everything as text, at `now_ms` by this machine's clock.
+
+    `answered`: how many requests by status; `topics` None: Redis is away; `outbox` None: there is none.
+    """
     told = CollectorRegistry()
-    for metric in (_of_requests(answered), *_of_destinations(destinations), *_of_topics(topics)):
+    metrics = (
+        _of_requests(answered),
+        *_of_destinations(destinations),
+        *_of_topics(topics),
+        *(_of_outbox(outbox, now_ms) if outbox is not None else ()),
+    )
+    for metric in metrics:
         told.register(_Told(metric))
     return generate_latest(told)
 
@@ -75,3 +90,11 @@ def _of_topics(topics: Sequence[TopicInfo] | None) -> Iterator[Metric]:
             jobs.add_metric([info.name, name], count)
         overdue.add_metric([info.name], info.overdue_ms / 1000)
     yield from (jobs, overdue)
+
+
+def _of_outbox(info: OutboxInfo, now_ms: int) -> Iterator[Metric]:
+    age_ms = 0 if info.oldest_kept_ms is None else max(0, now_ms - info.oldest_kept_ms)
+    yield GaugeMetricFamily("wheelq_outbox_jobs", "Jobs that wait on this server's disk for Redis.", info.jobs)
+    yield GaugeMetricFamily("wheelq_outbox_bytes", "Their packed payloads.", info.bytes)
+    yield GaugeMetricFamily("wheelq_outbox_oldest_age_seconds", "How long the oldest has waited.", age_ms / 1000)
+    yield GaugeMetricFamily("wheelq_outbox_rejected_jobs", "Jobs that Redis refused, put aside.", info.rejected)

@@ -25,7 +25,7 @@ _TEXT: dict[int | str, dict[str, Any]] = {
     openapi_extra=needs(Verb.READ),
 )
 async def metrics(request: Request) -> Response:
-    """Requests, jobs of each topic that the key may read, and the receivers of callbacks: for Prometheus."""
+    """Requests, jobs of each topic that the key may read, the receivers of callbacks, the outbox: for Prometheus."""
     service = service_of(request)
     try:
         found = await service.client.topics()
@@ -35,4 +35,6 @@ async def metrics(request: Request) -> Response:
         caller = caller_of(request)
         topics = [info for info in found if caller.may(Verb.READ, info.name)]
     infos = service.calling.destinations() if service.calling is not None else ()
-    return Response(measures.tell(service.answered, infos, topics), media_type=measures.CONTENT_TYPE)
+    outbox = await service.client.outbox_info()
+    text = measures.tell(service.answered, infos, topics, outbox, service.clock.wall_ms())
+    return Response(text, media_type=measures.CONTENT_TYPE)
