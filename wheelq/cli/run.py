@@ -190,10 +190,10 @@ def run_until_signal(run: Callable[[], Coroutine[Any, Any, None]], stop: Callabl
         stop()
 
     async def listen_and_run() -> None:
-        _spare_the_collector()
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, hear, number)
+        _spare_the_collector()
         await run()
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
