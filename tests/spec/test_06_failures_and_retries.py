@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -131,6 +132,28 @@ def test_a_retry_that_makes_no_sense_is_refused(arguments: dict[str, float]) -> 
     """At least one attempt, 0 <= base <= cap, factor at least 1, jitter from 0 to 1."""
     with pytest.raises(InvalidInput):
         Retry(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_handler_that_exits_has_failed_and_its_worker_goes_on(
+    aclient: AsyncClient, topic: str, work: Callable[..., Worker], kind: str
+) -> None:
+    """As one does that calls the `main()` of a program. Unless it is caught, sys.exit() would end the process."""
+
+    def leave(job: Job) -> None:
+        if job.payload == "exit":
+            sys.exit(3)
+
+    async def leave_on_the_loop(job: Job) -> None:
+        leave(job)
+
+    worker = work(leave_on_the_loop if kind == "async" else leave, Retry(max_attempts=1))
+    await aclient.schedule(topic, "exit", delay=0)
+    await until(lambda: worker.failed == 1)
+    await aclient.schedule(topic, "stay", delay=0)
+    await until(lambda: worker.handled == 1)
+    [dead] = (await aclient.dead.list(topic)).jobs
+    assert dead.error == "RuntimeError: the handler called sys.exit(3)"
 
 
 async def test_one_attempt_means_none_again(aclient: AsyncClient, topic: str, work: Callable[..., Worker]) -> None:

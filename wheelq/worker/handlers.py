@@ -45,8 +45,8 @@ class Handler:
     def bind(self, threads: Threads) -> Run:
         """How a job is run: plain functions in `threads`, each within the handler's timeout."""
         if not _is_async(self.function):
-            return _in_thread(self.function, threads, self.timeout)
-        return self.function if self.timeout is None else _within(self.timeout, self.function)
+            return _surviving(_in_thread(self.function, threads, self.timeout))
+        return _surviving(self.function if self.timeout is None else _within(self.timeout, self.function))
 
 
 class Handlers:
@@ -123,6 +123,18 @@ class Handlers:
 
 def _is_async(function: Function | BatchFunction) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _surviving(run: Run) -> Run:
+    """A handler that calls a program's `main()` has failed when that exits; its worker goes on."""
+
+    async def run_on(given: Any) -> Any:
+        try:
+            return await run(given)
+        except SystemExit as error:
+            raise RuntimeError(f"the handler called sys.exit({error.code!r})") from error
+
+    return run_on
 
 
 def _in_thread(function: Function | BatchFunction, threads: Threads, timeout: float | None) -> Run:
