@@ -12,7 +12,8 @@ if not owns(ready, group, consumer, entry) then return 0 end
 write_though_full(ready)
 local due = due_ms('+' .. pause_ms)
 local member = id .. '\31' .. group
-if redis.call('ZSCORE', delayed, member) then member = member .. '\31' .. entry end
+local other = redis.call('HGET', jobs, member)
+if other and string.byte(other) < 32 then member = member .. '\31' .. entry end -- a record: it waits
 redis.call('ZADD', delayed, due, member)
 redis.call('HSET', jobs, member, record)
 redis.call('XACK', ready, group, entry)
