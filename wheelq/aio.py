@@ -326,7 +326,8 @@ class AsyncClient:
         """Change a topic's number of shards, up or down, while jobs wait and run; how the topic now stands.
 
         Jobs that wait stay where they are until they have run, and are found there; new ones are placed by the new
-        number. Raises: TopicNotFound, InvalidInput.
+        number. Once none of the old ones is left, waiting, running, dead or kept, a scheduler ends that, and a
+        `max_rate` is shared out to the new number alone. Raises: TopicNotFound, InvalidInput.
         """
         return await self._carrier.run(self._topics.set_shards(topic, shards))
 

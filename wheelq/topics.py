@@ -37,7 +37,8 @@ class Topic(TopicSettings):
     """A topic as it stands in Redis: its settings, and what is left of former numbers of shards.
 
     After a change of `shards`, jobs that were placed by a former number stay where they are until they have run: no
-    new ones are placed so (the shards refuse them), and look-ups ask there too.
+    new ones are placed so (the shards refuse them), and look-ups ask there too. A scheduler node ends that, once none
+    of them is left (`scheduler.clearing`).
     """
 
     draining: tuple[int, ...] = ()
@@ -86,6 +87,10 @@ class Topic(TopicSettings):
         """The shard where a job with this partition key (or else id) belongs, then those where it may be."""
         found = [shard_of(partition_key, shards) for shards in (self.shards, *self.draining)]
         return list(dict.fromkeys(found))
+
+    def may_be_misplaced_in(self, shard: int) -> bool:
+        """Whether a former number may have placed jobs in this shard that the number in force does not place there."""
+        return any(shard < former and former % self.shards for former in self.draining)
 
     def resharded(self, shards: int, last_due_ms: int) -> Topic:
         """The topic with another number of shards, `last_due_ms` being when the last waiting job is due."""

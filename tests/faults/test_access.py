@@ -30,7 +30,7 @@ from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys
 from wheelq.server.app import make_app
 from wheelq.server.service import Service
-from wheelq.settings import ClientSettings, ServerSettings, TopicSettings, WorkerSettings
+from wheelq.settings import ClientSettings, SchedulerSettings, ServerSettings, TopicSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
 ACL = Path(__file__).parents[2] / "config" / "acl"
@@ -122,7 +122,8 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
         await asyncio.sleep(0.3)  # long enough for it to be written
         return "result"
 
-    nodes = [Scheduler.connect(guarded.url("scheduler")) for _ in range(2)]
+    beating = Settings(scheduler=SchedulerSettings(heartbeat_ms=500))
+    nodes = [Scheduler.connect(guarded.url("scheduler"), beating) for _ in range(2)]
     running = [asyncio.create_task(part.run()) for part in (*nodes, worker)]
     async with AsyncClient.connect(guarded.url("producer")) as producer:
         waiting = Settings(client=ClientSettings(replicated_timeout_ms=10))
@@ -165,6 +166,7 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
             assert client.dead.replay("orders").replayed == 1
             await _until(lambda: inspector.stats().topics[0].dead == 1)
             assert client.dead.purge("orders") == 1
+        await _until(lambda: not inspector.stats().topics[0].settings.draining)
         findings = inspector.doctor()
         assert not [finding for finding in findings if finding.level is Level.PROBLEM]
     await worker._janitor.step(worker._following.lines)

@@ -10,6 +10,7 @@ name, "@" and its moment. "-" stands for none; the next is also "-" while paused
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from wheelq.recurrence import RecurringInfo, Rule
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NONE = "-"
+_OCCURRENCE = re.compile(r"@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z$")
 _PAUSED, _PRIORITY = "paused", "priority"
 
 
@@ -135,6 +137,11 @@ def read_terms(packed: bytes) -> tuple[Rule, Priority, bool]:
 def occurrence_id(name: str, occurrence_ms: int) -> str:
     """The id of the job that an occurrence is."""
     return f"{name}@{_stamp(occurrence_ms)}"
+
+
+def is_occurrence(id: str) -> bool:
+    """Whether a job's id is that of an occurrence (or one that somebody gave looks the same)."""
+    return _OCCURRENCE.search(id) is not None
 
 
 def _stamp(ms: int | None) -> str:

@@ -5,6 +5,7 @@ membership   which nodes live, and what each looks after
 assignment   shares the shards out (pure)
 shard        a node's part in one shard: leader or standby
 leader       what the holder of the lease does
+clearing     ends the draining of former numbers of shards
 recurring    makes the occurrences of recurring jobs
 lookout      what a standby does: looks after the leader, promotes in its place
 standby      when to look after a leader, and what to do about it (pure)

@@ -1,12 +1,13 @@
 """`Scheduler`: one node. Finds topics, listens for hints, and plays its part in every shard that is assigned to it.
 
-Three things go on beside the shards:
+Four things go on beside the shards:
 
     subscription   one connection that listens to the `near` channels of this node's shards and to changes. Its end
                    means that this node is gone (its number is in every lease), so it is there before any lease.
                    When it was opened anew, hints may have been lost, and every shard starts afresh.
     changes        topics are read when their version number has changed, nodes and assignment on every heartbeat;
                    a notice brings either forward
+    clearing       former numbers of shards are looked after (`clearing`)
     connection     the one all shards share; the transport opens it again after it broke
 """
 
@@ -26,6 +27,7 @@ from wheelq.patience import until_usable
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.scheduler.clearing import Clearing
 from wheelq.scheduler.membership import Membership
 from wheelq.scheduler.recurring import Maker
 from wheelq.scheduler.shard import LONGEST_PAUSE, Role, Shard
@@ -53,6 +55,7 @@ class Scheduler:
         self._clock = clock or SystemClock()
         self._server = ServerClock(self._clock)
         self._members = Membership(transport, self._keys, self.node, self._settings, self._clock, self._server)
+        self._clearing = Clearing(transport, self._keys, self._clock, self._settings.heartbeat_ms, self._draining_here)
         self._shards: dict[str, Shard] = {}  # by near channel
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._makers: dict[str, Maker] = {}  # by near channel of shard 0
@@ -104,6 +107,7 @@ class Scheduler:
     async def _work(self) -> None:
         background = [
             asyncio.create_task(self._listen(), name="wheelq subscription"),
+            asyncio.create_task(self._clearing.run(), name="wheelq former shards"),
             asyncio.create_task(self._watch(), name="wheelq changes"),
         ]
         try:
@@ -217,6 +221,12 @@ class Scheduler:
             else:
                 await self._begin(keys, topic, role)
         self._return_what_was_stood_in_for()
+
+    def _draining_here(self) -> list[str]:
+        """The topics with former numbers of shards of which this node leads the first shard."""
+        draining = [name for name, topic in self._topics.items() if topic.draining]
+        posts = self._members.posts
+        return [name for name in draining if (name, 0) in posts and posts[name, 0].leader == self.node]
 
     def _return_what_was_stood_in_for(self) -> None:
         """A standby that leads hands over when the leader has said that it lives since."""
