@@ -50,6 +50,14 @@ def test_no_more_are_promoted_than_a_rate_and_its_burst_allow(shard: Shard) -> N
             assert m - n + 1 <= (moments[m] - first + 1) / 5 + 10
 
 
+def test_a_clock_that_was_set_back_does_not_stop_a_rate(shard: Shard) -> None:
+    token, shaping = shard.lead(), Shaping(interval_us=10_000_000, burst=2, most_ready=0)
+    make_due(shard, "a", "b", "c")
+    shard.redis.set(shard.keys.rate, (shard.now_ms() + HOUR_MS) * 1_000)
+    assert sweep(shard, token, shaping).promoted == 2
+    assert sweep(shard, token, shaping).promoted == 0
+
+
 def test_a_rate_says_when_to_come_again(shard: Shard) -> None:
     token = shard.lead()
     make_due(shard, "a", "b", "c")

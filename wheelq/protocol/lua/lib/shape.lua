@@ -6,7 +6,9 @@
 local COUNTED = 2000
 local function tokens(rate, interval_us, burst)
   local now = tonumber(now_us())
-  local from = math.max(tonumber(redis.call('GET', rate) or 0), now - burst * interval_us)
+  local rested = tonumber(redis.call('GET', rate) or 0)
+  if rested > now then rested = 0 end -- the clock was set back: nobody may have to wait until it is there again
+  local from = math.max(rested, now - burst * interval_us)
   return math.floor((now - from) / interval_us), from
 end
 local function spend(rate, interval_us, from, jobs)
