@@ -9,8 +9,8 @@ local entry = redis.call('HGET', jobs, id)
 if not entry or string.byte(entry) < 32 or redis.call('EXISTS', ready) == 0 then return 0 end
 for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
   if info[2] ~= group then return 0 end
-  redis.call('XACK', ready, group, entry)
 end
 redis.call('XDEL', ready, entry)
 redis.call('HDEL', jobs, id)
+redis.call('XACK', ready, group, entry)
 return 1
