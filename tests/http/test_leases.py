@@ -11,7 +11,7 @@ import pytest
 from tests.http.conftest import Http
 from tests.spec.conftest import until
 from tests.transports import ReplyLost
-from wheelq import AsyncClient
+from wheelq import AsyncClient, JobState
 from wheelq.settings import Misfire, ServerSettings
 
 PULL = "/v1/topics/orders/groups/billing"
@@ -44,6 +44,19 @@ async def test_a_leased_job_is_acknowledged_and_gone(http: Http, aclient: AsyncC
     assert await done(http, "ack", job["handle"]) == [True]
     assert await aclient.get("orders", "a") is None
     assert await done(http, "ack", job["handle"]) == [False]
+
+
+async def test_who_waits_for_a_job_is_told_that_it_was_acknowledged(http: Http, aclient: AsyncClient) -> None:
+    """In a topic that keeps finished jobs; scheduled again, by who did not hear that it was made, it is found there."""
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    waiting = asyncio.create_task(aclient.wait("orders", "a", timeout=10))
+    assert await done(http, "ack", job["handle"]) == [True]
+    assert await waiting is None
+    found = await aclient.get("orders", "a")
+    assert found is not None
+    assert found.state is JobState.DONE
 
 
 async def test_jobs_of_all_shards_are_leased_up_to_the_count(http: Http, aclient: AsyncClient) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
-from wheelq.protocol.calls import leases, notes, producer, worker
+from wheelq.protocol.calls import leases, notes, producer, state, worker
 from wheelq.protocol.calls.leases import CONSUMER, LONGEST_MS, START, Lease
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
+from wheelq.settings import TopicSettings
+from wheelq.state import JobState
 
 GROUP = "http.g"
 
@@ -73,21 +75,21 @@ def test_an_entry_that_somebody_deleted_is_acknowledged_away(ready: Shard) -> No
 
 def test_an_acknowledged_lease_is_done_and_forgotten(ready: Shard) -> None:
     a, b = lease(ready)
-    assert ready.send(leases.ack(ready.keys, GROUP, 0, [named(a)])) == [True]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])) == [True]
     after = ready.snapshot()
     assert after["jobs"] == {"b": "e2"}
     assert list(after["ready"]) == ["e2"]
-    assert ready.send(leases.ack(ready.keys, GROUP, 0, [named(a), named(b)])) == [False, True]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a), named(b)])) == [False, True]
 
 
 def test_who_leased_before_cannot_answer_for_who_has_it_now(ready: Shard) -> None:
     (before,) = lease(ready, count=1, lease_ms=0)
     (now,) = lease(ready, count=1)
     state = ready.snapshot()
-    assert ready.send(leases.ack(ready.keys, GROUP, 0, [named(before)])) == [False]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(before)])) == [False]
     assert ready.send(leases.extend(ready.keys, GROUP, 0, [named(before)])) == [False]
     assert ready.snapshot() == state
-    assert ready.send(leases.ack(ready.keys, GROUP, 0, [named(now)])) == [True]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(now)])) == [True]
 
 
 # extend_leased
@@ -106,6 +108,22 @@ def test_a_released_lease_is_over_at_once(ready: Shard) -> None:
     assert [(found.id, found.deliveries) for found in lease(ready, count=1)] == [("a", 2)]
 
 
+def test_what_is_acknowledged_is_kept_as_a_workers_is(ready: Shard) -> None:
+    """Its record and when it ended; when work began nobody knows."""
+    a, _ = lease(ready)
+    before_ms = ready.now_ms()
+    keeping = TopicSettings(keep_done_ms=HOUR_MS)
+    assert ready.send(leases.ack(ready.keys, GROUP, keeping, [named(a)])) == [True]
+    assert ready.send(leases.ack(ready.keys, GROUP, keeping, [named(a)])) == [False]
+    found = ready.send(state.get(ready.keys, "a"))
+    assert found is not None
+    ended = found.groups[GROUP]
+    assert (ended.state, ended.worker, ended.attempt, ended.started_ms) == (JobState.DONE, CONSUMER, 1, None)
+    assert ended.finished_ms is not None
+    assert before_ms <= ended.finished_ms <= ready.now_ms()
+    assert list(ready.snapshot()["jobs"]) == ["b"]
+
+
 # take_ready
 
 
@@ -120,7 +138,10 @@ def test_a_job_is_taken_off_the_line_by_its_id(ready: Shard, is_leased: bool) ->
     assert not ready.send(leases.take(ready.keys, GROUP, "a"))
 
 
-def test_a_job_that_waits_or_that_others_need_is_not_taken(ready: Shard) -> None:
+@pytest.mark.parametrize("is_leased", [False, True])
+def test_a_job_that_waits_or_that_others_need_is_not_taken(ready: Shard, is_leased: bool) -> None:
+    if is_leased:
+        lease(ready)
     ready.schedule(("later", f"+{HOUR_MS}"))
     ready.send(worker.make_group(ready.keys, "other"))
     before = ready.snapshot()

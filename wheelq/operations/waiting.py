@@ -44,7 +44,7 @@ def wait_for(
         latest = yield from ask(state.listen(keys))
         info = yield from ask(state.get(keys, id))
         if info is None:
-            raise JobNotFound(topic, id, "is gone: it was cancelled")
+            raise JobNotFound(topic, id, "is gone: cancelled, or done by a worker that keeps nothing of it")
         one = _end_in(info, group)
         if one is not None:
             return one.result

@@ -94,10 +94,10 @@ class Leases:
 
     async def ack(self, topic: str, group: str, handles: Sequence[str]) -> list[bool]:
         """Done with these; for each whether it was still leased under its handle. Raises as `lease` does."""
-        retention_ms = (await self._topic(topic)).retention_ms
+        settings = await self._topic(topic)
 
         def call(keys: ShardKeys, leases: Sequence[Lease]) -> Call[list[bool]]:
-            return calls.ack(keys, PREFIX + group, retention_ms, leases)
+            return calls.ack(keys, PREFIX + group, settings, leases)
 
         return await self._answer(topic, handles, call)
 
@@ -156,7 +156,7 @@ class Leases:
         settings = await self._topic(keys.topic)
         lease = Lease(entry.entry_id, entry.member.encode(), entry.deliveries)
         if entry.group is not None and entry.group != group:  # another group's retry
-            await self._transport.send(calls.ack(keys, group, settings.retention_ms, [lease]))
+            await self._transport.send(calls.ack(keys, group, settings, [lease]))
             return None
         try:
             record = codec.decode(entry.record)
@@ -168,7 +168,7 @@ class Leases:
                 return Delivered(_handle(keys.shard, lease), entry, record)
             if isinstance(settled, Dropped):
                 logger.info("job %s of %s is dropped unrun: %s", entry.id, keys.topic, settled.why)
-                await self._transport.send(calls.ack(keys, group, settings.retention_ms, [lease]))
+                await self._transport.send(calls.ack(keys, group, settings, [lease]))
                 return None
             first_due_ms = record.first_due_ms or entry.due_ms
             burial = Burial(settled.reason, settled.error, "", entry.attempt, first_due_ms)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.calls.worker import Entry, read_entry
 from wheelq.protocol.keys import ShardKeys
+from wheelq.settings import TopicSettings
 
 CONSUMER = "http"
 LONGEST_MS = 12 * 3_600_000
@@ -51,12 +52,12 @@ def lease(keys: ShardKeys, group: str, lease_ms: int, count: int, cursor: str) -
     return scripted("lease", (keys.ready,), args, read)
 
 
-def ack(keys: ShardKeys, group: str, retention_ms: int, leases: Sequence[Lease]) -> Call[list[bool]]:
+def ack(keys: ShardKeys, group: str, topic: TopicSettings, leases: Sequence[Lease]) -> Call[list[bool]]:
     """Acknowledge up to 500 leases; for each whether it was still theirs."""
-    args: list[Argument] = [group, retention_ms]
+    args: list[Argument] = [group, CONSUMER, topic.retention_ms, topic.keep_done_ms]
     for item in leases:
         args += item
-    return scripted("ack_leased", (keys.ready, keys.jobs), args, _each)
+    return scripted("ack_leased", (keys.ready, keys.jobs, keys.done, keys.ended, keys.news), args, _each)
 
 
 def extend(keys: ShardKeys, group: str, lease_ms: int, leases: Sequence[Lease]) -> Call[list[bool]]:
