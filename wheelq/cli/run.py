@@ -112,8 +112,12 @@ def worker(
     if processes > 1:
         raise typer.Exit(_run_processes(target, processes, options))
     found = load_worker(target)
-    logger.info("worker %s runs, group %s, topics %s", found.name, found.group, ", ".join(found.topics) or "none")
-    run_until_signal(partial(found.run, patiently=True), lambda: found.stop(grace))
+
+    async def run() -> None:  # told once signals are heard: who reads it may send one
+        logger.info("worker %s runs, group %s, topics %s", found.name, found.group, ", ".join(found.topics) or "none")
+        await found.run(patiently=True)
+
+    run_until_signal(run, lambda: found.stop(grace))
     logger.info("worker %s has stopped; %d jobs done, %d runs failed", found.name, found.handled, found.failed)
 
 
