@@ -17,6 +17,7 @@ ordering    runs the jobs of a shard or key one at a time: `ordered_shard` holds
 outcome     what a handler's result means: done, again, or buried (pure)
 held        the deliveries that Redis has not answered for yet
 settling    tells Redis: acks in batches, retries, burials
+presence    what the others know of this worker: its heartbeat, and its leave
 recovery    renews what runs, takes over what a dead worker left
 janitor     removes what dead workers and dead jobs leave behind
 """

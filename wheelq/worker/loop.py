@@ -26,8 +26,6 @@ from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ConfigurationError, ServerError
 from wheelq.metrics import Histogram
 from wheelq.patience import until_usable
-from wheelq.protocol.calls import registry
-from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, WorkerSettings, resolve_url
@@ -35,12 +33,13 @@ from wheelq.transport import Address, AsyncTransport
 from wheelq.worker.decorators import Decorators
 from wheelq.worker.following import Following
 from wheelq.worker.ground import Ground
-from wheelq.worker.held import Delivery, Held, Line
+from wheelq.worker.held import Delivery, Held
 from wheelq.worker.hooks import Middleware
 from wheelq.worker.janitor import Janitor
 from wheelq.worker.notes import Notes
 from wheelq.worker.notices import Notices
 from wheelq.worker.pool import Pool
+from wheelq.worker.presence import Presence
 from wheelq.worker.recovery import Recovery
 from wheelq.worker.running import Running
 from wheelq.worker.settling import Settler
@@ -81,48 +80,26 @@ class Worker(Decorators):
         self.group = group
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._transport = transport
-        self._keys = keys or Keys()
-        self._settings = settings or WorkerSettings()
-        self._clock = clock or SystemClock()
-        self._server = ServerClock(self._clock)
+        self._settings = settings = settings or WorkerSettings()
+        self._clock = clock = clock or SystemClock()
         self._threads: Threads | None = None
-        self._following = Following(
-            transport, self._keys, group, self._handlers, self._bind, self._clock, self._server, start
-        )
-        self._held = Held()
-        self._settler = Settler(transport, group, self.name, self._settings, self._held, self._clock)
-        self._recovery = Recovery(
-            transport, group, self.name, self._settings, self._held, self._settler, self._clock, self._server
-        )
-        self._notes = Notes(transport, group, self.name, self._clock, self._server)
-        self._running = Running(group, self._handlers, self._held, self._settler, self._notes, self._server)
-        self._janitor = Janitor(transport, self._keys, group, self._clock, self._server)
-        self._pool: Pool[Delivery] = Pool(self._settings.concurrency, self._running.handle)
         self._stopping = asyncio.Event()
         self._noticed = asyncio.Event()
-        channel = self._keys.asks + self.name
-        self._notices = Notices(
-            transport,
-            self._keys.changes,
-            channel,
-            self._following.concerns,
-            self._noticed.set,
-            self._running.cancel,
-            self._clock,
-        )
-        self._grace = self._settings.grace_ms / 1000
-        ground = Ground(
-            transport,
-            group,
-            self.name,
-            self._settings,
-            self._held,
-            self._settler,
-            self._recovery,
-            self._clock,
-            self._server,
-        )
-        self._wiring = Wiring(ground, self._handlers, self._running, self._pool)
+        self._grace = settings.grace_ms / 1000
+        keys, held, server = keys or Keys(), Held(), ServerClock(clock)
+        self._following = Following(transport, keys, group, self._handlers, self._bind, clock, server, start)
+        self._settler = Settler(transport, group, self.name, settings, held, clock)
+        self._recovery = Recovery(transport, group, self.name, settings, held, self._settler, clock, server)
+        self._notes = Notes(transport, group, self.name, clock, server)
+        self._running = Running(group, self._handlers, held, self._settler, self._notes, server)
+        self._janitor = Janitor(transport, keys, group, clock, server)
+        concerns, cancel = self._following.concerns, self._running.cancel
+        asks = keys.asks + self.name
+        self._notices = Notices(transport, keys.changes, asks, concerns, self._noticed.set, cancel, clock)
+        ground = Ground(transport, group, self.name, settings, held, self._settler, self._recovery, clock, server)
+        pool: Pool[Delivery] = Pool(settings.concurrency, self._running.handle)
+        self._presence = Presence(ground, keys, self._handlers, self._running, pool)
+        self._wiring = Wiring(ground, self._handlers, self._running, pool)
         self._lanes = self._wiring.lanes
 
     @classmethod
@@ -221,7 +198,7 @@ class Worker(Decorators):
                 finally:
                     await self._lanes.abandon()
                     threads.close()
-                    await self._leave()
+                    await self._presence.leave(self._following.lines)
                     await self._close()
 
     def next_ms(self) -> int | None:
@@ -263,7 +240,7 @@ class Worker(Decorators):
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, self._lanes.abandon(), return_exceptions=True)
-            await self._leave()
+            await self._presence.leave(self._following.lines)
 
     def _bind(self) -> None:
         assert self._threads is not None
@@ -281,7 +258,7 @@ class Worker(Decorators):
         """Tell that this worker lives, and look for new shards."""
         while True:
             try:
-                await self._transport.send(registry.beat_worker(self._keys, self.name, self._words()))
+                await self._presence.beat()
                 is_calm = self._following.knows_all or self._notices.is_listening
                 pause = (TOPICS_MS if is_calm else UNKNOWN_TOPIC_MS) / 1000
                 cancel = self._clock.call_at(self._clock.monotonic() + pause, self._noticed.set)
@@ -293,19 +270,6 @@ class Worker(Decorators):
                 logger.warning("topics are not watched until the server is back: %s", error)
                 await self._clock.sleep(UNKNOWN_TOPIC_MS / 1000)
 
-    def _words(self) -> dict[str, object]:
-        """What its heartbeat says."""
-        return {
-            "seen_ms": int(self._server.now_ms()),
-            "group": self.group,
-            "topics": self.topics,
-            "running": self._settings.concurrency - self._pool.free,
-            "handled": self.handled,
-            "failed": self.failed,
-            "skipped": self.skipped,
-            "lateness_p99_ms": self.lateness.percentile(0.99),
-        }
-
     # --- stopping --------------------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
@@ -315,20 +279,6 @@ class Worker(Decorators):
         except TimeoutError:
             await self._lanes.abandon()
 
-    async def _leave(self) -> None:
-        """Send the last acks, hand back what did not finish, and take this consumer off the lists."""
-        farewells = [self._settler.flush(), *(self._hand_back(line) for line in self._following.lines)]
-        farewells.append(self._transport.send(registry.gone(self._keys.workers, self.name)))
-        for farewell in farewells:
-            try:
-                await farewell
-            except ServerError as error:
-                logger.warning("left without a word, what it held will be found abandoned: %s", error)
-
     async def _close(self) -> None:
         await self._lanes.close()
         await self._transport.close()
-
-    async def _hand_back(self, line: Line) -> None:
-        await self._settler.hand_back(line, list(self._held.of(line)))
-        await self._transport.send(calls.leave(line.keys, self.group, self.name))
