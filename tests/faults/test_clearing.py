@@ -148,6 +148,24 @@ async def test_who_knew_the_former_number_is_answered_with_the_terms_in_force(
                 client.cancel(topic, key)
 
 
+async def test_who_asks_a_shard_that_was_given_up_learns_the_number_in_force_and_does_not_change_it(
+    url: str, client: Client, settings: Settings, clearing: Clearing, topic: str
+) -> None:
+    """That shard asks for the terms of then, which nobody is about to publish."""
+    client.schedule(topic, key="first", delay=3600)
+    client.set_shards(topic, 3)
+    with Client.connect(url, settings) as other:
+        other.schedule(topic, key="knows", delay=3600)
+        for id in ("first", "knows"):
+            client.cancel(topic, id)
+        client.set_shards(topic, 1)
+        await clearing.step()
+        assert not standing(client, topic).draining
+        client.set_shards(topic, 2)
+        assert other.schedule(topic, key=placed(2, 3, then=1, of=2), delay=3600).created
+    assert standing(client, topic).shards == 2
+
+
 def remove(url: str, settings: Settings, topic: str, id: str) -> None:
     """Take a promoted job away, as if its only group had finished it."""
     shard = Keys(settings.prefix).shard(topic, 0)

@@ -113,7 +113,8 @@ class Carrier:
             try:
                 self._send_all(order, waiting)
                 if order.terms_in_force is not None:
-                    order.place_by(self.run(self._topics.catch_up(topic, order.terms_in_force)))
+                    catching_up = self._topics.catch_up(topic, order.terms_in_force, order.refused_by)
+                    order.place_by(self.run(catching_up))
             except OutcomeUnknown as error:
                 if not repeats:
                     raise order.failed(error) from error

@@ -140,7 +140,7 @@ class Recurrences:
                 if placed.full:
                     raise TopicFull(topic, {0: job[0]}, {})
                 return placed.receipts[0]
-            known = yield from self._topics.catch_up(topic, placed.terms_in_force)
+            known = yield from self._topics.catch_up(topic, placed.terms_in_force, keys.shard)
 
     def get(self, topic: str, name: str) -> Operation[RecurringInfo | None]:
         """How one stands; None when there is none of this name."""

@@ -141,15 +141,17 @@ class Topics:
         counts = yield from ask_all(registry.forecast(shard, FORECAST_MS) for shard in shards)
         return [Span(end, sum(jobs)) for end, *jobs in zip((0, *FORECAST_MS, None), *counts, strict=True)]
 
-    def catch_up(self, topic: str, terms: str) -> Operation[Topic]:
-        """The topic, once it has the terms that its shards ask for.
+    def catch_up(self, topic: str, terms: str, shard: int) -> Operation[Topic]:
+        """The topic, once it has the terms that this shard of it asks for.
+
+        A shard behind all of them was given up. It asks for the terms of then, and counts for nothing.
 
         They ask for them a moment before they are published. Should whoever changes them have died in between, the
         number of shards is changed as that one wanted, for jobs may have been placed by it; the rest is taken back.
         """
         for _ in range(20):
             found = yield from self.read(topic)
-            if found is not None and found.terms == terms:
+            if found is not None and (found.terms == terms or shard >= found.all_shards):
                 return found
             yield from wait(0.01)
         shards = int(terms.partition(" ")[0])

@@ -95,6 +95,8 @@ class Order:
         """Whether the first call about it has been sent before, with an unknown outcome."""
         self.terms_in_force: str | None = None
         """Set when the order is stale: the topic has these terms now."""
+        self.refused_by = 0
+        """The shard that said so."""
 
     def put(self, job: NewJob, spec: JobSpec, *, place: int = 0, was_sent: bool = False) -> None:
         """Take a job that is prepared already; `was_sent`: perhaps it has been accepted before."""
@@ -132,7 +134,7 @@ class Order:
             shards = int(answer.terms_in_force.partition(" ")[0])
             if batch.is_repeated and shards != self._topic.shards:  # perhaps accepted before, and placed by the former
                 raise OutcomeUnknown("the topic's number of shards was changed while a reply was lost")
-            self.terms_in_force = answer.terms_in_force
+            self.terms_in_force, self.refused_by = answer.terms_in_force, batch.items[0].shards[0]
             self.was_sent |= batch.is_repeated
             self._again.extend(batch.items)
         for n, (item, receipt) in enumerate(zip(batch.items, answer.receipts, strict=False)):  # none at all, if stale
