@@ -39,6 +39,17 @@ def serve(start: Callable[..., Running], directory: Path, url: str, port: int, *
     return running
 
 
+def test_where_it_listens_is_said_once_it_does(
+    start: Callable[..., Running], url: str, port: int, tmp_path: Path
+) -> None:
+    first = serve(start, tmp_path, url, port)
+    first.wait_for(f"server listens on http://127.0.0.1:{port}; its manual is at")
+    second = start(tmp_path, "server", "--port", port, url=url)
+    assert second.end() != 0
+    assert "address already in use" in second.said
+    assert "listens" not in second.said
+
+
 CASES = int(os.environ.get("WHEELQ_CASES", "30"))
 """How many examples of each route: 30 are above 2,000 requests in all."""
 

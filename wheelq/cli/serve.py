@@ -54,7 +54,6 @@ def server(
     found = HttpServer.connect(url, with_environment(settings_of(config), host=host, port=port))
     if found.is_open_to_all:
         logger.warning("anyone who can connect may do anything: access is open, and not only to this machine")
-    logger.info("server listens on %s; its manual is at %s/docs", found.shown, found.shown)
     run.run_until_signal(found.listen, found.stop)
     logger.info("server has stopped")
 

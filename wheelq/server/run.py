@@ -85,6 +85,11 @@ class HttpServer(uvicorn.Server):
         self._stopping.set()
         self.should_exit = True
 
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Say where, once it listens."""
+        await super().startup(sockets)
+        logger.info("server listens on %s; its manual is at %s/docs", self.shown, self.shown)
+
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """First let go of what only waits."""
         self._service.drain()
