@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from standardwebhooks import Webhook
 
 from loadtest.http import free_port
 from wheelq.breaker import BreakerState
-from wheelq.clock import ManualClock
+from wheelq.clock import ManualClock, SystemClock
 from wheelq.job import Job
 from wheelq.retry import Bury, RetryAfter
 from wheelq.server.callbacks.addresses import networks
@@ -123,6 +123,7 @@ def test_other_refusals_are_final(status: int) -> None:
         ("0", 0.0),
         ("-5", 0.0),
         ("999999", 3_600.0),
+        ("9" * 400, 3_600.0),
         ("Thu, 01 Jan 1970 00:01:00 GMT", 60.0),
         ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
         ("soon", None),
@@ -191,6 +192,19 @@ async def test_bytes_are_sent_as_base64() -> None:
     [request] = receiver.requests
     assert base64.b64decode(request.content) == b"\x00\xff"
     assert request.headers["content-type"].startswith("text/plain")
+
+
+class Unpackable(httpx.AsyncByteStream):
+    """No gzip, whatever the header says."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"fine"
+
+
+async def test_an_answer_counts_though_its_body_is_not_what_it_says() -> None:
+    """Nobody needs the body, so nobody unpacks it."""
+    answer = httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Unpackable())
+    assert await Receiver(lambda request: answer).outcome() is None
 
 
 async def test_without_secrets_a_callback_is_not_signed() -> None:
@@ -492,3 +506,36 @@ async def test_a_name_that_cannot_be_resolved_is_worth_another_attempt() -> None
     with pytest.raises(RetryAfter, match="cannot be resolved: no such name"):
         await caller(job())
     await caller.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno number\r\n",
+        b"HTTP/1.1 200 O",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"",
+    ],
+)
+async def test_an_answer_that_ends_too_soon_or_is_none_is_a_failure_like_any_other(answer: bytes) -> None:
+    """Tried again at the service's times, and it speaks against the receiver."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        plain = {"url": f"http://127.0.0.1:{port}", "may_be_plain": True, "networks": ["127.0.0.0/8"]}
+        services = Services.read({"services": {"odd": {**plain, "retry": {"delays": [7]}}}})
+        caller = Caller(services, SystemClock())
+        with pytest.raises(RetryAfter) as raised:
+            await caller(job(Target("odd", "/")))
+        assert raised.value.counts
+        assert 7_000 <= raised.value.pause_ms < 8_000
+        (info,) = caller.infos()
+        assert info.failed == 1
+        await caller.close()

@@ -146,9 +146,13 @@ class Caller:
 
 
 async def _read_away(answer: httpx.Response) -> None:
-    """Read the body, which nobody needs: a connection whose answer was not read to its end cannot be used again."""
+    """Read the body, which nobody needs: a connection whose answer was not read to its end cannot be used again.
+
+    As it comes: what it says it is packed with tells nothing of the answer, and may be wrong.
+    """
+    assert isinstance(answer.stream, httpx.AsyncByteStream)
     size = 0
-    async for part in answer.aiter_bytes():
+    async for part in answer.stream:
         size += len(part)
         if size > BODY_MAX_BYTES:
             return

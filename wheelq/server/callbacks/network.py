@@ -84,7 +84,7 @@ class _Body(httpx.AsyncByteStream):
         try:
             async for part in self._stream:
                 yield part
-        except httpcore.NetworkError as error:
+        except (httpcore.NetworkError, httpcore.ProtocolError) as error:  # it may end too soon
             raise httpx.ReadError(str(error)) from error
 
     async def aclose(self) -> None:

@@ -65,7 +65,7 @@ def retry_after(written: str | None, now_s: float) -> float | None:
     if not written:
         return None
     try:
-        seconds = float(int(written))
+        seconds = min(int(written), LONGEST_WAIT_S)
     except ValueError:
         try:
             seconds = parsedate_to_datetime(written).timestamp() - now_s
