@@ -22,9 +22,10 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -52,59 +53,74 @@ def herd(stage: Stage, jobs: int) -> Outcome:
     with ExitStack() as held:
         client = held.enter_context(Client.connect(stage.url, stage.settings))
         server = held.enter_context(connect(stage.url))
-        bulk_s = _schedule_rate(client, stage)
-        due = from_ms(_now_ms(server) + 1000 * (5 * AHEAD_S + jobs * bulk_s))
-        payload = os.urandom(PAYLOAD_BYTES)
-        client.schedule_many("herd", (JobSpec(payload, at=due) for _ in range(jobs)))
-        late_s = _now_ms(server) / 1000 + 3 * AHEAD_S - due.timestamp()
-        if late_s > 0:
-            raise SystemExit(
-                f"scheduling took {late_s:.0f} s longer than thought: the herd was due before it was there"
-            )
-        calm_from = due - timedelta(seconds=AHEAD_S)
-        apart = timedelta(seconds=1 / CALM_RATE)
-        client.schedule_many("calm", (JobSpec(n, at=calm_from + n * apart) for n in range(CALM_RATE * CALM_S)))
+        due, promised = _schedule(client, server, stage, jobs)
         scheduler = held.enter_context(Part(run_scheduler, stage.url, stage.settings, stage.loop))
-        workers = [
+        of_herd, of_calm = (
             held.enter_context(Part(run_worker, stage.url, stage.settings, topic, stage.loop))
             for topic in ("herd", "calm")
-        ]
-        workers[1].wait_for(1, PATIENCE_S)
+        )
+        of_calm.wait_for(1, PATIENCE_S)
         before_mb = scheduler.peak_mb()
         goes_first = _put_first(server.info("server")["process_id"])
-        server.config_set("slowlog-log-slower-than", 1_000)
-        server.config_set("slowlog-max-len", 100_000)
-        server.slowlog_reset()
-        server.config_resetstat()
-        due_ms = due.timestamp() * 1000
-        all_started = workers[0].wait_for(jobs, PATIENCE_S)
-        spent_us = [entry["duration"] for entry in server.slowlog_get(100_000)]
-        count = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+        _watch(server)
+        of_herd.wait_for(jobs, PATIENCE_S)
+        figures = _worst_calls(server, goes_first)
         peak_mb = scheduler.peak_mb()
-        lateness_ms = workers[0].lateness_since(0)
-        end_ms = due_ms + max(lateness_ms, default=0.0)
-        calm = [start - at for _, _, at, start in workers[1].stop().rows() if due_ms - 500 <= at <= end_ms]
-        wrong = Counter(
-            lost=jobs - len(lateness_ms) if not all_started else 0, early=sum(ms < -1 for ms in lateness_ms)
-        )
-        wrong["doubled"] = max(0, len(lateness_ms) - jobs)
-        last_s = max(lateness_ms, default=0.0) / 1000
-        figures = [
-            Figure(
-                f"worst call while all run{', server first' if goes_first else ''}",
-                max(spent_us, default=0) / 1000,
-                "ms",
-                Target(at_most=SLOW_US / 1000),
-            ),
-            Figure(f"calls above {SLOW_US // 1000} ms, of {count:,}", sum(us > SLOW_US for us in spent_us), "calls"),
-            Figure("calm topic meanwhile, p99", _p99(calm), "ms", Target(at_most=50)),
-            Figure("calm topic meanwhile, jobs", len(calm), "jobs"),
-            Figure("herd worked off in", last_s, "s"),
-            Figure("herd", jobs / last_s if last_s else 0.0, "jobs/s"),
-            Figure("scheduler's memory, peak", peak_mb, "MB"),
-            Figure("of that because of the herd", peak_mb - before_mb, "MB", Target(at_most=64)),
-        ]
-        return Outcome("herd", figures, jobs, wrong)
+        runs, calm = of_herd.stop(), of_calm.stop()
+    due_ms, lateness_ms = due.timestamp() * 1000, runs.lateness_since(0)
+    last_ms = max(lateness_ms, default=0.0)
+    beside = [start - at for _, _, at, start in calm.rows() if due_ms - 500 <= at <= due_ms + last_ms]
+    figures += [
+        Figure("calm topic meanwhile, p99", _p99(beside), "ms", Target(at_most=50)),
+        Figure("calm topic meanwhile, jobs", len(beside), "jobs"),
+        Figure("herd worked off in", last_ms / 1000, "s"),
+        Figure("herd", jobs / last_ms * 1000 if last_ms else 0.0, "jobs/s"),
+        Figure("scheduler's memory, peak", peak_mb, "MB"),
+        Figure("of that because of the herd", peak_mb - before_mb, "MB", Target(at_most=64)),
+    ]
+    return Outcome("herd", figures, jobs, wrong(promised, runs.ids, lateness_ms))
+
+
+def wrong(promised: set[str], started: Iterable[str], lateness_ms: Iterable[float]) -> Counter[str]:
+    """How many jobs were lost, early or doubled, by the id of every start: one that is lost makes up for no other."""
+    starts = Counter(started)
+    return Counter(
+        lost=len(promised - starts.keys()),
+        early=sum(ms < -1 for ms in lateness_ms),
+        doubled=starts.total() - len(starts),
+    )
+
+
+def _schedule(client: Client, server: Any, stage: Stage, jobs: int) -> tuple[datetime, set[str]]:
+    """The herd, and the calm topic around it: when the herd is due, and its ids."""
+    bulk_s = _schedule_rate(client, stage)
+    due = from_ms(_now_ms(server) + 1000 * (5 * AHEAD_S + jobs * bulk_s))
+    payload = os.urandom(PAYLOAD_BYTES)
+    receipts = client.schedule_many("herd", (JobSpec(payload, at=due) for _ in range(jobs)))
+    late_s = _now_ms(server) / 1000 + 3 * AHEAD_S - due.timestamp()
+    if late_s > 0:
+        raise SystemExit(f"scheduling took {late_s:.0f} s longer than thought: the herd was due before it was there")
+    calm_from, apart = due - timedelta(seconds=AHEAD_S), timedelta(seconds=1 / CALM_RATE)
+    client.schedule_many("calm", (JobSpec(n, at=calm_from + n * apart) for n in range(CALM_RATE * CALM_S)))
+    return due, {receipt.id for receipt in receipts}
+
+
+def _watch(server: Any) -> None:
+    """From now on calls are counted, and those above a millisecond written down."""
+    server.config_set("slowlog-log-slower-than", 1_000)
+    server.config_set("slowlog-max-len", 100_000)
+    server.slowlog_reset()
+    server.config_resetstat()
+
+
+def _worst_calls(server: Any, goes_first: bool) -> list[Figure]:
+    spent_us = [entry["duration"] for entry in server.slowlog_get(100_000)]
+    count = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+    worst = f"worst call while all run{', server first' if goes_first else ''}"
+    return [
+        Figure(worst, max(spent_us, default=0) / 1000, "ms", Target(at_most=SLOW_US / 1000)),
+        Figure(f"calls above {SLOW_US // 1000} ms, of {count:,}", sum(us > SLOW_US for us in spent_us), "calls"),
+    ]
 
 
 def alone(stage: Stage, jobs: int) -> list[Figure]:
@@ -162,8 +178,8 @@ def _put_first(pid: int) -> bool:
     return True
 
 
-def _now_ms(server: object) -> int:
-    seconds, us = server.time()  # type: ignore[attr-defined]
+def _now_ms(server: Any) -> int:
+    seconds, us = server.time()
     return int(seconds * 1000 + us // 1000)
 
 
