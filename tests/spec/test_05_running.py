@@ -463,11 +463,12 @@ def test_a_handlers_topic_must_be_one(url: str) -> None:
         Worker.connect(url).handler("no topic")
 
 
-def test_the_decorator_without_a_topic_is_told(url: str) -> None:
-    with pytest.raises(InvalidInput, match="topic"):
+@pytest.mark.parametrize("decorator", ["handler", "batch_handler"])
+def test_a_decorator_without_a_topic_is_told(url: str, decorator: str) -> None:
+    def handle(job: Job) -> None: ...
 
-        @Worker.connect(url).handler  # type: ignore[arg-type]
-        def handle(job: Job) -> None: ...
+    with pytest.raises(InvalidInput, match="topic: <function"):
+        getattr(Worker.connect(url), decorator)(handle)
 
 
 def test_a_handler_is_a_function_and_its_retry_a_retry(url: str, topic: str) -> None:

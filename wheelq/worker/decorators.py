@@ -79,6 +79,7 @@ class Decorators(Hooks):
         it returns a list with an error in the place of each job that failed (as `asyncio.gather` with
         `return_exceptions=True` makes it), or raises `wheelq.errors.BatchFailed`.
         """
+        check_topic(topic)
         terms = BatchTerms(max_size, max_wait, concurrency)
 
         def register(function: B) -> B:
