@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 from wheelq.clock import Clock, ServerClock, SystemClock
 from wheelq.diagnosis import Finding, JobFacts, ServerFacts, diagnose, diagnose_server
 from wheelq.errors import Refused, ServerBusy, ServerTooOld
+from wheelq.metrics import Lateness
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
@@ -25,6 +26,8 @@ from wheelq.topics import TopicInfo
 from wheelq.transport import Address, Transport
 
 T = TypeVar("T")
+
+NOT_TOLD = Lateness()
 
 BELIEVED_MS = 15_000
 CLOCK_SAMPLES = 5  # the best of a few round trips is close to the wire's own time
@@ -45,6 +48,9 @@ class NodeInfo:
     promoted: int
     clock_skew_ms: int
     """Its machine's clock minus the server's; harmless."""
+    lateness: Lateness = NOT_TOLD
+    """How late it promoted them: from due time to promotion, by the server's clock. Those that were due when they were
+    scheduled are promoted by that call, at once, and by no node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +189,14 @@ class Inspector:
         return {name: what for name, what in said.items() if server_ms - what.get("seen_ms", 0) <= BELIEVED_MS}
 
 
+def lateness_of(said: Mapping[str, Any]) -> Lateness:
+    """How late a node promoted its jobs, from what it said in its heartbeat."""
+    return Lateness(said.get("late_ms", 0), tuple(said.get("lateness", ())))
+
+
 def _node(name: str, said: Mapping[str, Any]) -> NodeInfo:
-    figures = (said.get(figure, 0) for figure in ("seen_ms", "shards", "leading", "promoted", "clock_skew_ms"))
-    return NodeInfo(name, *figures)
+    figures = ("seen_ms", "shards", "leading", "promoted", "clock_skew_ms")
+    return NodeInfo(name, **{figure: said.get(figure, 0) for figure in figures}, lateness=lateness_of(said))
 
 
 def _worker(name: str, said: Mapping[str, Any]) -> WorkerInfo:

@@ -3,12 +3,16 @@
 `Histogram` has buckets that grow by an eighth (two significant digits, nearly), so that a percentile is right within an
 eighth however many values went in; below 16 ms a bucket is one millisecond wide.
 The idea is Gil Tene's HdrHistogram.
+
+`Lateness` is what a script counts: by powers of two, small enough to be told with every promotion and heartbeat.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import zip_longest
 
 _SUB_BITS = 3  # 8 buckets for each doubling
 
@@ -41,6 +45,34 @@ class Histogram:
     def rows(self) -> Iterable[tuple[int, int]]:
         """Upper edge in milliseconds and count of every bucket that holds something, in order."""
         return [(_upper_edge(bucket), self._counts[bucket]) for bucket in sorted(self._counts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late jobs were: counts by powers of two. Adding two gives that of all their jobs."""
+
+    total_ms: int = 0
+    """Of all jobs together; of each, whole milliseconds rounded down."""
+    counts: tuple[int, ...] = ()
+    """At place n the jobs that were less than 2**n ms late, and are not counted before."""
+
+    @property
+    def jobs(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
+    def __add__(self, other: Lateness) -> Lateness:
+        counts = tuple(map(sum, zip_longest(self.counts, other.counts, fillvalue=0)))
+        return Lateness(self.total_ms + other.total_ms, counts)
+
+    def percentile(self, share: float) -> int:
+        """A bound in ms, less than which a `share` (0 to 1) of the jobs were late: a power of two. 0 without jobs."""
+        seen = 0
+        for place, count in enumerate(self.counts):
+            seen += count
+            if seen >= share * self.jobs:
+                return 1 << place
+        return 0
 
 
 def _bucket(value: int) -> int:

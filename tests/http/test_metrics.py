@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http.conftest import BASE, Http
 from tests.transports import AsyncWith, Unreachable
-from wheelq import Settings
+from wheelq import Scheduler, Settings
 from wheelq.breaker import BreakerState
+from wheelq.metrics import Lateness
 from wheelq.server import measures
 from wheelq.server.app import make_app
 from wheelq.server.callbacks.destination import DestinationInfo
 from wheelq.server.service import Service
-from wheelq.settings import OutboxSettings
+from wheelq.settings import OutboxSettings, SchedulerSettings
+
+LATENESS = "wheelq_promotion_lateness_seconds"
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
@@ -64,6 +69,37 @@ async def test_without_an_outbox_nothing_is_told_of_one(http: Http) -> None:
     assert "outbox" not in (await http.get("/metrics")).text
 
 
+async def test_how_late_each_scheduler_promoted_its_jobs_is_a_histogram_in_seconds(
+    http: Http, url: str, settings: Settings
+) -> None:
+    """As it says in its heartbeats."""
+    await http.post("/v1/topics/orders/jobs", json={"delay": 0.05})
+    scheduler = Scheduler.connect(url, replace(settings, scheduler=SchedulerSettings(heartbeat_ms=50, topics_ms=50)))
+    running = asyncio.create_task(scheduler.run())
+    until = time.monotonic() + 20
+    while not (found := samples((await http.get("/metrics")).text)).get((LATENESS + "_count", scheduler.node)):
+        assert time.monotonic() < until
+        await asyncio.sleep(0.02)
+    scheduler.stop()
+    await running
+    below = [count for (name, *labels), count in found.items() if name == LATENESS + "_bucket"]
+    assert (min(below), max(below), len(below)) == (min(below), 1, measures.LATENESS_BUCKETS + 1)
+    assert found[LATENESS + "_sum", scheduler.node] == scheduler.lateness.total_ms / 1000
+
+
+def test_a_bucket_of_lateness_holds_all_that_are_within_its_bound() -> None:
+    lateness = Lateness(total_ms=10_000, counts=(3, 0, 2, *[0] * 20, 1))  # the last: less than 2**23 ms late
+    found = samples(measures.tell({}, [], [], {"n": lateness}, None, 0).decode())
+    assert [found[LATENESS + "_bucket", le, "n"] for le in ("0.001", "0.002", "0.004", "1048.576", "+Inf")] == [
+        3,
+        3,
+        5,
+        5,
+        6,
+    ]
+    assert (found[LATENESS + "_count", "n"], found[LATENESS + "_sum", "n"]) == (6, 10.0)
+
+
 async def test_while_redis_is_away_there_is_something_to_watch_all_the_same(serve: Callable[..., Any]) -> None:
     http = await serve(Unreachable(times=99))
     found = samples((await http.get("/metrics")).text)
@@ -73,7 +109,7 @@ async def test_while_redis_is_away_there_is_something_to_watch_all_the_same(serv
 
 def test_the_state_of_a_receivers_breaker_is_one_of_three() -> None:
     info = DestinationInfo("shop", BreakerState.OPEN, 3, 0, 7, 5, "answered 500")
-    found = samples(measures.tell({}, [info], [], None, 0).decode())
+    found = samples(measures.tell({}, [info], [], {}, None, 0).decode())
     states = {state: found["wheelq_destination_state", "shop", state] for state in BreakerState}
     assert states == {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 0}
     assert found["wheelq_callbacks_total", "shop", "succeeded"] == 7

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, TERMS, Shard, entry
+from wheelq.metrics import Lateness
 from wheelq.protocol.calls import leader
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 
@@ -25,12 +26,18 @@ def wait(shard: Shard, *ids: str, since_ms: int = 5) -> int:
 
 def promote(shard: Shard, token: str, *members: str) -> list[Any]:
     reply = shard.raw(leader.promote(shard.keys, token, LEASE_MS, members))
-    return reply[:1] + reply[2:] if reply[0] else reply  # but for the server's time
+    return without_times(reply[:1], reply[2:]) if reply[0] else reply
 
 
 def sweep(shard: Shard, token: str, limit: int = 100) -> list[Any]:
     reply = shard.raw(leader.sweep(shard.keys, token, LEASE_MS, limit))
-    return reply[:1] + reply[2:] if reply[0] else reply
+    return without_times(reply[:1], reply[2:]) if reply[0] else reply
+
+
+def without_times(before: list[Any], after: list[Any]) -> list[Any]:
+    """A reply but for the server's time, and with how many were promoted in place of how late each was."""
+    (_, *counts), *rest = after
+    return [*before, sum(counts), *rest]
 
 
 def promote_all_of_them(shard: Shard, token: str, limit: int = 100) -> int:
@@ -44,6 +51,26 @@ def sweep_all_of_them(shard: Shard, token: str, limit: int = 100) -> int:
 
 both = pytest.mark.parametrize("move", [promote_all_of_them, sweep_all_of_them], ids=["promote", "sweep"])
 Move = Callable[[Shard, str], int]
+
+
+# What all do
+
+
+@pytest.mark.parametrize("how", ["promote", "sweep", "hedge"])
+def test_how_late_jobs_are_promoted_is_told_by_powers_of_two(shard: Shard, how: str) -> None:
+    """At place n those that were less than 2**n ms late; and the milliseconds of all together."""
+    wait(shard, "a", "b", since_ms=5_000)
+    wait(shard, "c", since_ms=70_000)
+    token = shard.lead()
+    call = {
+        "promote": leader.promote(shard.keys, token, LEASE_MS, ["a", "b", "c"]),
+        "sweep": leader.sweep(shard.keys, token, LEASE_MS, 10),
+        "hedge": leader.hedge(shard.keys, 1, 10, TERMS),
+    }[how]
+    lateness = shard.send(call).lateness
+    assert lateness.counts == (*[0] * 13, 2, 0, 0, 0, 1)
+    assert 2 * 5_000 + 70_000 <= lateness.total_ms < 90_000
+    assert shard.send(leader.sweep(shard.keys, token, LEASE_MS, 10)).lateness == Lateness()
 
 
 # What both do
@@ -274,7 +301,7 @@ def test_sweep_tells_that_something_is_left_when_the_stream_refuses(shard: Shard
 
 
 def hedge(shard: Shard, hedge_ms: int = 100, limit: int = 100) -> list[Any]:
-    return shard.raw(leader.hedge(shard.keys, hedge_ms, limit, TERMS))[1:]
+    return without_times([], shard.raw(leader.hedge(shard.keys, hedge_ms, limit, TERMS))[1:])
 
 
 def test_a_standby_promotes_what_has_been_overdue_for_a_while_without_a_lease(shard: Shard) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.metrics import Histogram
+from wheelq.metrics import Histogram, Lateness
 
 values = st.lists(st.integers(0, 10**12) | st.integers(0, 200), min_size=1, max_size=200)
 
@@ -67,3 +67,22 @@ def test_fractions_count_as_the_millisecond_they_lie_in_and_negative_ones_as_0()
     for value in (-5.5, 0.9, 1.9):
         histogram.add(value)
     assert list(histogram.rows()) == [(0, 2), (1, 1)]
+
+
+# Lateness
+
+counts = st.lists(st.integers(0, 1_000), max_size=20).map(tuple)
+
+
+@given(counts, counts)
+def test_two_latenesses_make_one(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    both = Lateness(5, first) + Lateness(7, second)
+    assert (both.total_ms, both.jobs) == (12, sum(first) + sum(second))
+    assert len(both.counts) == max(len(first), len(second))
+
+
+def test_a_percentile_of_lateness_is_a_bound_that_so_many_keep() -> None:
+    """90 jobs less than 1 ms late, 10 between 4 and 8 ms."""
+    found = Lateness(50, (90, 0, 0, 10))
+    assert [found.percentile(share) for share in (0.5, 0.9, 0.91, 1.0)] == [1, 1, 8, 8]
+    assert Lateness().percentile(0.99) == 0

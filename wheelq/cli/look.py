@@ -95,8 +95,19 @@ def _stats(stats: Stats, shown: str) -> RenderableType:
         ">leads",
         ">shards",
         ">promoted",
+        ">p99 ms",
         "seen",
-        rows=((node.name, node.leading, node.shards, node.promoted, _ago(stats, node.seen_ms)) for node in stats.nodes),
+        rows=(
+            (
+                node.name,
+                node.leading,
+                node.shards,
+                node.promoted,
+                node.lateness.percentile(0.99),
+                _ago(stats, node.seen_ms),
+            )
+            for node in stats.nodes
+        ),
     )
     workers = table(
         "worker",

@@ -16,6 +16,7 @@ import logging
 from typing import TypeVar
 
 from wheelq.clock import Clock, ServerClock
+from wheelq.metrics import Lateness
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.keys import ShardKeys
@@ -64,8 +65,8 @@ class Leader:
         self._tidy_at = 0.0
         self.topic = topic
         """What the topic keeps, and for how long."""
-        self.promoted = 0
-        """Jobs promoted so far."""
+        self.lateness = Lateness()
+        """How late the jobs were that were promoted so far."""
 
     def ring(self, jobs: list[tuple[str, int]]) -> None:
         """Jobs (member, due_ms) were scheduled before the horizon."""
@@ -123,7 +124,7 @@ class Leader:
     async def _promote(self, expired: list[tuple[str, int]]) -> None:
         members = [member for member, _ in expired]
         answer = await self._send(calls.promote(self._keys, self._lease.token, self._settings.lease_ms, members))
-        self.promoted += answer.promoted
+        self.lateness += answer.lateness
         self._sweep_by(answer.server_us / 1000)
         for member, due_ms in answer.waiting:  # moved, or this node's clock was a little ahead
             if self._window.covers(due_ms):
@@ -134,7 +135,7 @@ class Leader:
         settings = self._settings
         call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, self.shaping)
         answer = await self._send(call)
-        self.promoted += answer.promoted
+        self.lateness += answer.lateness
         now_ms = answer.server_us / 1000
         for member, due_ms in expired:
             if due_ms > now_ms:

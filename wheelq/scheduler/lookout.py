@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from wheelq.clock import Clock, ServerClock
+from wheelq.metrics import Lateness
 from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.keys import ShardKeys
 from wheelq.scheduler.lease import holder_connection
@@ -31,8 +32,8 @@ class Lookout:
     ) -> None:
         self.topic = topic
         """As last read."""
-        self.promoted = 0
-        """Jobs promoted in a leader's place so far."""
+        self.lateness = Lateness()
+        """How late the jobs were that were promoted in a leader's place so far."""
         self._keys = keys
         self._transport = transport
         self._standby = standby
@@ -62,7 +63,7 @@ class Lookout:
             topic, hedge_ms = self.topic, self._settings.hedge_ms
             call = calls.hedge(self._keys, hedge_ms, self._settings.batch, topic.terms, topic.shaping)
             answer = await self._transport.send(call)
-            self.promoted += answer.promoted
+            self.lateness += answer.lateness
             behind = answer.is_partial and answer.promoted > 0 and not answer.wait_ms
             if answer.wait_ms:
                 self._standby.look_at = answer.server_us / 1000 + answer.wait_ms + hedge_ms

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
 from wheelq.errors import ServerError
+from wheelq.metrics import Lateness
 from wheelq.patience import until_usable
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.recurring import NOTICE
@@ -67,7 +68,7 @@ class Scheduler:
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[None]] = set()
-        self._promoted_before = 0  # by shards that are no longer here
+        self._lateness_before = Lateness()  # in shards that are no longer here
 
     @classmethod
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
@@ -79,7 +80,12 @@ class Scheduler:
     @property
     def promoted(self) -> int:
         """Jobs promoted by this node so far."""
-        return self._promoted_before + sum(shard.promoted for shard in self._shards.values())
+        return self.lateness.jobs
+
+    @property
+    def lateness(self) -> Lateness:
+        """How late this node has promoted its jobs so far: from due time to promotion, by the server's clock."""
+        return sum((shard.lateness for shard in self._shards.values()), start=self._lateness_before)
 
     def stop(self) -> None:
         """Let `run` end: shards finish what they do and give their leases back, so that standbys lead at once."""
@@ -264,7 +270,7 @@ class Scheduler:
         if maker := self._makers.pop(channel, None):
             await maker.stop()
         await self._tasks.pop(channel)
-        self._promoted_before += shard.promoted
+        self._lateness_before += shard.lateness
         if self._subscription is not None:
             await self._subscription.ignore(channel)
 
@@ -279,10 +285,13 @@ class Scheduler:
 
     def _state(self) -> dict[str, Any]:
         """What `wheelq stats` shows of this node."""
+        lateness = self.lateness
         return {
             "connection": self._connection,
             "shards": len(self._shards),
             "leading": sum(shard.is_leading for shard in self._shards.values()),
-            "promoted": self.promoted,
+            "promoted": lateness.jobs,
+            "late_ms": lateness.total_ms,
+            "lateness": lateness.counts,
             "clock_skew_ms": round(self._server.skew_ms),
         }

@@ -19,6 +19,7 @@ from enum import Enum
 
 from wheelq.clock import Clock, ServerClock
 from wheelq.errors import NotLeader, Refused, ServerError
+from wheelq.metrics import Lateness
 from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -160,9 +161,14 @@ class Shard:
         return self.role is Role.LEADER or self.is_leading
 
     @property
+    def lateness(self) -> Lateness:
+        """How late the jobs were that were promoted here so far."""
+        return self._leader.lateness + self._lookout.lateness
+
+    @property
     def promoted(self) -> int:
         """Jobs promoted here so far."""
-        return self._leader.promoted + self._lookout.promoted
+        return self.lateness.jobs
 
     # --- the loop --------------------------------------------------------------------------------------------------
 

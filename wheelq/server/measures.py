@@ -1,8 +1,8 @@
 """What `/metrics` tells, in the text format of Prometheus.
 
 Of this process: its requests, the receivers that it calls, and its outbox, if it has one. Of all: what each topic
-holds, and how late it is, read from Redis when it is asked for; while Redis is away those are missing and
-`wheelq_redis_up` is 0.
+holds, and how late it is, and how late each scheduler node promoted its jobs, read from Redis when it is asked for;
+while Redis is away those are missing and `wheelq_redis_up` is 0.
 """
 
 from __future__ import annotations
@@ -10,32 +10,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from wheelq.breaker import BreakerState
+from wheelq.metrics import Lateness
 from wheelq.outbox import OutboxInfo
 from wheelq.server.callbacks.destination import DestinationInfo
 from wheelq.topics import TopicInfo
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LATENESS_BUCKETS = 21
+"""From 1 ms, doubling, to 17 minutes."""
 
 
 def tell(
     answered: Mapping[int, int],
     destinations: Iterable[DestinationInfo],
     topics: Sequence[TopicInfo] | None,
+    nodes: Mapping[str, Lateness],
     outbox: OutboxInfo | None,
     now_ms: int,
 ) -> bytes:
     """Everything as text, at `now_ms` by this machine's clock.
 
-    `answered`: how many requests by status; `topics` None: Redis is away; `outbox` None: there is none.
+    `answered`: how many requests by status; `topics` None: Redis is away; `nodes`: how late each scheduler node was;
+    `outbox` None: there is none.
     """
     told = CollectorRegistry()
     metrics = (
         _of_requests(answered),
         *_of_destinations(destinations),
         *_of_topics(topics),
+        _of_nodes(nodes),
         *(_of_outbox(outbox, now_ms) if outbox is not None else ()),
     )
     for metric in metrics:
@@ -90,6 +96,17 @@ def _of_topics(topics: Sequence[TopicInfo] | None) -> Iterator[Metric]:
             jobs.add_metric([info.name, name], count)
         overdue.add_metric([info.name], info.overdue_ms / 1000)
     yield from (jobs, overdue)
+
+
+def _of_nodes(nodes: Mapping[str, Lateness]) -> Metric:
+    """Cumulated, as Prometheus wants it. Of whole milliseconds: less than 2**n of them is at most 2**n."""
+    histogram = HistogramMetricFamily(
+        "wheelq_promotion_lateness_seconds", "From a job's due time to its promotion, by node.", labels=["node"]
+    )
+    for name, lateness in nodes.items():
+        below = [(str((1 << n) / 1000), sum(lateness.counts[: n + 1])) for n in range(LATENESS_BUCKETS)]
+        histogram.add_metric([name], [*below, ("+Inf", lateness.jobs)], lateness.total_ms / 1000)
+    return histogram
 
 
 def _of_outbox(info: OutboxInfo, now_ms: int) -> Iterator[Metric]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from wheelq.errors import ServerError
-from wheelq.inspector import BELIEVED_MS
-from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
+from wheelq.server import nodes
 from wheelq.server.schemas.model import Answer
 from wheelq.topics import TopicInfo
 from wheelq.transport import AsyncTransport
@@ -34,10 +33,8 @@ class Readiness(Answer):
 
 async def look(transport: AsyncTransport, keys: Keys, topics: list[TopicInfo]) -> Readiness:
     """How things stand. Raises: ServerError."""
-    nodes = await transport.send(registry.alive(keys.nodes))
-    server_ms = await transport.send(registry.server_time_us()) // 1000
-    alive = [said for said in nodes.values() if server_ms - said.get("seen_ms", 0) <= BELIEVED_MS]
-    leading = sum(said.get("leading", 0) for said in alive)
+    alive = await nodes.alive(transport, keys)
+    leading = sum(said.get("leading", 0) for said in alive.values())
     shards = sum(topic.shards for topic in topics)
     overdue_ms = max((topic.overdue_ms for topic in topics), default=0)
     found = []

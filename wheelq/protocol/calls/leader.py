@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from wheelq.errors import NotLeader
+from wheelq.metrics import Lateness
 from wheelq.protocol import codec
 from wheelq.protocol.call import Argument, Call, scripted
 from wheelq.protocol.keys import ShardKeys
@@ -60,20 +61,32 @@ class Promoted(NamedTuple):
     """The answer to `promote`."""
 
     server_us: int
-    promoted: int
+    lateness: Lateness
+    """Of those promoted."""
     waiting: list[tuple[str, int]]
     """Members that are not due yet by the server's clock, with their due_ms."""
+
+    @property
+    def promoted(self) -> int:
+        """How many jobs."""
+        return self.lateness.jobs
 
 
 class Swept(NamedTuple):
     """The answer to `sweep`."""
 
     server_us: int
-    promoted: int
+    lateness: Lateness
+    """Of those promoted."""
     is_partial: bool
     """More may be due."""
     wait_ms: float = 0.0
     """How long the topic's shaping holds the rest back."""
+
+    @property
+    def promoted(self) -> int:
+        """How many jobs."""
+        return self.lateness.jobs
 
 
 class Tidied(NamedTuple):
@@ -141,7 +154,7 @@ def promote(keys: ShardKeys, token: str, lease_ms: int, members: Sequence[str]) 
 
     def read(reply: list[Any]) -> Promoted:
         _lead(reply, keys)
-        return Promoted(int(reply[1]), reply[2], _jobs(reply[3:]))
+        return Promoted(int(reply[1]), _lateness(reply[2]), _jobs(reply[3:]))
 
     return scripted("promote", _promotion_keys(keys), (token, lease_ms, *members), read)
 
@@ -151,7 +164,7 @@ def sweep(keys: ShardKeys, token: str, lease_ms: int, limit: int, shaping: Shapi
 
     def read(reply: list[Any]) -> Swept:
         _lead(reply, keys)
-        return Swept(int(reply[1]), reply[2], reply[3] == 1, sum(reply[4:]) / 1000)
+        return Swept(int(reply[1]), _lateness(reply[2]), reply[3] == 1, sum(reply[4:]) / 1000)
 
     return scripted("sweep", (*_promotion_keys(keys), keys.rate), (token, lease_ms, limit, *_args(shaping)), read)
 
@@ -180,7 +193,7 @@ def hedge(keys: ShardKeys, hedge_ms: int, limit: int, terms: str, shaping: Shapi
     """Promote up to `limit` jobs without a lease, if the first has been overdue for `hedge_ms`, on these terms."""
 
     def read(reply: list[Any]) -> Swept:
-        return Swept(int(reply[0]), reply[1], reply[2] == 1, sum(reply[3:]) / 1000)
+        return Swept(int(reply[0]), _lateness(reply[1]), reply[2] == 1, sum(reply[3:]) / 1000)
 
     args: list[Argument] = [hedge_ms, limit, terms, *_args(shaping)]
     return scripted("hedge", (*_promotion_keys(keys)[1:], keys.rate, keys.shards), args, read)
@@ -192,6 +205,10 @@ def _promotion_keys(keys: ShardKeys) -> tuple[str, ...]:
 
 def _args(shaping: Shaping | None) -> tuple[int, ...]:
     return () if shaping is None else (shaping.interval_us, shaping.burst, shaping.most_ready)
+
+
+def _lateness(told: list[int]) -> Lateness:
+    return Lateness(told[0], tuple(told[1:]))
 
 
 def _lead(reply: list[Any], keys: ShardKeys) -> None:

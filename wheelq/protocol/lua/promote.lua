@@ -1,15 +1,15 @@
 -- Promote the named members that are due.
--- uses: clock, leader, score, ranked, emit, promote
+-- uses: clock, leader, score, ranked, emit, lateness, promote
 -- KEYS: 1 lease, 2 delayed, 3 jobs, 4 ready, 5 dead
 -- ARGV: 1 token, 2 lease_ms, then up to 500 members
--- Returns: {1, now_us, promoted, member, score, ...} with those that wait for a later time; {0} not the leader.
+-- Returns: {1, now_us, lateness of those promoted, member, score, ...} with those that wait for a later time; {0} not the leader.
 -- Whether a member waits, and until when, is asked of the sorted set here; cancelled ones are passed over.
 local lease, delayed, jobs, ready, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lease_ms = ARGV[1], ARGV[2]
 if not leads(lease, token, lease_ms) then return {0} end
 local last = by(now_ms())
 local scores = redis.call('ZMSCORE', delayed, unpack(ARGV, 3))
-local reply, members, dues, seen, is_ranked = {1, now_us(), 0}, {}, {}, {}, false
+local reply, members, dues, seen, is_ranked = {1, now_us(), {0}}, {}, {}, {}, false
 for n, due in ipairs(scores) do
   local member = ARGV[n + 2]
   if due and tonumber(due) <= last and not seen[member] then
@@ -25,5 +25,6 @@ end
 if is_ranked then
   members, dues = ranked(members, dues)
 end
-reply[3] = promote_all(delayed, jobs, ready, dead, members, dues)
+local _, _, lateness = promote_all(delayed, jobs, ready, dead, members, dues)
+reply[3] = lateness
 return reply

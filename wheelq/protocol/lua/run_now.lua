@@ -1,5 +1,5 @@
 -- Promote one waiting job now, before its due time, because somebody asked.
--- uses: clock, full, score, emit, promote
+-- uses: clock, full, score, emit, lateness, promote
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 shards
 -- ARGV: 1 id
 -- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting), 3 the topic is

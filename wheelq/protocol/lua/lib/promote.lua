@@ -1,10 +1,11 @@
 -- promote_all(delayed, jobs, ready, dead, members, dues): delayed → ready for members known to be due.
--- `dues` are scores. Returns how many were promoted, and whether that was all: false when the stream refused one. XADD
--- comes before ZREM, and a job whose XADD was refused stays waiting.
+-- `dues` are scores. Returns how many were promoted, whether that was all (false when the stream refused one), and how
+-- late they were (see lateness). XADD comes before ZREM, and a job whose XADD was refused stays waiting.
 -- What waited under a member of its own, beside another life of its id, is finished by its entry alone: `jobs` forgets it.
 -- A member without a record (it can only come from outside wheelq) is buried, so that it cannot block the rest.
 local function promote_all(delayed, jobs, ready, dead, members, dues)
-  if #members == 0 then return 0, true end
+  local lateness, count_late = late_counter()
+  if #members == 0 then return 0, true, lateness end
   local records = redis.call('HMGET', jobs, unpack(members))
   local gone, pointers, alone, promoted, is_all = {}, {}, {}, 0, true
   for n, member in ipairs(members) do
@@ -23,6 +24,7 @@ local function promote_all(delayed, jobs, ready, dead, members, dues)
         pointers[#pointers + 1] = entry
       end
       promoted = promoted + 1
+      count_late(due)
     else
       redis.call('XADD', dead, '*', 'id', member, 'due', due, 'attempt', 0, 'group', '', 'reason', 'no record',
         'error', 'the record of this job is missing', 'record', '')
@@ -32,5 +34,5 @@ local function promote_all(delayed, jobs, ready, dead, members, dues)
   if #pointers > 0 then redis.call('HSET', jobs, unpack(pointers)) end
   if #alone > 0 then redis.call('HDEL', jobs, unpack(alone)) end
   if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end
-  return promoted, is_all
+  return promoted, is_all, lateness
 end

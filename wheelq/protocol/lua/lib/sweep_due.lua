@@ -1,6 +1,7 @@
 -- sweep_due(delayed, jobs, ready, dead, rate, limit, shape): promotes what is due, earliest first, up to `limit` jobs.
 -- `shape` is {interval_us, burst, most unread}, each as text and "0" for none, or empty: then nothing is held back.
--- Returns how many were promoted, 1 if more may be due, and, if it is held back, the microseconds until it is worth looking again.
+-- Returns how late those were that were promoted (see lateness), 1 if more may be due, and, if it is held back, the
+-- microseconds until it is worth looking again.
 local HELD_US = 20000
 local function sweep_due(delayed, jobs, ready, dead, rate, limit, shape)
   local interval_us, burst, most = tonumber(shape[1] or 0), tonumber(shape[2] or 0), tonumber(shape[3] or 0)
@@ -19,11 +20,11 @@ local function sweep_due(delayed, jobs, ready, dead, rate, limit, shape)
     members[#members + 1] = found[n]
     dues[#dues + 1] = found[n + 1]
   end
-  local promoted, is_all = promote_all(delayed, jobs, ready, dead, members, dues)
+  local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, members, dues)
   local has_more = #found > 0 and #found >= 2 * allowed
   if from and promoted > 0 then spend(rate, interval_us, from, promoted) end
   if from and has_more and allowed == free then
     wait_us = math.max(wait_us, from + (promoted + 1) * interval_us - tonumber(now_us()))
   end
-  return promoted, (has_more or not is_all) and 1 or 0, has_more and is_all and allowed < limit and wait_us or nil
+  return lateness, (has_more or not is_all) and 1 or 0, has_more and is_all and allowed < limit and wait_us or nil
 end
