@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike, fspath
@@ -14,7 +13,7 @@ from wheelq.arguments import check_id, check_on_duplicate, check_topic
 from wheelq.carriers import AsyncCarrier
 from wheelq.clock import Clock, SystemClock
 from wheelq.dead_letters import AsyncDeadLetters
-from wheelq.errors import AWAY, Unavailable
+from wheelq.errors import Unavailable
 from wheelq.job import (
     CancelOutcome,
     JobSpec,
@@ -26,9 +25,9 @@ from wheelq.job import (
     RunNowOutcome,
     WaitingPage,
 )
-from wheelq.operations import Browse, Dead, Jobs, Recurrences, Replayed, Topics, replay, wait_for
+from wheelq.operations import Browse, Dead, Fallback, Jobs, Recurrences, Replayed, Topics, replay, wait_for
 from wheelq.outbox import AsyncCourier, Outbox, OutboxInfo
-from wheelq.protocol.batches import Order, Preparation, accepted
+from wheelq.protocol.batches import Order, Preparation
 from wheelq.protocol.keys import Keys
 from wheelq.recurring import AsyncRecurring
 from wheelq.settings import (
@@ -43,8 +42,6 @@ from wheelq.settings import (
 from wheelq.state import JobInfo
 from wheelq.topics import Span, Topic, TopicChanges, TopicInfo
 from wheelq.transport import Address, AsyncTransport
-
-log = logging.getLogger(__name__)
 
 
 class AsyncClient:
@@ -83,10 +80,12 @@ class AsyncClient:
         self.dead = AsyncDeadLetters(Dead(self._topics), self._carrier.run)
         """The jobs that were given up: list, show, replay, purge."""
         self._outbox: AsyncCourier | None = None
+        self._fallback: Fallback | None = None
         if outbox is not None and outbox.path:
             self._outbox = AsyncCourier(
                 Outbox(outbox, self._clock), self._carrier.deliver, outbox.retry_ms, self._clock
             )
+            self._fallback = Fallback(self._carrier, self._outbox, self._clock)
 
     @classmethod
     def connect(
@@ -146,20 +145,10 @@ class AsyncClient:
         asked_ms = self._clock.wall_ms()
         spec = JobSpec(payload, delay, at, key, headers, partition_key, priority, spread, expires)
         job = Preparation(self._settings, asked_ms).job(spec)
-        outbox = self._outbox
-        if outbox is None:
+        if self._fallback is None:
             return await self._carrier.schedule(topic, spec, job, on_duplicate, durability)
-        outbox.start()
-        if outbox.is_empty:
-            try:
-                receipt = await self._carrier.schedule(topic, spec, job, on_duplicate, durability)
-            except AWAY as error:
-                log.debug("a job of topic %s goes to the outbox: %s", topic, error)
-            else:
-                outbox.observe(job[1], asked_ms, receipt.due_ms)
-                return receipt
-        kept = await outbox.keep(topic, [(job, partition_key)], on_duplicate, asked_ms)
-        return kept[0]
+        scheduling = self._fallback.one(topic, spec, job, on_duplicate, durability, asked_ms)
+        return await self._carrier.run(scheduling)
 
     async def schedule_many(
         self,
@@ -178,26 +167,10 @@ class AsyncClient:
         check_topic(topic)
         asked_ms = self._clock.wall_ms()
         order = Order(self._keys, topic, jobs, on_duplicate, self._settings, asked_ms)
-        outbox = self._outbox
-        if outbox is None:
+        if self._fallback is None:
             return await self._carrier.schedule_many(topic, order, on_duplicate, durability)
-        outbox.start()
-        if outbox.is_empty:
-            try:
-                return await self._carrier.schedule_many(topic, order, on_duplicate, durability)
-            except AWAY as error:
-                if not isinstance(error.__cause__ or error, AWAY):  # the server refused them, and is not away
-                    raise
-                log.debug("jobs of topic %s go to the outbox: %s", topic, error)
-        left, bad = order.remaining()
-        if not isinstance(jobs, Collection):  # what comes one by one may have been asked for just now
-            asked_ms = self._clock.wall_ms()
-        kept = await outbox.keep(topic, list(left.values()), on_duplicate, asked_ms)
-        receipts = order.receipts_so_far() | dict(zip(left, kept, strict=True))
-        if bad is not None:
-            bad.receipts = receipts
-            raise bad
-        return accepted(topic, (receipts[place] for place in sorted(receipts)), on_duplicate)
+        scheduling = self._fallback.many(topic, jobs, order, on_duplicate, durability, asked_ms)
+        return await self._carrier.run(scheduling)
 
     async def keep_aside(
         self, topic: str, jobs: Iterable[JobSpec], *, on_duplicate: OnDuplicate = "keep"
@@ -209,14 +182,11 @@ class AsyncClient:
         """
         check_on_duplicate(on_duplicate)
         check_topic(topic)
-        if self._outbox is None:
+        if self._fallback is None:
             raise Unavailable("the server does not answer, and there is no outbox: nothing was done")
         asked_ms = self._clock.wall_ms()
-        left, bad = Order(self._keys, topic, jobs, on_duplicate, self._settings, asked_ms).remaining()
-        if bad is not None:
-            raise bad
-        self._outbox.start()
-        return await self._outbox.keep(topic, list(left.values()), on_duplicate, asked_ms)
+        order = Order(self._keys, topic, jobs, on_duplicate, self._settings, asked_ms)
+        return await self._carrier.run(self._fallback.aside(topic, order, on_duplicate, asked_ms))
 
     async def reschedule(
         self,

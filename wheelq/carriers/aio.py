@@ -9,7 +9,7 @@ from wheelq.breaker import Breaker
 from wheelq.clock import Clock
 from wheelq.errors import OutcomeUnknown, Refused, ServerError, TopicFull
 from wheelq.job import JobSpec, OnDuplicate, Receipt
-from wheelq.operations import Many, Operation, Step, Topics, Wait
+from wheelq.operations import Do, Many, Operation, Step, Topics, Wait
 from wheelq.outbox import Parcel
 from wheelq.protocol.batches import Order, accepted
 from wheelq.protocol.call import Call
@@ -160,6 +160,8 @@ class AsyncCarrier:
                 return [answer async for answer in self._transport.stream(calls)]
             case Wait(seconds):
                 return await self._clock.sleep(seconds)
+            case Do(act):
+                return await act()
             case Call(wait_ms=wait_ms) as call if wait_ms:
                 async with self._siblings.one() as transport:
                     return await AsyncGuarded(transport, self._breaker).send(call)

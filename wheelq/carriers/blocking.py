@@ -9,7 +9,7 @@ from wheelq.breaker import Breaker
 from wheelq.clock import Clock, sleep
 from wheelq.errors import OutcomeUnknown, Refused, ServerError, TopicFull
 from wheelq.job import JobSpec, OnDuplicate, Receipt
-from wheelq.operations import Many, Operation, Step, Topics, Wait
+from wheelq.operations import Do, Many, Operation, Step, Topics, Wait
 from wheelq.outbox import Parcel
 from wheelq.protocol.batches import Order, accepted
 from wheelq.protocol.calls import producer
@@ -155,5 +155,7 @@ class Carrier:
                 return list(self._transport.stream(calls))
             case Wait(seconds):
                 return sleep(seconds)
+            case Do(act):
+                return act()
             case call:
                 return self._transport.send(call)

@@ -10,7 +10,8 @@ It does no I/O itself; `client.Client` carries it out blocking and `aio.AsyncCli
                 return outcome
         return CancelOutcome.NOT_FOUND
 
-    operation   the steps: ask one, ask many, wait
+    operation   the steps: ask one, ask many, wait, do
+    fallback    new jobs, where there is an outbox: to the server, else kept
     jobs        one job: cancel, reschedule, run now, look up
     browse      the jobs that wait, page by page
     recurring   recurring jobs: put, list, pause, resume, trigger, remove
@@ -19,15 +20,16 @@ It does no I/O itself; `client.Client` carries it out blocking and `aio.AsyncCli
     waiting     waiting for the end of a job
     topics      what a client knows of topics; where a job may be; changing a topic, pausing it
 
-Only `schedule` is written out in the twins themselves: it is the hot path, and streams.
+Only how jobs are sent is written out in the twins (`carriers`): it is the hot path, and streams.
 """
 
 from __future__ import annotations
 
 from wheelq.operations.browse import Browse
 from wheelq.operations.dead import Dead
+from wheelq.operations.fallback import Fallback
 from wheelq.operations.jobs import Jobs
-from wheelq.operations.operation import Many, Operation, Step, Wait, ask, ask_all, wait
+from wheelq.operations.operation import Do, Many, Operation, Step, Wait, ask, ask_all, wait
 from wheelq.operations.recurring import Recurrences
 from wheelq.operations.replaying import Replayed, replay
 from wheelq.operations.topics import Topics
@@ -36,6 +38,8 @@ from wheelq.operations.waiting import wait_for
 __all__ = [
     "Browse",
     "Dead",
+    "Do",
+    "Fallback",
     "Jobs",
     "Many",
     "Operation",

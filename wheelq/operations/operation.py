@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +26,14 @@ class Wait:
     seconds: float
 
 
-Step = Call[Any] | Many | Wait
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Call this, which on asyncio is awaited: what the twins do each in its own way. Answered by what it returns."""
+
+    act: Callable[[], Any]
+
+
+Step = Call[Any] | Many | Wait | Do
 Operation = Generator[Step, Any, T]
 """Yields steps, is sent their answers or thrown their errors (`ServerError`), and returns the outcome."""
 
