@@ -230,6 +230,16 @@ async def test_a_target_that_is_not_allowed_is_buried_and_logged(caplog: pytest.
 # Attempts
 
 
+def test_by_default_a_receiver_may_be_away_for_about_half_a_day() -> None:
+    """7 to 14 hours, by the jitter: over a night."""
+    retry = Terms().retry
+    for draw, hours in ((0.0, 14), (0.5, 11), (1.0, 7)):
+        pauses_ms = [retry.pause_ms(attempt, draw) or 0 for attempt in range(1, 24)]
+        assert 0 not in pauses_ms
+        assert round(sum(pauses_ms) / 3_600_000) == hours
+    assert retry.pause_ms(24, 0.0) is None
+
+
 async def test_failures_are_retried_at_the_services_times_and_then_buried() -> None:
     receiver = Receiver(lambda request: httpx.Response(500))
     pauses = []

@@ -40,7 +40,7 @@ class Terms:
     """Requests under way at the same time."""
     max_rate: float = 0.0
     """Requests a second; 0: as many as come."""
-    retry: Retry = field(default_factory=lambda: Retry(max_attempts=12, base=5.0, cap=3_600.0))
+    retry: Retry = field(default_factory=lambda: Retry(max_attempts=24, base=5.0, cap=3_600.0))
     """Attempts and pauses; the default gives up after about half a day."""
     allowed: tuple[Network, ...] = ()
     """Networks that are not public and may be connected to all the same."""

@@ -64,7 +64,7 @@ async def replay(
     since: From = None,
     until: To = None,
 ) -> Response:
-    """All that match run again from attempt 1, each in its group alone. Safe to repeat."""
+    """All that match (without a filter, all) run again from attempt 1, each in its group alone. Safe to repeat."""
     found = await service_of(request).client.dead.replay(
         topic, group=group, reason=reason, id=id, since=pages.at(since), until=pages.at(until)
     )
@@ -108,7 +108,7 @@ async def purge(
     since: From = None,
     until: To = None,
 ) -> Response:
-    """All that match. They cannot be called back any more."""
+    """All that match; without a filter, all of the topic. They cannot be called back any more."""
     purged = await service_of(request).client.dead.purge(
         topic, group=group, reason=reason, id=id, since=pages.at(since), until=pages.at(until)
     )
