@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypedDict
 
 from wheelq.arguments import check_id, due_argument
 from wheelq.errors import InvalidInput
@@ -168,6 +168,16 @@ class DeadFilter:
             moment_ms(since, "since"),
             moment_ms(until, "until"),
         )
+
+
+class Where(TypedDict):
+    """The same, as the methods of `client.dead` take it."""
+
+    group: str | None
+    reason: str | None
+    id: str | None
+    since: datetime | None
+    until: datetime | None
 
 
 def check_limit(limit: int) -> int:

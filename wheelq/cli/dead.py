@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -14,7 +13,7 @@ from wheelq.cli.output import NOT_FOUND, moment, say, say_json, stdout, table
 from wheelq.cli.values import parse_past
 from wheelq.client import Client
 from wheelq.clock import wall_ms
-from wheelq.dead import LIMIT, DeadJob, ReplayOutcome
+from wheelq.dead import LIMIT, DeadJob, ReplayOutcome, Where
 from wheelq.errors import InvalidInput
 
 app = typer.Typer(help="Look at jobs that were given up, let them run again, or remove them.", no_args_is_help=True)
@@ -33,16 +32,6 @@ DeadIds = Annotated[
     list[str] | None, typer.Argument(metavar="[DEAD_ID]...", help="Single ones, as `dead list` names them.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the topic.")]
-
-
-class Where(TypedDict):
-    """A filter, as the library takes it."""
-
-    group: str | None
-    reason: str | None
-    id: str | None
-    since: datetime | None
-    until: datetime | None
 
 
 @app.command("list")

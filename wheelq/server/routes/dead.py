@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import Request, Response
+from typing import Annotated
 
-from wheelq.dead import ReplayOutcome
+from fastapi import Depends, Request, Response
+
+from wheelq.dead import ReplayOutcome, Where
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.problems import Problem
@@ -14,6 +16,16 @@ from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.pages import DeadCursor, DeadId, DeadList, From, Limit, Name, PurgedCount, ReplayedCount, To
 
 routes = router("dead letters")
+
+
+async def _filter(
+    group: Name = None, reason: Name = None, id: Name = None, since: From = None, until: To = None
+) -> Where:
+    return Where(group=group, reason=reason, id=id, since=pages.at(since), until=pages.at(until))
+
+
+Filter = Annotated[Where, Depends(_filter)]
+"""Which dead jobs are meant; all where nothing is given."""
 
 
 @routes.get(
@@ -26,25 +38,12 @@ routes = router("dead letters")
 async def list_dead(
     request: Request,
     topic: Topic,
-    group: Name = None,
-    reason: Name = None,
-    id: Name = None,
-    since: From = None,
-    until: To = None,
+    where: Filter,
     limit: Limit = 50,
     cursor: DeadCursor = None,
 ) -> Response:
     """The newest first. A page may be short although more follow: go on while there is a cursor."""
-    page = await service_of(request).client.dead.list(
-        topic,
-        group=group,
-        reason=reason,
-        id=id,
-        since=pages.at(since),
-        until=pages.at(until),
-        limit=limit,
-        cursor=cursor,
-    )
+    page = await service_of(request).client.dead.list(topic, **where, limit=limit, cursor=cursor)
     return answer({"jobs": [pages.dead(job) for job in page.jobs], "cursor": page.cursor})
 
 
@@ -55,19 +54,9 @@ async def list_dead(
     responses={200: {"model": ReplayedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
     openapi_extra=needs(Verb.MANAGE),
 )
-async def replay(
-    request: Request,
-    topic: Topic,
-    group: Name = None,
-    reason: Name = None,
-    id: Name = None,
-    since: From = None,
-    until: To = None,
-) -> Response:
+async def replay(request: Request, topic: Topic, where: Filter) -> Response:
     """All that match (without a filter, all) run again from attempt 1, each in its group alone. Safe to repeat."""
-    found = await service_of(request).client.dead.replay(
-        topic, group=group, reason=reason, id=id, since=pages.at(since), until=pages.at(until)
-    )
+    found = await service_of(request).client.dead.replay(topic, **where)
     return answer({"replayed": found.replayed, "kept": found.kept})
 
 
@@ -99,17 +88,7 @@ async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Respons
     responses={200: {"model": PurgedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
     openapi_extra=needs(Verb.MANAGE),
 )
-async def purge(
-    request: Request,
-    topic: Topic,
-    group: Name = None,
-    reason: Name = None,
-    id: Name = None,
-    since: From = None,
-    until: To = None,
-) -> Response:
+async def purge(request: Request, topic: Topic, where: Filter) -> Response:
     """All that match; without a filter, all of the topic. They cannot be called back any more."""
-    purged = await service_of(request).client.dead.purge(
-        topic, group=group, reason=reason, id=id, since=pages.at(since), until=pages.at(until)
-    )
+    purged = await service_of(request).client.dead.purge(topic, **where)
     return answer({"purged": purged})
