@@ -8,6 +8,7 @@ from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
 from wheelq.errors import NotLeader
 from wheelq.protocol.calls import history, leader, state, worker
 from wheelq.protocol.calls.history import Part
+from wheelq.protocol.calls.worker import Entry
 
 
 def fire_again(shard: Shard, group: str = "g", name: str = "r", since_ms: int = 0, most: int = 100) -> Part | None:
@@ -101,6 +102,39 @@ def test_a_replayed_job_that_fails_is_retried_in_its_group(shard: Shard) -> None
     [third] = shard.read("g", "w1")
     assert (third.attempt, third.group) == (2, "g")
     shard.ack([third], retention_ms=HOUR_MS)
+    assert "jobs" not in shard.snapshot()
+
+
+def fail_again(shard: Shard) -> Entry:
+    """The replay of `a` fails once; the delivery of its retry."""
+    assert fire_again(shard) == (True, 1, 0)
+    [again] = shard.read("g", "w1")
+    shard.wait_until(shard.retry(again))
+    shard.sweep()
+    [retried] = shard.read("g", "w1")
+    return retried
+
+
+def test_a_replayed_job_that_was_retried_leaves_a_new_one_alone_that_waits(shard: Shard) -> None:
+    finish(shard, "a")
+    new = b"\x01\x01\x91\x02"
+    shard.schedule(("a", f"+{HOUR_MS}"), record=new)
+    assert shard.ack([fail_again(shard)], retention_ms=HOUR_MS) == 1
+    assert shard.snapshot()["jobs"] == {"a": new}
+    assert list(shard.snapshot()["delayed"]) == ["a"]
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_replayed_job_that_was_retried_leaves_a_new_one_alone_that_is_not_finished(
+    shard: Shard, is_read: bool
+) -> None:
+    finish(shard, "a")
+    retried = fail_again(shard)
+    shard.schedule(("a", "+0"))
+    news = shard.read("g", "w1") if is_read else []
+    assert shard.ack([retried], retention_ms=HOUR_MS) == 1
+    assert list(shard.snapshot()["jobs"]) == ["a"]
+    assert shard.ack(news or shard.read("g", "w1"), retention_ms=HOUR_MS) == 1
     assert "jobs" not in shard.snapshot()
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgpack
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
-from wheelq import JobState
+from wheelq import CancelOutcome, JobState
 from wheelq.protocol import codec
-from wheelq.protocol.calls import producer, state
+from wheelq.protocol.calls import history, producer, state
 from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.calls.worker import Entry
 from wheelq.state import JobInfo
@@ -136,6 +136,16 @@ def test_what_is_kept_of_an_earlier_job_gives_way_to_a_newer_with_the_same_id(sh
     assert (info.state, info.result) == (JobState.RUNNING, None)
     conclude(shard, [again], result="new")
     assert look(shard, "a").result == "new"
+
+
+def test_what_is_kept_of_a_replay_is_found_though_a_newer_job_with_the_same_id_was_cancelled(shard: Shard) -> None:
+    [entry] = shard.deliver("a")
+    shard.ack([entry], retention_ms=HOUR_MS)
+    shard.schedule(("a", f"+{HOUR_MS}"), record=OTHER)
+    shard.send(history.fire_again(shard.keys, "r", "g", 0, None, 100))
+    conclude(shard, shard.read("g", "w1"))
+    assert shard.send(producer.cancel(shard.keys, "a")) is CancelOutcome.CANCELLED
+    assert look(shard, "a").state is JobState.DONE
 
 
 def test_finished_jobs_are_forgotten_in_time(shard: Shard) -> None:

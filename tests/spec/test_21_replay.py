@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from tests.spec.conftest import Run, until
-from wheelq import AsyncClient, Client, Job, JobSpec, Scheduler, Settings, Worker
+from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.settings import SchedulerSettings, TopicSettings
 
@@ -63,6 +63,34 @@ async def test_a_group_added_later_starts_at_the_beginning_of_what_is_kept(
     serve("later")
     await until(lambda: len(got["later"]) == 10)
     assert sorted(got["later"]) == list(range(10))  # type: ignore[type-var]
+
+
+async def test_a_replayed_job_that_fails_costs_nothing_of_a_new_one_with_its_id(
+    aclient: AsyncClient, topic: str, url: str, settings: Settings, scheduler: Scheduler, run: Run
+) -> None:
+    """The new one waits while the old one runs again, fails, and is retried; then it runs."""
+    runs: list[tuple[object, int]] = []
+    worker = Worker.connect(url, group="g", settings=settings)
+
+    @worker.handler(topic, retry=Retry(base=0.01))
+    async def handle(job: Job) -> None:
+        runs.append((job.payload, job.attempt))
+        if runs == [("old", 1)] * 2:
+            raise RuntimeError("not this time")
+
+    run(worker)
+    await aclient.schedule(topic, "old", key="a", delay=0)
+
+    async def is_finished() -> bool:
+        return len(runs) == 1 and await aclient.get(topic, "a") is None
+
+    await until(is_finished)
+    await aclient.schedule(topic, "new", key="a", delay=60)
+    await aclient.replay(topic, group="g", since=datetime.now(UTC) - timedelta(hours=1))
+    await until(lambda: len(runs) == 3)
+    await aclient.run_now(topic, "a")
+    await until(lambda: len(runs) == 4)
+    assert runs == [("old", 1), ("old", 1), ("old", 2), ("new", 1)]
 
 
 async def test_a_group_added_later_can_start_now(

@@ -10,8 +10,11 @@ local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
     local entry, id, started, result, record = unpack(one)
     local found = redis.call('XRANGE', ready, entry, entry)[1]
     if found and #found[2] >= 8 then
-      -- A run for this group alone, of a job that is not alive any more, was replayed.
-      local first = redis.call('HGET', jobs, id) or (#found[2] > 8 and '0-0') or entry
+      local first = redis.call('HGET', jobs, id)
+      if not first or string.byte(first) < 32 then
+        -- A run for this group alone, of a job that is not alive any more, was replayed.
+        first = #found[2] > 8 and '0-0' or entry
+      end
       local value = redis.call('HGET', done, id)
       if record == '' then record = found[2][8] end
       if not value or (first ~= '0-0' and field(value, 1) ~= first) then value = pack(first, found[2][4], record) end
