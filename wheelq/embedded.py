@@ -276,6 +276,8 @@ def _locked(directory: Path) -> Iterator[int]:
 
 def _free_port(wanted: int) -> int:
     """`wanted` if nobody listens there (or a stranger would answer our PING); for 0 a free port."""
+    if not 0 <= wanted <= 65_535:
+        raise ConfigurationError(f"{wanted} is no port: choose one up to 65,535, or 0 for any that is free")
     try:
         with socket.create_server((HOST, wanted)) as probe:
             return int(probe.getsockname()[1])

@@ -76,6 +76,7 @@ def test_what_is_not_there_is_exit_code_3(url: str, topic: str, command: str) ->
         ([], "give either cron"),
         (["--cron", "0 25 * * *"], "'25' is no hour: use 0 to 23"),
         (["--cron", "@daily", "--tz", "Berlin"], "did you mean Europe/Berlin?"),
+        (["{", "--every", "1h"], "payload: '{' is not JSON"),
         (["--every", "soon"], "'soon' is no delay"),
     ],
 )
@@ -83,3 +84,4 @@ def test_a_mistake_is_named_and_is_exit_code_2(url: str, topic: str, options: li
     answer = wheelq("recurring", "put", topic, "nightly", *options, url=url)
     assert answer.code == 2
     assert words in answer.err
+    assert "--text" not in answer.err, "this command has no such option"

@@ -70,6 +70,12 @@ def test_a_port_in_use_is_refused(private_server: PrivateServer) -> None:
             private_server(port=port)
 
 
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_number_that_is_no_port_is_told(port: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{port} is no port"):
+        EmbeddedServer(port=port).start()
+
+
 @pytest.mark.parametrize("port", [None, 0])
 def test_a_password_is_asked_of_everyone_and_is_part_of_the_url(
     private_server: PrivateServer, port: int | None

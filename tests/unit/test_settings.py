@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wheelq.errors import ConfigurationError
-from wheelq.settings import ConnectionSettings, SchedulerSettings, Settings, WorkerSettings, resolve_url
+from wheelq.settings import ConnectionSettings, SchedulerSettings, ServerSettings, Settings, WorkerSettings, resolve_url
 
 DOCUMENTED = Path(__file__).parents[2] / "config" / "wheelq.toml"
 SECTIONS = [item.name for item in fields(Settings) if is_dataclass(item.default)]
@@ -113,6 +113,11 @@ def test_a_delivery_is_not_abandoned_before_its_second_renewal() -> None:
 def test_a_prefix_that_would_break_the_keys_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigurationError, match="prefix"):
         Settings(prefix=prefix)
+
+
+def test_a_number_that_is_no_port_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="port must be at most 65,535"):
+        ServerSettings(port=65_536)
 
 
 # The server's URL

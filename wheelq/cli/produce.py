@@ -53,7 +53,7 @@ def schedule(
     with client_of(url, config) as client:
         receipt = client.schedule(
             topic,
-            written if text or written is None else parse_json(written),
+            written if text or written is None else parse_json(written, "; --text takes it as it is"),
             delay=None if delay is None else parse_delay(delay),
             at=None if at is None else parse_at(at),
             key=key,

@@ -52,12 +52,12 @@ def parse_past(text: str, now_ms: int) -> datetime:
         return parse_at(text)
 
 
-def parse_json(text: str) -> Any:
-    """A payload. Raises: InvalidInput."""
+def parse_json(text: str, remedy: str = "") -> Any:
+    """A payload; `remedy` is what its command knows besides. Raises: InvalidInput."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput("payload", f"{_shortened(text)} is not JSON ({error}); --text takes it as it is") from error
+        raise InvalidInput("payload", f"{_shortened(text)} is not JSON ({error}){remedy}") from error
 
 
 def parse_headers(pairs: Iterable[str]) -> dict[str, str]:
