@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 
-from tests.faults.test_lost_replies import FAULTS, Bench, Look
+from tests.faults.stages import FAULTS, Bench, Look
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Repeating, ReplyLost, Unreachable
 from wheelq import AsyncClient, Client, JobState
 from wheelq.errors import OutcomeUnknown

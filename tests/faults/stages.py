@@ -1,0 +1,157 @@
+"""What tests of faults stand on: a shard on one node, a worker's settler, and a look at all that a topic holds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import redis
+
+from tests.transports import AsyncWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
+from wheelq.clock import ServerClock, SystemClock
+from wheelq.errors import ServerError
+from wheelq.protocol.calls import producer, registry
+from wheelq.protocol.calls import worker as worker_calls
+from wheelq.protocol.keys import Keys
+from wheelq.scheduler.shard import Role, Shard
+from wheelq.settings import SchedulerSettings, WorkerSettings
+from wheelq.topics import Topic
+from wheelq.transport import Address, Transport
+from wheelq.worker.held import Delivery, Held, Line
+from wheelq.worker.recovery import Recovery
+from wheelq.worker.settling import Settler
+
+RECORD = b"\x01\x01\x91\x01"
+FAULTS: list[type[Fault]] = [ReplyLost, Unreachable, Refusing, Repeating, Forgetful]
+HARMLESS: list[type[Fault]] = [Repeating, Forgetful]
+
+
+class Look:
+    """What all shards of a topic hold."""
+
+    def __init__(self, raw: redis.Redis, topic: str, shards: int = 1, prefix: str = "wheelq") -> None:
+        self._raw = raw
+        self._keys = [Keys(prefix).shard(topic, n) for n in range(shards)]
+
+    def delayed(self) -> dict[str, int]:
+        pairs = [pair for keys in self._keys for pair in self._raw.zrange(keys.delayed, 0, -1, withscores=True)]
+        assert len(dict(pairs)) == len(pairs)
+        return {member.decode(): int(score) for member, score in pairs}
+
+    def ready(self) -> list[str]:
+        """Ids of the entries, sorted."""
+        entries = [entry for keys in self._keys for entry in self._raw.xrange(keys.ready)]
+        for entry_id, fields in entries:
+            assert int(entry_id.split(b"-")[0]) >= int(fields[b"due"]), "promoted before its due time"
+        return sorted(fields[b"id"].decode() for _, fields in entries)
+
+    def live(self) -> set[str]:
+        return {member.decode() for keys in self._keys for member in self._raw.hkeys(keys.jobs)}
+
+    def dead(self) -> list[str]:
+        return sorted(f[b"id"].decode() for keys in self._keys for _, f in self._raw.xrange(keys.dead))
+
+    def pending(self, group: str) -> int:
+        return sum(self._raw.xpending(keys.ready, group)["pending"] for keys in self._keys)
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    """Wait for what others do in their own time."""
+    async with asyncio.timeout(20):
+        while not fact():  # noqa: ASYNC110  # the server is asked, nobody here could set an event
+            await asyncio.sleep(0.01)
+
+
+class Stage:
+    """A shard on one node, with faults, and jobs for it."""
+
+    def __init__(
+        self, url: str, topic: str, *faults: Fault, role: Role = Role.LEADER, node: str = "node", **settings: int
+    ) -> None:
+        self.keys = Keys().shard(topic, 0)
+        self.plain = Transport(Address(url))
+        self.transport = AsyncWith(url, *faults)
+        clock = SystemClock()
+        self.server = ServerClock(clock)
+        self.server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
+        self.shard = Shard(
+            self.keys,
+            self.transport,
+            node,
+            lambda: "run:1",
+            SchedulerSettings(**settings),
+            clock,
+            self.server,
+            Topic(),
+            role,
+        )
+
+    def schedule(self, jobs: int, first_ms: int, apart_ms: int = 0) -> list[str]:
+        """Jobs that wait, also those that are due."""
+        now = self.plain.send(registry.server_time_us()) // 1000
+        ids = [f"job-{n:04}" for n in range(jobs)]
+        for start in range(0, jobs, 500):
+            batch = [(id, str(now + 3_600_000), RECORD) for id in ids[start : start + 500]]
+            self.plain.send(producer.schedule(self.keys, batch, "keep", "1"))
+        for n, id in enumerate(ids):
+            self.plain.send(producer.reschedule(self.keys, id, str(now + first_ms + n * apart_ms)))
+        return ids
+
+    def schedule_and_ring(self, id: str, delay_ms: int) -> None:
+        """One job, as a producer does it while the node listens."""
+        call = producer.schedule(self.keys, [(id, f"+{delay_ms}", RECORD)], "keep", "1")
+        [receipt] = self.plain.send(call).receipts
+        assert receipt is not None
+        self.shard.ring(f"{receipt.due_ms} {id}".encode())
+
+    async def step_until(self, fact: Callable[[], bool], within_s: float = 20.0) -> None:
+        deadline = time.monotonic() + within_s
+        while not fact():
+            assert time.monotonic() < deadline, "it does not come about"
+            await asyncio.sleep(min(await self.shard.step(), 0.01))
+
+    async def close(self) -> None:
+        await self.transport.close()
+        self.plain.close()
+
+
+class Bench:
+    """A worker's settler and recovery, with faults, and deliveries for them."""
+
+    def __init__(self, url: str, topic: str, *faults: Fault) -> None:
+        self.plain = Transport(Address(url))
+        self.transport = AsyncWith(url, *faults)
+        self.line = Line(Keys().shard(topic, 0), Topic())
+        self.held = Held()
+        clock = SystemClock()
+        server = ServerClock(clock)
+        server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
+        settings = WorkerSettings(renew_ms=10, abandoned_ms=20, max_deliveries=3)
+        self.settler = Settler(self.transport, "g", "w1", settings, self.held, clock)
+        self.recovery = Recovery(self.transport, "g", "w1", settings, self.held, self.settler, clock, server)
+
+    def deliver(self, *ids: str, consumer: str = "w1") -> list[Delivery]:
+        keys = self.line.keys
+        self.plain.send(worker_calls.make_group(keys, "g"))
+        self.plain.send(producer.schedule(keys, [(id, "+0", RECORD) for id in ids], "keep", "1"))
+        entries = self.plain.send(worker_calls.read([keys], "g", consumer, 100, 1))[0]
+        assert [entry.id for entry in entries] == list(ids)
+        deliveries = [Delivery(self.line, entry, 0) for entry in entries]
+        if consumer == "w1":
+            for delivery in deliveries:
+                self.held.add(delivery)
+        return deliveries
+
+    async def until_done(self, act: Callable[[], Awaitable[Any]]) -> Any:
+        """Do it as the component does: again after an error."""
+        while True:
+            try:
+                return await act()
+            except ServerError:
+                pass
+
+    async def close(self) -> None:
+        await self.transport.close()
+        self.plain.close()

@@ -1,0 +1,211 @@
+"""Workers whose replies get lost, whose requests arrive twice, whose server forgets: nothing is lost, nothing doubled.
+
+Every operation is struck in turn: first those of the settler and of recovery, then each in a worker as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import redis
+
+from tests.faults.stages import FAULTS, Bench, Look, until
+from tests.transports import AsyncWith, BlockingWith, Fault, ReplyLost
+from wheelq import Client, Job, JobSpec, Retry, Scheduler, Worker
+from wheelq.dead import Reason
+from wheelq.protocol.calls import worker as worker_calls
+from wheelq.protocol.keys import Keys
+from wheelq.settings import WorkerSettings
+from wheelq.transport import Address, AsyncTransport, Transport
+from wheelq.worker.held import Delivery
+from wheelq.worker.outcome import Again, Buried
+
+
+@pytest.fixture
+async def bench(url: str, topic: str) -> AsyncIterator[Callable[..., Bench]]:
+    benches: list[Bench] = []
+
+    def make(*faults: Fault) -> Bench:
+        benches.append(Bench(url, topic, *faults))
+        return benches[-1]
+
+    yield make
+    for one in benches:
+        await one.close()
+
+
+every_fault = pytest.mark.parametrize("fault", FAULTS)
+
+
+@every_fault
+async def test_acks_are_sent_until_they_are_answered(
+    bench: Callable[..., Bench], topic: str, raw: redis.Redis, fault: type[Fault]
+) -> None:
+    at = bench(struck := fault("ack"))
+    for delivery in at.deliver("a", "b", "c")[:2]:
+        at.settler.done(delivery)
+    await at.until_done(at.settler.flush)
+    look = Look(raw, topic)
+    assert (look.live(), look.pending("g"), struck.struck) == ({"c"}, 1, 1)
+    assert [delivery.entry.id for delivery in at.held.of(at.line).values()] == ["c"]
+
+
+@every_fault
+async def test_a_failed_job_waits_for_one_retry(
+    bench: Callable[..., Bench], topic: str, raw: redis.Redis, fault: type[Fault]
+) -> None:
+    at = bench(struck := fault("retry"))
+    [a] = at.deliver("a")
+    await at.settler.settle(a, Again(60_000))
+    look = Look(raw, topic)
+    assert list(look.delayed()) == ["a\x1fg"]
+    assert (look.live(), look.pending("g"), struck.struck) == ({"a", "a\x1fg"}, 0, 1)
+    assert not at.held.of(at.line)
+
+
+@every_fault
+async def test_a_job_that_is_given_up_is_buried_once(
+    bench: Callable[..., Bench], topic: str, raw: redis.Redis, fault: type[Fault]
+) -> None:
+    at = bench(struck := fault("bury"))
+    [a] = at.deliver("a")
+    await at.settler.settle(a, Buried(Reason.FAILED, "it broke"))
+    look = Look(raw, topic)
+    assert (look.dead(), look.live(), look.pending("g"), struck.struck) == (["a"], set(), 0, 1)
+    assert not at.held.of(at.line)
+
+
+@pytest.mark.parametrize("call", ["ack", "retry"])
+async def test_what_was_settled_by_a_call_whose_reply_was_lost_does_not_count_as_lost(
+    bench: Callable[..., Bench], call: str
+) -> None:
+    at = bench(ReplyLost(call))
+    [a] = at.deliver("a")
+    if call == "ack":
+        at.settler.done(a)
+        await at.until_done(at.settler.flush)
+    else:
+        await at.settler.settle(a, Again(60_000))
+    assert at.settler.lost == 0
+
+
+@every_fault
+async def test_renewing_goes_on_after_a_fault(bench: Callable[..., Bench], fault: type[Fault]) -> None:
+    at = bench(struck := fault("keep"))
+    at.deliver("a", "b")
+    await at.until_done(at.recovery.keep)
+    assert len(at.held.of(at.line)) == 2
+    assert struck.struck == 1
+
+
+@every_fault
+@pytest.mark.parametrize("call", ["XAUTOCLAIM", "adopt"])
+async def test_abandoned_deliveries_are_taken_over_after_a_fault(
+    bench: Callable[..., Bench], topic: str, raw: redis.Redis, call: str, fault: type[Fault]
+) -> None:
+    """What was claimed by a call whose reply was lost is claimed again, when it has been abandoned for long enough."""
+    at = bench(struck := fault(call))
+    at.deliver("a", "b", consumer="dead")
+    taken: dict[str, Delivery] = {}
+    deadline = time.monotonic() + 10
+    while len(taken) < 2:
+        assert time.monotonic() < deadline
+        for delivery in await at.until_done(lambda: at.recovery.claim(at.line, 10)):
+            assert delivery.entry.id not in taken, "one delivery twice"
+            taken[delivery.entry.id] = delivery
+        await at.until_done(at.recovery.keep)
+        await asyncio.sleep(0.005)
+    assert struck.struck == 1
+    for delivery in taken.values():
+        at.settler.done(delivery)
+    await at.until_done(at.settler.flush)
+    look = Look(raw, topic)
+    assert (look.live(), look.pending("g")) == (set(), 0)
+
+
+# A scheduler and a worker, whole
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["XREADGROUP", "ack", "retry", "bury", "keep", "XAUTOCLAIM", "adopt", "HGET", "promote", "sweep"],
+)
+async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
+    url: str, topic: str, prefix: str, raw: redis.Redis, call: str
+) -> None:
+    """Jobs that succeed, one that fails at first, one that always fails, one left by a dead worker, and a slow one."""
+    settings = WorkerSettings(renew_ms=60, abandoned_ms=150, block_ms=300, grace_ms=3_000)
+    keys = Keys(prefix)
+    scheduler = Scheduler(AsyncWith(url, ReplyLost(call, after=2)), keys)
+    worker = Worker(AsyncWith(url, ReplyLost(call, after=1)), "g", keys, settings)
+    done: dict[str, int] = {}
+    finished = asyncio.Event()
+    expected = {*(f"fine-{n}" for n in range(10)), "fails-once", "slow", "left"}
+
+    @worker.handler(topic, retry=Retry(max_attempts=2, base=0))
+    async def handle(job: Job) -> None:
+        if job.id == "fails-always" or (job.id == "fails-once" and job.attempt == 1):
+            raise RuntimeError(job.id)
+        if job.id == "slow":
+            await asyncio.sleep(0.4)
+        done[job.id] = done.get(job.id, 0) + 1
+        if expected <= done.keys():
+            finished.set()
+
+    client = Client(BlockingWith(url), keys)
+    client.schedule(topic, 0, delay=0, key="left")
+    shard = keys.shard(topic, 0)
+    plain = Transport(Address(url))
+    plain.send(worker_calls.make_group(shard, "g"))
+    assert plain.send(worker_calls.read([shard], "g", "dead", 10, 1))[0]
+    client.schedule_many(topic, [JobSpec(n, delay=0.02 * n, key=f"fine-{n}") for n in range(10)])
+    for id in ("fails-once", "fails-always", "slow"):
+        client.schedule(topic, 0, delay=0.05, key=id)
+
+    running = [asyncio.create_task(scheduler.run()), asyncio.create_task(worker.run())]
+    look = Look(raw, topic, prefix=prefix)
+    async with asyncio.timeout(30):
+        await finished.wait()
+        await until(lambda: not look.live())
+        worker.stop()
+        scheduler.stop()
+        await asyncio.gather(*running)
+    assert done.keys() == expected
+    assert (look.dead(), look.delayed(), look.pending("g")) == (["fails-always"], {}, 0)
+    assert [id for id, runs in done.items() if runs > 1] == []
+    client.close()
+    plain.close()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"hello": "world"}, {"id": "x", "due": "soon", "attempt": "1", "record": "r"}], ids=str
+)
+async def test_an_entry_that_is_no_job_is_buried_and_holds_nothing_up(
+    url: str, topic: str, prefix: str, raw: redis.Redis, fields: dict[str, str]
+) -> None:
+    """Somebody added to the stream by hand."""
+    keys = Keys(prefix)
+    worker = Worker(AsyncTransport(Address(url)), "g", keys, WorkerSettings(block_ms=200))
+    ran = asyncio.Event()
+
+    @worker.handler(topic)
+    async def handle(job: Job) -> None:
+        ran.set()
+
+    client = Client(BlockingWith(url), keys)
+    client.schedule(topic, 0, delay=3600)
+    raw.xadd(keys.shard(topic, 0).ready, dict(fields))  # type: ignore[arg-type]
+    running = asyncio.create_task(worker.run())
+    client.schedule(topic, 1, delay=0)
+    look = Look(raw, topic, prefix=prefix)
+    try:
+        async with asyncio.timeout(5):
+            await ran.wait()
+            await until(lambda: len(look.dead()) == 1 and look.pending("g") == 0)
+    finally:
+        worker.stop()
+        await running
+        client.close()
