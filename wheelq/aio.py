@@ -132,7 +132,7 @@ class AsyncClient:
         `priority`, `spread` and `expires`: see `JobSpec`.
 
         `durability` (None: the settings') says what to wait for: "server", its answer; "replicated", that replicas
-        have the job; "fsynced", that a disk has it.
+        have the job, and its topic; "fsynced", that a disk has them.
 
         With an outbox, a job that cannot reach the server is kept there, and its receipt says so (`in_outbox`); its
         delay counts from this call.
@@ -297,32 +297,33 @@ class AsyncClient:
 
         Jobs that wait stay where they are until they have run, and are found there; new ones are placed by the new
         number. Once none of the old ones is left, waiting, running, dead or kept, a scheduler ends that, and a
-        `max_rate` is shared out to the new number alone. Raises: TopicNotFound, InvalidInput.
+        `max_rate` is shared out to the new number alone. This and the changes below are confirmed as the settings'
+        `durability` wants it. Raises: TopicNotFound, InvalidInput, NotReplicated (changed, but not confirmed in time).
         """
-        return await self._carrier.run(self._topics.set_shards(topic, shards))
+        return await self._carrier.change(lambda waiting: self._topics.set_shards(topic, shards, waiting))
 
     async def configure(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
         """Change settings of a topic, live; how it then stands. A topic that is new is made with them.
 
         They have the names and units of `[topic]` in the settings file. What they say of new jobs and of promotion is
-        in force when this returns; workers learn of the rest within moments. Raises: InvalidInput.
+        in force when this returns; workers learn of the rest within moments. Raises: InvalidInput, NotReplicated.
         """
-        return await self._carrier.run(self._topics.configure(topic, settings))
+        return await self._carrier.change(lambda waiting: self._topics.configure(topic, settings, waiting))
 
     async def pause(self, topic: str) -> Topic:
         """Let a topic promote nothing from now on; how it then stands.
 
         Jobs can be scheduled, and wait. Workers finish what they have begun, and begin nothing more within moments.
-        Raises: TopicNotFound.
+        Raises: TopicNotFound, NotReplicated.
         """
-        return await self._carrier.run(self._topics.pause(topic, True))
+        return await self._carrier.change(lambda waiting: self._topics.pause(topic, True, waiting))
 
     async def resume(self, topic: str) -> Topic:
         """Let a paused topic go on; how it then stands. What fell due meanwhile is promoted at once, earliest first.
 
-        Raises: TopicNotFound.
+        Raises: TopicNotFound, NotReplicated.
         """
-        return await self._carrier.run(self._topics.pause(topic, False))
+        return await self._carrier.change(lambda waiting: self._topics.pause(topic, False, waiting))
 
     async def forecast(self, topic: str) -> list[Span]:
         """How many of a topic's waiting jobs are due already, within a second, ten, a minute … a week, and later.

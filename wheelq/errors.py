@@ -14,7 +14,7 @@
     ├── ConfigurationError      a setting, URL, binary or handler module is wrong: nothing was started
     ├── NotLeader               another node leads the shard (schedulers only)
     └── ServerError
-        ├── NotReplicated       the jobs are scheduled, but too few replicas (or disks) have confirmed it in time
+        ├── NotReplicated       it is done, but too few replicas (or disks) have confirmed it in time
         ├── Unavailable         could not connect: nothing was done; try again later
         │   ├── CircuitOpen     not even tried, because the server has been away; tells when the next try is made
         │   └── OutboxFull      the server is away, and the outbox takes no more
@@ -212,11 +212,13 @@ class NotReplicated(ServerError):
     """The jobs are scheduled, but not confirmed in time by as many replicas (or disks) as `durability` asked for.
 
     `receipts` has one per job, in order; `confirmed` of `wanted` have confirmed. Repeating the call is safe with the
-    receipts' ids as keys: it finds the jobs there, and waits for the confirmation again.
+    receipts' ids as keys: it finds the jobs there, and waits for the confirmation again. A change of a topic has no
+    receipts; it is made, and can be repeated.
     """
 
     def __init__(self, receipts: Sequence[Any], confirmed: int, wanted: int, reason: str) -> None:
-        scheduled = "the job is scheduled" if len(receipts) == 1 else f"{len(receipts):,} jobs are scheduled"
+        numbers = {0: "it is done", 1: "the job is scheduled"}
+        scheduled = numbers.get(len(receipts), f"{len(receipts):,} jobs are scheduled")
         super().__init__(f"{scheduled}, but only {confirmed} of {wanted} confirmed it: {reason}")
         self.receipts = receipts
         self.confirmed = confirmed

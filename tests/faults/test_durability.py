@@ -87,7 +87,7 @@ def pair(private_server: Start) -> Iterator[Pair]:
     replica.kill()  # a primary waits ten seconds for a frozen one
 
 
-def _ask(url: str, *words: str | int) -> Any:
+def ask(url: str, *words: str | int) -> Any:
     transport = Transport(Address(url))
     try:
         return transport.send(command(str(words[0]), *words[1:], read=lambda reply: reply))
@@ -96,7 +96,7 @@ def _ask(url: str, *words: str | int) -> Any:
 
 
 def _waiting(url: str) -> set[str]:
-    return {id.decode() for id in _ask(url, "ZRANGE", ORDERS.delayed, 0, -1)}
+    return {id.decode() for id in ask(url, "ZRANGE", ORDERS.delayed, 0, -1)}
 
 
 # Replicated
@@ -116,8 +116,8 @@ async def test_a_job_is_scheduled_once_though_the_server_knows_only_some_of_the_
 ) -> None:
     """What was done does not go again: its job might have run and been forgotten, and would run a second time."""
     await producer.schedule(pair.primary.url, "first")
-    _ask(pair.primary.url, "SCRIPT", "FLUSH")
-    _ask(pair.primary.url, "SCRIPT", "LOAD", script("schedule").text)
+    ask(pair.primary.url, "SCRIPT", "FLUSH")
+    ask(pair.primary.url, "SCRIPT", "LOAD", script("schedule").text)
     before = _calls(pair.primary.url, "hmget")
     assert (await producer.schedule(pair.primary.url, "a"))[0].created
     assert _waiting(pair.replica.url) == {"first", "a"}
@@ -125,7 +125,7 @@ async def test_a_job_is_scheduled_once_though_the_server_knows_only_some_of_the_
 
 
 def _calls(url: str, command: str) -> int:
-    found = re.search(rf"cmdstat_{command}:calls=(\d+)", _ask(url, "INFO", "commandstats").decode())
+    found = re.search(rf"cmdstat_{command}:calls=(\d+)", ask(url, "INFO", "commandstats").decode())
     return int(found[1]) if found else 0
 
 
@@ -232,7 +232,7 @@ def test_after_a_failover_everything_confirmed_is_there(pair: Pair) -> None:
     pair.primary.kill()
     for thread in threads:
         thread.join()
-    _ask(pair.replica.url, "REPLICAOF", "NO", "ONE")
+    ask(pair.replica.url, "REPLICAOF", "NO", "ONE")
     assert len(confirmed) > 100
     assert set(confirmed) <= _waiting(pair.replica.url)
 
@@ -242,7 +242,7 @@ def test_after_a_failover_everything_confirmed_is_there(pair: Pair) -> None:
 
 def _can_wait_for_the_disk(url: str) -> bool:
     try:
-        _ask(url, "WAITAOF", 0, 0, 1)
+        ask(url, "WAITAOF", 0, 0, 1)
     except ServerTooOld:
         return False
     return True

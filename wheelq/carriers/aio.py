@@ -50,7 +50,7 @@ class AsyncCarrier:
     ) -> Receipt:
         """Schedule one job. Raises: DuplicateJob, NotReplicated, and the server's errors."""
         waiting = await self._confirmation(durability)
-        found = await self._register(topic)
+        found = await self._register(topic, waiting)
         was_sent = False
         if waiting is None and not found.draining:  # the short way, for nearly always
             shard = self._keys.shard(topic, found.places(spec.partition_key or job[0])[0])
@@ -75,7 +75,7 @@ class AsyncCarrier:
     ) -> list[Receipt]:
         """Schedule the jobs of an order. Raises also: InvalidJob, PartlyScheduled."""
         waiting = await self._confirmation(durability)
-        order.place_by(await self._register(topic))
+        order.place_by(await self._register(topic, waiting))
         return await self._carry_out(order, topic, on_duplicate, waiting)
 
     async def deliver(self, parcel: Parcel) -> list[Receipt]:
@@ -83,7 +83,7 @@ class AsyncCarrier:
         topic, on_duplicate = parcel.topic, "keep" if parcel.on_duplicate == "raise" else parcel.on_duplicate
         order = Order(self._keys, topic, (), on_duplicate, self._settings, self._clock.wall_ms())
         waiting = await self._confirmation(None)
-        order.place_by(await self._register(topic))
+        order.place_by(await self._register(topic, waiting))
         for place, job in enumerate(parcel.jobs):
             spec = JobSpec(partition_key=job.partition_key)
             order.put((job.id, job.due, job.record), spec, place=place)
@@ -103,6 +103,14 @@ class AsyncCarrier:
             except ServerError as error:
                 go_on, answer = operation.throw, error
 
+    async def change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> T:
+        """Carry out a change, confirmed as the settings want it. Raises also: NotReplicated, when it is made."""
+        waiting = await self._confirmation(None)
+        outcome = await self.run(make(waiting))
+        if waiting is not None:
+            waiting.check(())
+        return outcome
+
     async def close(self) -> None:
         """Close the connections; they are opened again when needed."""
         await self._siblings.close()
@@ -116,8 +124,8 @@ class AsyncCarrier:
             try:
                 await self._send_all(order, waiting)
                 if order.terms_in_force is not None:
-                    catching_up = self._topics.catch_up(topic, order.terms_in_force, order.refused_by)
-                    order.place_by(await self.run(catching_up))
+                    terms, shard = order.terms_in_force, order.refused_by
+                    order.place_by(await self.run(self._topics.catch_up(topic, terms, shard, waiting)))
             except OutcomeUnknown as error:
                 if not repeats:
                     raise order.failed(error) from error
@@ -150,9 +158,9 @@ class AsyncCarrier:
             self._can_confirm.add(found.durability)
         return found
 
-    async def _register(self, topic: str) -> Topic:
-        found = self._topics.known(topic)
-        return found if found is not None else await self.run(self._topics.register(topic))
+    async def _register(self, topic: str, waiting: Confirmation[Placed] | None) -> Topic:
+        found = self._topics.known(topic) if waiting is None else None  # the short way, for nearly always
+        return found if found is not None else await self.run(self._topics.register(topic, waiting))
 
     async def _do(self, step: Step) -> Any:
         match step:

@@ -48,7 +48,7 @@ class Carrier:
     ) -> Receipt:
         """Schedule one job. Raises: DuplicateJob, NotReplicated, and the server's errors."""
         waiting = self._confirmation(durability)
-        found = self._register(topic)
+        found = self._register(topic, waiting)
         was_sent = False
         if waiting is None and not found.draining:  # the short way, for nearly always
             shard = self._keys.shard(topic, found.places(spec.partition_key or job[0])[0])
@@ -73,7 +73,7 @@ class Carrier:
     ) -> list[Receipt]:
         """Schedule the jobs of an order. Raises also: InvalidJob, PartlyScheduled."""
         waiting = self._confirmation(durability)
-        order.place_by(self._register(topic))
+        order.place_by(self._register(topic, waiting))
         return self._carry_out(order, topic, on_duplicate, waiting)
 
     def deliver(self, parcel: Parcel) -> list[Receipt]:
@@ -81,7 +81,7 @@ class Carrier:
         topic, on_duplicate = parcel.topic, "keep" if parcel.on_duplicate == "raise" else parcel.on_duplicate
         order = Order(self._keys, topic, (), on_duplicate, self._settings, self._clock.wall_ms())
         waiting = self._confirmation(None)
-        order.place_by(self._register(topic))
+        order.place_by(self._register(topic, waiting))
         for place, job in enumerate(parcel.jobs):
             spec = JobSpec(partition_key=job.partition_key)
             order.put((job.id, job.due, job.record), spec, place=place)
@@ -101,6 +101,14 @@ class Carrier:
             except ServerError as error:
                 go_on, answer = operation.throw, error
 
+    def change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> T:
+        """Carry out a change, confirmed as the settings want it. Raises also: NotReplicated, when it is made."""
+        waiting = self._confirmation(None)
+        outcome = self.run(make(waiting))
+        if waiting is not None:
+            waiting.check(())
+        return outcome
+
     def close(self) -> None:
         """Close the connections; they are opened again when needed."""
         self._transport.close()
@@ -113,8 +121,8 @@ class Carrier:
             try:
                 self._send_all(order, waiting)
                 if order.terms_in_force is not None:
-                    catching_up = self._topics.catch_up(topic, order.terms_in_force, order.refused_by)
-                    order.place_by(self.run(catching_up))
+                    terms, shard = order.terms_in_force, order.refused_by
+                    order.place_by(self.run(self._topics.catch_up(topic, terms, shard, waiting)))
             except OutcomeUnknown as error:
                 if not repeats:
                     raise order.failed(error) from error
@@ -145,9 +153,9 @@ class Carrier:
             self._can_confirm.add(found.durability)
         return found
 
-    def _register(self, topic: str) -> Topic:
-        found = self._topics.known(topic)
-        return found if found is not None else self.run(self._topics.register(topic))
+    def _register(self, topic: str, waiting: Confirmation[Placed] | None) -> Topic:
+        found = self._topics.known(topic) if waiting is None else None  # the short way, for nearly always
+        return found if found is not None else self.run(self._topics.register(topic, waiting))
 
     def _do(self, step: Step) -> Any:
         match step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from wheelq.operations.operation import Operation, ask, ask_all, wait
 from wheelq.protocol import registry_codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import registry, worker
+from wheelq.protocol.durability import Confirmation
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
 from wheelq.topics import FORECAST_MS, SHARDS_LIMIT, KnownTopics, Span, Topic, TopicInfo
@@ -29,6 +30,7 @@ class Topics:
         self._settings = settings
         self._clock = clock
         self._known = KnownTopics(ttl_ms)
+        self._confirmed: dict[tuple[str, str], int] = {}  # topic and durability → number of shards
 
     @property
     def asks(self) -> str:
@@ -39,12 +41,17 @@ class Topics:
         """What is known of a topic, without asking; None when that is nothing, or too old. Raises: InvalidInput."""
         return self._known.find(check_topic(topic), self._clock.monotonic())
 
-    def register(self, topic: str) -> Operation[Topic]:
-        """The topic; made known if it is new."""
+    def register(self, topic: str, waiting: Confirmation[Any] | None = None) -> Operation[Topic]:
+        """The topic; made known if it is new. With `waiting`, how it stands is confirmed before a job relies on it.
+
+        What was confirmed is trusted as long as what is known of a topic.
+        """
         found = self.known(topic)
-        if found is not None:
+        if found is not None and (waiting is None or self._is_confirmed(topic, found, waiting)):
             return found
         call = registry.register_topic(self._keys, topic, self._settings)
+        if waiting is not None:
+            call = waiting.topic(call, self._keys.topics)
         try:
             settings = yield from ask(call)
         except OutcomeUnknown:
@@ -53,7 +60,12 @@ class Topics:
             except OutcomeUnknown as error:
                 message = f"topic {topic!r} could not be registered, and no job was sent: {error}"
                 raise Unavailable(message) from error
+        if waiting is not None and not waiting.falls_short():
+            self._confirmed[topic, waiting.durability] = settings.shards
         return self._remember(topic, settings)
+
+    def _is_confirmed(self, topic: str, found: Topic, waiting: Confirmation[Any]) -> bool:
+        return self._confirmed.get((topic, waiting.durability)) == found.shards
 
     def read(self, topic: str) -> Operation[Topic | None]:
         """The topic as it stands now; None when it was never used."""
@@ -117,23 +129,28 @@ class Topics:
         shards = (self._keys.shard(topic, n) for n in range(found.all_shards))
         yield from ask_all(worker.make_group(shard, group) for shard in shards)
 
-    def set_shards(self, topic: str, shards: int) -> Operation[TopicInfo]:
-        """Change a topic's number of shards; how it then stands. Raises: TopicNotFound, InvalidInput."""
+    def set_shards(self, topic: str, shards: int, waiting: Confirmation[Any] | None = None) -> Operation[TopicInfo]:
+        """Change a topic's number of shards; how it then stands. Raises: TopicNotFound, InvalidInput.
+
+        Of this and other changes each step is confirmed, with `waiting`.
+        """
         if not 1 <= shards <= SHARDS_LIMIT:
             raise InvalidInput("shards", f"must be 1 to {SHARDS_LIMIT:,}, not {shards!r}")
-        yield from self._change(topic, lambda before: before.resharded(shards, before.drained_by_ms))
+        yield from self._change(topic, lambda before: before.resharded(shards, before.drained_by_ms), waiting)
         infos = yield from self.list()
         return next(info for info in infos if info.name == topic)
 
-    def configure(self, topic: str, changes: Mapping[str, Any]) -> Operation[Topic]:
+    def configure(
+        self, topic: str, changes: Mapping[str, Any], waiting: Confirmation[Any] | None = None
+    ) -> Operation[Topic]:
         """Change a topic's settings, of a new one those it is made with; how it then stands. Raises: InvalidInput."""
         Topic().configured(changes)  # before a topic is made for nothing
         yield from self.register(topic)
-        return (yield from self._change(topic, lambda before: before.configured(changes)))
+        return (yield from self._change(topic, lambda before: before.configured(changes), waiting))
 
-    def pause(self, topic: str, paused: bool) -> Operation[Topic]:
+    def pause(self, topic: str, paused: bool, waiting: Confirmation[Any] | None = None) -> Operation[Topic]:
         """Hold a topic, or let it go on; how it then stands. Raises: TopicNotFound."""
-        return (yield from self._change(topic, lambda before: replace(before, paused=paused)))
+        return (yield from self._change(topic, lambda before: replace(before, paused=paused), waiting))
 
     def forecast(self, topic: str) -> Operation[Spans]:
         """How many jobs are due when. Raises: TopicNotFound."""
@@ -141,7 +158,9 @@ class Topics:
         counts = yield from ask_all(registry.forecast(shard, FORECAST_MS) for shard in shards)
         return [Span(end, sum(jobs)) for end, *jobs in zip((0, *FORECAST_MS, None), *counts, strict=True)]
 
-    def catch_up(self, topic: str, terms: str, shard: int) -> Operation[Topic]:
+    def catch_up(
+        self, topic: str, terms: str, shard: int, waiting: Confirmation[Any] | None = None
+    ) -> Operation[Topic]:
         """The topic, once it has the terms that this shard of it asks for.
 
         A shard behind all of them was given up. It asks for the terms of then, and counts for nothing.
@@ -152,12 +171,14 @@ class Topics:
         for _ in range(20):
             found = yield from self.read(topic)
             if found is not None and (found.terms == terms or shard >= found.all_shards):
-                return found
+                return (yield from self.register(topic, waiting))
             yield from wait(0.01)
         shards = int(terms.partition(" ")[0])
-        return (yield from self._change(topic, lambda before: before.resharded(shards, before.drained_by_ms)))
+        return (yield from self._change(topic, lambda before: before.resharded(shards, before.drained_by_ms), waiting))
 
-    def _change(self, topic: str, change: Callable[[Topic], Topic]) -> Operation[Topic]:
+    def _change(
+        self, topic: str, change: Callable[[Topic], Topic], waiting: Confirmation[Any] | None
+    ) -> Operation[Topic]:
         """First let every shard refuse those who know other terms, then publish what the topic has become."""
         while True:
             stored = yield from ask(registry.stored_topic(self._keys, check_topic(topic)))
@@ -169,11 +190,22 @@ class Topics:
                 yield from self._make_groups(topic, before.all_shards, after.shards)
             if after.terms != before.terms or after == before:  # the latter mends what somebody left half done
                 shards = [self._keys.shard(topic, n) for n in range(max(before.all_shards, after.all_shards))]
-                last_due_ms = max((yield from ask_all(registry.fence(shard, after.terms) for shard in shards)))
+                last_due_ms = yield from self._fence(shards, after.terms, waiting)
                 if after.shards != before.shards:
                     after = replace(after, drained_by_ms=max(after.drained_by_ms, last_due_ms))
-            if (yield from ask(registry.put_topic(self._keys, topic, stored, after))):
+            call = registry.put_topic(self._keys, topic, stored, after)
+            if (yield from ask(call if waiting is None else waiting.topic(call, self._keys.topics))):
                 return self._remember(topic, after)
+
+    def _fence(self, shards: Sequence[ShardKeys], terms: str, waiting: Confirmation[Any] | None) -> Operation[int]:
+        """Let these shards be written to only by those who know the terms; when their last waiting job is due."""
+        calls = [registry.fence(shard, terms) for shard in shards]
+        if waiting is None:
+            return max((yield from ask_all(calls)))
+        last_due_ms = 0
+        for shard, call in zip(shards, calls, strict=True):  # one by one: each holds its connection up
+            last_due_ms = max(last_due_ms, (yield from ask(waiting.fence(call, shard.delayed))))
+        return last_due_ms
 
     def _make_groups(self, topic: str, before: int, after: int) -> Operation[None]:
         """Make every group of a topic on the shards it gets, before any job goes there.

@@ -16,24 +16,29 @@ lead to another primary that does not have the jobs yet. While it waits the conn
 5,000 jobs go before each WAIT.
 
 When too few confirm in time the jobs are scheduled all the same, and `NotReplicated` says so. What happens to a job
-later (promoted, acknowledged) is not waited for: a failover may forget it, and the job then runs again. Nor is the
-registration of a topic at its first job, which in a cluster may be another node's matter: should a failover forget it,
-its jobs wait until anybody schedules into that topic anew.
+later (promoted, acknowledged) is not waited for: a failover may forget it, and the job then runs again.
+
+How a topic stands is confirmed in the same way, for in a cluster it may be another node's matter, and what no topic
+names no scheduler finds: its registration, and its number of shards, before the first job that relies on them, and a
+change of it by a client whose default is to wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, get_args
 
 from wheelq.errors import InvalidInput, NotReplicated, OutcomeUnknown, Refused, ServerError, ServerTooOld, WheelqError
 from wheelq.protocol.call import Call, command, scripted, together
+from wheelq.protocol.calls.registry import VERSION_FIELD
 from wheelq.settings import ClientSettings, Durability
 
 BATCHES = 10
 """Most schedule calls, of up to 500 jobs each, before one WAIT."""
 
 T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
 
 
 class Confirmation(Generic[T]):
@@ -69,15 +74,27 @@ class Confirmation(Generic[T]):
         try:
             for call in calls:
                 if chain and (len(chain) == BATCHES or call.key != chain[0].key):
-                    yield self._confirmed(chain)
+                    yield self._behind(chain)
                     chain = []
                 chain.append(call)
         except WheelqError:  # the next call cannot be made: those that could come first
             if chain:
-                yield self._confirmed(chain)
+                yield self._behind(chain)
             raise
         if chain:
-            yield self._confirmed(chain)
+            yield self._behind(chain)
+
+    def topic(self, call: Call[U], topics: str) -> Call[U]:
+        """The same call about a topic, with a WAIT behind it; `topics` is the key in which it stands."""
+        return self._one(call, command("HINCRBY", topics, VERSION_FIELD, 0, read=_as_is, key=topics))
+
+    def fence(self, call: Call[U], delayed: str) -> Call[U]:
+        """The same call about the terms of a shard, with a WAIT behind it; `delayed` is the key of what waits there."""
+        return self._one(call, _mark(delayed))
+
+    def falls_short(self) -> bool:
+        """Whether too few have confirmed so far."""
+        return self._shortage is not None
 
     def check(self, receipts: Sequence[Any]) -> None:
         """Raises: NotReplicated, if too few have confirmed."""
@@ -85,8 +102,22 @@ class Confirmation(Generic[T]):
             confirmed, reason = self._shortage
             raise NotReplicated(receipts, confirmed, self._wanted, reason)
 
-    def _confirmed(self, calls: Sequence[Call[T]]) -> Call[list[T | ServerError]]:
-        def read(replies: Sequence[Any | ServerError]) -> list[T | ServerError]:
+    def _one(self, call: Call[U], mark: Call[Any]) -> Call[U]:
+        def read(answers: list[U | ServerError]) -> U:
+            [answer] = answers
+            if isinstance(answer, ServerError):
+                raise answer
+            return answer
+
+        return self._confirmed([call], mark, read)
+
+    def _behind(self, calls: Sequence[Call[T]]) -> Call[list[T | ServerError]]:
+        return self._confirmed(calls, _mark(calls[0].keys[0]), _as_is)
+
+    def _confirmed(
+        self, calls: Sequence[Call[U]], mark: Call[Any], then: Callable[[list[U | ServerError]], V]
+    ) -> Call[V]:
+        def read(replies: Sequence[Any | ServerError]) -> V:
             answers, behind = replies[: len(calls)], replies[len(calls) :]
             for reply in replies:
                 if isinstance(reply, OutcomeUnknown):
@@ -94,9 +125,8 @@ class Confirmation(Generic[T]):
             if len(behind) == 2:
                 self._shortage = self._shortage or self._what_is_missing(*behind)
             pairs = zip(calls, answers, strict=True)
-            return [reply if isinstance(reply, ServerError) else call.read(reply) for call, reply in pairs]
+            return then([reply if isinstance(reply, ServerError) else call.read(reply) for call, reply in pairs])
 
-        mark = scripted("mark", calls[0].keys[:1], (), int)
         waits = [self._wait(self._replicas, self._timeout_ms)] if self._shortage is None else []
         return together([*calls, mark, *waits], read)
 
@@ -120,6 +150,11 @@ def confirmation(durability: Durability | None, settings: ClientSettings) -> Con
     if chosen not in get_args(Durability):
         raise InvalidInput("durability", f"{chosen!r} is none of {', '.join(get_args(Durability))}")
     return None if chosen == "server" else Confirmation(chosen, settings)
+
+
+def _mark(delayed: str) -> Call[int]:
+    """A write that changes nothing, in the shard of this key."""
+    return scripted("mark", (delayed,), (), int)
 
 
 def _as_is(reply: Any) -> Any:

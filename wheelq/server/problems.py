@@ -69,7 +69,7 @@ OUTCOME_UNKNOWN = Kind(
 NOT_CONFIRMED = Kind(
     504,
     "not-confirmed",
-    "The jobs are scheduled, but too few replicas have confirmed it in time",
+    "It is done, but too few replicas have confirmed it in time",
     "Repeat the request with the same ids, which is safe, to wait again.",
     1,
 )

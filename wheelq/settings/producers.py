@@ -68,7 +68,8 @@ class ClientSettings(Checked):
     repeats: int = field(default=1, metadata={"lowest": 0})
     """How often a schedule call whose reply was lost is repeated with the same job id before giving up."""
     durability: Durability = "server"
-    """When a schedule call returns: when the server has answered, when replicas have the jobs, or when a disk has."""
+    """When a schedule call returns: when the server has answered, when replicas have the jobs, or when a disk has.
+    Changes of topics wait for the same."""
     replicas: int = 1
     """With "replicated": how many replicas must have the jobs."""
     fsynced_replicas: int = field(default=0, metadata={"lowest": 0})
