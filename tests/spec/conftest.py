@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from wheelq import AsyncClient, Client, Scheduler, Settings, Worker
+from wheelq import AsyncClient, Client, Job, Scheduler, Settings, Worker
 from wheelq.settings import WorkerSettings
 
 Run = Callable[..., asyncio.Task[None]]
@@ -35,6 +35,31 @@ async def nothing_is_left(client: AsyncClient, topic: str) -> None:
         return (info.delayed, info.ready) == (0, 0)
 
     await until(is_empty)
+
+
+async def counts(client: AsyncClient, topic: str) -> tuple[int, int, int]:
+    """Waiting, ready and dead jobs."""
+    [info] = [info for info in await client.topics() if info.name == topic]
+    return info.delayed, info.ready, info.dead
+
+
+class Inbox:
+    """Jobs as a handler got them."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self._changed = asyncio.Event()
+
+    def put(self, job: Job) -> None:
+        self.jobs.append(job)
+        self._changed.set()
+
+    async def wait_for(self, count: int) -> list[Job]:
+        async with asyncio.timeout(PATIENCE):
+            while len(self.jobs) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.jobs
 
 
 @pytest.fixture
@@ -79,3 +104,24 @@ async def scheduler(url: str, settings: Settings, run: Run) -> Scheduler:
     scheduler = Scheduler.connect(url, settings)
     run(scheduler)
     return scheduler
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+@pytest.fixture
+def make_worker(url: str, settings: Settings, topic: str, inbox: Inbox) -> Callable[..., Worker]:
+    """A worker that puts what it gets into the inbox."""
+
+    def make(group: str = "g", into: Inbox = inbox, concurrency: int | None = None) -> Worker:
+        worker = Worker.connect(url, group=group, settings=settings, concurrency=concurrency)
+
+        @worker.handler(topic)
+        async def handle(job: Job) -> None:
+            into.put(job)
+
+        return worker
+
+    return make

@@ -7,61 +7,19 @@ runs early, twice or never; how late things are is measured elsewhere.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, nothing_is_left, until
+from tests.spec.conftest import PATIENCE, Inbox, Run, nothing_is_left, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
-from wheelq.errors import ConfigurationError, InvalidInput, Unavailable
+from wheelq.errors import Unavailable
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import SchedulerSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport
-
-
-class Inbox:
-    """Jobs as a handler got them."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-        self._changed = asyncio.Event()
-
-    def put(self, job: Job) -> None:
-        self.jobs.append(job)
-        self._changed.set()
-
-    async def wait_for(self, count: int) -> list[Job]:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.jobs) < count:
-                self._changed.clear()
-                await self._changed.wait()
-        return self.jobs
-
-
-@pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
-
-
-@pytest.fixture
-def make_worker(url: str, settings: Settings, topic: str, inbox: Inbox) -> Callable[..., Worker]:
-    """A worker that puts what it gets into the inbox."""
-
-    def make(group: str = "g", into: Inbox = inbox, concurrency: int | None = None) -> Worker:
-        worker = Worker.connect(url, group=group, settings=settings, concurrency=concurrency)
-
-        @worker.handler(topic)
-        async def handle(job: Job) -> None:
-            into.put(job)
-
-        return worker
-
-    return make
 
 
 async def test_a_job_runs_once_after_its_due_time(
@@ -302,191 +260,6 @@ async def test_jobs_of_a_topic_without_a_handler_are_left_unread(
     info = await aclient.get(other, receipt.id)
     assert info is not None
     assert info.state == "ready"
-
-
-# Handlers
-
-
-async def test_plain_functions_run_in_threads(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
-) -> None:
-    """So that they may block; the event loop is free meanwhile."""
-    worker = Worker.connect(url, settings=settings)
-    loop = asyncio.get_running_loop()
-    both_there = threading.Barrier(2, timeout=PATIENCE)
-
-    @worker.handler(topic)
-    def handle(job: Job) -> None:
-        both_there.wait()  # only passes if two run at the same time
-        assert threading.current_thread() is not threading.main_thread()
-        loop.call_soon_threadsafe(inbox.put, job)
-
-    run(worker)
-    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(2)])
-    await inbox.wait_for(2)
-    await nothing_is_left(aclient, topic)
-
-
-async def test_an_object_with_an_async_call_is_a_handler_too(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
-) -> None:
-    class Handler:
-        async def __call__(self, job: Job) -> None:
-            inbox.put(job)
-
-    worker = Worker.connect(url, settings=settings)
-    worker.handler(topic)(Handler())
-    run(worker)
-    await aclient.schedule(topic, 1, delay=0)
-    await inbox.wait_for(1)
-
-
-async def test_a_plain_function_that_returns_a_coroutine_has_it_run(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
-) -> None:
-    """As `lambda job: close_order(job)` does, and many a decorator."""
-
-    async def close_order(job: Job) -> None:
-        inbox.put(job)
-
-    worker = Worker.connect(url, settings=settings)
-    worker.handler(topic)(lambda job: close_order(job))
-    run(worker)
-    await aclient.schedule(topic, 1, delay=0)
-    async with asyncio.timeout(1.5):
-        await inbox.wait_for(1)
-
-
-async def test_no_more_than_concurrency_handlers_run_at_a_time(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
-) -> None:
-    """3 here; the other jobs stay in the stream, for workers that are free."""
-    worker = Worker.connect(url, settings=settings, concurrency=3)
-    running, most, done = 0, 0, 0
-    all_done = asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle(job: Job) -> None:
-        nonlocal running, most, done
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
-        done += 1
-        if done == 30:
-            all_done.set()
-
-    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(30)])
-    run(worker)
-    async with asyncio.timeout(PATIENCE):
-        await all_done.wait()
-    assert most == 3
-
-
-async def test_a_worker_reads_no_more_than_it_can_start(
-    url: str, settings: Settings, topic: str, run: Run, make_worker: Callable[..., Worker]
-) -> None:
-    """Also with several shards: what it cannot start yet another worker could."""
-    worker = Worker.connect(url, settings=settings, concurrency=4)
-    began: list[str] = []
-    four_began, may_end = asyncio.Event(), asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle(job: Job) -> None:
-        began.append(job.id)
-        if len(began) == 4:
-            four_began.set()
-        await may_end.wait()
-
-    async with AsyncClient.connect(url, replace(settings, topic=TopicSettings(shards=4))) as client:
-        receipts = await client.schedule_many(topic, [JobSpec(n, delay=0) for n in range(40)])
-        run(worker)
-        async with asyncio.timeout(PATIENCE):
-            await four_began.wait()
-        infos = [await client.get(topic, receipt.id) for receipt in receipts]
-        may_end.set()
-        assert sum(info is not None and info.state == "running" for info in infos) == 4
-
-
-async def test_each_run_has_a_context_of_its_own(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
-) -> None:
-    """A context variable set by one job is not seen by the next."""
-    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="fresh")
-    worker = Worker.connect(url, settings=settings, concurrency=1)
-    seen: list[str] = []
-    all_seen = asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle(job: Job) -> None:
-        seen.append(variable.get())
-        variable.set(job.id)
-        if job.payload % 2:
-            await asyncio.sleep(0)
-        assert variable.get() == job.id
-        if len(seen) == 10:
-            all_seen.set()
-
-    run(worker)
-    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(10)])
-    async with asyncio.timeout(PATIENCE):
-        await all_seen.wait()
-    assert seen == ["fresh"] * 10
-
-
-async def test_a_worker_counts_what_it_has_done(
-    aclient: AsyncClient, topic: str, run: Run, make_worker: Callable[..., Worker], inbox: Inbox
-) -> None:
-    worker = make_worker()
-    run(worker)
-    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(10)])
-    await inbox.wait_for(10)
-    await nothing_is_left(aclient, topic)
-    assert (worker.handled, worker.failed, worker.lateness.count, worker.topics) == (10, 0, 10, [topic])
-
-
-def test_a_topic_has_one_handler(url: str, topic: str) -> None:
-    worker = Worker.connect(url)
-    worker.handler(topic)(print)
-    with pytest.raises(ConfigurationError, match="already"):
-        worker.handler(topic)(print)
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
-def test_a_timeout_is_more_than_nothing(url: str, topic: str, timeout: float) -> None:
-    with pytest.raises(InvalidInput, match="timeout"):
-        Worker.connect(url).handler(topic, timeout=timeout)(print)
-
-
-def test_a_handlers_topic_must_be_one(url: str) -> None:
-    with pytest.raises(InvalidInput, match="topic"):
-        Worker.connect(url).handler("no topic")
-
-
-@pytest.mark.parametrize("decorator", ["handler", "batch_handler"])
-def test_a_decorator_without_a_topic_is_told(url: str, decorator: str) -> None:
-    def handle(job: Job) -> None: ...
-
-    with pytest.raises(InvalidInput, match="topic: <function"):
-        getattr(Worker.connect(url), decorator)(handle)
-
-
-def test_a_handler_is_a_function_and_its_retry_a_retry(url: str, topic: str) -> None:
-    with pytest.raises(InvalidInput, match="function: must be a function"):
-        Worker.connect(url).handler(topic)("close_order")  # type: ignore[type-var]
-    with pytest.raises(InvalidInput, match="retry: must be a Retry"):
-        Worker.connect(url).handler(topic, retry=3)(print)  # type: ignore[arg-type]
-
-
-def test_the_decorator_leaves_the_function_as_it_is(url: str, topic: str) -> None:
-    def handle(job: Job) -> None: ...
-
-    assert Worker.connect(url).handler(topic)(handle) is handle
-
-
-async def test_a_worker_without_handlers_does_not_start(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="handler"):
-        await Worker.connect(url).run()
 
 
 @pytest.mark.parametrize("kind", [Scheduler, Worker])

@@ -6,14 +6,12 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, until
+from tests.spec.conftest import Run, counts, until
 from wheelq import AsyncClient, Job, JobSpec, JobState, Retry, RetryAfter, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
-from wheelq.settings import WorkerSettings
 
 Handler = Callable[[Job], Awaitable[None]]
 
@@ -29,12 +27,6 @@ def work(url: str, settings: Settings, topic: str, run: Run) -> Callable[..., Wo
         return worker
 
     return start
-
-
-async def counts(client: AsyncClient, topic: str) -> tuple[int, int, int]:
-    """Waiting, ready and dead jobs."""
-    [info] = [info for info in await client.topics() if info.name == topic]
-    return info.delayed, info.ready, info.dead
 
 
 async def test_a_job_whose_handler_raises_runs_again(
@@ -370,146 +362,3 @@ async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
 
     await until(is_done)
     assert sorted(done) == list(range(6))
-
-
-async def test_what_a_dead_worker_held_runs_again_in_another(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
-) -> None:
-    """Noticed because nobody renews it: 3.5 s by default, 0.3 s here. The job is told that it is delivered again."""
-    quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=300, block_ms=300))
-    dying = Worker.connect(url, group="g", settings=quick)
-    began = asyncio.Event()
-
-    @dying.handler(topic)
-    async def hang(job: Job) -> None:
-        began.set()
-        await asyncio.Event().wait()
-
-    await aclient.schedule(topic, "payload", delay=0, key="a")
-    kill = start_a_mortal(dying)
-    async with asyncio.timeout(PATIENCE):
-        await began.wait()
-    await kill()
-
-    got: list[Job] = []
-    done = asyncio.Event()
-    other = Worker.connect(url, group="g", settings=quick)
-
-    @other.handler(topic)
-    async def handle(job: Job) -> None:
-        got.append(job)
-        done.set()
-
-    run(other)
-    async with asyncio.timeout(PATIENCE):
-        await done.wait()
-    assert [(job.id, job.payload, job.attempt, job.redelivered) for job in got] == [("a", "payload", 1, True)]
-
-
-async def test_what_a_dead_worker_held_runs_again_also_where_there_is_no_end_of_other_work(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
-) -> None:
-    """A worker that never has a free place for long takes over between two jobs, and not when all is done."""
-    quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=300, concurrency=1))
-    dying = Worker.connect(url, group="g", settings=quick)
-    began = asyncio.Event()
-
-    @dying.handler(topic)
-    async def hang(job: Job) -> None:
-        began.set()
-        await asyncio.Event().wait()
-
-    await aclient.schedule(topic, delay=0, key="a")
-    kill = start_a_mortal(dying)
-    async with asyncio.timeout(PATIENCE):
-        await began.wait()
-    await kill()
-    await aclient.schedule_many(topic, [JobSpec(delay=0) for _ in range(200)])
-    ran: list[str] = []
-    other = Worker.connect(url, group="g", settings=quick)
-
-    @other.handler(topic)
-    async def handle(job: Job) -> None:
-        ran.append(job.id)
-        await asyncio.sleep(0.1)
-
-    run(other)
-    await until(lambda: "a" in ran)
-    assert ran.index("a") < 20
-
-
-async def test_a_job_that_runs_for_long_is_not_taken_from_its_worker(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
-) -> None:
-    """It is renewed meanwhile: here it runs for three times as long as a dead worker's would be left alone."""
-    quick = replace(settings, worker=WorkerSettings(renew_ms=80, abandoned_ms=240, block_ms=300))
-    runs: list[str] = []
-    done = asyncio.Event()
-
-    def make(name: str) -> Worker:
-        worker = Worker.connect(url, group="g", settings=quick)
-
-        @worker.handler(topic)
-        async def handle(job: Job) -> None:
-            runs.append(name)
-            await asyncio.sleep(0.75)
-            done.set()
-
-        return worker
-
-    run(make("one"), make("two"))
-    await aclient.schedule(topic, delay=0)
-    async with asyncio.timeout(PATIENCE):
-        await done.wait()
-
-    async def is_gone() -> bool:
-        return await counts(aclient, topic) == (0, 0, 0)
-
-    await until(is_gone)
-    assert len(runs) == 1
-
-
-async def test_a_job_that_keeps_killing_its_workers_is_buried(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
-) -> None:
-    """After `max_deliveries` without an answer: 10 by default, 2 here."""
-    quick = replace(settings, worker=WorkerSettings(renew_ms=60, abandoned_ms=120, block_ms=200, max_deliveries=2))
-    await aclient.schedule(topic, delay=0)
-    for _ in range(2):
-        worker = Worker.connect(url, group="g", settings=quick)
-        began = asyncio.Event()
-
-        @worker.handler(topic)
-        async def hang(job: Job, began: asyncio.Event = began) -> None:
-            began.set()
-            await asyncio.Event().wait()
-
-        kill = start_a_mortal(worker)
-        async with asyncio.timeout(PATIENCE):
-            await began.wait()
-        await kill()
-    last = Worker.connect(url, group="g", settings=quick)
-    ran: list[Job] = []
-    last.handler(topic)(ran.append)
-    run(last)
-
-    async def is_dead() -> bool:
-        return await counts(aclient, topic) == (0, 0, 1)
-
-    await until(is_dead)
-    assert ran == []
-
-
-def start_a_mortal(worker: Worker) -> Callable[[], Awaitable[None]]:
-    """Run a worker; returns the nearest thing to kill -9 within one process: all its tasks end and settle nothing."""
-    others = asyncio.all_tasks()
-    running = asyncio.create_task(worker.run())
-
-    async def kill() -> None:
-        while victims := asyncio.all_tasks() - others - {asyncio.current_task()}:
-            for task in victims:
-                task.cancel()  # again and again, so that none can wait for anything on its way out
-            await asyncio.sleep(0)
-        await asyncio.gather(running, return_exceptions=True)
-
-    return kill

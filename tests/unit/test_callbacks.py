@@ -1,4 +1,4 @@
-"""Callbacks without a network: what an answer means, what a receiver bears, what a request looks like."""
+"""Callbacks without a network: what an answer means, what a request looks like, whom it may reach."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -23,15 +22,6 @@ from wheelq.job import Job
 from wheelq.retry import Bury, RetryAfter
 from wheelq.server.callbacks.addresses import networks
 from wheelq.server.callbacks.caller import Caller
-from wheelq.server.callbacks.destination import (
-    QUEUE_S,
-    REMEMBERED_S,
-    RETURNS,
-    WINDOW_S,
-    Destination,
-    Room,
-    Speed,
-)
 from wheelq.server.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.server.callbacks.services import Services, Terms
 from wheelq.server.callbacks.signing import message_id
@@ -328,147 +318,6 @@ async def test_credentials_in_a_query_are_not_logged(caplog: pytest.LogCaptureFi
     assert "shop.example/hooks/x" in caplog.text
     assert "hush" not in caplog.text
     assert "hush" not in str(outcome)
-
-
-# What a receiver bears
-
-
-def destination(clock: ManualClock, places: int = 1_000, **terms: Any) -> Destination:
-    return Destination("shop", Terms(**terms), BREAKER, Room(places), clock)
-
-
-async def asked(receiver: Destination, count: int, took: asyncio.Event | None = None) -> list[float]:
-    """What so many requests were told that came at once; those that went end when `took` is set."""
-    told: list[float] = []
-
-    async def request() -> None:
-        async with receiver.turn() as waiting:
-            told.append(waiting)
-            if not waiting and took is not None:
-                await took.wait()
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(count):
-            group.create_task(request())
-        await asyncio.sleep(0.01)
-        if took is not None:
-            took.set()
-    return told
-
-
-async def test_as_many_requests_as_it_bears_go_at_once_and_some_queue() -> None:
-    shop, done = destination(ManualClock(), places=92, concurrency=2), asyncio.Event()
-    requests = asyncio.create_task(asked(shop, 14, done))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert shop.info.in_flight == 2
-    told = await requests
-    assert sum(not waiting for waiting in told) == 12, "two go, ten queue in an eighth of what is then free"
-    assert told[2] > 0, "those who may not queue know at once"
-    assert shop.info.in_flight == 0
-
-
-async def test_those_who_queue_are_sent_away_when_it_turns_out_dead() -> None:
-    clock = ManualClock()
-    shop = destination(clock, concurrency=1)
-    first, told = asyncio.Event(), []
-
-    async def request() -> None:
-        async with shop.turn() as waiting:
-            told.append(waiting)
-            if not waiting:
-                await first.wait()
-                for _ in range(3):
-                    shop.failed("no answer")
-                    clock.advance(0.06)
-
-    requests = [asyncio.create_task(request()) for _ in range(5)]
-    await asyncio.sleep(0)
-    first.set()
-    await asyncio.gather(*requests)
-    assert told[0] == 0
-    assert all(waiting > 0 for waiting in told[1:])
-
-
-async def test_requests_go_no_faster_than_its_rate() -> None:
-    clock = ManualClock()
-    shop = destination(clock, max_rate=10.0)
-    went: list[float] = []
-    started = clock.monotonic()
-
-    async def request() -> None:
-        async with shop.turn() as waiting:
-            if not waiting:
-                went.append(round(clock.monotonic() - started, 3))
-
-    requests = [asyncio.create_task(request()) for _ in range(100)]
-    for _ in range(200):
-        await asyncio.sleep(0)
-        clock.advance(0.1)
-    await asyncio.gather(*requests)
-    assert went == [round(n / 10, 3) for n in range(len(went))]
-    assert len(went) == 1 + QUEUE_S * 10, "what goes within the queue's time waits here, the others come back"
-
-
-async def test_those_who_are_put_off_come_back_one_by_one() -> None:
-    shop = destination(ManualClock(), concurrency=1)
-    shop.leave_alone(0.2)
-    pauses = await asked(shop, 1_000)
-    assert pauses == sorted(pauses)
-    assert pauses[0] >= 0.2
-    apart = [after - before for before, after in pairwise(pauses)]
-    assert max(apart) - min(apart) < 1e-6
-    assert apart[0] <= 1 / RETURNS
-
-
-async def test_a_dead_receiver_holds_what_it_would_work_off_and_no_more() -> None:
-    """Ten of them, each asked for without end, leave places for others from the first moment on."""
-    clock, room = ManualClock(), Room(1_000)
-    never = asyncio.Event()
-    dead = [Destination(str(n), Terms(concurrency=20), BREAKER, room, clock) for n in range(10)]
-
-    async def request(receiver: Destination) -> None:
-        async with receiver.turn() as waiting:
-            if not waiting:
-                await never.wait()
-
-    requests = [asyncio.create_task(request(receiver)) for receiver in dead for _ in range(1_000)]
-    await asyncio.sleep(0)
-    assert room.free > 150
-    for one in requests:
-        one.cancel()
-    await asyncio.gather(*requests, return_exceptions=True)
-    assert room.free == 1_000
-
-
-async def test_the_line_of_a_receiver_that_is_well_again_begins_anew() -> None:
-    clock = ManualClock()
-    shop = destination(clock, concurrency=1)
-    for _ in range(3):
-        shop.failed("no answer")
-        clock.advance(0.06)
-    assert (await asked(shop, 10_000))[-1] > 10_000 / RETURNS / 2
-    clock.advance(BREAKER.open_max_ms / 1000)
-    shop.succeeded()
-    shop.leave_alone(0.2)
-    assert (await asked(shop, 1))[0] < 1
-
-
-async def test_its_speed_is_the_most_that_was_seen_lately() -> None:
-    clock = ManualClock()
-    speed = Speed(100.0, clock)
-
-    def work_off(per_second: int, seconds: float, others_wait: bool = True) -> float:
-        for _ in range(round(per_second * seconds)):
-            clock.advance(1 / per_second)
-            speed.done(others_wait)
-        return round(speed.per_second)
-
-    assert work_off(20, REMEMBERED_S - WINDOW_S) == 100, "a guess holds for a while"
-    assert work_off(20, 2 * WINDOW_S) == 20
-    assert work_off(50, 2 * WINDOW_S) == 50
-    assert work_off(5, 4 * WINDOW_S) == 50, "something else may have kept this process busy"
-    assert work_off(5, 2 * REMEMBERED_S, others_wait=False) == 50, "nobody waited: it could have done more"
 
 
 # Connecting
