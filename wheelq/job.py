@@ -36,6 +36,9 @@ class JobSpec:
     `priority` are promoted first. `spread` (seconds or timedelta) moves the due time back by up to so much, evenly over
     all ids and always by the same for one id. A job that cannot start by `expires` never runs: so long (seconds or
     timedelta) after its due time, or at an aware datetime.
+
+    `nonce` is for services that make a call again on behalf of a caller who repeats it: with the `key` and the 12 bytes
+    of the first time it is that call once more, and not another's with the same id (PROTOCOL.md, option `n`).
     """
 
     payload: Payload = None
@@ -47,6 +50,7 @@ class JobSpec:
     priority: Priority = "normal"
     spread: float | timedelta | None = None
     expires: float | timedelta | datetime | None = None
+    nonce: bytes | None = None
 
 
 class Receipt(NamedTuple):

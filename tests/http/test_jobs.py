@@ -11,7 +11,7 @@ import pytest
 
 from tests.http.conftest import Http
 from tests.transports import Refusing, ReplyLost, Unreachable
-from wheelq import AsyncClient, JobState
+from wheelq import AsyncClient, JobState, Settings, Worker
 
 JOBS = "/v1/topics/orders/jobs"
 
@@ -237,6 +237,53 @@ async def test_a_bulk_request_can_be_repeated_with_an_idempotency_key(http: Http
     first, again = [await http.post("/v1/topics/orders/bulk", json=body, headers=key) for _ in range(2)]
     assert first.json() == again.json()
     assert (await aclient.topics())[0].delayed == 2
+
+
+@pytest.mark.parametrize("more", [{}, {"id": "a"}, {"id": "a", "on_duplicate": "raise"}])
+async def test_a_request_repeated_after_a_lost_reply_is_answered_as_the_first_would_have_been(
+    serve: Callable[..., Any], aclient: AsyncClient, more: dict[str, str]
+) -> None:
+    """For Redis it is the same call once more: 201, and not "a live job has this id"."""
+    http = await serve(ReplyLost("schedule", times=2))
+    body, key = {"delay": 60, "payload": 1, **more}, {"idempotency-key": "k"}
+    assert (await http.post(JOBS, json=body, headers=key)).status_code == 504
+    again = await http.post(JOBS, json=body, headers=key)
+    assert (again.status_code, again.json()["created"]) == (201, True)
+    assert (await aclient.topics())[0].delayed == 1
+
+
+async def test_what_is_wrong_with_a_job_is_named_as_ever_beside_an_idempotency_key(http: Http) -> None:
+    for more in ({}, {"on_duplicate": "raise"}):
+        key = {"idempotency-key": f"k-{len(more)}"}
+        answer = await http.post(JOBS, json={"delay": 60, "payload": 2**70, **more}, headers=key)
+        assert (answer.status_code, answer.json()["field"].startswith("payload")) == (422, True)
+
+
+@pytest.mark.parametrize("path", [JOBS, "/v1/topics/orders/bulk"])
+async def test_a_request_repeated_after_its_job_has_run_makes_it_no_more_where_the_topic_keeps_what_is_done(
+    serve: Callable[..., Any], aclient: AsyncClient, url: str, settings: Settings, path: str
+) -> None:
+    """The reply was lost, the job ran, and only then the caller comes again."""
+    await aclient.configure("orders", keep_done_ms=60_000)
+    http = await serve(ReplyLost("schedule", times=2))
+    worker = Worker.connect(url, settings=settings)
+    runs: list[str] = []
+    worker.handler("orders")(lambda job: runs.append(job.id))
+    running = asyncio.create_task(worker.run())
+    job: dict[str, Any] = {"delay": 0, "payload": 1}
+    body, key = {"jobs": [job]} if path != JOBS else job, {"idempotency-key": "k"}
+
+    lost = await http.post(path, json=body, headers=key)
+    problem = lost.json() if path == JOBS else lost.json()["outcomes"][0]["problem"]
+    (id,) = problem["ids"]
+    await aclient.wait("orders", id, timeout=20)
+    again = await http.post(path, json=body, headers=key)
+    made = again.json() if path == JOBS else again.json()["outcomes"][0]
+    assert (made["id"], made["created"]) == (id, True)
+    assert runs == [id]
+    assert (await aclient.topics())[0].ready == 0
+    worker.stop()
+    await running
 
 
 # When Redis fails

@@ -302,3 +302,9 @@ def test_duplicates_are_raised_if_that_was_asked_for() -> None:
     with pytest.raises(DuplicateJob) as caught:
         accepted("orders", [NEW, KEPT], "raise")
     assert caught.value.ids == ["kept"]
+
+
+@pytest.mark.parametrize("nonce", [b"", b"x" * 13, "x" * 12])
+def test_a_nonce_is_twelve_bytes(nonce: Any) -> None:
+    with pytest.raises(InvalidInput, match="nonce"):
+        Preparation(ClientSettings(), 0).job(JobSpec(delay=1, key="a", nonce=nonce))

@@ -255,3 +255,11 @@ names = st.text("abc", min_size=1, max_size=3)
 def test_an_assignment_of_shards_comes_back(topics: dict[str, list[tuple[str, str | None]]]) -> None:
     posts = {(topic, n): post for topic, shards in topics.items() for n, post in enumerate(shards)}
     assert registry_codec.decode_posts(registry_codec.encode_posts(posts)) == posts
+
+
+def test_a_call_with_a_name_makes_the_same_record_each_time_and_tells_when_it_was_made_first() -> None:
+    nonce = codec.nonce_of("call-7", 1_763_000_000_000)
+    first, again = (codec.encode(1, None, 100, with_nonce=True, nonce=nonce) for _ in range(2))
+    assert first == again
+    assert codec.made_ms(first) == 1_763_000_000_000
+    assert first != codec.encode(1, None, 100, with_nonce=True, nonce=codec.nonce_of("call-8", 1_763_000_000_000))

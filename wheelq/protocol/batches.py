@@ -270,6 +270,8 @@ class Preparation:
         id = make_id() if key is None else check_id(key)
         if spec.partition_key is not None:
             check_id(spec.partition_key, "partition_key")
+        if spec.nonce is not None and (type(spec.nonce) is not bytes or len(spec.nonce) != codec.NONCE_BYTES):
+            raise InvalidInput("nonce", f"must be {codec.NONCE_BYTES} bytes")
         # Jobs scheduled together often have the very same delay.
         if delay is None or delay is not self._last_delay or spec.at is not None:
             self._last_due = due_argument(delay, spec.at, self._now_ms, self._max_delay_ms)
@@ -277,7 +279,13 @@ class Preparation:
         # An id made here is unique; one that was given needs a nonce, to tell a repeated call from another's call.
         expires = None if spec.expires is None else expiry(spec.expires, self._max_delay_ms)
         record = codec.encode(
-            spec.payload, spec.headers, self._payload_max_bytes, key is not None, spec.partition_key, expires
+            spec.payload,
+            spec.headers,
+            self._payload_max_bytes,
+            key is not None,
+            spec.partition_key,
+            expires,
+            spec.nonce,
         )
         if spec.spread is None and spec.priority == "normal":
             return id, self._last_due, record

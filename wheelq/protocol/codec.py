@@ -23,6 +23,7 @@ waiting job from a promoted one.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from wheelq.job import Payload
 
 VERSION = 1
 _MS_BYTES, _RANDOM_BYTES = 6, 6
+NONCE_BYTES = _MS_BYTES + _RANDOM_BYTES
 _OF_RUNS = frozenset("aefr")
 """Options that are written by runs, not by the producer."""
 LAST_ERROR_CHARS = 500
@@ -82,8 +84,11 @@ def encode(
     with_nonce: bool,
     partition_key: str | None = None,
     expiry: tuple[str, int] | None = None,
+    nonce: bytes | None = None,
 ) -> bytes:
     """The record of a new job; `with_nonce` two equal calls make different records. `expiry` is an option, and its ms.
+
+    `nonce` stands in place of a new one: for a call that is made again.
 
     Raises: PayloadTooLarge; InvalidInput naming the offending path when msgpack cannot hold the payload, or could not
     give it back as it was.
@@ -97,12 +102,17 @@ def encode(
     if headers:
         options["h"] = _checked_headers(headers, limit_bytes)
     if with_nonce:
-        options["n"] = wall_ms().to_bytes(_MS_BYTES, "big") + secrets.token_bytes(_RANDOM_BYTES)
+        options["n"] = nonce or wall_ms().to_bytes(_MS_BYTES, "big") + secrets.token_bytes(_RANDOM_BYTES)
     if partition_key is not None:
         options["p"] = partition_key
     if expiry is not None:
         options[expiry[0]] = expiry[1]
     return b"".join((_FIRST_ATTEMPT, _TWO_ITEMS, packed, msgpack.packb(options)))
+
+
+def nonce_of(name: str, at_ms: int) -> bytes:
+    """The nonce of a call that has a name of its own: always the same."""
+    return at_ms.to_bytes(_MS_BYTES, "big") + hashlib.sha256(name.encode()).digest()[:_RANDOM_BYTES]
 
 
 def decode(record: bytes) -> Record:

@@ -6,7 +6,16 @@
              ─▶ another request             refused
 
 What makes it safe is the id of the job: it is fixed before anything is scheduled, so that two that go on at once make
-one job. The first answer that is written is everybody's.
+one job. The first answer that is written is everybody's; one that says of some jobs that their outcome is unknown is no
+answer yet, and is not written. The id also fixes the job's nonce, so that for Redis those who go on make the very same
+call once more: it finds its own job, alive or among those that are done and kept, and is answered "created".
+
+What remains: a job whose first reply was lost, and which nothing is known of any more when the request comes again, is
+made again. That needs all of this: no answer was written (the caller got a 504 or 503, or none); the job has been
+finished by every group, cancelled or given up meanwhile; and it is not kept, because the topic has no `keep_done_ms`,
+or a shorter one, or its consumers lease it over HTTP, whose acknowledgements keep nothing. To close that for any topic
+the schedule script would have to write a note of its own for each such job, into the job's shard, and so would what
+delivers from an outbox; a note of this module lies in no shard, and cannot be written in one step with the job.
 """
 
 from __future__ import annotations
@@ -17,6 +26,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from wheelq.ids import made_ms
+from wheelq.protocol import codec
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
 from wheelq.server import problems
@@ -54,5 +65,18 @@ class Answers:
             if answer is not None:
                 return from_json(answer), True
         made = await make(id)
+        if not _is_definite(made):
+            return made, False
         first = await self._transport.send(notes.remember(place, to_json(made), self._kept_ms))
         return (made, False) if first is None else (from_json(first), True)
+
+
+def nonce_of(id: str | None, place: int = 0) -> bytes | None:
+    """The nonce of the job at this place of a request that was given `id`; None, without one: another each time."""
+    return None if id is None else codec.nonce_of(f"{id}-{place}", made_ms(id) or 0)
+
+
+def _is_definite(answer: dict[str, Any]) -> bool:
+    """Whether nothing of it could turn out otherwise when the request comes again: of many jobs, none is in doubt."""
+    problems_of_jobs = (outcome.get("problem", {}) for outcome in answer.get("outcomes", ()))
+    return not any(problem.get("status", 0) >= 500 for problem in problems_of_jobs)

@@ -14,7 +14,7 @@ from wheelq.ids import make_id
 from wheelq.job import CancelOutcome, JobSpec, RescheduleOutcome, RunNowOutcome
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
-from wheelq.server.idempotency import KEY_CHARS
+from wheelq.server.idempotency import KEY_CHARS, nonce_of
 from wheelq.server.problems import Problem, problem_of
 from wheelq.server.routing import StrictRequest, answer, caller_of, needs, problems_of, router, service_of, takes
 from wheelq.server.schemas import pages, reading
@@ -30,7 +30,9 @@ _IDEMPOTENCY_KEY = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": KEY_CHARS, "pattern": "^[!-~]+$"},
-    "description": "Any text of your own: a request repeated with it gets the first one's answer, and does nothing.",
+    "description": "Any text of your own: a request repeated with it gets the first one's answer, and does nothing. "
+    "After an answer that the outcome is unknown it makes sure that the job is there; one that has run meanwhile is "
+    "known while the topic keeps it (keep_done_ms), and made again otherwise.",
 }
 Make = Callable[[str | None], Awaitable[dict[str, Any]]]
 _ETAG = r'^"?[0-9]{1,16}"?$'
@@ -59,7 +61,7 @@ IfMatch = Annotated[
     openapi_extra={**needs(Verb.SCHEDULE), **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY)},
 )
 async def make_job(request: StrictRequest) -> Response:
-    """The job runs once its time has come. Repeating with the same `id` (or Idempotency-Key) is always safe."""
+    """The job runs once its time has come. Repeated with the same `id` this makes none while the first is alive."""
     service = service_of(request)
     topic, job = request.path_params["topic"], await request.read(NewJob)
     if job.target is not None:
@@ -67,7 +69,8 @@ async def make_job(request: StrictRequest) -> Response:
         await service.desk.prepare(topic)
 
     async def make(id: str | None) -> dict[str, Any]:
-        return made(await service.gathering.schedule(topic, job.spec(job.id or id), job.on_duplicate))
+        spec = job.spec(job.id or id, nonce_of(id))
+        return made(await service.gathering.schedule(topic, spec, job.on_duplicate))
 
     body = await _once(request, make)
     status = 202 if body["in_outbox"] else 201 if body["created"] and not body["replaced"] else 200
@@ -105,7 +108,7 @@ async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | N
             if job.target is not None:
                 desk.check(job.target)
                 await desk.prepare(topic)
-            specs.append(job.spec(job.id or (stem and f"{stem}-{place}")))
+            specs.append(job.spec(job.id or (stem and f"{stem}-{place}"), nonce_of(stem, place)))
             outcomes.append(None)
         except InvalidInput as error:
             outcomes.append({"problem": problem_of(error).body()})

@@ -157,8 +157,8 @@ class NewJob(When):
             raise PydanticCustomError("payload", "give payload or payload_base64, not both")
         return self
 
-    def spec(self, id: str | None) -> JobSpec:
-        """As the client takes it; None: it makes the id."""
+    def spec(self, id: str | None, nonce: bytes | None = None) -> JobSpec:
+        """As the client takes it; None: it makes the id, or the nonce."""
         if self.id is not None:
             check_id(self.id, "id")
         payload = self.payload
@@ -178,6 +178,7 @@ class NewJob(When):
             priority=self.priority,
             spread=self.spread,
             expires=self.expires,
+            nonce=nonce,
             **self.due(),
         )
 
