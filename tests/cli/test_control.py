@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.commands import wheelq
+from wheelq.topics import TopicChanges
 
 
 def test_a_topic_is_configured_and_shown(url: str, topic: str) -> None:
@@ -11,6 +12,36 @@ def test_a_topic_is_configured_and_shown(url: str, topic: str) -> None:
     shown = next(line for line in wheelq("topics", url=url).out.splitlines() if topic in line)
     assert "max_rate=200" in shown
     assert wheelq("configure", topic, "--misfire", "skip", url=url).code == 2, "it needs a grace"
+
+
+def test_every_setting_that_the_library_changes_is_changed_and_shown(url: str, topic: str) -> None:
+    everything: TopicChanges = {
+        "retention_ms": 1_000,
+        "dead_retention_ms": 2_000,
+        "dead_max": 3,
+        "keep_done_ms": 4_000,
+        "result_max_bytes": 1_048_576,
+        "max_rate": 6.0,
+        "max_pending": 7,
+        "max_ready": 8,
+        "misfire": "bury",
+        "grace_ms": 9_000,
+    }
+    assert everything.keys() == TopicChanges.__annotations__.keys()
+    options = [
+        part
+        for name, value in everything.items()
+        for part in (
+            "--" + name.removesuffix("_ms").replace("_", "-"),
+            f"{value}ms" if name.endswith("_ms") else str(value),
+        )
+    ]
+    answer = wheelq("configure", topic, *options, "--json", url=url)
+    assert answer.code == 0, answer.err
+    assert {name: answer.json[name] for name in everything} == everything
+    shown = next(line for line in wheelq("topics", url=url).out.splitlines() if topic in line)
+    for words in ("dead_max=3", "result_max_bytes=1,048,576", "dead_retention=2s", "keep_done=4s", "bury after 9s"):
+        assert words in shown
 
 
 def test_a_topic_is_paused_and_resumed(url: str, topic: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.http.conftest import Http
 from wheelq import AsyncClient, JobSpec
+from wheelq.topics import TopicChanges
 
 TOPIC = "/v1/topics/orders"
 
@@ -116,6 +117,27 @@ async def test_settings_are_changed_and_a_topic_is_paused_and_resumed(http: Http
     wrong = await http.patch(f"{TOPIC}/settings", json={"misfire": "skip"})
     assert (wrong.status_code, "grace_ms" in wrong.json()["detail"]) == (422, True)
     assert (await http.patch(f"{TOPIC}/settings", json={})).status_code == 422
+
+
+async def test_every_setting_that_the_library_changes_is_changed_and_shown(http: Http) -> None:
+    everything: TopicChanges = {
+        "retention_ms": 1_000,
+        "dead_retention_ms": 2_000,
+        "dead_max": 3,
+        "keep_done_ms": 4_000,
+        "result_max_bytes": 5,
+        "max_rate": 6.0,
+        "max_pending": 7,
+        "max_ready": 8,
+        "misfire": "bury",
+        "grace_ms": 9_000,
+    }
+    assert everything.keys() == TopicChanges.__annotations__.keys()
+    changed = await http.patch(f"{TOPIC}/settings", json=everything)
+    assert changed.status_code == 200, changed.text
+    found = (await http.get(f"{TOPIC}/settings")).json()
+    assert found == changed.json() == {"name": "orders", "shards": 2, "paused": False, **everything}
+    assert (await http.patch(f"{TOPIC}/settings", json={"result_max_bytes": 0})).status_code == 422
 
 
 # Dead letters

@@ -19,7 +19,12 @@ def configure(
     max_pending: Annotated[int | None, typer.Option(help="Most jobs that wait; 0: no limit.")] = None,
     max_ready: Annotated[int | None, typer.Option(help="Most promoted jobs that are unread; 0: no limit.")] = None,
     retention: Annotated[str | None, typer.Option(help="How long consumed entries are kept: 3d, 1h; 0: not.")] = None,
+    dead_retention: Annotated[
+        str | None, typer.Option(help="How long dead jobs are kept: 30d; 0: until they are purged.")
+    ] = None,
+    dead_max: Annotated[int | None, typer.Option(help="Most dead jobs in each shard; 0: no limit.")] = None,
     keep_done: Annotated[str | None, typer.Option(help="How long finished jobs are known: 1h, 1d; 0: not.")] = None,
+    result_max_bytes: Annotated[int | None, typer.Option(help="Largest result kept with a finished job.")] = None,
     misfire: Annotated[Misfire | None, typer.Option(help="What becomes of jobs that would start too late.")] = None,
     grace: Annotated[str | None, typer.Option(help="How late is too late: 30s, 5m.")] = None,
     url: Url = None,
@@ -30,11 +35,23 @@ def configure(
 
     wheelq configure orders --max-rate 200
     """
-    times = {"retention_ms": retention, "keep_done_ms": keep_done, "grace_ms": grace}
+    times = {
+        "retention_ms": retention,
+        "dead_retention_ms": dead_retention,
+        "keep_done_ms": keep_done,
+        "grace_ms": grace,
+    }
     changes: dict[str, Any] = {
         name: round(1000 * parse_delay(text)) for name, text in times.items() if text is not None
     }
-    others = {"max_rate": max_rate, "max_pending": max_pending, "max_ready": max_ready, "misfire": misfire}
+    others = {
+        "max_rate": max_rate,
+        "max_pending": max_pending,
+        "max_ready": max_ready,
+        "dead_max": dead_max,
+        "result_max_bytes": result_max_bytes,
+        "misfire": misfire,
+    }
     changes |= {name: value for name, value in others.items() if value is not None}
     with client_of(url, config) as client:
         _show(topic, client.configure(topic, **changes), json)
@@ -65,12 +82,19 @@ def forecast(topic: Topic, url: Url = None, config: Config = None, json: Json = 
 
 
 def settings_shown(topic: TopicState) -> str:
-    """What a topic has besides its number of shards, in few words."""
+    """What a topic has besides its number of shards and what every topic has, in few words."""
     words = ["paused"] if topic.paused else []
-    limits = {name: getattr(topic, name) for name in ("max_rate", "max_pending", "max_ready")}
-    words += [f"{name}={limit:,g}" for name, limit in limits.items() if limit]
-    if topic.retention_ms:
-        words.append(f"retention={span(topic.retention_ms)}")
+    usual = TopicState()
+    numbers = ("max_rate", "max_pending", "max_ready", "dead_max", "result_max_bytes")
+    words += [
+        f"{name}={getattr(topic, name):,.15g}" for name in numbers if getattr(topic, name) != getattr(usual, name)
+    ]
+    times = {name: f"{name}_ms" for name in ("retention", "dead_retention", "keep_done")}
+    words += [
+        f"{name}={span(getattr(topic, field))}"
+        for name, field in times.items()
+        if getattr(topic, field) != getattr(usual, field)
+    ]
     if topic.misfire != "run":
         words.append(f"{topic.misfire} after {span(topic.grace_ms)}")
     return ", ".join(words)

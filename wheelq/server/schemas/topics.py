@@ -14,8 +14,8 @@ from wheelq.topics import Topic, TopicInfo
 _MOST = 10**15
 
 
-def _whole(text: str) -> Any:
-    return optional({"type": "integer", "minimum": 0, "maximum": _MOST, "description": text})
+def _whole(text: str, lowest: int = 0) -> Any:
+    return optional({"type": "integer", "minimum": lowest, "maximum": _MOST, "description": text})
 
 
 class TopicSettingsChange(Model):
@@ -29,6 +29,12 @@ class TopicSettingsChange(Model):
     )
     dead_max: Annotated[int | None, WHOLE, _whole("Most dead jobs in each shard.")] = Field(
         default=None, ge=0, le=_MOST
+    )
+    keep_done_ms: Annotated[int | None, WHOLE, _whole("How long finished jobs are known.")] = Field(
+        default=None, ge=0, le=_MOST
+    )
+    result_max_bytes: Annotated[int | None, WHOLE, _whole("Largest result kept with a finished job.", lowest=1)] = (
+        Field(default=None, ge=1, le=_MOST)
     )
     max_rate: Annotated[
         float | None,
@@ -95,6 +101,8 @@ class TopicStanding(Answer):
     retention_ms: int
     dead_retention_ms: int
     dead_max: int
+    keep_done_ms: int
+    result_max_bytes: int
     max_rate: float
     max_pending: int
     max_ready: int
