@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -84,17 +85,12 @@ def forecast(topic: Topic, url: Url = None, config: Config = None, json: Json = 
 def settings_shown(topic: TopicState) -> str:
     """What a topic has besides its number of shards and what every topic has, in few words."""
     words = ["paused"] if topic.paused else []
-    usual = TopicState()
+    usual = asdict(TopicState())
+    changed = {name: value for name, value in asdict(topic).items() if value != usual[name]}
     numbers = ("max_rate", "max_pending", "max_ready", "dead_max", "result_max_bytes")
-    words += [
-        f"{name}={getattr(topic, name):,.15g}" for name in numbers if getattr(topic, name) != getattr(usual, name)
-    ]
-    times = {name: f"{name}_ms" for name in ("retention", "dead_retention", "keep_done")}
-    words += [
-        f"{name}={span(getattr(topic, field))}"
-        for name, field in times.items()
-        if getattr(topic, field) != getattr(usual, field)
-    ]
+    words += [f"{name}={changed[name]:,.15g}" for name in numbers if name in changed]
+    times = {"retention_ms": "retention", "dead_retention_ms": "dead_retention", "keep_done_ms": "keep_done"}
+    words += [f"{shown}={span(changed[name])}" for name, shown in times.items() if name in changed]
     if topic.misfire != "run":
         words.append(f"{topic.misfire} after {span(topic.grace_ms)}")
     return ", ".join(words)
