@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from wheelq.aio import AsyncClient
 from wheelq.arguments import check_topic
 from wheelq.clock import Clock
+from wheelq.errors import AWAY
 from wheelq.job import JobSpec
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
@@ -82,6 +83,8 @@ class Tasks:
         task_id = request.task_id_of(said)
         if task_id is None:
             task_id = await self._ids.next()
+        elif callback is None and await self._was_pulled(topic, str(task_id)):
+            return task_id
         spec = JobSpec(content, at=at, key=str(task_id))
         if callback is not None and target is not None:
             kept_ms = max(0, int(at.timestamp() * 1000) - self._clock.wall_ms()) + self._kept_ms
@@ -90,6 +93,13 @@ class Tasks:
             spec = JobSpec(dict(callback.body), at=at, key=str(task_id), headers={HEADER: target.header()})
         await self._gathering.schedule(topic, spec, "keep")
         return task_id
+
+    async def _was_pulled(self, topic: str, id: str) -> bool:
+        """Whether a task of this id was made and pulled within the last days, as far as can be told now."""
+        try:
+            return await self._transport.send(notes.recall(self._note(topic, id))) is not None
+        except AWAY:
+            return False
 
     async def pull(self, topic: str) -> Task:
         """The next task that is due. Raises: Problem, WheelqError."""
