@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spec.conftest import until
-from tests.transports import AsyncWith, Fault
+from tests.transports import AsyncWith, Fault, Refusing
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.clock import ManualClock
 from wheelq.protocol.call import Call, command
@@ -258,6 +258,13 @@ async def test_what_is_dead_or_kept_since_it_finished(
     for _ in range(2):
         await clearing.step()
         assert standing(client, topic).draining == (1,)
+    client.set_shards(topic, 8)
+    for _ in range(2):
+        clock.advance(HOUR_MS / 1000 - 1)
+        await clearing.step()
+        assert standing(client, topic).draining == (4, 1), "since that change no hour has passed"
+    clock.advance(1)
+    await clearing.step()
     clock.advance(HOUR_MS / 1000)
     await clearing.step()
     assert standing(client, topic).draining == ()
@@ -278,6 +285,18 @@ async def test_a_shard_that_does_not_name_the_terms(
     client.set_shards(topic, 4)
     await clearing.step()
     assert standing(client, topic).draining == ()
+
+
+async def test_a_topic_that_cannot_be_looked_at_does_not_hold_up_the_others(
+    url: str, client: Client, settings: Settings, topic: str
+) -> None:
+    for name in ("broken", topic):
+        client.configure(name)
+        client.set_shards(name, 4)
+    transport = AsyncWith(url, Refusing("HSCAN"))  # the first call alone
+    await Clearing(transport, Keys(settings.prefix), ManualClock(), 1, lambda: ["broken", topic]).step()
+    await transport.close()
+    assert (standing(client, "broken").draining, standing(client, topic).draining) == ((1,), ())
 
 
 class Meanwhile(Fault):

@@ -49,8 +49,8 @@ class _Progress:
     in_the_way: tuple[ShardKeys, str] | None = None
     """The job that was found last."""
     look_at: float = 0.0
-    is_clean: bool = False
-    """Whether nothing was in the way at the last look."""
+    clean: tuple[int, ...] = ()
+    """The numbers of shards, in force and former, of which at the last look nothing was in the way."""
 
 
 class Clearing:
@@ -75,17 +75,19 @@ class Clearing:
     async def run(self) -> None:
         """Look again and again."""
         while True:
-            try:
-                await self.step()
-            except ServerError as error:
-                logger.warning("whether former shards are empty is not known: %s", error)
+            await self.step()
             await self._clock.sleep(self._look)
 
     async def step(self) -> None:
-        """Look at each topic that is draining. Raises: ServerError."""
+        """Look at each topic that is draining."""
         self._progress = {name: self._progress.get(name) or _Progress() for name in self._draining()}
         for name, progress in self._progress.items():
-            await self._step(name, progress)
+            try:
+                await self._step(name, progress)
+            except ServerError as error:
+                logger.warning("%s: whether its former shards are empty is not known: %s", name, error)
+            except Exception:  # the node has more to do, and the other topics are no worse for it
+                logger.exception("%s: its former shards cannot be looked at", name)
 
     async def _step(self, name: str, progress: _Progress) -> None:
         began = self._clock.monotonic()
@@ -95,12 +97,13 @@ class Clearing:
         topic = Topic() if stored is None else registry_codec.decode_topic(stored)
         if stored is None or not topic.draining:
             return
-        was_clean, progress.is_clean = progress.is_clean, await self._is_clean(name, topic, progress)
+        numbers, before = (topic.shards, *topic.draining), progress.clean
+        progress.clean = numbers if await self._is_clean(name, topic, progress) else ()
         took = self._clock.monotonic() - began
         progress.look_at = began + RESTS * took
-        if not progress.is_clean:
+        if not progress.clean:
             return
-        if topic.keep_done_ms and not was_clean:
+        if topic.keep_done_ms and before != numbers:
             progress.look_at = max(progress.look_at, began + took + topic.keep_done_ms / 1000)
             return
         after = replace(topic, draining=(), drained_by_ms=0)
