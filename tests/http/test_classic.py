@@ -185,7 +185,7 @@ async def test_a_lost_reply_names_the_task_so_that_adding_can_be_repeated(
     assert (await aclient.topics())[0].delayed == 1
 
 
-async def test_a_task_that_was_pulled_is_not_made_again_by_a_repeated_add(http: httpx.AsyncClient) -> None:
+async def test_a_task_that_was_pulled_is_not_made_again_by_a_repeated_add(http: Http) -> None:
     task = {"timing_moment": int(time.time()), "content": "once", "task_id": 17}
     assert (await add(http, **task))["task_id"] == 17
     assert (await pull(http))["content"] == "once"
