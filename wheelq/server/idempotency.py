@@ -13,9 +13,9 @@ call once more: it finds its own job, alive or among those that are done and kep
 What remains: a job whose first reply was lost, and which nothing is known of any more when the request comes again, is
 made again. That needs all of this: no answer was written (the caller got a 504 or 503, or none); the job has been
 finished by every group, cancelled or given up meanwhile; and it is not kept, because the topic has no `keep_done_ms`,
-or a shorter one, or its consumers lease it over HTTP, whose acknowledgements keep nothing. To close that for any topic
-the schedule script would have to write a note of its own for each such job, into the job's shard, and so would what
-delivers from an outbox; a note of this module lies in no shard, and cannot be written in one step with the job.
+or a shorter one. To close that for any topic the schedule script would have to write a note of its own for each such
+job, into the job's shard, and so would what delivers from an outbox; a note of this module lies in no shard, and cannot
+be written in one step with the job.
 """
 
 from __future__ import annotations
