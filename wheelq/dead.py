@@ -169,6 +169,16 @@ class DeadFilter:
             moment_ms(until, "until"),
         )
 
+    def check_choice(self, all: bool, doing: str) -> None:
+        """Raises: InvalidInput, unless there is either a filter or `all`: a filter that got lost must not mean all."""
+        if self == DeadFilter() and not all:
+            filters = ", ".join(Where.__annotations__)
+            raise InvalidInput(
+                "all", f"say which dead jobs to {doing}, by a filter ({filters}), or all=True (over HTTP all=true)"
+            )
+        if self != DeadFilter() and all:
+            raise InvalidInput("all", "is not for a filter: leave either out")
+
 
 class Where(TypedDict):
     """The same, as the methods of `client.dead` take it."""

@@ -77,16 +77,20 @@ class DeadLetters:
         id: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        all: bool = False,
         rate: float | None = None,
         limit: int | None = None,
     ) -> Replayed:
-        """Let all that match (see `list`; without a filter, all) run again, each in its group alone, oldest first.
+        """Let all that match (see `list`), or `all`, run again, each in its group alone, oldest first.
 
         With a `rate` they fall due at so many a second, and this returns at once all the same: until then they wait
         like any other job. `limit` is how many at most. What dies meanwhile is left alone. Repeating the call after
-        an error is safe: it goes on with those that are still dead. Raises: TopicNotFound, InvalidInput.
+        an error is safe: it goes on with those that are still dead.
+
+        Raises: TopicNotFound, InvalidInput, also without a filter unless `all=True` says that every one is meant.
         """
-        return self._run(self._dead.replay(topic, DeadFilter.of(group, reason, id, since, until), rate, limit))
+        where = DeadFilter.of(group, reason, id, since, until)
+        return self._run(self._dead.replay(topic, where, all, rate, limit))
 
     def purge_one(self, topic: str, dead_id: str) -> bool:
         """Remove one for good; False when it is not among the dead. Raises: TopicNotFound, InvalidInput."""
@@ -101,12 +105,13 @@ class DeadLetters:
         id: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        all: bool = False,
     ) -> int:
-        """Remove all that match (see `list`; without a filter, all) for good; how many. What dies meanwhile stays.
+        """Remove all that match (see `list`), or `all`, for good; how many. What dies meanwhile stays.
 
-        Raises: TopicNotFound, InvalidInput.
+        Raises: TopicNotFound, InvalidInput, also without a filter unless `all=True` says that every one is meant.
         """
-        return self._run(self._dead.purge(topic, DeadFilter.of(group, reason, id, since, until)))
+        return self._run(self._dead.purge(topic, DeadFilter.of(group, reason, id, since, until), all))
 
 
 class AsyncDeadLetters:
@@ -158,16 +163,20 @@ class AsyncDeadLetters:
         id: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        all: bool = False,
         rate: float | None = None,
         limit: int | None = None,
     ) -> Replayed:
-        """Let all that match (see `list`; without a filter, all) run again, each in its group alone, oldest first.
+        """Let all that match (see `list`), or `all`, run again, each in its group alone, oldest first.
 
         With a `rate` they fall due at so many a second, and this returns at once all the same: until then they wait
         like any other job. `limit` is how many at most. What dies meanwhile is left alone. Repeating the call after
-        an error is safe: it goes on with those that are still dead. Raises: TopicNotFound, InvalidInput.
+        an error is safe: it goes on with those that are still dead.
+
+        Raises: TopicNotFound, InvalidInput, also without a filter unless `all=True` says that every one is meant.
         """
-        return await self._run(self._dead.replay(topic, DeadFilter.of(group, reason, id, since, until), rate, limit))
+        where = DeadFilter.of(group, reason, id, since, until)
+        return await self._run(self._dead.replay(topic, where, all, rate, limit))
 
     async def purge_one(self, topic: str, dead_id: str) -> bool:
         """Remove one for good; False when it is not among the dead. Raises: TopicNotFound, InvalidInput."""
@@ -182,9 +191,10 @@ class AsyncDeadLetters:
         id: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        all: bool = False,
     ) -> int:
-        """Remove all that match (see `list`; without a filter, all) for good; how many. What dies meanwhile stays.
+        """Remove all that match (see `list`), or `all`, for good; how many. What dies meanwhile stays.
 
-        Raises: TopicNotFound, InvalidInput.
+        Raises: TopicNotFound, InvalidInput, also without a filter unless `all=True` says that every one is meant.
         """
-        return await self._run(self._dead.purge(topic, DeadFilter.of(group, reason, id, since, until)))
+        return await self._run(self._dead.purge(topic, DeadFilter.of(group, reason, id, since, until), all))

@@ -163,9 +163,9 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
             [dead] = looking.dead.list("orders").jobs
             assert looking.dead.list("orders", newest_first=False).jobs == [dead]
         with Client.connect(guarded.url("producer")) as client:
-            assert client.dead.replay("orders").replayed == 1
+            assert client.dead.replay("orders", all=True).replayed == 1
             await _until(lambda: inspector.stats().topics[0].dead == 1)
-            assert client.dead.purge("orders") == 1
+            assert client.dead.purge("orders", all=True) == 1
         await _until(lambda: not inspector.stats().topics[0].settings.draining)
         findings = inspector.doctor()
         assert not [finding for finding in findings if finding.level is Level.PROBLEM]

@@ -254,7 +254,7 @@ async def test_what_is_dead_or_kept_since_it_finished(
     client.set_shards(topic, 4)
     await clearing.step()
     assert standing(client, topic).draining == (1,)
-    client.dead.purge(topic)
+    client.dead.purge(topic, all=True)
     for _ in range(2):
         await clearing.step()
         assert standing(client, topic).draining == (1,)

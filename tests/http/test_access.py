@@ -268,7 +268,7 @@ async def test_the_user_of_config_acl_may_do_all_that_the_server_does(
                     ("POST", "/v1/topics/orders/resume", None),
                     ("GET", "/v1/topics", None),
                     ("GET", "/v1/topics/orders/dead", None),
-                    ("POST", "/v1/topics/orders/dead/purge", None),
+                    ("POST", "/v1/topics/orders/dead/purge?all=true", None),
                     ("PUT", "/v1/topics/orders/recurring/r", {"every": 60}),
                     ("GET", "/v1/topics/orders/recurring", None),
                     ("DELETE", "/v1/topics/orders/recurring/r", None),

@@ -163,7 +163,11 @@ async def test_dead_jobs_are_listed_called_back_and_purged(serve: Callable[..., 
     one = {"dead_id": dead[0]["dead_id"]}
     assert [(await http.post(f"{TOPIC}/dead/replay-one", params=one)).status_code for _ in range(2)] == [204, 404]
     assert (await http.post(f"{TOPIC}/dead/replay", params={"id": "none"})).json() == {"replayed": 0, "kept": 0}
-    assert (await http.post(f"{TOPIC}/dead/purge")).json() == {"purged": 1}
+    for refused in ({}, {"all": "false"}, {"all": "true", "id": "b"}, {"all": "yes"}):
+        for action in ("replay", "purge"):
+            answer = await http.post(f"{TOPIC}/dead/{action}", params=refused)
+            assert (answer.status_code, answer.json()["field"]) == (422, "all")
+    assert (await http.post(f"{TOPIC}/dead/purge", params={"all": "true"})).json() == {"purged": 1}
     assert (await http.get(f"{TOPIC}/dead")).json()["jobs"] == []
 
 

@@ -139,7 +139,7 @@ async def test_while_it_waits_to_run_again_its_id_is_taken(aclient: AsyncClient,
     await aclient.schedule(topic, delay=0, key="b")
     await dead(aclient, topic, 2)
     broken.is_mended = True
-    await aclient.dead.replay(topic, rate=0.01)  # the first is due now, the second in 100 s
+    await aclient.dead.replay(topic, all=True, rate=0.01)  # the first is due now, the second in 100 s
     await until(lambda: len(broken.runs) == 5)
     waiting = ({"a", "b"} - {broken.runs[4].id}).pop()
     info = await aclient.get(topic, waiting)
@@ -154,7 +154,7 @@ async def test_a_dead_job_whose_id_has_a_new_life_stays_dead(aclient: AsyncClien
     [job] = await dead(aclient, topic, 1)
     await aclient.schedule(topic, delay=60, key="a")
     assert await aclient.dead.replay_one(topic, job.dead_id) is ReplayOutcome.ALIVE
-    assert await aclient.dead.replay(topic) == (0, 1)
+    assert await aclient.dead.replay(topic, all=True) == (0, 1)
     assert await aclient.dead.show(topic, job.dead_id) == job
 
 
@@ -165,7 +165,7 @@ async def test_what_dies_again_is_not_called_back_by_the_same_call(
     broken = work()
     await aclient.schedule_many(topic, [JobSpec(delay=0) for _ in range(300)])
     await dead(aclient, topic, 300)
-    assert await aclient.dead.replay(topic) == (300, 0)
+    assert await aclient.dead.replay(topic, all=True) == (300, 0)
     await dead(aclient, topic, 300)
     assert len(broken.runs) == 1_200
 
@@ -195,7 +195,7 @@ async def test_pages_hold_all_dead_jobs_of_all_shards_once_in_order(
     assert [job.buried_ms for job in found] == sorted((job.buried_ms for job in found), reverse=newest_first)
     for job in found[:3]:
         assert sharded.dead.show(topic, job.dead_id) == job
-    assert sharded.dead.purge(topic) == 25
+    assert sharded.dead.purge(topic, all=True) == 25
     sharded.close()
 
 
@@ -218,6 +218,19 @@ async def test_dead_jobs_are_chosen_by_group_reason_id_and_time(aclient: AsyncCl
     assert await chosen(until=jobs[0].buried) == set()
     assert await aclient.dead.purge(topic, id="a") == 2
     assert await aclient.dead.replay(topic, group="mail") == (1, 0)
+
+
+async def test_that_all_are_meant_has_to_be_said(aclient: AsyncClient, topic: str, work: Work) -> None:
+    """A filter that got lost on the way here must not remove every dead job, nor run every one again."""
+    work()
+    await aclient.schedule(topic, delay=0, key="a")
+    await dead(aclient, topic, 1)
+    with pytest.raises(InvalidInput, match=r"which dead jobs to purge, by a filter \(group, .*\), or all=True"):
+        await aclient.dead.purge(topic)
+    with pytest.raises(InvalidInput, match=r"which dead jobs to replay, .* all=True"):
+        await aclient.dead.replay(topic, group=None, limit=5)
+    assert len((await aclient.dead.list(topic)).jobs) == 1
+    assert await aclient.dead.purge(topic, all=True) == 1
 
 
 async def test_what_is_purged_is_gone(aclient: AsyncClient, topic: str, work: Work) -> None:
@@ -247,7 +260,9 @@ def test_a_topic_that_was_never_used_has_no_dead_jobs(client: Client, topic: str
         ("limit", lambda dead, topic: dead.list(topic, limit=501)),
         ("since", lambda dead, topic: dead.list(topic, since=datetime(2030, 1, 1))),  # noqa: DTZ001
         ("dead_id", lambda dead, topic: dead.show(topic, "order-42")),
-        ("rate", lambda dead, topic: dead.replay(topic, rate=0)),
+        ("rate", lambda dead, topic: dead.replay(topic, all=True, rate=0)),
+        ("all", lambda dead, topic: dead.replay(topic, all=True, id="a")),
+        ("all", lambda dead, topic: dead.purge(topic, all=True, group="mail")),
         ("group", lambda dead, topic: dead.purge(topic, group="")),
     ],
 )

@@ -125,7 +125,7 @@ def replay(
         if dead_ids:
             _each(topic, {one: client.dead.replay_one(topic, one).value for one in dead_ids}, json)
             return
-        done = client.dead.replay(topic, **where, rate=rate, limit=limit)
+        done = client.dead.replay(topic, **where, all=all, rate=rate, limit=limit)
     if json:
         say_json(done._asdict())
     else:
@@ -156,7 +156,7 @@ def purge(
             return
         if not yes:
             typer.confirm(f"Remove {'all' if all else 'these'} dead jobs of {topic} for good?", abort=True, err=True)
-        purged = client.dead.purge(topic, **where)
+        purged = client.dead.purge(topic, **where, all=all)
     if json:
         say_json({"purged": purged})
     else:

@@ -55,8 +55,11 @@ class Dead:
         shard, job = found[0], found[1:]
         return (yield from ask(calls.replay(shard, job, 0, 0))).outcomes[0]
 
-    def replay(self, topic: str, where: DeadFilter, rate: float | None, limit: int | None) -> Operation[Replayed]:
+    def replay(
+        self, topic: str, where: DeadFilter, all: bool, rate: float | None, limit: int | None
+    ) -> Operation[Replayed]:
         """Let those that match run again, oldest first in each shard; what is buried meanwhile is left alone."""
+        where.check_choice(all, "replay")
         spacing_ms, due_ms, left = check_rate(rate), 0.0, limit
         outcomes: list[ReplayOutcome] = []
         for shard in (yield from self._topics.shards(topic)):
@@ -80,8 +83,9 @@ class Dead:
             return False
         return (yield from ask(calls.purge(shard, ANY, Span.one(position.entry_id)))).purged == 1
 
-    def purge(self, topic: str, where: DeadFilter) -> Operation[int]:
+    def purge(self, topic: str, where: DeadFilter, all: bool) -> Operation[int]:
         """Remove those that match; how many. What is buried meanwhile is left alone."""
+        where.check_choice(all, "purge")
         purged = 0
         for shard in (yield from self._topics.shards(topic)):
             span: Span | None = Span.of(where)

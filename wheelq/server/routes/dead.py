@@ -13,7 +13,18 @@ from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, needs, problems_of, router, service_of
 from wheelq.server.schemas import pages
 from wheelq.server.schemas.model import Topic
-from wheelq.server.schemas.pages import DeadCursor, DeadId, DeadList, From, Limit, Name, PurgedCount, ReplayedCount, To
+from wheelq.server.schemas.pages import (
+    All,
+    DeadCursor,
+    DeadId,
+    DeadList,
+    From,
+    Limit,
+    Name,
+    PurgedCount,
+    ReplayedCount,
+    To,
+)
 
 routes = router("dead letters")
 
@@ -25,7 +36,7 @@ async def _filter(
 
 
 Filter = Annotated[Where, Depends(_filter)]
-"""Which dead jobs are meant; all where nothing is given."""
+"""Which dead jobs are meant."""
 
 
 @routes.get(
@@ -54,9 +65,9 @@ async def list_dead(
     responses={200: {"model": ReplayedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
     openapi_extra=needs(Verb.MANAGE),
 )
-async def replay(request: Request, topic: Topic, where: Filter) -> Response:
-    """All that match (without a filter, all) run again from attempt 1, each in its group alone. Safe to repeat."""
-    found = await service_of(request).client.dead.replay(topic, **where)
+async def replay(request: Request, topic: Topic, where: Filter, all: All = "false") -> Response:
+    """All that match (or all, with `all=true`) run again from attempt 1, each in its group alone. Safe to repeat."""
+    found = await service_of(request).client.dead.replay(topic, **where, all=all == "true")
     return answer({"replayed": found.replayed, "kept": found.kept})
 
 
@@ -88,7 +99,7 @@ async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Respons
     responses={200: {"model": PurgedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
     openapi_extra=needs(Verb.MANAGE),
 )
-async def purge(request: Request, topic: Topic, where: Filter) -> Response:
-    """All that match; without a filter, all of the topic. They cannot be called back any more."""
-    purged = await service_of(request).client.dead.purge(topic, **where)
+async def purge(request: Request, topic: Topic, where: Filter, all: All = "false") -> Response:
+    """All that match; with `all=true`, all of the topic. They cannot be called back any more."""
+    purged = await service_of(request).client.dead.purge(topic, **where, all=all == "true")
     return answer({"purged": purged})

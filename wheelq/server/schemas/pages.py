@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from pydantic import Field, WithJsonSchema
@@ -29,6 +29,11 @@ DeadCursor = _given(_POSITION, "The cursor of the page before; all else as it wa
 From = _given(AT_PATTERN, "Only from this moment on.", examples=["2030-01-31T09:00:00Z"])
 To = _given(AT_PATTERN, "Only before this moment.", examples=["2030-02-01T09:00:00Z"])
 Name = _given(r"^[ -~]{1,64}$", "Only these.")
+All = Annotated[
+    Literal["true", "false"],
+    Query(description="All dead jobs of the topic are meant: to be said where no filter is given, and only there."),
+    WithJsonSchema({"type": "boolean"}),
+]
 DeadId = Annotated[str, Query(pattern=_POSITION, description="As the list names it.", examples=["1763000000000-0:1"])]
 
 
