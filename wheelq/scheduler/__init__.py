@@ -4,6 +4,7 @@ loop         `Scheduler`: one node; topics, hints, and a `Shard` for each that i
 membership   which nodes live, and what each looks after
 assignment   shares the shards out (pure)
 shard        a node's part in one shard: leader or standby
+candidate    asks for the lease, also in place of a holder that is gone
 leader       what the holder of the lease does
 clearing     ends the draining of former numbers of shards
 recurring    makes the occurrences of recurring jobs

@@ -2,7 +2,7 @@
 
     role      the lease is …    `step()` does
     leader    held              what a leader does (`leader`)
-              not held          takes it, once there is something to do; a shard at rest has no lease and costs nothing
+              not held          takes it (`candidate`) once there is something to do; a shard at rest has none, and no cost
     standby   not held          looks after the leader (`lookout`), and takes the lease if it has gone quiet or goes
               held              leads in the leader's place, until that one is seen to live again
     either, of a paused topic   nothing
@@ -21,11 +21,11 @@ from wheelq.clock import Clock, ServerClock
 from wheelq.errors import NotLeader, Refused, ServerError
 from wheelq.metrics import Lateness
 from wheelq.protocol.calls import leader as calls
-from wheelq.protocol.calls import registry
-from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.protocol.keys import ShardKeys
+from wheelq.scheduler.candidate import Candidate, Denied, Granted, Outdated, Unpublished
 from wheelq.scheduler.leader import Leader
-from wheelq.scheduler.lease import Lease, holder_node
-from wheelq.scheduler.lookout import Lookout, is_gone
+from wheelq.scheduler.lease import Lease
+from wheelq.scheduler.lookout import Lookout
 from wheelq.scheduler.standby import Standby
 from wheelq.settings import SchedulerSettings
 from wheelq.topics import Topic
@@ -36,8 +36,6 @@ logger = logging.getLogger("wheelq.scheduler")
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 """Seconds between attempts while the server cannot be used; doubling from the first to the longest."""
-HALF_DONE_S = 0.3
-"""How long terms may be in force that nobody has published: who changes them is done within a few round trips."""
 
 
 class Role(Enum):
@@ -74,11 +72,7 @@ class Shard:
         self.led_since_ms = 0.0
         """When the lease was last acquired, by the server's clock."""
         self._transport = transport
-        self._node = node
         self._topic = topic
-        self._outdated_since: float | None = None  # monotonic
-        self._connection = connection
-        self._report_gone = report_gone
         self._settings = settings
         self._clock = clock
         self._server = server_clock
@@ -87,6 +81,9 @@ class Shard:
         self._leader.shaping = topic.shaping
         self._standby = Standby(settings)
         self._lookout = Lookout(keys, transport, self._standby, settings, clock, server_clock, topic)
+        self._candidate = Candidate(
+            keys, transport, node, connection, settings, clock, server_clock, topic, report_gone
+        )
         self._take_at = 0.0  # monotonic; later than now while another node holds the lease
         self._pause = FIRST_PAUSE
         self._wake = asyncio.Event()
@@ -134,7 +131,7 @@ class Shard:
     def configure(self, topic: Topic) -> None:
         """The topic's settings have been read. If they changed, come back with the new terms."""
         if topic != self._topic:
-            self._topic = self._leader.topic = self._lookout.topic = topic
+            self._topic = self._leader.topic = self._lookout.topic = self._candidate.topic = topic
             self._leader.shaping = topic.shaping
             self._lease.lost()
             self._start_afresh()
@@ -241,50 +238,20 @@ class Shard:
     # --- the lease -------------------------------------------------------------------------------------------------
 
     async def _take(self) -> None:
-        """Take the lease, also from a holder that is gone; if another node has it, set when to try again."""
-        asked_at = self._clock.monotonic()
-        connection = self._connection()
-        answer = await self._acquire(connection)
-        if answer.is_outdated:
-            await self._catch_up(asked_at)
-            return
-        self._outdated_since = None
-        if not answer.is_ours and await is_gone(self._transport, answer.token):
-            self._report_gone(holder_node(answer.token))
-            asked_at = self._clock.monotonic()
-            answer = await self._acquire(connection, replaceable=answer.token)
-        if answer.is_ours:
-            self._lease.granted(answer.token, asked_at)
-            self.led_since_ms = answer.server_us / 1000
-            self._is_handing_over = False
-            self._leader.granted()
-        else:
-            self._take_at = asked_at + max(answer.left_ms, 10) / 1000
-            self._leader.start_afresh()  # while another node leads, nothing is kept up to date here
-
-    async def _catch_up(self, asked_at: float) -> None:
-        """Read the terms that the shard asks for. Who changes them tells the shards first, and then everyone.
-
-        Should that one have died in between, the shard would have no leader: then it is told the terms that stand.
-        """
-        topic = await self._transport.send(registry.topic(Keys(self.keys.prefix), self.keys.topic))
-        if topic is not None and topic != self._topic:
-            self.configure(topic)
-            return
-        self._take_at = asked_at + FIRST_PAUSE
-        if self._outdated_since is None:
-            self._outdated_since = asked_at
-        elif asked_at > self._outdated_since + HALF_DONE_S:
-            logger.warning("%s:%d: a change of the topic was left half done", self.keys.topic, self.keys.shard)
-            await self._transport.send(registry.fence(self.keys, self._topic.terms))
-
-    async def _acquire(self, connection: str, replaceable: str = "") -> calls.Acquired:
-        asked_at = self._clock.monotonic()
-        terms = self._topic.terms
-        call = calls.acquire(self.keys, self._node, connection, self._settings.lease_ms, terms, replaceable)
-        answer = await self._transport.send(call)
-        self._server.observe(asked_at, answer.server_us)
-        return answer
+        """Take the lease; if another node has it, or it is not to be had yet, set when to try again."""
+        match await self._candidate.ask():
+            case Granted(token, asked_at, server_us):
+                self._lease.granted(token, asked_at)
+                self.led_since_ms = server_us / 1000
+                self._is_handing_over = False
+                self._leader.granted()
+            case Denied(again_at):
+                self._take_at = again_at
+                self._leader.start_afresh()  # while another node leads, nothing is kept up to date here
+            case Unpublished(again_at):
+                self._take_at = again_at
+            case Outdated(topic):
+                self.configure(topic)
 
     async def _give_back(self) -> None:
         await self._transport.send(calls.release(self.keys, self._lease.token))
