@@ -27,6 +27,7 @@ from wheelq.embedded import EmbeddedServer
 from wheelq.errors import AuthenticationFailed, ConfigurationError, JobNotFound, NotReplicated, Unavailable, WheelqError
 from wheelq.inspector import Inspector
 from wheelq.protocol.call import command
+from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.server.app import make_app
 from wheelq.server.service import Service
@@ -176,6 +177,12 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
     await asyncio.gather(*running)
     probed = {"command xautoclaim", "command client|list"}  # what doctor asks for, to tell whether it is there
     assert guarded.refusals() - probed == set()
+
+
+def test_a_scheduler_may_mend_a_change_that_was_left_half_done(guarded: Guarded) -> None:
+    with contextlib.closing(Transport(Address(guarded.url("scheduler")))) as transport:
+        transport.send(registry.fence(Keys().shard("orders", 0), "2"))
+    assert guarded.refusals() == set()
 
 
 @pytest.mark.parametrize(

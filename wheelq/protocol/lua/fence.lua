@@ -12,4 +12,4 @@ if redis.call('GET', shards) ~= ARGV[1] then
   redis.call('SET', shards, ARGV[1])
   if redis.call('GET', lease) then redis.call('SET', lease, '', 'PX', 1) end
 end
-return redis.call('ZREVRANGE', delayed, 0, 0, 'WITHSCORES')[2] or '0'
+return redis.call('ZRANGE', delayed, -1, -1, 'WITHSCORES')[2] or '0'
