@@ -6,7 +6,8 @@ One job's way through the house is also the reading order:
 
     client.Client.schedule          checks and packs            (aio.AsyncClient is its twin)
     carriers                        carry the work of the twins out: repeat what was lost, stream what is many,
-                                    fail fast (`breaker`), keep jobs while the server is away (`outbox`)
+                                    fail fast (`breaker`); while the server is away `operations.fallback` has jobs
+                                    kept (`outbox`)
     protocol.batches, .calls        describe the round trip as a value; `transport` alone talks to Redis
     protocol/lua/schedule.lua       writes it to the sorted set; rings the leader when it is due soon
       … waits …

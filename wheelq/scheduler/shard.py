@@ -2,7 +2,7 @@
 
     role      the lease is …    `step()` does
     leader    held              what a leader does (`leader`)
-              not held          takes it (`candidate`) once there is something to do; a shard at rest has none, and no cost
+              not held          takes it (`candidate`) once there is something to do: a shard at rest costs nothing
     standby   not held          looks after the leader (`lookout`), and takes the lease if it has gone quiet or goes
               held              leads in the leader's place, until that one is seen to live again
     either, of a paused topic   nothing
