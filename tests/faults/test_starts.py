@@ -94,11 +94,11 @@ async def test_a_server_that_loads_its_data_is_waited_for_and_the_job_it_loaded_
     private_server: Start, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A millisecond for each key: loading takes three seconds."""
-    slow = {"key-load-delay": "1000", "loading-process-events-interval-bytes": "1024"}
+    slow = {"key-load-delay": "1000", "rdbcompression": "no"}  # it answers after every 2 MB that it has read
     server = private_server(appendonly=False, options=slow)
     with Client.connect(server.url) as client:
         client.schedule(topic, delay=0.1, key="k")
-    fill = "for n = 1, 3000 do redis.call('SET', 'other-' .. n, string.rep('x', 100)) end"
+    fill = "for n = 1, 3000 do redis.call('SET', 'other-' .. n, string.rep('x', 4000)) end"
     transport = Transport(Address(server.url))
     transport.send(command("EVAL", fill, 0, read=bool))
     transport.send(command("SAVE", read=bool))
