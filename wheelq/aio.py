@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeVar, Unpack
 
 from wheelq.arguments import check_id, check_on_duplicate, check_topic
 from wheelq.carriers import AsyncCarrier
@@ -25,7 +25,7 @@ from wheelq.job import (
     RunNowOutcome,
     WaitingPage,
 )
-from wheelq.operations import Browse, Dead, Fallback, Jobs, Recurrences, Replayed, Topics, replay, wait_for
+from wheelq.operations import Browse, Dead, Fallback, Jobs, Operation, Recurrences, Replayed, Topics, replay, wait_for
 from wheelq.outbox import AsyncCourier, Outbox, OutboxInfo
 from wheelq.protocol.batches import Order, Preparation
 from wheelq.protocol.keys import Keys
@@ -42,6 +42,8 @@ from wheelq.settings import (
 from wheelq.state import JobInfo
 from wheelq.topics import Span, Topic, TopicChanges, TopicInfo
 from wheelq.transport import Address, AsyncTransport
+
+T = TypeVar("T")
 
 
 class AsyncClient:
@@ -202,9 +204,7 @@ class AsyncClient:
 
         With `if_due_ms` only if it is due then (as a receipt or `get` said); else the answer is CHANGED.
         """
-        if self._outbox is not None:
-            await self._outbox.deliver_first(topic, id)
-        return await self._carrier.run(self._jobs.reschedule(topic, id, delay, at, partition_key, if_due_ms))
+        return await self._about(topic, id, self._jobs.reschedule(topic, id, delay, at, partition_key, if_due_ms))
 
     async def cancel(
         self, topic: str, id: str, *, partition_key: str | None = None, running: bool = False
@@ -215,24 +215,18 @@ class AsyncClient:
         `async` handler gets CancelledError where it waits; the job is not retried, and is kept among the dead with the
         reason "cancelled". One that ends first is done. Plain handlers, which run in threads, and batches go on.
         """
-        if self._outbox is not None:
-            await self._outbox.deliver_first(topic, id)
-        return await self._carrier.run(self._jobs.cancel(topic, id, partition_key, running))
+        return await self._about(topic, id, self._jobs.cancel(topic, id, partition_key, running))
 
     async def run_now(self, topic: str, id: str, *, partition_key: str | None = None) -> RunNowOutcome:
         """Let a waiting job run now: PROMOTED, RUNNING (it does already) or NOT_FOUND."""
-        if self._outbox is not None:
-            await self._outbox.deliver_first(topic, id)
-        return await self._carrier.run(self._jobs.run_now(topic, id, partition_key))
+        return await self._about(topic, id, self._jobs.run_now(topic, id, partition_key))
 
     async def get(self, topic: str, id: str, *, partition_key: str | None = None) -> JobInfo | None:
         """Where a job stands, in each group too; None when nothing is known of it.
 
         Finished jobs are known for the topic's `keep_done_ms`, dead ones as long as they are kept.
         """
-        if self._outbox is not None:
-            await self._outbox.deliver_first(topic, id)
-        return await self._carrier.run(self._jobs.get(topic, id, partition_key))
+        return await self._about(topic, id, self._jobs.get(topic, id, partition_key))
 
     async def wait(
         self,
@@ -251,10 +245,8 @@ class AsyncClient:
         Raises: JobFailed (given up in a group that was waited for), JobNotFound (also when it is cancelled),
         NotFinished, TopicNotFound, InvalidInput, and the server's errors.
         """
-        if self._outbox is not None:
-            await self._outbox.deliver_first(topic, id)
         waiting = wait_for(self._topics, self._clock, topic, id, timeout, group, partition_key)
-        return await self._carrier.run(waiting)
+        return await self._about(topic, id, waiting)
 
     async def replay(
         self,
@@ -370,3 +362,8 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _about(self, topic: str, id: str, operation: Operation[T]) -> T:
+        if self._fallback is not None:
+            operation = self._fallback.about(topic, id, operation)
+        return await self._carrier.run(operation)

@@ -1,6 +1,6 @@
 """New jobs of a client with an outbox: they go to the server, and are kept while it is away.
 
-While any wait in the outbox, later ones queue behind them.
+While any wait in the outbox, later ones queue behind them; one that is asked for is delivered first.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from wheelq.clock import Clock
 from wheelq.errors import AWAY
@@ -20,6 +20,8 @@ from wheelq.protocol.calls.producer import NewJob
 from wheelq.settings import Durability
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Sender(Protocol):
@@ -102,6 +104,14 @@ class Fallback:
             raise bad
         self._outbox.start()
         return (yield from self._keep(topic, list(left.values()), on_duplicate, asked_ms))
+
+    def about(self, topic: str, id: str, operation: Operation[T]) -> Operation[T]:
+        """An operation on one job, which is delivered first if it is kept: then its answer is definite.
+
+        Raises: Unavailable, if it cannot be delivered, and what the operation does.
+        """
+        yield Do(partial(self._outbox.deliver_first, topic, id))
+        return (yield from operation)
 
     def _keep(
         self, topic: str, jobs: list[tuple[NewJob, str | None]], on_duplicate: OnDuplicate, asked_ms: int
