@@ -93,12 +93,12 @@ async def test_a_server_that_is_busy_at_the_start_is_waited_for(
 async def test_a_server_that_loads_its_data_is_waited_for_and_the_job_it_loaded_runs(
     private_server: Start, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A millisecond for each key: loading takes three seconds."""
-    slow = {"key-load-delay": "1000", "rdbcompression": "no"}  # it answers after every 2 MB that it has read
+    """Five milliseconds for each key: loading takes three seconds."""
+    slow = {"key-load-delay": "5000", "rdbcompression": "no"}  # it answers after every 2 MB that it has read
     server = private_server(appendonly=False, options=slow)
     with Client.connect(server.url) as client:
         client.schedule(topic, delay=0.1, key="k")
-    fill = "for n = 1, 3000 do redis.call('SET', 'other-' .. n, string.rep('x', 4000)) end"
+    fill = "for n = 1, 600 do redis.call('SET', 'other-' .. n, string.rep('x', 100000)) end"
     transport = Transport(Address(server.url))
     transport.send(command("EVAL", fill, 0, read=bool))
     transport.send(command("SAVE", read=bool))
