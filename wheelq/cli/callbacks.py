@@ -32,7 +32,7 @@ def callbacks(
     """
     hold(lifeline)
     run.log_to_stderr(log_level, log_format)
-    needs_extra("wheelq callbacks", "httpx", "standardwebhooks", "pydantic_settings")
+    needs_extra("wheelq callbacks", "httpx", "standardwebhooks", "pydantic")
     from wheelq.server.callbacks.worker import CallbackWorker  # these need the extra
     from wheelq.server.environment import with_environment
 

@@ -47,7 +47,7 @@ def server(
     """
     hold(lifeline)
     run.log_to_stderr(log_level, log_format)
-    needs_extra("wheelq server", "fastapi", "uvicorn", "httptools", "httpx", "pydantic_settings", "standardwebhooks")
+    needs_extra("wheelq server", "fastapi", "uvicorn", "httptools", "httpx", "pydantic", "standardwebhooks")
     from wheelq.server.environment import with_environment  # these need the extra
     from wheelq.server.run import HttpServer
 
