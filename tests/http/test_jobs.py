@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -63,6 +64,11 @@ async def test_on_duplicate_replaces_or_refuses(http: Http) -> None:
     refused = await http.post(JOBS, json={"delay": 90, "id": "a", "on_duplicate": "raise"})
     assert (refused.status_code, refused.json()["ids"]) == (409, ["a"])
     assert (await http.get(f"{JOBS}/a")).json()["payload"] == 2
+
+
+async def test_what_json_has_no_number_for_is_null_in_it(http: Http, aclient: AsyncClient) -> None:
+    await aclient.schedule("orders", [math.nan, math.inf, 1.5], delay=60, key="a")
+    assert (await http.get(f"{JOBS}/a")).json()["payload"] == [None, None, 1.5]
 
 
 async def test_bytes_travel_as_base64(http: Http, aclient: AsyncClient) -> None:

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
 from wheelq.server import problems
 from wheelq.server.access.keyring import Caller
 from wheelq.server.access.keys import Verb
+from wheelq.server.jsontext import as_json
 from wheelq.server.problems import Problem
 from wheelq.server.schemas import reading
 from wheelq.server.service import Service, address_of
@@ -131,7 +132,7 @@ def caller_of(request: Request) -> Caller:
 
 def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """An answer in JSON."""
-    return Response(to_json(body, bytes_mode="base64"), status, headers, "application/json")
+    return Response(as_json(body), status, headers, "application/json")
 
 
 def problems_of(*kinds: problems.Kind) -> dict[int | str, dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from wheelq.server.callbacks.services import Services
 from wheelq.server.callbacks.signing import message_id, signature_headers
 from wheelq.server.callbacks.target import HEADER, Place, Target
 from wheelq.server.callbacks.verdict import Accepted, Hopeless, TryAgain, Verdict, of_answer
+from wheelq.server.jsontext import as_json
 from wheelq.settings import BreakerSettings
 
 logger = logging.getLogger("wheelq.callbacks")
@@ -162,7 +162,7 @@ def body_of(job: Job) -> tuple[str, bytes]:
     """The payload as a request carries it: JSON; of bytes, their base64 as text."""
     if isinstance(job.payload, bytes):
         return "text/plain; charset=us-ascii", base64.b64encode(job.payload)
-    return "application/json", json.dumps(job.payload, ensure_ascii=False, default=_bytes).encode()
+    return "application/json", as_json(job.payload)
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
@@ -178,9 +178,3 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _is_token(name: str) -> bool:
     return bool(name) and name.isascii() and all(char.isalnum() or char in "!#$%&'*+-.^_`|~" for char in name)
-
-
-def _bytes(value: object) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} cannot be sent as JSON")

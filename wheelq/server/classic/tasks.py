@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pydantic_core import to_json
-
 from wheelq.aio import AsyncClient
 from wheelq.arguments import check_topic
 from wheelq.clock import Clock
@@ -28,6 +26,7 @@ from wheelq.server.classic import request
 from wheelq.server.classic.envelope import NO_TASK, NOT_DUE, NOTHING_DUE
 from wheelq.server.classic.ids import TaskIds
 from wheelq.server.gathering import Gathering
+from wheelq.server.jsontext import as_json
 from wheelq.server.leases import PREFIX, Leases
 from wheelq.server.problems import Problem
 from wheelq.state import JobState
@@ -139,4 +138,4 @@ class Tasks:
 
 def _text(payload: Any) -> str:
     """The content of a task; of a job that was made in another way, its payload as JSON."""
-    return payload if isinstance(payload, str) else to_json(payload, bytes_mode="base64").decode()
+    return payload if isinstance(payload, str) else as_json(payload).decode()
