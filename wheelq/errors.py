@@ -12,6 +12,7 @@
     ├── NotFinished             the job that was waited for has not finished in time
     ├── TopicNotFound           no such topic has ever been used
     ├── ConfigurationError      a setting, URL, binary or handler module is wrong: nothing was started
+    │   └── InvalidSetting      tells which setting
     ├── NotLeader               another node leads the shard (schedulers only)
     └── ServerError
         ├── NotReplicated       it is done, but too few replicas (or disks) have confirmed it in time
@@ -157,6 +158,15 @@ class NotFinished(WheelqError, TimeoutError):
 
 class ConfigurationError(WheelqError):
     """A setting, URL, binary or module is wrong; nothing was started."""
+
+
+class InvalidSetting(ConfigurationError):
+    """A setting cannot be so: `setting` names it, `problem` says what it must be, and the message whose it is."""
+
+    def __init__(self, setting: str, problem: str, where: str = "") -> None:
+        super().__init__(f"{where}{setting} {problem}")
+        self.setting = setting
+        self.problem = problem
 
 
 class NotLeader(WheelqError):

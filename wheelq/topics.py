@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypedDict
 
-from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.errors import InvalidInput, InvalidSetting
 from wheelq.job import from_ms
 from wheelq.settings import DAY_MS, Misfire, TopicSettings
 
@@ -116,8 +116,8 @@ class Topic(TopicSettings):
                 raise InvalidInput(name, f"must be {wanted.__name__}, not {value!r}")
         try:
             return replace(self, **changes)
-        except ConfigurationError as error:
-            raise InvalidInput("settings", str(error).partition(": ")[2] or str(error)) from error
+        except InvalidSetting as error:
+            raise InvalidInput(error.setting, error.problem) from error
 
 
 FORECAST_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 6 * 3_600_000, DAY_MS, 7 * DAY_MS)

@@ -11,7 +11,23 @@ def test_a_topic_is_configured_and_shown(url: str, topic: str) -> None:
     assert (answer.code, answer.json["max_rate"], answer.json["retention_ms"]) == (0, 200.0, 3 * 86_400_000)
     shown = next(line for line in wheelq("topics", url=url).out.splitlines() if topic in line)
     assert "max_rate=200" in shown
-    assert wheelq("configure", topic, "--misfire", "skip", url=url).code == 2, "it needs a grace"
+
+
+def test_an_option_that_makes_no_sense_is_named(url: str, topic: str) -> None:
+    """Not the setting that it stands for."""
+    refused = {
+        "--grace: must be more than 0": ("--misfire", "skip"),
+        "--max-rate: must be at least 0, not -1": ("--max-rate", "-1"),
+        "--keep-done: 'long' is no delay": ("--keep-done", "long"),
+        "--retention: must be at least 0": ("--retention", "-5"),
+        "--result-max-bytes: must be at least 1, not 0": ("--result-max-bytes", "0"),
+    }
+    for words, options in refused.items():
+        answer = wheelq("configure", topic, *options, url=url)
+        assert (answer.code, words in answer.err) == (2, True), answer.err
+    answer = wheelq("configure", "a topic", "--max-rate", "1", url=url)
+    assert "topic: " in answer.err
+    assert "--topic" not in answer.err
 
 
 def test_every_setting_that_the_library_changes_is_changed_and_shown(url: str, topic: str) -> None:

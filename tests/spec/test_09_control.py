@@ -42,10 +42,10 @@ async def test_a_topics_settings_can_be_changed_and_read(client: Client, topic: 
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"max_rate": -1.0}, "settings"),
+        ({"max_rate": -1.0}, "max_rate"),
         ({"max_rate": "fast"}, "max_rate"),
-        ({"misfire": "skip"}, "settings"),
-        ({"misfire": "dance"}, "settings"),
+        ({"misfire": "skip"}, "grace_ms"),
+        ({"misfire": "dance"}, "misfire"),
         ({"shards": 3}, "shards"),
         ({"colour": "blue"}, "colour"),
     ],

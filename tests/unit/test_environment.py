@@ -41,6 +41,15 @@ def test_a_text_that_is_no_such_value_is_told(monkeypatch: pytest.MonkeyPatch) -
         with_environment(Settings())
 
 
+def test_a_number_that_cannot_be_is_told_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not where an option came before it."""
+    monkeypatch.setenv("WHEELQ_SERVER_RATE", "-1")
+    with pytest.raises(ConfigurationError, match=r"^WHEELQ_SERVER_RATE must be at least 0, not -1$"):
+        with_environment(Settings())
+    with pytest.raises(ConfigurationError, match=r"^rate must be at least 0, not -2$"):
+        with_environment(Settings(), rate=-2)
+
+
 def test_what_kubernetes_says_of_its_services_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

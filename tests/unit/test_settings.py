@@ -91,6 +91,23 @@ def test_a_file_that_is_not_there_is_named() -> None:
         Settings.load("no-such.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[worker]\nconcurrency = 0", r"some.toml \[worker\]: concurrency must be at least 1, not 0"),
+        ("[topic]\nmisfire = 'skip'", r"some.toml \[topic\]: grace_ms must be more than 0"),
+        ("[server]\nport = 70_000", r"some.toml \[server\]: port must be at most 65,535"),
+        ("[client]\nreplicated_timeout_ms = 60_000", r"some.toml: client.replicated_timeout_ms must be less than"),
+        ("prefix = 'a b'", r"some.toml: prefix must be non-empty.*, not 'a b'"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_its_file_and_table(tmp_path: Path, text: str, problem: str) -> None:
+    """As it stands there, and not as a field of a class."""
+    with pytest.raises(ConfigurationError, match=problem) as caught:
+        load(tmp_path, text)
+    assert "Settings" not in str(caught.value)
+
+
 # Checks
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,8 +12,10 @@ import typer
 from wheelq.cli.options import Config, Json, Topic, Url, client_of
 from wheelq.cli.output import plain, say, say_json
 from wheelq.cli.values import parse_delay, span
+from wheelq.errors import InvalidInput
 from wheelq.settings import Misfire
 from wheelq.topics import Topic as TopicState
+from wheelq.topics import TopicChanges
 
 
 def configure(
@@ -42,9 +46,6 @@ def configure(
         "keep_done_ms": keep_done,
         "grace_ms": grace,
     }
-    changes: dict[str, Any] = {
-        name: round(1000 * parse_delay(text)) for name, text in times.items() if text is not None
-    }
     others = {
         "max_rate": max_rate,
         "max_pending": max_pending,
@@ -53,9 +54,28 @@ def configure(
         "result_max_bytes": result_max_bytes,
         "misfire": misfire,
     }
-    changes |= {name: value for name, value in others.items() if value is not None}
-    with client_of(url, config) as client:
+    changes: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
+    with _options_named(), client_of(url, config) as client:
+        changes |= {name: _parsed(name, text) for name, text in times.items() if text is not None}
         _show(topic, client.configure(topic, **changes), json)
+
+
+def _parsed(setting: str, text: str) -> int:
+    try:
+        return round(1000 * parse_delay(text))
+    except InvalidInput as error:
+        raise InvalidInput(setting, error.problem) from error
+
+
+@contextmanager
+def _options_named() -> Iterator[None]:
+    """An error about a setting names the option instead."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.field not in TopicChanges.__annotations__:
+            raise
+        raise InvalidInput("--" + error.field.removesuffix("_ms").replace("_", "-"), error.problem) from error
 
 
 def pause(topic: Topic, url: Url = None, config: Config = None, json: Json = False) -> None:

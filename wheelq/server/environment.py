@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from wheelq.errors import ConfigurationError
+from wheelq.errors import ConfigurationError, InvalidSetting
 from wheelq.settings import ServerSettings, Settings
 
 logger = logging.getLogger("wheelq.server")
@@ -45,7 +45,12 @@ def with_environment(settings: Settings, **given: Any) -> Settings:
         raise ConfigurationError(f"{name}: {first['msg']}, not {first['input']!r}") from error
     said = {name: read[name] for name in texts}
     over = {name: value for name, value in given.items() if value is not None}
-    return replace(settings, server=replace(settings.server, **{**said, **over}))
+    try:
+        return replace(settings, server=replace(settings.server, **{**said, **over}))
+    except InvalidSetting as error:
+        is_said = error.setting in said and error.setting not in over
+        setting = PREFIX + error.setting.upper() if is_said else error.setting
+        raise InvalidSetting(setting, error.problem) from error
 
 
 def _texts(known: list[str]) -> dict[str, str]:

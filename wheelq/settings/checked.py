@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from wheelq.errors import ConfigurationError
+from wheelq.errors import InvalidSetting
 
 DAY_MS = 86_400_000
 
@@ -19,8 +19,11 @@ class Checked:
             value = getattr(self, item.name)
             lowest = item.metadata.get("lowest", 1)
             if isinstance(value, (int, float)) and not isinstance(value, bool) and not value >= lowest:
-                raise ConfigurationError(f"{type(self).__name__}.{item.name} must be at least {lowest}, not {value}")
+                raise self._invalid(item.name, f"must be at least {lowest}, not {value}")
 
-    def _require(self, holds: bool, message: str) -> None:
+    def _require(self, holds: bool, name: str, problem: str) -> None:
         if not holds:
-            raise ConfigurationError(f"{type(self).__name__}: {message}")
+            raise self._invalid(name, problem)
+
+    def _invalid(self, name: str, problem: str) -> InvalidSetting:
+        return InvalidSetting(name, problem, where=f"{type(self).__name__}.")

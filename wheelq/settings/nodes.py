@@ -40,10 +40,12 @@ class SchedulerSettings(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        self._require(self.lease_margin_ms * 3 <= self.lease_ms, "lease_margin_ms must be at most a third of lease_ms")
-        self._require(self.batch <= 500, "batch must be at most 500: a script call must stay short")
-        self._require(self.recurring_ahead_ms > 1_000, "recurring_ahead_ms must be more than 1,000")
-        self._require(self.window_ids <= 3_500, "window_ids must be at most 3,500")
+        self._require(
+            self.lease_margin_ms * 3 <= self.lease_ms, "lease_margin_ms", "must be at most a third of lease_ms"
+        )
+        self._require(self.batch <= 500, "batch", "must be at most 500: a script call must stay short")
+        self._require(self.recurring_ahead_ms > 1_000, "recurring_ahead_ms", "must be more than 1,000")
+        self._require(self.window_ids <= 3_500, "window_ids", "must be at most 3,500")
 
     @property
     def renew_ms(self) -> int:
@@ -76,5 +78,5 @@ class WorkerSettings(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        self._require(self.abandoned_ms >= 2 * self.renew_ms, "abandoned_ms must be at least twice renew_ms")
-        self._require(self.ack_batch <= 500, "ack_batch must be at most 500: a script call must stay short")
+        self._require(self.abandoned_ms >= 2 * self.renew_ms, "abandoned_ms", "must be at least twice renew_ms")
+        self._require(self.ack_batch <= 500, "ack_batch", "must be at most 500: a script call must stay short")

@@ -38,7 +38,7 @@ class BreakerSettings(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        self._require(self.open_ms <= self.open_max_ms, "open_ms must be at most open_max_ms")
+        self._require(self.open_ms <= self.open_max_ms, "open_ms", "must be at most open_max_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +80,5 @@ class ClientSettings(Checked):
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         known = get_args(Durability)
-        self._require(self.durability in known, f"durability must be one of {', '.join(known)}, not {self.durability}")
+        problem = f"must be one of {', '.join(known)}, not {self.durability}"
+        self._require(self.durability in known, "durability", problem)

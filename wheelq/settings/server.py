@@ -60,8 +60,10 @@ class ServerSettings(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        self._require(self.port <= 65_535, f"port must be at most 65,535, not {self.port}")
-        self._require(self.access in get_args(Access), f"access must be one of {', '.join(get_args(Access))}")
-        self._require(self.audit in ("changes", "all", "off"), "audit must be one of changes, all, off")
-        self._require(bool(self.tls_cert) == bool(self.tls_key), "tls_cert and tls_key belong together")
-        self._require(not self.tls_client_ca or bool(self.tls_cert), "tls_client_ca needs tls_cert and tls_key")
+        self._require(self.port <= 65_535, "port", f"must be at most 65,535, not {self.port}")
+        self._require(self.access in get_args(Access), "access", f"must be one of {', '.join(get_args(Access))}")
+        self._require(self.audit in ("changes", "all", "off"), "audit", "must be one of changes, all, off")
+        self._require(
+            bool(self.tls_cert) == bool(self.tls_key), "tls_key", "belongs with tls_cert: give both or neither"
+        )
+        self._require(not self.tls_client_ca or bool(self.tls_cert), "tls_client_ca", "needs tls_cert and tls_key")

@@ -41,6 +41,7 @@ class TopicSettings(Checked):
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         known = get_args(Misfire)
-        self._require(self.misfire in known, f"misfire must be one of {', '.join(known)}, not {self.misfire!r}")
-        self._require(self.misfire == "run" or self.grace_ms > 0, f'misfire="{self.misfire}" needs a grace_ms')
-        self._require(self.max_rate < float("inf"), "max_rate must be finite; 0 means no limit")
+        self._require(self.misfire in known, "misfire", f"must be one of {', '.join(known)}, not {self.misfire!r}")
+        has_grace = self.misfire == "run" or self.grace_ms > 0
+        self._require(has_grace, "grace_ms", f"must be more than 0, for misfire is {self.misfire!r}")
+        self._require(self.max_rate < float("inf"), "max_rate", "must be finite; 0 means no limit")

@@ -6,14 +6,16 @@ import os
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from wheelq.errors import ConfigurationError
+from wheelq.errors import ConfigurationError, InvalidSetting
 from wheelq.settings.checked import Checked
 from wheelq.settings.nodes import SchedulerSettings, WorkerSettings
 from wheelq.settings.producers import BreakerSettings, ClientSettings, ConnectionSettings, OutboxSettings
 from wheelq.settings.server import ServerSettings
 from wheelq.settings.topic import TopicSettings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.prefix or any(c in self.prefix for c in "{}: \n"):
-            raise ConfigurationError(f"prefix {self.prefix!r} must be non-empty, without braces, colons and spaces")
+            raise InvalidSetting("prefix", f"must be non-empty, without braces, colons and spaces, not {self.prefix!r}")
         if self.client.replicated_timeout_ms >= self.connection.reply_timeout_ms:
-            raise ConfigurationError("client.replicated_timeout_ms must be less than connection.reply_timeout_ms")
+            raise InvalidSetting("client.replicated_timeout_ms", "must be less than connection.reply_timeout_ms")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -49,7 +51,15 @@ class Settings:
             raise ConfigurationError(f"cannot read the settings file {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
-        return cls(**{name: _value(str(path), cls, name, value) for name, value in table.items()})
+        given = {name: _value(str(path), cls, name, value) for name, value in table.items()}
+        return _made(cls, given, str(path))
+
+
+def _made(kind: type[T], given: dict[str, Any], where: str) -> T:
+    try:
+        return kind(**given)
+    except InvalidSetting as error:
+        raise InvalidSetting(error.setting, error.problem, where=f"{where}: ") from error
 
 
 def _value(where: str, owner: Any, name: str, value: Any) -> Any:
@@ -63,7 +73,7 @@ def _value(where: str, owner: Any, name: str, value: Any) -> Any:
         section = type(default)
         given = {key: _value(f"{where} [{name}]", section, key, item) for key, item in value.items()}
         kept = {item.name: getattr(default, item.name) for item in fields(default)}  # type: ignore[arg-type]
-        return section(**(kept | given))
+        return _made(section, kept | given, f"{where} [{name}]")
     wanted = str if default is None else type(default)
     if wanted is float and type(value) is int:
         return float(value)
