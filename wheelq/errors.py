@@ -37,6 +37,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wheelq.words import counted
+
 
 class WheelqError(Exception):
     """Something went wrong in wheelq."""
@@ -97,7 +99,7 @@ class BatchFailed(WheelqError):
     """
 
     def __init__(self, failures: Mapping[str, BaseException]) -> None:
-        super().__init__(f"{len(failures)} jobs of a batch failed: {', '.join(list(failures)[:5])}")
+        super().__init__(f"{counted(len(failures), 'job')} of a batch failed: {', '.join(list(failures)[:5])}")
         self.failures = failures
 
 

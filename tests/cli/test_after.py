@@ -35,5 +35,5 @@ def test_a_finished_job_is_shown_waited_for_and_replayed(url: str, topic: str) -
     assert (told["state"], told["result"], told["groups"]["g"]["worker"]) == ("done", 7, "w1")
     assert wheelq("wait", topic, "a", url=url) == (0, "7\n", "")
     again = wheelq("replay", topic, "--group", "g", "--since", "1h", url=url)
-    assert again == (0, "1 jobs run again in g; 0 left out, which it has yet to finish\n", "")
+    assert again == (0, "1 job runs again in g; 0 left out, which it has yet to finish\n", "")
     assert wheelq("replay", topic, "--group", "none", "--since", "1h", url=url).code == 2

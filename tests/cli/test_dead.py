@@ -87,4 +87,4 @@ def test_purge_asks_first(url: str, topic: str, dead_ids: list[str]) -> None:
     assert wheelq("dead", "purge", topic, "--group", "mail", "--yes", "--json", url=url).json == {"purged": 1}
     assert wheelq("dead", "purge", topic, dead_ids[0], url=url).out == f"{dead_ids[0]} removed\n"
     assert wheelq("dead", "purge", topic, dead_ids[0], url=url).code == 3
-    assert "1 dead jobs" in wheelq("dead", "purge", topic, "--all", url=url, stdin="y\n").out
+    assert "1 dead job of" in wheelq("dead", "purge", topic, "--all", url=url, stdin="y\n").out

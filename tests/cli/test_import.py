@@ -229,7 +229,7 @@ def test_an_import_goes_on_where_the_journal_says(url: str, topic: str, orders: 
     write_journal(orders, topic)
     answer = wheelq("import", orders, "--topic", topic, url=url)
     assert answer.err == "orders.csv: going on behind the first 2 lines\n"
-    assert answer.out == "orders.csv: 2 scheduled, 0 were there already, 1 lines broken\n"
+    assert answer.out == "orders.csv: 2 scheduled, 0 were there already, 1 line broken\n"
     assert answer.code == 2, "a line was broken before it was ended"
     assert waiting(url, topic) == 1
 

@@ -129,7 +129,7 @@ def test_doctor_tells_jobs_that_are_overdue_because_nobody_promotes_them(own_url
 def test_doctor_tells_jobs_that_no_worker_handles(own_url: str) -> None:
     with Client.connect(own_url) as client:
         client.schedule("orders", delay=0)
-    assert "warning 1 jobs of orders are ready and no live worker" in wheelq("doctor", url=own_url).out
+    assert "warning 1 job of orders is ready and no live worker" in wheelq("doctor", url=own_url).out
 
 
 def test_doctor_gets_by_without_config(private_server: Callable[..., EmbeddedServer]) -> None:

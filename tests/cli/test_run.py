@@ -68,7 +68,7 @@ def test_a_job_goes_from_the_scheduler_to_the_worker_and_both_stop_in_good_order
     schedule(url, topic, "k")
     assert eventually(lambda: handled(module) == ["k"], within_s=20)
     # The scheduler may have promoted jobs of others, too: the server is shared.
-    for running, last in ((worker, r"1 jobs done, 0 runs failed"), (scheduler, r"it promoted [1-9]\d* jobs")):
+    for running, last in ((worker, r"1 job done, 0 runs failed"), (scheduler, r"it promoted [1-9]\d* jobs?")):
         running.signal(signal.SIGTERM)
         assert running.end() == 0
         assert re.search(f"{last}$", running.said.rstrip())
@@ -218,7 +218,7 @@ def test_up_runs_everything_and_stops_worker_scheduler_and_server_in_this_order(
     running.signal(signal.SIGINT)
     assert running.end() == 0
     assert not any(map(is_alive, started.values()))
-    worker_end, scheduler_end = running.said.index("1 jobs done"), running.said.index("it promoted 1 jobs")
+    worker_end, scheduler_end = running.said.index("1 job done"), running.said.index("it promoted 1 job")
     assert worker_end < scheduler_end
     assert "until the server is back" not in running.said, "the server was there to the end"
 

@@ -391,7 +391,7 @@ def test_asserts_show_what_there_is_instead(wheelq: WheelqTest) -> None:
     with pytest.raises(AssertionError, match="'orders', key 'a' ran never\nruns: nothing"):
         wheelq.assert_ran("orders", "a")
     wheelq.advance(60)
-    with pytest.raises(AssertionError, match=r"ran 1 times, not 2\nruns:\n  orders 'a' at .* in group default"):
+    with pytest.raises(AssertionError, match=r"ran 1 time, not 2\nruns:\n  orders 'a' at .* in group default"):
         wheelq.assert_ran("orders", "a", times=2)
     with pytest.raises(AssertionError, match="runs of 'orders':\n  orders 'a'"):
         wheelq.assert_not_ran("orders")

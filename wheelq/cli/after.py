@@ -10,6 +10,7 @@ from wheelq.cli.options import Config, JobId, Json, Topic, Url, client_of
 from wheelq.cli.output import say, say_json
 from wheelq.cli.values import parse_delay, parse_past
 from wheelq.clock import wall_ms
+from wheelq.words import counted
 
 
 def wait(
@@ -57,4 +58,5 @@ def replay(
     if json:
         say_json(done._asdict())
     else:
-        say(f"{done.replayed:,} jobs run again in {group}; {done.left_out:,} left out, which it has yet to finish")
+        again = counted(done.replayed, "job runs", "jobs run")
+        say(f"{again} again in {group}; {done.left_out:,} left out, which it has yet to finish")

@@ -15,6 +15,7 @@ from wheelq.client import Client
 from wheelq.clock import wall_ms
 from wheelq.dead import LIMIT, DeadJob, ReplayOutcome, Where
 from wheelq.errors import InvalidInput
+from wheelq.words import counted
 
 app = typer.Typer(help="Look at jobs that were given up, let them run again, or remove them.", no_args_is_help=True)
 
@@ -90,7 +91,7 @@ def show(
         say(f"first due  {moment(found.first_due_ms)}")
         say(f"buried     {moment(found.buried_ms)}")
         if found.replays:
-            say(f"replayed   {found.replays} times before")
+            say(f"replayed   {counted(found.replays, 'time')} before")
         say_json(found.payload)
         for name, value in found.headers.items():
             say(f"{name}={value}")
@@ -129,7 +130,8 @@ def replay(
     if json:
         say_json(done._asdict())
     else:
-        say(f"{done.replayed:,} jobs of {topic} run again" + (f", {done.kept:,} stay dead" if done.kept else ""))
+        again = counted(done.replayed, f"job of {topic} runs again", f"jobs of {topic} run again")
+        say(again + (f", {counted(done.kept, 'stays', 'stay')} dead" if done.kept else ""))
 
 
 @app.command()
@@ -160,7 +162,7 @@ def purge(
     if json:
         say_json({"purged": purged})
     else:
-        say(f"{purged:,} dead jobs of {topic} removed")
+        say(f"{counted(purged, 'dead job')} of {topic} removed")
 
 
 def _where(group: str | None, reason: str | None, id: str | None, since: str | None, until: str | None) -> Where:

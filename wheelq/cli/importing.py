@@ -27,6 +27,7 @@ from wheelq.cli.values import parse_delay
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError, InvalidInput, InvalidJob, ServerError
 from wheelq.job import Receipt
+from wheelq.words import counted
 
 CHUNK = 5_000
 
@@ -67,17 +68,19 @@ def import_file(
         tally = journal.read()
         with _progress(path) as (progress, console), _reporter(errors, tally.records > 0, console) as report:
             if tally.records:
-                console.print(f"{name}: going on behind the first {tally.records:,} lines", soft_wrap=True)
+                console.print(f"{name}: going on behind the first {counted(tally.records, 'line')}", soft_wrap=True)
             run = _Import(client, journal, tally, report, lambda: progress(source.tell() if path else 0, tally.records))
             try:
                 run.all(rows.read(text, chosen), name, defaults)
             except (ServerError, KeyboardInterrupt):
-                console.print(f"{name}: {tally.records:,} lines are done; the same command again goes on behind them")
+                done = counted(tally.records, "line is", "lines are")
+                console.print(f"{name}: {done} done; the same command again goes on behind them")
                 raise
     if json:
         say_json(tally)
     else:
-        say(f"{name}: {tally.created:,} scheduled, {tally.kept:,} were there already, {tally.broken:,} lines broken")
+        broken = counted(tally.broken, "line")
+        say(f"{name}: {tally.created:,} scheduled, {tally.kept:,} were there already, {broken} broken")
     if tally.broken:
         raise typer.Exit(UNUSABLE)
 

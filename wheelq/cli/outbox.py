@@ -15,6 +15,7 @@ from wheelq.client import Client
 from wheelq.errors import ConfigurationError
 from wheelq.outbox import Kept, Outbox
 from wheelq.settings import OutboxSettings
+from wheelq.words import counted
 
 SHOWN = 10
 
@@ -52,7 +53,7 @@ def _show(kept: Outbox, json: bool) -> None:
     if info.oldest_kept_ms is None:
         say("Nothing waits.")
     else:
-        waiting = "1 job waits" if info.jobs == 1 else f"{info.jobs:,} jobs wait"
+        waiting = counted(info.jobs, "job waits", "jobs wait")
         say(f"{waiting} ({info.bytes:,} bytes), the first since {moment(info.oldest_kept_ms)}.")
     console = Console(highlight=False)
     if info.topics:

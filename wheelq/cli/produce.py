@@ -13,6 +13,7 @@ from wheelq.cli.output import NOT_FOUND, TOO_LATE, moment, say, say_json
 from wheelq.cli.values import parse_at, parse_delay, parse_headers, parse_json
 from wheelq.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.state import JobInfo
+from wheelq.words import counted
 
 Outcome = CancelOutcome | RescheduleOutcome | RunNowOutcome
 
@@ -134,7 +135,7 @@ def reshard(
     if json:
         say_json(info)
     else:
-        say(f"{topic} has {info.shards} shards; {info.delayed:,} jobs wait")
+        say(f"{topic} has {counted(info.shards, 'shard')}; {counted(info.delayed, 'job waits', 'jobs wait')}")
 
 
 def _happened(receipt: Receipt) -> str:

@@ -33,6 +33,7 @@ from wheelq.inspector import Inspector
 from wheelq.patience import until_usable
 from wheelq.scheduler import Scheduler
 from wheelq.settings import resolve_url
+from wheelq.words import counted
 
 logger = logging.getLogger("wheelq")
 
@@ -81,7 +82,7 @@ def scheduler(
         node.stop()
 
     run_until_signal(look_and_run, stop)
-    logger.info("scheduler %s has stopped; it promoted %d jobs", node.node, node.promoted)
+    logger.info("scheduler %s has stopped; it promoted %s", node.node, counted(node.promoted, "job"))
 
 
 def worker(
@@ -118,7 +119,8 @@ def worker(
         await found.run(patiently=True)
 
     run_until_signal(run, lambda: found.stop(grace))
-    logger.info("worker %s has stopped; %d jobs done, %d runs failed", found.name, found.handled, found.failed)
+    done, failed = counted(found.handled, "job"), counted(found.failed, "run")
+    logger.info("worker %s has stopped; %s done, %s failed", found.name, done, failed)
 
 
 def up(
@@ -163,7 +165,9 @@ def up(
 def _run_processes(target: str, processes: int, options: list[str]) -> int:
     with lifeline() as line:
         parts: list[Part] = [*worker_parts(target, processes, options, line, CommandPart)]
-        return Supervisor([parts]).run(lambda: logger.info("%d worker processes run %s", processes, target))
+        return Supervisor([parts]).run(
+            lambda: logger.info("%s %s", counted(processes, "worker process runs", "worker processes run"), target)
+        )
 
 
 def log_to_stderr(level: str, format: str) -> None:

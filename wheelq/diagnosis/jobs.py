@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wheelq.diagnosis.facts import Finding, JobFacts, ok, problem, warning
+from wheelq.words import counted
 
 OVERDUE_MS = 2_000  # a few beats of the sweep: whoever is later than this is not just busy
 
@@ -24,19 +25,20 @@ def _schedulers(jobs: JobFacts) -> Iterator[Finding]:
             "A scheduler runs and does not keep up or cannot reach this server: see its log.",
         )
     elif jobs.schedulers:
-        yield ok(f"{jobs.schedulers} scheduler{'s run' if jobs.schedulers > 1 else ' runs'}, nothing is overdue")
+        yield ok(f"{counted(jobs.schedulers, 'scheduler runs', 'schedulers run')}, nothing is overdue")
     elif late:
         yield problem(f"No scheduler runs, and jobs are overdue: {shown}", "Start one: wheelq scheduler.")
     else:
-        waiting = f"Jobs ({jobs.waiting:,} wait now) will not start when they are due."
+        waiting = f"Jobs ({counted(jobs.waiting, 'waits', 'wait')} now) will not start when they are due."
         yield warning("No scheduler runs", f"{waiting} Start one: wheelq scheduler.")
 
 
 def _workers(jobs: JobFacts) -> Iterator[Finding]:
     for topic, unread in sorted(jobs.unread.items()):
         if unread and topic not in jobs.served:
+            ready = counted(unread, f"job of {topic} is ready", f"jobs of {topic} are ready")
             yield warning(
-                f"{unread:,} jobs of {topic} are ready and no live worker handles that topic",
+                f"{ready} and no live worker handles that topic",
                 "They are kept until one does. Start one: wheelq worker MODULE:NAME, with a handler for it.",
             )
     if jobs.served:

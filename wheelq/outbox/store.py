@@ -14,6 +14,7 @@ from wheelq.errors import ConfigurationError, OutboxFull, Unavailable
 from wheelq.job import OnDuplicate, Receipt
 from wheelq.outbox.file import File
 from wheelq.settings import OutboxSettings
+from wheelq.words import counted
 
 PackedJob = tuple[str, str, bytes]
 """A checked and packed job: id, due ("+ms" from the asking, or "ms" since the epoch, and its priority), record."""
@@ -145,7 +146,7 @@ class Outbox:
         jobs, size = connection.execute("SELECT jobs, bytes FROM held").fetchone()
         limits = self._settings
         if jobs + len(rows) > limits.max_jobs:
-            told = f"{jobs:,} jobs; its limit is {limits.max_jobs:,} (outbox.max_jobs)"
+            told = f"{counted(jobs, 'job')}; its limit is {limits.max_jobs:,} (outbox.max_jobs)"
         elif size + sum(len(row[4]) for row in rows) > limits.max_bytes:
             told = f"{size:,} bytes; its limit is {limits.max_bytes:,} (outbox.max_bytes)"
         else:

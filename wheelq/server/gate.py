@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wheelq.server import problems
 from wheelq.server.problems import Problem
+from wheelq.words import counted
 
 Tell = Callable[[str, Problem], Response]
 BODY_S = 30.0
@@ -74,7 +75,9 @@ class Gate:
 
     def _refuse(self, scope: Scope) -> Problem | None:
         if self.in_flight >= self._max_in_flight:
-            return Problem(problems.OVERLOADED, f"{self._max_in_flight:,} requests are under way.")
+            return Problem(
+                problems.OVERLOADED, f"{counted(self._max_in_flight, 'request is', 'requests are')} under way."
+            )
         length = Headers(scope=scope).get("content-length", "0")
         if length.isdecimal() and int(length) > self._body_max_bytes:
             return self._too_large()

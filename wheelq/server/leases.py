@@ -34,6 +34,7 @@ from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.bells import Bells
 from wheelq.topics import KnownTopics, Topic
 from wheelq.transport import AsyncTransport
+from wheelq.words import counted
 from wheelq.worker.outcome import Buried
 from wheelq.worker.punctuality import Dropped, too_late
 
@@ -179,7 +180,7 @@ class Leases:
     def _settled(self, entry: Entry, record: codec.Record, now_ms: int, settings: Topic) -> Dropped | Buried | None:
         """What becomes of a job instead of a lease; None: it is leased. As a worker decides it, too."""
         if entry.deliveries > self._max_deliveries:
-            return Buried(Reason.DELIVERIES, f"leased {entry.deliveries - 1} times without an answer")
+            return Buried(Reason.DELIVERIES, f"leased {counted(entry.deliveries - 1, 'time')} without an answer")
         return too_late(now_ms, entry.due_ms, record.expires_ms(entry.due_ms), settings)
 
     async def _answer(

@@ -31,6 +31,7 @@ from wheelq.job import Job
 from wheelq.sinks.memory import Ledger, Memory, UniqueColumn
 from wheelq.sinks.rows import store_in_parts
 from wheelq.sinks.trouble import Trouble, trouble_of
+from wheelq.words import counted
 
 logger = logging.getLogger("wheelq.sinks")
 
@@ -103,7 +104,9 @@ class SqlSink:
             try:
                 return await asyncio.to_thread(self._store_parts, jobs)
             except DatabaseAway as away:
-                logger.warning("%d jobs of %s wait for the database: %s", len(jobs), jobs[0].topic, away.__cause__)
+                topic, cause = jobs[0].topic, away.__cause__
+                waiting = counted(len(jobs), f"job of {topic} waits", f"jobs of {topic} wait")
+                logger.warning("%s for the database: %s", waiting, cause)
             await clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 

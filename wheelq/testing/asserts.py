@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from wheelq.arguments import to_ms
 from wheelq.job import Payload
 from wheelq.testing.observed import ANYTHING, Run, Waiting
+from wheelq.words import counted
 
 MOST_SHOWN = 30
 
@@ -74,7 +75,7 @@ class Asserts(ABC):
         found = self._ran(topic, key, payload, group)
         if found and times in (None, len(found)):
             return found
-        often = "never" if not found else f"{len(found)} times, not {times}"
+        often = "never" if not found else f"{counted(len(found), 'time')}, not {times}"
         wanted = _described(key, payload, group=group)
         raise AssertionError(f"{topic!r}{wanted} ran {often}\n{_listed('runs', self.runs)}")
 

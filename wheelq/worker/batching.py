@@ -21,6 +21,7 @@ from wheelq import logs
 from wheelq.clock import Clock
 from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.job import Job
+from wheelq.words import counted
 from wheelq.worker.held import Delivery
 from wheelq.worker.pool import Pool
 
@@ -184,7 +185,9 @@ def outcomes(result: object, jobs: Sequence[Job]) -> list[BaseException | None]:
     if not isinstance(result, (list, tuple)) or not any(isinstance(item, BaseException) for item in result):
         return [None] * len(jobs)
     if len(result) != len(jobs):
-        raise InvalidInput("result", f"{len(result)} results with errors among them, for {len(jobs)} jobs")
+        raise InvalidInput(
+            "result", f"{counted(len(result), 'result')} with errors among them, for {counted(len(jobs), 'job')}"
+        )
     return [item if isinstance(item, BaseException) else None for item in result]
 
 

@@ -18,6 +18,7 @@ from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.keys import Keys
 from wheelq.transport import AsyncTransport
+from wheelq.words import counted
 from wheelq.worker.held import Line
 
 logger = logging.getLogger("wheelq.worker")
@@ -62,7 +63,7 @@ class Janitor:
         while True:
             consumers, dead = await self._transport.send(calls.clear_out(line.keys, self._group, SILENT_MS, line.topic))
             if consumers:
-                logger.info("removed %d consumers of %s that are gone", consumers, line.keys.ready)
+                logger.info("removed %s without a worker from %s", counted(consumers, "consumer"), line.keys.ready)
             if not dead:
                 return
 

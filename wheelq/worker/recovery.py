@@ -20,6 +20,7 @@ from wheelq.errors import ServerError
 from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
+from wheelq.words import counted
 from wheelq.worker.held import Delivery, Held, Line, Start
 from wheelq.worker.outcome import Buried
 from wheelq.worker.settling import Settler
@@ -142,10 +143,11 @@ class Recovery:
             delivery = Delivery(line, entry, asked_ms + self._settings.abandoned_ms - SAFETY_MS, is_redelivered=True)
             self._held.add(delivery)
             if entry.deliveries > self._settings.max_deliveries:
-                error = f"delivered {entry.deliveries - 1} times without an answer"
+                error = f"delivered {counted(entry.deliveries - 1, 'time')} without an answer"
                 await self._settler.settle(delivery, Buried(Reason.DELIVERIES, error))
             else:
                 deliveries.append(delivery)
         if deliveries:
-            logger.info("took over %d abandoned deliveries of %s", len(deliveries), line.keys.topic)
+            found = counted(len(deliveries), "abandoned delivery", "abandoned deliveries")
+            logger.info("took over %s of %s", found, line.keys.topic)
         return deliveries

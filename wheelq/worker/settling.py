@@ -24,6 +24,7 @@ from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
+from wheelq.words import counted
 from wheelq.worker.held import Delivery, Held, Line, Order
 from wheelq.worker.outcome import Again, Buried, Done, Outcome
 
@@ -157,7 +158,7 @@ class Settler:
                 pause = 0.0
             except ServerError as error:
                 pause = min(pause * 2 + 0.05, LONGEST_PAUSE)
-                logger.warning("%d acks wait: %s", len(acks.waiting), error)
+                logger.warning("%s: %s", counted(len(acks.waiting), "ack waits", "acks wait"), error)
                 await self._clock.sleep(pause)
 
     async def flush(self) -> None:
