@@ -348,7 +348,7 @@ class AsyncClient:
         return None if self._outbox is None else await self._outbox.info()
 
     async def close(self) -> None:
-        """Close the connections. The client can be used again afterwards."""
+        """Close the connections. The client can be used again afterwards; then close it once more."""
         if self._outbox is not None:
             await self._outbox.close()
         await self._carrier.close()

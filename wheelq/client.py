@@ -343,7 +343,7 @@ class Client:
         return None if self._outbox is None else self._outbox.info()
 
     def close(self) -> None:
-        """Close the connections. The client can be used again afterwards."""
+        """Close the connections. The client can be used again afterwards; then close it once more."""
         if self._outbox is not None:
             self._outbox.close()
         self._carrier.close()

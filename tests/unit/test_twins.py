@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,3 +155,17 @@ async def test_they_answer_the_same_when_another_call_goes_wrong(
 ) -> None:
     awaited = await said_awaited(url, f"{topic}-a", fault(call))
     assert said_blocking(url, f"{topic}-b", fault(call)) == awaited
+
+
+@pytest.mark.parametrize("has_outbox", [False, True])
+async def test_both_can_be_used_again_after_they_were_closed(
+    url: str, topic: str, tmp_path: Path, has_outbox: bool
+) -> None:
+    """They connect anew, and are to be closed once more."""
+    outbox = tmp_path / "outbox.db" if has_outbox else None
+    client, aclient = Client.connect(url, outbox=outbox), AsyncClient.connect(url, outbox=outbox)
+    for n in range(2):
+        assert client.schedule(topic, delay=60, key=f"blocking-{n}").created
+        client.close()
+        assert (await aclient.schedule(topic, delay=60, key=f"awaited-{n}")).created
+        await aclient.close()
