@@ -9,6 +9,7 @@ from typing import Self
 
 from loadtest.checker import Promise, Verdict, judge
 from loadtest.fleet import Fleet, read_promotions
+from tests.waiting import eventually
 from wheelq import Client, JobSpec, Settings
 from wheelq.errors import ServerError
 from wheelq.protocol.call import command
@@ -79,9 +80,7 @@ class Scene:
     def wait_for_all(self, patience: float = 20.0) -> None:
         """Wait until every promised job has run, or patience ends."""
         must_run = {id for id, promise in self.promises.items() if promise.must_run}
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline and not must_run <= {run.id for run in self.fleet.runs()}:
-            time.sleep(0.05)
+        eventually(lambda: must_run <= {run.id for run in self.fleet.runs()}, patience)
 
     def verdict(self, patience: float = 20.0) -> Verdict:
         """Wait until all promised jobs ran, then judge."""

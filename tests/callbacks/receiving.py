@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.http import free_port
-from tests.cli.commands import eventually
+from tests.waiting import eventually
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 PATIENCE_S = 100.0  # nothing here takes that long, but on a busy machine anything may

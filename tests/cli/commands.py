@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
+from tests.waiting import eventually
 from wheelq.cli.app import app
 
 
@@ -95,16 +96,6 @@ def stopped_at_the_end(started: list[Running]) -> Iterator[Callable[..., Running
         except subprocess.TimeoutExpired:
             running.process.kill()
             running.end()
-
-
-def eventually(fact: Callable[[], bool], within_s: float = 10.0) -> bool:
-    """Whether `fact` becomes true; for what other processes do in their own time."""
-    deadline = time.monotonic() + within_s
-    while not fact():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def is_alive(pid: int) -> bool:

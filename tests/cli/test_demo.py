@@ -16,7 +16,8 @@ import pytest
 import redis
 from rich.console import Console
 
-from tests.cli.commands import eventually, is_alive
+from tests.cli.commands import is_alive
+from tests.waiting import eventually
 from wheelq.cli.demo import panels
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, read_orders

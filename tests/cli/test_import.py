@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Running, eventually, wheelq
+from tests.cli.commands import Running, wheelq
+from tests.waiting import eventually
 from wheelq import Client
 
 CSV = """\

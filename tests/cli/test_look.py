@@ -9,7 +9,8 @@ import msgpack
 import pytest
 import redis
 
-from tests.cli.commands import Running, eventually, wheelq
+from tests.cli.commands import Running, wheelq
+from tests.waiting import eventually
 from wheelq import Client
 from wheelq.embedded import EmbeddedServer
 

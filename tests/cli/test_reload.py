@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Running, eventually, is_alive, wheelq
+from tests.cli.commands import Running, is_alive, wheelq
+from tests.waiting import eventually
 from wheelq import Client
 
 Start = Callable[..., Running]

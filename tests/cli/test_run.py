@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.http import free_port
-from tests.cli.commands import Running, eventually, is_alive, wheelq
+from tests.cli.commands import Running, is_alive, wheelq
+from tests.waiting import eventually
 from wheelq import Client
 from wheelq.embedded import EmbeddedServer
 

@@ -57,13 +57,6 @@ class Look:
         return sum(self._raw.xpending(keys.ready, group)["pending"] for keys in self._keys)
 
 
-async def until(fact: Callable[[], bool]) -> None:
-    """Wait for what others do in their own time."""
-    async with asyncio.timeout(20):
-        while not fact():  # noqa: ASYNC110  # the server is asked, nobody here could set an event
-            await asyncio.sleep(0.01)
-
-
 class Stage:
     """A shard on one node, with faults, and jobs for it."""
 

@@ -21,6 +21,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.waiting import until
 from wheelq import AsyncClient, CancelOutcome, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.diagnosis import Level
 from wheelq.embedded import EmbeddedServer
@@ -97,7 +98,7 @@ async def test_the_http_server_has_every_right_it_needs_for_callbacks(guarded: G
         assert made.status_code == 201, made.text
 
         with Inspector.connect(guarded.url("monitor")) as inspector:
-            await _until(lambda: any(topic.dead for topic in inspector.stats().topics))
+            await until(lambda: any(topic.dead for topic in inspector.stats().topics))
         assert (await http.get("/metrics")).status_code == 200
     scheduler.stop()
     await scheduling
@@ -144,7 +145,7 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
         await producer.recurring.put("orders", "ended", every=1, end=datetime.now(UTC))
         await producer.recurring.trigger("orders", "ended")
         assert len(await producer.recurring.list()) == 2
-        await _until(lambda: sum(id.startswith("tick@") for id in done) > 1)
+        await until(lambda: sum(id.startswith("tick@") for id in done) > 1)
         await producer.recurring.put("orders", "tick", "tock", every=1)
         await producer.recurring.pause("orders", "tick")
         await producer.recurring.resume("orders", "tick")
@@ -157,17 +158,17 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
                     await other.wait("results", receipt.id, timeout=10)
         await producer.set_shards("orders", 2)
         wanted = {"replicated", "bad", "good", "now", "moved", "early"}
-        await _until(lambda: {id for id in done if "@" not in id} == wanted)
+        await until(lambda: {id for id in done if "@" not in id} == wanted)
     with Inspector.connect(guarded.url("monitor")) as inspector:
-        await _until(lambda: inspector.stats().topics[0].dead == 1)
+        await until(lambda: inspector.stats().topics[0].dead == 1)
         with Client.connect(guarded.url("monitor")) as looking:
             [dead] = looking.dead.list("orders").jobs
             assert looking.dead.list("orders", newest_first=False).jobs == [dead]
         with Client.connect(guarded.url("producer")) as client:
             assert client.dead.replay("orders", all=True).replayed == 1
-            await _until(lambda: inspector.stats().topics[0].dead == 1)
+            await until(lambda: inspector.stats().topics[0].dead == 1)
             assert client.dead.purge("orders", all=True) == 1
-        await _until(lambda: not inspector.stats().topics[0].settings.draining)
+        await until(lambda: not inspector.stats().topics[0].settings.draining)
         findings = inspector.doctor()
         assert not [finding for finding in findings if finding.level is Level.PROBLEM]
     await worker._janitor.step(worker._following.lines)
@@ -240,7 +241,7 @@ async def test_a_worker_that_may_not_read_says_so(guarded: Guarded, caplog: pyte
     worker = Worker.connect(guarded.url("worker"))
     worker.handler("orders")(print)
     running = asyncio.create_task(worker.run())
-    await _until(lambda: "'xreadgroup'" in caplog.text)
+    await until(lambda: "'xreadgroup'" in caplog.text)
     worker.stop()
     await running
 
@@ -254,7 +255,7 @@ async def test_a_scheduler_waits_for_the_lease_of_a_dead_leader_where_it_may_not
         guarded.ask("SET", lease, f"dead:1:{run_id}:999999", "PX", 1000)
         scheduler = Scheduler.connect(guarded.url("scheduler"))
         running = asyncio.create_task(scheduler.run())
-        await _until(lambda: scheduler.promoted > 0)
+        await until(lambda: scheduler.promoted > 0)
         scheduler.stop()
         await running
 
@@ -424,9 +425,3 @@ async def test_tls_that_cannot_be_trusted_is_unavailable_and_says_why(
     async with AsyncClient.connect(url) as aclient:
         with pytest.raises(Unavailable, match=cause):
             await aclient.topics()
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110  # what it looks at has no event
-            await asyncio.sleep(0.02)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.conftest import until
 from tests.transports import AsyncWith, Fault, Refusing
+from tests.waiting import until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.clock import ManualClock
 from wheelq.protocol.call import Call, command

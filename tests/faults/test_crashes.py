@@ -10,6 +10,7 @@ import pytest
 
 from loadtest.checker import Promise, Verdict, judge
 from loadtest.fleet import Fleet, read_promotions
+from tests.waiting import eventually
 from wheelq import Client, JobSpec, Settings
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ServerError
@@ -41,11 +42,7 @@ class Scene:
 
     def verdict(self, patience: float = 30.0) -> Verdict:
         """Wait until all promised jobs ran, then judge."""
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            if set(self.promises) <= {run.id for run in self.fleet.runs()}:
-                break
-            time.sleep(0.1)
+        eventually(lambda: set(self.promises) <= {run.id for run in self.fleet.runs()}, patience)
         entries = Transport(Address(self.server.url)).send(
             command("XRANGE", Keys().shard(TOPIC, 0).ready, "-", "+", read=list)
         )

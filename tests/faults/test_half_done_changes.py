@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import until
 from tests.transports import BlockingWith, ReplyLost
+from tests.waiting import until
 from wheelq import Client, Scheduler, Settings
 from wheelq.errors import OutcomeUnknown
 from wheelq.protocol.calls import registry

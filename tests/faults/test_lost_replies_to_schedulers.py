@@ -11,8 +11,9 @@ import time
 import pytest
 import redis
 
-from tests.faults.stages import FAULTS, RECORD, Look, Stage, until
+from tests.faults.stages import FAULTS, RECORD, Look, Stage
 from tests.transports import Fault, Refusing, Unreachable
+from tests.waiting import until
 from wheelq.protocol.calls import leader as leader_calls
 from wheelq.protocol.calls import producer
 from wheelq.scheduler.shard import Role

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import redis
 
-from tests.faults.stages import FAULTS, Bench, Look, until
+from tests.faults.stages import FAULTS, Bench, Look
 from tests.transports import AsyncWith, BlockingWith, Fault, ReplyLost
+from tests.waiting import until
 from wheelq import Client, Job, JobSpec, Retry, Scheduler, Worker
 from wheelq.dead import Reason
 from wheelq.protocol.calls import worker as worker_calls

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.order import Event, Show, judge
-from tests.spec.conftest import until
 from tests.transports import AsyncWith, Fault, Refusing, Repeating, ReplyLost, Unreachable
+from tests.waiting import eventually, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Settings, Worker
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.keys import Keys
@@ -24,10 +24,7 @@ CALLS = ("hold", "read_held", "put_off", "ack", "conclude", "adopt", "HMGET", "X
 
 
 def wait_until_nothing_is_left(show: Show) -> None:
-    deadline = time.monotonic() + 15
-    while show.left() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert show.left() == 0
+    assert eventually(lambda: show.left() == 0, within_s=15), show.left()
 
 
 def test_by_key_with_workers_killed_one_after_the_other(

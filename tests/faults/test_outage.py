@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import eventually, wheelq
+from tests.cli.commands import wheelq
 from tests.transports import ALWAYS, AsyncWith, BlockingWith, Fault, ReplyLost, Unreachable
 from tests.unit.test_outbox import in_a_fork
+from tests.waiting import eventually
 from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Settings
 from wheelq.clock import ManualClock
 from wheelq.embedded import EmbeddedServer

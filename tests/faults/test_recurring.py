@@ -15,6 +15,7 @@ import redis
 
 from loadtest.fleet import Fleet
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
+from tests.waiting import eventually
 from wheelq import Client, RecurringOutcome, Settings
 from wheelq.clock import ServerClock, SystemClock
 from wheelq.embedded import EmbeddedServer
@@ -243,20 +244,13 @@ def test_schedulers_killed_again_and_again_make_and_promote_every_occurrence_onc
                 found[name].append(datetime.fromisoformat(moment))
             return found
 
-        _until(lambda: all(len(each) >= 2 for each in moments().values()))
+        assert eventually(lambda: all(len(each) >= 2 for each in moments().values()), within_s=60)
         for _ in range(5):
             fleet.kill(nodes.pop(0))
             nodes.append(fleet.start("scheduler"))
             time.sleep(1.2)
         count = max(len(each) for each in moments().values())
-        _until(lambda: all(len(each) >= count + 5 for each in moments().values()))
+        assert eventually(lambda: all(len(each) >= count + 5 for each in moments().values()), within_s=60)
         for name, each in moments().items():
             steps = {after - before for before, after in pairwise(sorted(each))}
             assert steps == {timedelta(seconds=1)}, f"{name}: one is doubled or missing\n{fleet.output()}"
-
-
-def _until(fact: Callable[[], bool], patience: float = 60.0) -> None:
-    deadline = time.monotonic() + patience
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -11,6 +11,7 @@ import pytest
 
 from loadtest.checker import Promise, judge
 from loadtest.fleet import Fleet, read_promotions
+from tests.waiting import eventually
 from wheelq import CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
@@ -128,9 +129,7 @@ def test_nothing_is_lost_or_doubled_while_the_number_changes_under_load(
         stop.set()
         for producer in producers:
             producer.join()
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not set(promises) <= {run.id for run in fleet.runs()}:
-            time.sleep(0.1)
+        eventually(lambda: set(promises) <= {run.id for run in fleet.runs()}, within_s=30)
         transport = Transport(Address(server.url))
         promotions = [
             promotion

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.cli.commands import eventually
+from tests.waiting import eventually, until
 from wheelq import AsyncClient, Client, Job, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import AuthenticationFailed, OutcomeUnknown, ServerBusy, Unavailable
@@ -62,11 +61,8 @@ def is_busy(transport: Transport) -> bool:
     return False
 
 
-async def said(caplog: pytest.LogCaptureFixture, words: str, within_s: float = 20.0) -> None:
-    until = time.monotonic() + within_s
-    while words not in caplog.text:
-        assert time.monotonic() < until, caplog.text
-        await asyncio.sleep(0.01)
+async def said(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    await until(lambda: words in caplog.text)
 
 
 @contextlib.contextmanager

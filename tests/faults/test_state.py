@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,6 +10,7 @@ import redis
 
 from tests.faults.stages import FAULTS, Bench, Look
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Repeating, ReplyLost, Unreachable
+from tests.waiting import until
 from wheelq import AsyncClient, Client, JobState
 from wheelq.errors import OutcomeUnknown
 from wheelq.protocol.calls import state, worker
@@ -98,9 +98,3 @@ async def test_who_waits_gets_the_result_though_news_are_lost(url: str, topic: s
     plain.send(state.conclude(keys, "g", "w1", 0, HOUR_MS, [ended]))
     assert await waiting == 7
     await client.close()
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not fact():  # noqa: ASYNC110  # the transport counts, and sets no event
-            await asyncio.sleep(0.01)

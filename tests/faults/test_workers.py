@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import RETRY, Fleet
+from tests.waiting import eventually
 from wheelq import Client, JobSpec
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
@@ -50,10 +51,7 @@ class Scene:
         return info.delayed, info.ready, info.dead
 
     def until(self, fact: Callable[[], bool], within_s: float = 60.0) -> None:
-        deadline = time.monotonic() + within_s
-        while not fact():
-            assert time.monotonic() < deadline, f"{self.left()}\n{self.fleet.output()[-20_000:]}"
-            time.sleep(0.02)
+        assert eventually(fact, within_s), f"{self.left()}\n{self.fleet.output()[-20_000:]}"
 
     def attempts(self) -> dict[tuple[str, str], list[int]]:
         """The attempts that were begun, by job and group, in order of time."""

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tests.http.conftest import Http
-from tests.spec.conftest import until
+from tests.waiting import until
 from wheelq import Settings
 from wheelq.clock import wall_ms
 from wheelq.embedded import EmbeddedServer

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.http.conftest import Http
-from tests.spec.conftest import until
 from tests.transports import ReplyLost
+from tests.waiting import until
 from wheelq import AsyncClient, JobState
 from wheelq.settings import Misfire, ServerSettings
 

@@ -17,7 +17,8 @@ import pytest
 import trustme
 
 from loadtest.http import free_port
-from tests.cli.commands import Running, eventually, stopped_at_the_end, wheelq
+from tests.cli.commands import Running, stopped_at_the_end, wheelq
+from tests.waiting import eventually
 from wheelq.embedded import EmbeddedServer
 
 JOBS = "/v1/topics/orders/jobs"

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.cli.commands import eventually, wheelq
+from tests.cli.commands import wheelq
 from tests.protocol.conftest import Service, without_wheelq
+from tests.waiting import eventually
 from wheelq import Client, JobState, Settings
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings

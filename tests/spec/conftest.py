@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Job, Scheduler, Settings, Worker
 from wheelq.settings import WorkerSettings
 
 Run = Callable[..., asyncio.Task[None]]
-
-PATIENCE = 15.0
-"""Seconds after which a test gives up waiting; what it waits for takes far less."""
-
-
-async def until(fact: Callable[[], bool | Awaitable[bool]], within: float = PATIENCE) -> None:
-    """Wait for what others do in their own time, and no event tells."""
-    async with asyncio.timeout(within):
-        while True:
-            found = fact()
-            if found if isinstance(found, bool) else await found:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def nothing_is_left(client: AsyncClient, topic: str) -> None:

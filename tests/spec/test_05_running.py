@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Inbox, Run, nothing_is_left, until
+from tests.spec.conftest import Inbox, Run, nothing_is_left
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.errors import Unavailable
 from wheelq.protocol.calls import registry

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.spec.conftest import Run, counts, until
+from tests.spec.conftest import Run, counts
+from tests.waiting import until
 from wheelq import AsyncClient, Job, JobSpec, JobState, Retry, RetryAfter, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
 

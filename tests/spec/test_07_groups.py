@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, nothing_is_left, until
+from tests.spec.conftest import Run, nothing_is_left
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 
 PRIMER = -1

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, until
+from tests.spec.conftest import Run
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
 from wheelq.settings import WorkerSettings

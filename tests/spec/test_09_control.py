@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.conftest import Run, until
+from tests.spec.conftest import Run
+from tests.waiting import until
 from wheelq import (
     AsyncClient,
     CancelOutcome,

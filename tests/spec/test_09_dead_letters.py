@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import Run, until
+from tests.spec.conftest import Run
+from tests.waiting import until
 from wheelq import (
     AsyncClient,
     Bury,

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Inbox, Run, nothing_is_left
+from tests.spec.conftest import Inbox, Run, nothing_is_left
+from tests.waiting import PATIENCE
 from wheelq import AsyncClient, Job, JobSpec, Settings, Worker
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import TopicSettings

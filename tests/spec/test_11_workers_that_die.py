@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from tests.spec.conftest import PATIENCE, Run, counts, until
+from tests.spec.conftest import Run, counts
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Settings, Worker
 from wheelq.settings import WorkerSettings
 

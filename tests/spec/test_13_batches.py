@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, nothing_is_left, until
+from tests.spec.conftest import Run, nothing_is_left
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import BatchFailed, ConfigurationError, InvalidInput
 from wheelq.settings import TopicSettings, WorkerSettings

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import Run, until
+from tests.spec.conftest import Run
+from tests.waiting import until
 from wheelq import AsyncClient, CancelOutcome, Client, Job, RecurringOutcome, Scheduler, Settings, Worker
 from wheelq.arguments import check_id
 from wheelq.errors import InvalidInput, TopicNotFound

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, until
+from tests.spec.conftest import Run
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, RetryAfter, Settings, Worker
 from wheelq.errors import ConfigurationError
 from wheelq.logs import JobFilter, JsonFormatter, current_jobs

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import PATIENCE, Run, until
+from tests.spec.conftest import Run
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobInfo, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, TopicNotFound
 from wheelq.settings import TopicSettings

@@ -11,7 +11,8 @@ from typing import Literal
 
 import pytest
 
-from tests.spec.conftest import Run, until
+from tests.spec.conftest import Run
+from tests.waiting import until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.settings import SchedulerSettings, TopicSettings

@@ -18,7 +18,8 @@ from urllib.parse import unquote
 import pytest
 import redis
 
-from tests.cli.commands import eventually, is_alive
+from tests.cli.commands import is_alive
+from tests.waiting import eventually
 from wheelq.binaries import find_server
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError

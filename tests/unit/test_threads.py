@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.spec.conftest import until
+from tests.waiting import until
 from wheelq.worker import threads as module
 from wheelq.worker.threads import Threads, time_limit
 
