@@ -1,4 +1,4 @@
-"""Jobs that occur again and again: said once, made once each, with any number of schedulers."""
+"""15. Recurring: jobs that occur again and again: said once, made once each, with any number of schedulers."""
 
 from __future__ import annotations
 

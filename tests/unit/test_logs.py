@@ -1,4 +1,4 @@
-"""Formats of log lines; what a worker puts into them is in tests/spec/test_18_hooks.py."""
+"""Formats of log lines; what a worker puts into them is in tests/spec/test_16_hooks.py."""
 
 from __future__ import annotations
 

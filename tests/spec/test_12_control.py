@@ -1,4 +1,4 @@
-"""Topics are changed, held and let go while jobs wait and run."""
+"""12. Control: topics are changed, held and let go while jobs wait and run."""
 
 from __future__ import annotations
 

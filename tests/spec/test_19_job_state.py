@@ -1,4 +1,4 @@
-"""20. Where a job stands: state, times, worker, progress, result; and waiting for its end."""
+"""19. Where a job stands: state, times, worker, progress, result; and waiting for its end."""
 
 from __future__ import annotations
 

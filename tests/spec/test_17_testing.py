@@ -1,4 +1,4 @@
-"""19. Testing: a wheelq in memory whose time is in the test's hands.
+"""17. Testing: a wheelq in memory whose time is in the test's hands.
 
 `wheelq` is for plain tests, `async_wheelq` for those on asyncio. Time stands still until `advance`, which runs what
 falls due at its own moment, with the scripts, the leader and the worker of the real thing.

@@ -1,4 +1,4 @@
-"""19. Testing, go on: programs that connect by themselves, code on asyncio, and the places where tests are run."""
+"""18. Testing, continued: programs that connect by themselves, code on asyncio, and the places where tests are run."""
 
 from __future__ import annotations
 

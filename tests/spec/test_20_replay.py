@@ -1,4 +1,4 @@
-"""21. What was fired before: groups that come later, and replay."""
+"""20. What was fired before: groups that come later, and replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""18. Hooks: what runs around handlers, what lives as long as the worker, and log lines that know their job."""
+"""16. Hooks: what runs around handlers, what lives as long as the worker, and log lines that know their job."""
 
 from __future__ import annotations
 
