@@ -18,10 +18,10 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wheelq import Worker
 from wheelq.protocol import call
 from wheelq.protocol.scripts import Script, script, script_names
 from wheelq.worker.held import Delivery
+from wheelq.worker.running import Running
 
 VARIABLE = "LOADTEST_PLANT"
 
@@ -48,7 +48,7 @@ PLANTS = (*BROKEN_SCRIPTS, "ack-first")
 def plant(name: str) -> None:
     """Break this process. Raises: KeyError when there is no such defect."""
     if name == "ack-first":
-        _patch(Worker, "_handle", _acknowledged_first(Worker._handle))
+        _patch(Running, "handle", _acknowledged_first(Running.handle))
     else:
         changes = BROKEN_SCRIPTS[name]
         assert any(old in script(one).text for old in changes for one in script_names()), f"{name} breaks nothing"
@@ -70,9 +70,9 @@ def _with(changes: Mapping[str, str], sound: Callable[[str], Script]) -> Callabl
 
 
 def _acknowledged_first(handle: Callable[..., Any]) -> Callable[..., Any]:
-    async def acknowledge_and_handle(worker: Worker, delivery: Delivery) -> None:
-        worker._settler.done(delivery)
+    async def acknowledge_and_handle(running: Running, delivery: Delivery) -> None:
+        running._settler.done(delivery)
         await asyncio.sleep(0.3)  # the acknowledgement is on its way, and the worker may be killed
-        await handle(worker, delivery)
+        await handle(running, delivery)
 
     return acknowledge_and_handle

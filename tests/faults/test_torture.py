@@ -42,7 +42,8 @@ MUST_BE_FOUND = {
 @pytest.fixture
 def only_valkey(request: pytest.FixtureRequest) -> None:
     """One kind of server is enough: what differs between servers is tested elsewhere."""
-    if "valkey" not in request.config.getoption("--servers").split(","):
+    named = request.config.getoption("--servers")
+    if named and "valkey" not in named.split(","):
         pytest.skip("torture runs on valkey only")
 
 
