@@ -19,7 +19,7 @@ import pytest
 from tests.servers import FLAVOURS
 from wheelq.embedded import EmbeddedServer
 
-ONE_WILL_DO = ("cli", "http", "callbacks")
+ONE_WILL_DO = ("cli", "http", "callbacks", "web")
 """Folders whose tests are about what the commands and the HTTP server say, whatever the server below them is."""
 
 hypothesis.settings.register_profile("wheelq", deadline=None)  # timings are not judged: machines may be busy

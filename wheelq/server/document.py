@@ -29,7 +29,7 @@ _DESCRIPTION = """Run a job at the moment it is due: post it with a time, lease 
 
 Times are seconds from now (`delay`), RFC 3339 (`at`) or milliseconds since the epoch (`due_ms`), by the server's clock;
 no job is ever early. Every error is problem+json and says what to do; after `outcome-unknown` repeat the request with
-the same job id, which is always safe."""
+the same job id: while the job is alive, no other is made."""
 
 
 def install(app: FastAPI, needs_key: bool, has_receivers: bool) -> None:

@@ -7,6 +7,9 @@ const make = (tag, attributes = {}, ...children) => {
   return element;
 };
 
+// Text in which `code` is marked.
+const worded = (text) => (text || "").split("`").map((part, n) => (n % 2 ? make("code", {textContent: part}) : part));
+
 const find = (document_, schema) =>
   schema && schema.$ref ? schema.$ref.split("/").slice(1).reduce((part, name) => part[name], document_) : schema || {};
 
@@ -25,18 +28,19 @@ const limitsOf = (schema) => {
   if (schema.maximum !== undefined) limits.push(`at most ${schema.maximum}`);
   if (schema.maxItems !== undefined) limits.push(`at most ${schema.maxItems} items`);
   if (schema.default !== undefined && schema.default !== null) limits.push(`default ${JSON.stringify(schema.default)}`);
-  return limits.join(", ");
+  const text = limits.join(", ");
+  return text && `${text[0].toUpperCase()}${text.slice(1)}.`;
 };
 
 const table = (rows) =>
   make("table", {}, ...rows.map(([name, kind, words]) =>
     make("tr", {}, make("td", {}, make("code", {textContent: name})), make("td", {textContent: kind}),
-      make("td", {textContent: words}))));
+      make("td", {}, ...worded(words)))));
 
 const fields = (document_, schema) => {
   const required = schema.required || [];
   return Object.entries(schema.properties || {}).map(([name, of]) =>
-    [name, kindOf(of) + (required.includes(name) ? ", required" : ""), [of.description, limitsOf(of)].filter(Boolean).join("; ")]);
+    [name, kindOf(of) + (required.includes(name) ? ", required" : ""), [of.description, limitsOf(of)].filter(Boolean).join(" ")]);
 };
 
 const curl = (path, method, body) => {
@@ -51,7 +55,7 @@ const route = (document_, path, method, operation) => {
   const article = make("article", {id: name}, make("h3", {},
     make("span", {className: `method ${method}`, textContent: method.toUpperCase()}), ` ${path}`));
   article.append(make("p", {className: "summary", textContent: operation.summary}),
-    make("p", {textContent: operation.description || ""}));
+    make("p", {}, ...worded(operation.description)));
   const parameters = (operation.parameters || []).map((parameter) =>
     [parameter.name, `${parameter.in}${parameter.required ? ", required" : ""}`, parameter.description || ""]);
   const content = operation.requestBody && Object.values(operation.requestBody.content)[0];
@@ -72,7 +76,7 @@ const route = (document_, path, method, operation) => {
 const show = (document_) => {
   document.getElementById("version").textContent = `version ${document_.info.version}`;
   const description = document.getElementById("description");
-  document_.info.description.split("\n\n").forEach((text) => description.append(make("p", {textContent: text})));
+  document_.info.description.split("\n\n").forEach((text) => description.append(make("p", {}, ...worded(text))));
   const routes = document.getElementById("routes");
   const contents = document.getElementById("contents");
   const tags = new Map();
@@ -90,8 +94,8 @@ const show = (document_) => {
   const problems = document.getElementById("problems");
   for (const problem of document_["x-problems"])
     problems.append(make("article", {id: problem.name}, make("h3", {textContent: `${problem.status} ${problem.name}`}),
-      make("p", {textContent: `${problem.title}. ${problem.remedy}`})));
-  if (location.hash) document.querySelector(CSS.escape ? `#${CSS.escape(location.hash.slice(1))}` : location.hash)?.scrollIntoView();
+      make("p", {}, ...worded(`${problem.title}. ${problem.remedy}`))));
+  if (location.hash) location.replace(location.hash); // only now is there what it names
 };
 
 fetch("/openapi.json").then((answer) => answer.json()).then(show);
