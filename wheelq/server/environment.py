@@ -10,13 +10,14 @@ be called wheelq-server. So WHEELQ_SERVER_PORT=tcp://10.0.0.7:80 is no port, and
 from __future__ import annotations
 
 import logging
-import os
 import re
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError, create_model
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from wheelq.errors import ConfigurationError, InvalidSetting
 from wheelq.settings import ServerSettings, Settings
@@ -30,20 +31,31 @@ _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 _OF_A_SERVICE = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 
 
+class _Environment(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment alone, and of it only what is meant for this server."""
+        source = EnvSettingsSource(settings_cls)
+        source.env_vars = _meant_for_us(source.env_vars, list(settings_cls.model_fields))
+        return (source,)
+
+
 def with_environment(settings: Settings, **given: Any) -> Settings:
     """The settings, with what the environment says of the server, and over that what is `given` (None: it is not).
 
     Raises: ConfigurationError.
     """
-    known: dict[str, Any] = {item.name: (type(item.default) | None, None) for item in fields(ServerSettings)}
-    texts = _texts(list(known))
+    known: dict[str, Any] = {item.name: (type(item.default), item.default) for item in fields(ServerSettings)}
     try:
-        read = create_model("Environment", **known)(**texts).model_dump()
+        said = create_model("Environment", __base__=_Environment, **known)().model_dump(exclude_unset=True)
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + ".".join(map(str, first["loc"])).upper()
         raise ConfigurationError(f"{name}: {first['msg']}, not {first['input']!r}") from error
-    said = {name: read[name] for name in texts}
     over = {name: value for name, value in given.items() if value is not None}
     try:
         return replace(settings, server=replace(settings.server, **{**said, **over}))
@@ -53,19 +65,18 @@ def with_environment(settings: Settings, **given: Any) -> Settings:
         raise InvalidSetting(setting, error.problem) from error
 
 
-def _texts(known: list[str]) -> dict[str, str]:
-    """What the environment says, by the names of the settings."""
+def _meant_for_us(variables: Mapping[str, str | None], known: list[str]) -> dict[str, str | None]:
     found = {}
-    for variable, text in os.environ.items():
+    for variable, text in variables.items():
         name = variable.upper().removeprefix(PREFIX)
         if name == variable.upper() or variable.upper() == _BINARY:
             continue
-        if _ADDRESS.match(text) or _OF_A_SERVICE.fullmatch(name):
-            logger.debug("%s is passed over: Kubernetes tells so where a service is", variable)
+        if _ADDRESS.match(text or "") or _OF_A_SERVICE.fullmatch(name):
+            logger.debug("%s is passed over: Kubernetes tells so where a service is", variable.upper())
         elif name.lower() in known:
-            found[name.lower()] = text
+            found[variable] = text
         else:
-            _tell_unknown(variable, name.lower(), known)
+            _tell_unknown(variable.upper(), name.lower(), known)
     return found
 
 
