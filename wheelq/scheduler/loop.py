@@ -118,19 +118,21 @@ class Scheduler:
         ]
         try:
             await until_stopped(self._stopping, background)
-            background.pop().cancel()
+            watching = background.pop()  # shards come and go with it
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
             for shard in self._shards.values():
                 shard.stop(node_goes=True)
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             with contextlib.suppress(ServerError):
                 await self._members.leave()
         finally:  # also when this is cancelled: nothing goes on behind the caller's back
-            for maker in self._makers.values():
-                await maker.stop()
             rest = [*background, *self._tasks.values(), *self._reports]
             for task in rest:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
+            for maker in self._makers.values():
+                await maker.stop()
 
     # --- hints -----------------------------------------------------------------------------------------------------
 
