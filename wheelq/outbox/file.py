@@ -73,6 +73,8 @@ class File:
     def close(self) -> None:
         """Close it, and own it no more."""
         with self._lock:
+            if self._owning is not None:  # said, because closing says so only once no fork has it open any more
+                fcntl.flock(self._owning, fcntl.LOCK_UN)
             self._disown()
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
