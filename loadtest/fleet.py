@@ -168,7 +168,7 @@ async def run_until_stopped(part: Scheduler | Worker) -> None:
     """Run a part until SIGTERM."""
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, part.stop)
-    await part.run()
+    await part.run(patiently=True)
 
 
 def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str, hold_ms: str) -> Worker:
