@@ -1,200 +1,21 @@
-"""Redis is away for a while under a delay service that people go on asking: what was answered with 2xx must run.
+"""Redis is away for a while under an HTTP service that stays in use: every job answered with 2xx must run.
 
     python -m loadtest.outage      # 30 s, 200 requests/s; Redis frozen and killed; with an outbox and without
     python -m loadtest.outage --seconds 5 --how kill --outbox
 
-Each request makes one job with an id of its own, due within a second. One whose outcome is unknown (504, or no answer)
-is repeated with the same id until it is known, and may run twice: when the first has run, the id is free. A worker runs
-the jobs; the topic keeps finished ones (`keep_done_ms`), so that what an outbox delivers again after it ran is found.
-The service waits a second for a reply: who wants fast answers while Redis is frozen says so (`reply_timeout_ms`).
-
-At the end the streams are read and judged: every job that was answered for was promoted once, and ran; none that was
-refused (503) did.
+See `loadtest.trials.outage` for what is done and judged.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
-import signal
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Literal
 
-from loadtest.checker import Promise, Verdict, judge
-from loadtest.figures import Figure, Outcome, Target, as_table, percentile
-from loadtest.fleet import Fleet, read_promotions
-from loadtest.http import ask_once, free_port, running
-from loadtest.server import binary_of
-from wheelq import Client, Settings
-from wheelq.embedded import EmbeddedServer
-from wheelq.outbox import Outbox
-from wheelq.protocol.call import command
-from wheelq.protocol.keys import Keys
-from wheelq.settings import OutboxSettings, TopicSettings
-from wheelq.transport import Address, Transport
-
-How = Literal["freeze", "kill"]
-TOPIC, GROUP, SHARDS = "orders", "g", 2
-HOUR_MS = 3_600_000
-AROUND_S = 1.0
-"""Requests before and after the outage."""
-MAYBE = (Promise(0, must_run=False),)
-"""What came before a request that was repeated because nobody knew."""
-FAST_MS: dict[How, int] = {"kill": 1_000, "freeze": 1_500}
-"""Until a 503. That a frozen server is away shows in that it says nothing for a while."""
-
-
-@dataclass(slots=True)
-class Told:
-    """What the callers were told."""
-
-    promises: dict[str, Promise] = field(default_factory=dict)
-    statuses: Counter[int] = field(default_factory=Counter)
-    refused_ms: list[float] = field(default_factory=list)
-    """How long each 503 took."""
-
-
-class Callers:
-    """Make jobs at a steady rate, whatever the service answers."""
-
-    def __init__(self, port: int) -> None:
-        self.told = Told()
-        self._port = port
-
-    async def ask(self, seconds: float, rate: float) -> None:
-        """Ask for so long; returns when every outcome is known."""
-        started = time.monotonic()
-        tasks = []
-        for n in range(round(seconds * rate)):
-            await asyncio.sleep(max(0.0, started + n / rate - time.monotonic()))
-            tasks.append(asyncio.create_task(self._make(f"job-{n}", n % 10 / 10)))
-        await asyncio.gather(*tasks)
-
-    async def _make(self, id: str, delay: float) -> None:
-        """A job is made; one whose making is unknown was perhaps, and is then made for sure."""
-        was_sent = False
-        while True:
-            asked, asked_ms = time.monotonic(), time.time() * 1000
-            try:
-                job = json.dumps({"id": id, "delay": delay}).encode()
-                status, answer = await ask_once(self._port, "POST", f"/v1/topics/{TOPIC}/jobs", job)
-            except (OSError, EOFError):
-                status = 504
-            self.told.statuses[status] += 1
-            if 200 <= status < 300:
-                said = json.loads(answer)
-                due_ms = said["due_ms"]
-                if said["in_outbox"]:  # told when it was kept; perhaps Redis had it before, from when it was asked for
-                    due_ms = min(due_ms, int(asked_ms + delay * 1000))
-                self.told.promises[id] = Promise(0, True, before=MAYBE) if was_sent else Promise(due_ms, must_run=True)
-                return
-            if status == 503 and not was_sent:
-                self.told.refused_ms.append((time.monotonic() - asked) * 1000)
-                self.told.promises[id] = Promise(0, must_run=False, may_run=False, was_refused=True)
-                return
-            was_sent = was_sent or status != 503
-            await asyncio.sleep(0.5)
-
-
-class Play:
-    """A server, a scheduler, a worker and the delay service."""
-
-    def __init__(self, directory: Path, binary: Path, outbox: bool) -> None:
-        self._stack = ExitStack()
-        self._directory = directory
-        self._binary = binary
-        self._outbox = directory / "outbox.db" if outbox else None
-
-    def __enter__(self) -> Play:
-        enter = self._stack.enter_context
-        self.server = enter(EmbeddedServer(self._directory / "data", binary=self._binary, fsync="always"))
-        self.url = self.server.url
-        settings = Settings(topic=TopicSettings(shards=SHARDS, retention_ms=HOUR_MS, keep_done_ms=HOUR_MS))
-        self.fleet = enter(Fleet(self.url, self._directory))
-        with Client.connect(self.url, settings) as client:
-            client.schedule(TOPIC, delay=0, key="first")
-        self.fleet.start("scheduler")
-        self.fleet.start("worker", TOPIC, GROUP)
-        config = self._directory / "wheelq.toml"
-        outbox = f'[outbox]\npath = "{self._outbox}"\n' if self._outbox else ""
-        config.write_text(f"[connection]\nreply_timeout_ms = 1000\n[client]\nreplicated_timeout_ms = 500\n{outbox}")
-        self.port = free_port()
-        serve = ["-m", "wheelq", "server", "--port", str(self.port), "--url", self.url, "--config", str(config)]
-        enter(running([sys.executable, *serve, "--log-level", "error"], self.port))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    @contextmanager
-    def away(self, how: How) -> Iterator[None]:
-        """The server is frozen, or gone, meanwhile."""
-        if how == "kill":
-            self.server.kill()
-            yield
-            self.server.start()
-        else:
-            pid = self.server.pid
-            os.kill(pid, signal.SIGSTOP)
-            try:
-                yield
-            finally:
-                os.kill(pid, signal.SIGCONT)
-
-    def verdict(self, told: Told, patience_s: float = 60.0) -> Verdict:
-        """Wait until the outbox is empty and every promised job has run, then judge."""
-        must_run = {id for id, promise in told.promises.items() if promise.must_run}
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline:
-            ran = {run.id for run in self.fleet.runs()}
-            if self.kept() == 0 and must_run <= ran:
-                break
-            time.sleep(0.1)
-        transport = Transport(Address(self.url))
-        promotions = []
-        for shard in range(SHARDS):
-            ready = Keys().shard(TOPIC, shard).ready
-            promotions += read_promotions(transport.send(command("XRANGE", ready, "-", "+", read=list, key=ready)))
-        transport.close()
-        promises = told.promises | {"first": Promise(0, must_run=True)}
-        return judge(promises, promotions, self.fleet.runs())
-
-    def kept(self) -> int:
-        """Jobs in the outbox."""
-        return Outbox(OutboxSettings(path=str(self._outbox))).info().jobs if self._outbox else 0
-
-
-async def outage(play: Play, how: How, seconds: float, rate: float) -> Told:
-    """Callers ask; a second later the server is away for so long; they go on until a second after."""
-    callers = Callers(play.port)
-    asking = asyncio.create_task(callers.ask(seconds + 2 * AROUND_S, rate))
-    await asyncio.sleep(AROUND_S)
-    with play.away(how):
-        await asyncio.sleep(seconds)
-    await asking
-    return callers.told
-
-
-def measure(binary: Path, how: How, outbox: bool, seconds: float, rate: float) -> Outcome:
-    """One outage, and what came of it."""
-    with TemporaryDirectory(prefix="wheelq-outage-") as directory, Play(Path(directory), binary, outbox) as play:
-        told = asyncio.run(outage(play, how, seconds, rate))
-        verdict = play.verdict(told)
-    refused = sorted(told.refused_ms)
-    figures = [Figure(f"answered {status}", count, "answers") for status, count in sorted(told.statuses.items())]
-    if refused:
-        figures.append(Figure("p99 until a 503", percentile(refused, 0.99), "ms", Target(at_most=FAST_MS[how])))
-    wrong = {name: len(getattr(verdict, name)) for name in ("lost", "early", "doubled", "denied", "unknown")}
-    return Outcome(f"{how}, {'outbox' if outbox else 'no outbox'}", figures, len(told.promises), wrong)
+from loadtest.bench.figures import as_table
+from loadtest.servers.measured import binary_of
+from loadtest.trials.outage import How, measure
 
 
 def main() -> int:

@@ -7,7 +7,9 @@ worker starts servers of its own.
 
 from __future__ import annotations
 
+import logging
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,10 +21,12 @@ import pytest
 from tests.servers import FLAVOURS
 from wheelq.embedded import EmbeddedServer
 
-ONE_WILL_DO = ("cli", "http", "callbacks", "web")
-"""Folders whose tests are about what the commands and the HTTP server say, whatever the server below them is."""
+ONE_WILL_DO = ("cli", "http", "callbacks", "contrib", "web", "loadtest")
+"""Folders whose tests are about what lies above the library, whatever the server below it is."""
 
-hypothesis.settings.register_profile("wheelq", deadline=None)  # timings are not judged: machines may be busy
+hypothesis.settings.register_profile(  # timings are not judged: machines may be busy
+    "wheelq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("wheelq")
 
 
@@ -38,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if unknown := set(_wanted(config)) - set(FLAVOURS):
         raise pytest.UsageError(f"--servers: {', '.join(sorted(unknown))} unknown; there are {', '.join(FLAVOURS)}")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background: its processes would ignore it, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -75,6 +81,16 @@ def server(server_binary: Path) -> Iterator[EmbeddedServer]:
 def url(server: EmbeddedServer) -> str:
     """Where the shared server answers."""
     return server.url
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Sets the log levels back after each test: a command run in this process may have changed them (`--debug`)."""
+    loggers = [logging.getLogger(), logging.getLogger("wheelq")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from loadtest.checker import Promise, Verdict, judge
-from loadtest.fleet import Fleet, read_promotions
-from tests.waiting import eventually
+from loadtest.torture.checker import Promise, Verdict, judge
+from loadtest.torture.fleet import Fleet, read_promotions
+from tests.waiting import PATIENCE, eventually
 from wheelq import Client, JobSpec, Settings
 from wheelq.errors import ServerError
 from wheelq.protocol.call import command
@@ -41,6 +42,8 @@ class Scene:
             topic=TopicSettings(shards=shards, retention_ms=3_600_000),
         )
         self.client = Client.connect(url, settings)
+        patient = replace(settings, client=replace(settings.client, replicated_timeout_ms=9_000))
+        self._patient = Client.connect(url, patient)
         self.transport = Transport(Address(url))
         self.promises: dict[str, Promise] = {}
 
@@ -59,7 +62,7 @@ class Scene:
 
     def schedule_specs(self, specs: list[JobSpec]) -> None:
         """Schedule these, and remember what was promised."""
-        for receipt in self.client.schedule_many(self.topic, specs):
+        for receipt in self._patient.schedule_many(self.topic, specs):
             self.promises[receipt.id] = Promise(receipt.due_ms, must_run=True)
 
     def schedule_for(self, seconds: float, *, delay: float, pause: float = 0.005) -> int:
@@ -77,12 +80,12 @@ class Scene:
             time.sleep(pause)
         return failed
 
-    def wait_for_all(self, patience: float = 20.0) -> None:
+    def wait_for_all(self, patience: float = PATIENCE) -> None:
         """Wait until every promised job has run, or patience ends."""
         must_run = {id for id, promise in self.promises.items() if promise.must_run}
         eventually(lambda: must_run <= {run.id for run in self.fleet.runs()}, patience)
 
-    def verdict(self, patience: float = 20.0) -> Verdict:
+    def verdict(self, patience: float = PATIENCE) -> Verdict:
         """Wait until all promised jobs ran, then judge."""
         self.wait_for_all(patience)
         promotions = []
@@ -99,5 +102,6 @@ class Scene:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.fleet.__exit__(kind, error, trace)
+        self._patient.close()
         self.client.close()
         self.transport.close()

@@ -117,13 +117,13 @@ class BlockingWith(Transport):
 
 
 class AsyncWith(AsyncTransport):
-    """An `AsyncTransport` with faults; its siblings share them."""
+    """An `AsyncTransport` with faults; its spares share them."""
 
     def __init__(self, url: str, *faults: Fault) -> None:
         super().__init__(Address(url))
         self._url, self._faults = url, faults
 
-    def sibling(self) -> AsyncTransport:
+    def spare(self) -> AsyncTransport:
         return AsyncWith(self._url, *self._faults)
 
     async def send(self, call: Call[T]) -> T:

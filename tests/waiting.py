@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
 
-PATIENCE = 20.0
-"""Seconds after which a test gives up waiting; what it waits for takes far less."""
+PATIENCE = 60.0
+"""Seconds after which a test gives up waiting. What it waits for takes far less, but on a busy machine anything may."""
+
+CLOCK_ERROR_MS = 5_000
+"""How far off a worker may be that estimates the server's clock: by half the time that an answer took."""
 
 
-def eventually(fact: Callable[[], bool], within_s: float = 10.0) -> bool:
+def eventually(fact: Callable[[], bool], within_s: float = PATIENCE) -> bool:
     """Whether `fact` becomes true; for what other processes do."""
     deadline = time.monotonic() + within_s
     while not fact():
@@ -18,6 +24,39 @@ def eventually(fact: Callable[[], bool], within_s: float = 10.0) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+class Stalls:
+    """How late the machine itself is: sleeps that last longer than asked for, while the block runs.
+
+    A bound on lateness has to allow for them, several times where several processes wait for each other.
+    """
+
+    def __init__(self) -> None:
+        self._late_ms = [0.0]
+        self._ended = threading.Event()
+        self._measuring = threading.Thread(target=self._measure, daemon=True)
+
+    def percentile(self, percent: int) -> float:
+        """So many percent of the sleeps were at most this late, in milliseconds."""
+        measured = sorted(self._late_ms)  # a copy: the thread goes on adding
+        return measured[(len(measured) - 1) * percent // 100]
+
+    def _measure(self) -> None:
+        while not self._ended.is_set():
+            began = time.monotonic()
+            time.sleep(0.005)
+            self._late_ms.append((time.monotonic() - began) * 1000 - 5)
+
+    def __enter__(self) -> Self:
+        self._measuring.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._measuring.join()
 
 
 async def until(fact: Callable[[], bool | Awaitable[bool]], within: float = PATIENCE) -> None:

@@ -1,24 +1,28 @@
-"""Log lines that say to which job they belong.
+"""Adds the running job to log lines.
 
     handler = logging.StreamHandler()
-    handler.addFilter(JobFilter())           records get topic, job_id, attempt, group, worker and job
+    handler.addFilter(JobFilter())           records get topic, job_id, attempt, group, worker, job and more
     handler.setFormatter(JsonFormatter())    one JSON object per line
 
-Whatever logs while a job runs is covered, in a handler's thread too: the job is a context variable, set by the worker.
-`wheelq worker --log-format json` does the above.
+This covers every line logged while a job runs, also in a handler's thread: the worker sets the job as a context
+variable. `wheelq worker --log-format json` does the above. Within a span of OpenTelemetry, records get trace_id and
+span_id too.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from wheelq.job import Job
+from wheelq.model.job import Job
+from wheelq.telemetry import ids
 
 
 class _Serving(NamedTuple):
@@ -29,22 +33,24 @@ class _Serving(NamedTuple):
 _serving: ContextVar[_Serving | None] = ContextVar("wheelq serving", default=None)
 _jobs: ContextVar[Sequence[Job]] = ContextVar("wheelq jobs", default=())
 
-FIELDS = ("topic", "job_id", "attempt", "group", "worker")
-TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s%(job)s"
-_OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "job", *FIELDS}
+FIELDS = ("process_name", "topic", "job_id", "attempt", "group", "worker", "trace_id", "span_id")
+COLOURS = (36, 33, 32, 35, 34, 31)
+"""Terminal colours of the names of processes: cyan, yellow, green, magenta, blue, red."""
+TEXT = "%(asctime)s %(levelname)-7s %(speaker)s%(name)s: %(message)s%(job)s%(span)s"
+_OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "job", "span", "speaker", *FIELDS}
 
 
-def set_up(level: int, format: str) -> None:
-    """Log to stderr, as `text` or as `json`, with the job."""
+def set_up(level: int, format: str, process_name: str | None = None) -> None:
+    """Log to stderr, as `text` or as `json`, with the job's fields, and with the name of this process if it has one."""
     handler = logging.StreamHandler()
-    handler.addFilter(JobFilter())
+    handler.addFilter(JobFilter(process_name))
     handler.setFormatter(JsonFormatter() if format == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level, handlers=[handler])
 
 
 @contextmanager
 def serving(group: str, worker: str) -> Iterator[None]:
-    """What is logged within, and in tasks made within, is said by this worker."""
+    """Mark log lines within this context, and within tasks created there, as this worker's."""
     token = _serving.set(_Serving(group, worker))
     try:
         yield
@@ -53,23 +59,34 @@ def serving(group: str, worker: str) -> Iterator[None]:
 
 
 running = _jobs.set
-"""Call with the jobs that run from now on in this context."""
+"""Set the jobs that run from now on in this context."""
 
 
 def current_jobs() -> Sequence[Job]:
-    """The jobs that are running here: one, all those of a batch, or none outside of handlers."""
+    """The jobs that run in this context: one, all jobs of a batch, or none outside of handlers."""
     return _jobs.get()
 
 
 class JobFilter(logging.Filter):
-    """Adds `topic, job_id, attempt, group, worker` to records (None where they do not apply), and lets all pass.
+    """Adds `topic, job_id, attempt, group, worker, trace_id, span_id` to every record (None where they do not apply).
 
-    `job` is the same as text, for plain formats: " [orders order-42 #1]", or nothing outside of a job.
+    Drops none. `job` and `span` are the same as text, for plain formats: " [orders order-42 #1]" and
+    " trace_id=4bf9… span_id=00f0…", or empty outside of a job or a span.
     """
 
+    def __init__(self, process_name: str | None = None) -> None:
+        """`process_name` tells one of several processes from the others, as in `wheelq up`."""
+        super().__init__()
+        has_colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        speaker = prefix_of(process_name, is_terminal=has_colours) if process_name else ""
+        self._speaker = {"process_name": process_name, "speaker": speaker}
+
     def filter(self, record: logging.LogRecord) -> bool:
-        jobs, by = _jobs.get(), _serving.get()
-        fields: dict[str, object] = {**dict.fromkeys(FIELDS), "job": ""}
+        jobs, by, within = _jobs.get(), _serving.get(), ids()
+        fields: dict[str, object] = {**dict.fromkeys(FIELDS), "job": "", "span": "", **self._speaker}
+        if within is not None:
+            trace_id, span_id = within
+            fields |= {"trace_id": trace_id, "span_id": span_id, "span": f" trace_id={trace_id} span_id={span_id}"}
         if jobs:
             topic, attempt = jobs[0].topic, max(job.attempt for job in jobs)
             job_id = jobs[0].id if len(jobs) == 1 else [job.id for job in jobs]
@@ -79,6 +96,13 @@ class JobFilter(logging.Filter):
             fields |= by._asdict()
         vars(record).update(fields)
         return True
+
+
+def prefix_of(process_name: str, *, is_terminal: bool) -> str:
+    """Returns the prefix of a process's log lines; on a terminal the name has a colour."""
+    plain = f"{process_name} | "
+    colour = COLOURS[sum(process_name.encode()) % len(COLOURS)]
+    return f"\x1b[{colour}m{plain}\x1b[0m" if is_terminal else plain
 
 
 class JsonFormatter(logging.Formatter):

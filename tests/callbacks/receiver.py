@@ -3,7 +3,7 @@
 /ok            200
 /fail/N        500 to the first N attempts at a message, then 200
 /status/S      S
-/slow/SECONDS  200 after so long
+/gate          200, once there is a file `open` beside the log
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -20,6 +21,7 @@ from standardwebhooks import Webhook
 
 PORT, SECRET = int(sys.argv[1]), sys.argv[3]
 LOG = open(sys.argv[2], "a", buffering=1)  # noqa: SIM115  # a line reaches the file before its answer the caller
+GATE = Path(sys.argv[2]).with_name("open")
 seen: Counter[str] = Counter()
 
 
@@ -43,8 +45,8 @@ async def receive(scope: dict[str, Any], read: Any, send: Any) -> None:
         "status": status,
     }
     LOG.write(json.dumps(line) + "\n")
-    if scope["path"].startswith("/slow/"):
-        await asyncio.sleep(float(scope["path"].removeprefix("/slow/")))
+    while scope["path"] == "/gate" and not GATE.exists():  # noqa: ASYNC110  # another process opens it
+        await asyncio.sleep(0.02)
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body", "body": b""})
 

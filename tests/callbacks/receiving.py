@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loadtest.http import free_port
+from loadtest.servers.nodes import free_port
 from tests.waiting import eventually
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
@@ -39,6 +39,10 @@ class Receiver:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
+
+    def open(self) -> None:
+        """Let it answer at `/gate`."""
+        self._log.with_name("open").touch()
 
     def received(self) -> list[dict[str, Any]]:
         lines = self._log.read_text().splitlines(keepends=True) if self._log.exists() else []

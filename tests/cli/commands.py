@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 from wheelq.cli.app import app
 
 
@@ -59,14 +59,14 @@ class Running:
     def said(self) -> str:
         return self._said.read_text()
 
-    def wait_for(self, words: str, times: int = 1, within_s: float = 30.0) -> None:
+    def wait_for(self, words: str, times: int = 1, within_s: float = PATIENCE) -> None:
         """Return once these words were said that often."""
         assert eventually(lambda: self.said.count(words) >= times, within_s), f"never said {words!r}:\n{self.said}"
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def end(self, within_s: float = 30.0) -> int:
+    def end(self, within_s: float = PATIENCE) -> int:
         """The exit code, once it has ended."""
         return self.process.wait(within_s)
 

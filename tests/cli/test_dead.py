@@ -9,7 +9,7 @@ import redis
 
 from tests.cli.commands import wheelq
 from wheelq import Client
-from wheelq.clock import wall_ms
+from wheelq.base.clock import wall_ms
 from wheelq.protocol import codec
 from wheelq.protocol.keys import Keys
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from importlib import resources
 from typing import IO
 
 import pytest
@@ -18,16 +17,15 @@ from rich.console import Console
 
 from tests.cli.commands import is_alive
 from tests.waiting import eventually
+from wheelq.base.clock import ManualClock
 from wheelq.cli.demo import panels
 from wheelq.cli.demo.board import Board
-from wheelq.cli.demo.orders import KINDS, read_orders
-from wheelq.cli.demo.orders_file import FLASH_SALE, make_file
+from wheelq.cli.demo.orders import FLASH_SALE, KINDS, draw_orders
 from wheelq.cli.demo.plan import FAILING_TOPIC, LAST_MOMENT_MS, draw_plan
 from wheelq.cli.demo.processes import ProcessEnded, child_process
-from wheelq.cli.demo.verdict import CLOCK_ERROR_MS, FaultKind, Lateness, Ledger, Run, judge
-from wheelq.clock import ManualClock
-from wheelq.job import CancelOutcome, Receipt, RescheduleOutcome
-from wheelq.topics import TopicInfo
+from wheelq.cli.demo.verdict import CLOCK_ERROR_MS, DemoLedger, DemoRun, FaultKind, LatenessFigures, judge
+from wheelq.model.job import CancelOutcome, Receipt, RescheduleOutcome
+from wheelq.model.topic import TopicInfo
 
 DUE_MS = 1_750_000_000_000
 A, B = ("orders.close", "order-1"), ("orders.close", "order-2")
@@ -36,18 +34,18 @@ DEMO = [sys.executable, "-m", "wheelq", "demo", "--quick"]
 
 def run_of(
     name: tuple[str, str] = A, *, late_ms: float = 1.0, due_ms: int = DUE_MS, attempt: int = 1, failed: bool = False
-) -> Run:
+) -> DemoRun:
     """A run promoted and started `late_ms` after `due_ms`."""
     started_ms = due_ms + late_ms
-    return Run(*name, due_ms, int(started_ms // 1), started_ms, attempt, failed)
+    return DemoRun(*name, due_ms, int(started_ms // 1), started_ms, attempt, failed)
 
 
-def ledger_of(*runs: Run, names: tuple[tuple[str, str], ...] = (A,)) -> Ledger:
+def ledger_of(*runs: DemoRun, names: tuple[tuple[str, str], ...] = (A,)) -> DemoLedger:
     """Jobs that are all due at `DUE_MS`, and what ran."""
-    return Ledger(due_ms=dict.fromkeys(names, DUE_MS), runs=list(runs))
+    return DemoLedger(due_ms=dict.fromkeys(names, DUE_MS), runs=list(runs))
 
 
-def faults(ledger: Ledger) -> list[tuple[FaultKind, str]]:
+def faults(ledger: DemoLedger) -> list[tuple[FaultKind, str]]:
     return [(fault.kind, fault.id) for fault in judge(ledger).faults]
 
 
@@ -58,7 +56,7 @@ def test_one_run_when_due_is_clean() -> None:
     verdict = judge(ledger_of(run_of(A), run_of(B, late_ms=3.0), names=(A, B)))
     assert verdict.is_clean
     assert (verdict.scheduled, verdict.ran, verdict.cancelled, verdict.retried) == (2, 2, 0, 0)
-    assert verdict.lateness == Lateness(1.0, 3.0, 3.0)
+    assert verdict.lateness == LatenessFigures(1.0, 3.0, 3.0)
     assert verdict.burst == (2, 3.0)
 
 
@@ -183,19 +181,21 @@ def test_faults_planted_among_many_good_orders_are_all_found_and_counted() -> No
 
 
 def test_percentiles_are_exact() -> None:
-    assert Lateness.of([float(value) for value in range(1, 201)]) == (100.0, 198.0, 200.0)
-    assert Lateness.of([]) == (0.0, 0.0, 0.0)
+    assert LatenessFigures.of([float(value) for value in range(1, 201)]) == (100.0, 198.0, 200.0)
+    assert LatenessFigures.of([]) == (0.0, 0.0, 0.0)
 
 
 # The orders and the plan
 
 
-def test_the_shipped_file_is_the_one_that_the_generator_makes() -> None:
-    assert resources.files("wheelq.cli.demo").joinpath("orders.csv").read_text(encoding="utf-8") == make_file()
+def test_the_orders_are_the_same_on_every_machine() -> None:
+    assert draw_orders() == draw_orders()
+    order = draw_orders()[0]
+    assert (order.topic, order.key, order.delay_ms) == ("orders.close", "order-10001", 12614)
 
 
 def test_the_orders_are_three_thousand_of_four_kinds_within_twenty_seconds() -> None:
-    orders = read_orders()
+    orders = draw_orders()
     assert len({(order.topic, order.key) for order in orders}) == len(orders) == 3_000
     assert {order.topic for order in orders} == set(KINDS)
     assert all(2_000 <= order.delay_ms <= 18_000 for order in orders)
@@ -203,13 +203,13 @@ def test_the_orders_are_three_thousand_of_four_kinds_within_twenty_seconds() -> 
 
 
 def test_a_seed_always_draws_the_same_plan() -> None:
-    orders = read_orders()
+    orders = draw_orders()
     assert draw_plan(orders, 3) == draw_plan(orders, 3) != draw_plan(orders, 4)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_plan_changes_each_order_once_and_before_it_is_long_gone(seed: int) -> None:
-    orders = read_orders(quick=True)
+    orders = draw_orders(quick=True)
     plan = draw_plan(orders, seed)
     changed = [change.order.key for change in plan.changes]
     callbacks = {order.key for order in orders if order.topic == FAILING_TOPIC}
@@ -224,13 +224,13 @@ def test_a_plan_changes_each_order_once_and_before_it_is_long_gone(seed: int) ->
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
 def test_the_screen_and_the_verdict_fit_the_terminal(width: int, height: int) -> None:
-    orders, clock = read_orders(), ManualClock()
+    orders, clock = draw_orders(), ManualClock()
     board = Board(orders, draw_plan(orders, 1), clock)
     board.importing()
     for topic in KINDS:
         of_topic = [order for order in orders if order.topic == topic]
         board.imported(topic, [Receipt(order.key, DUE_MS + order.delay_ms, True) for order in of_topic])
-        board.counted([TopicInfo(topic, 1, 1_000, 20, 0, None, 0)])
+        board.counted([TopicInfo(topic, 1, 1_000, 20, 0, 0, 0, None, 0)])
     clock.advance(17)
     for order in orders:
         board.ran(run_of((order.topic, order.key), due_ms=DUE_MS + order.delay_ms, failed=order.key[-1] == "7"))
@@ -316,6 +316,6 @@ def test_nothing_it_started_outlives_it() -> None:
 
 
 async def test_a_child_that_ends_too_soon_is_reported_with_its_last_words() -> None:
-    with pytest.raises(ProcessEnded, match=r"the worker process ended with code 1\n(.|\n)*no server URL"):
+    with pytest.raises(ProcessEnded, match=r"the worker process ended with code 1\n(.|\n)*not a server URL"):
         async with child_process("worker", "nonsense://", "wheelq-demo-test"):
             pytest.fail("it started")

@@ -15,7 +15,7 @@ def test_put_says_when_it_is_next_due(url: str, topic: str) -> None:
     first = wheelq(*said, url=url)
     assert first.code == 0
     assert first.out.startswith(f"{topic}/nightly is new; next due 20")
-    assert "was so already" in wheelq(*said, url=url).out
+    assert "is unchanged" in wheelq(*said, url=url).out
     assert f"{topic}/nightly is changed; next due" in wheelq(*said, "--jitter", "5m", url=url).out
 
 
@@ -73,11 +73,11 @@ def test_what_is_not_there_is_exit_code_3(url: str, topic: str, command: str) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "give either cron"),
+        ([], "give either --cron"),
         (["--cron", "0 25 * * *"], "'25' is no hour: use 0 to 23"),
         (["--cron", "@daily", "--tz", "Berlin"], "did you mean Europe/Berlin?"),
         (["{", "--every", "1h"], "payload: '{' is not JSON"),
-        (["--every", "soon"], "'soon' is no delay"),
+        (["--every", "soon"], "'soon' is not a delay"),
     ],
 )
 def test_a_mistake_is_named_and_is_exit_code_2(url: str, topic: str, options: list[str], words: str) -> None:

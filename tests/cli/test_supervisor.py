@@ -80,6 +80,19 @@ def test_exit_code_2_is_not_repeated() -> None:
     assert log == ["start one", "ask one", "finish one"]
 
 
+def test_exit_code_2_of_a_part_that_has_worked_before_is_a_crash_like_any_other() -> None:
+    """The password is wrong for a while, and one of the processes happens to crash meanwhile."""
+    part = Fake("one", [])
+    crashes = Crashes(part)
+    part.code = -9
+    assert crashes.step(100.0) == -9
+    crashes.step(100.2)
+    part.code = 2
+    assert crashes.step(100.3) is None
+    crashes.step(101.0)
+    assert part.code is None, "it was started again"
+
+
 def test_the_pause_before_a_restart_doubles_up_to_ten_seconds() -> None:
     log: list[str] = []
     part = Fake("one", log)

@@ -33,7 +33,7 @@ def test_a_delay_is_seconds_or_numbers_with_units(text: str, seconds: float) -> 
 
 @pytest.mark.parametrize("text", ["", "soon", "30 m", "m30", "30x", "1h-5m", "inf", "nan", "1e3"])
 def test_anything_else_is_no_delay(text: str) -> None:
-    with pytest.raises(InvalidInput, match="is no delay: write 30m"):
+    with pytest.raises(InvalidInput, match="is not a delay: write 30m"):
         parse_delay(text)
 
 
@@ -49,7 +49,7 @@ def test_a_moment_without_one_is_refused_with_the_remedy(text: str) -> None:
 
 
 def test_what_is_no_moment_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no ISO 8601 time"):
+    with pytest.raises(InvalidInput, match="not an ISO 8601 time"):
         parse_at("tomorrow")
 
 

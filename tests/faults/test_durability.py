@@ -12,12 +12,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, ReplyLost
+from tests.waiting import PATIENCE, eventually, until
 from wheelq import AsyncClient, Client, JobSpec, Receipt, Settings
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import InvalidInput, NotReplicated, Refused, ServerTooOld, WheelqError
@@ -27,8 +28,10 @@ from wheelq.protocol.scripts import script
 from wheelq.settings import ClientSettings, Durability
 from wheelq.transport import Address, Transport
 
-TIMEOUT_MS = 300
-SETTINGS = ClientSettings(durability="replicated", replicated_timeout_ms=TIMEOUT_MS)
+SETTINGS = ClientSettings(durability="replicated", replicated_timeout_ms=9_000)  # a busy replica may need seconds
+TIMEOUT_MS = 1_500
+IMPATIENT = ClientSettings(durability="replicated", replicated_timeout_ms=TIMEOUT_MS)
+"""For calls that no replica confirms."""
 ORDERS = Keys().shard("orders", 0)
 
 Start = Callable[..., EmbeddedServer]
@@ -80,8 +83,7 @@ def pair(private_server: Start) -> Iterator[Pair]:
     primary = private_server(port=0, options={"repl-diskless-sync-delay": "0"})
     followed = {"replicaof": f"127.0.0.1 {primary.url.rpartition(':')[2]}"}
     replica = private_server(port=0, appendonly=False, options=followed)  # one that writes its first AOF does not stop
-    patient = ClientSettings(durability="replicated", replicated_timeout_ms=9_000)
-    with Client.connect(primary.url, Settings(client=patient)) as client:
+    with Client.connect(primary.url, Settings(client=SETTINGS)) as client:
         client.schedule("warm-up", delay=60)  # a new replica confirms nothing for up to a second
     yield Pair(primary, replica)
     replica.kill()  # a primary waits ten seconds for a frozen one
@@ -136,8 +138,8 @@ async def test_a_silent_replica_is_told_within_the_timeout_and_the_job_is_schedu
     pair.freeze()
     began = time.monotonic()
     with pytest.raises(NotReplicated) as told:
-        await producer.schedule(pair.primary.url, "a")
-    assert TIMEOUT_MS / 1000 * 0.9 < time.monotonic() - began < TIMEOUT_MS / 1000 + 1
+        await Producer(producer.kind, IMPATIENT).schedule(pair.primary.url, "a")
+    assert TIMEOUT_MS / 1000 * 0.9 < time.monotonic() - began < TIMEOUT_MS / 1000 + 20
     assert [(receipt.id, receipt.created) for receipt in told.value.receipts] == [("a", True)]
     assert (told.value.confirmed, told.value.wanted) == (0, 1)
     assert "a" in _waiting(pair.primary.url)
@@ -148,7 +150,7 @@ async def test_repeating_waits_for_what_the_first_call_wrote(pair: Pair, produce
     pair.freeze()
     for created in (True, False):
         with pytest.raises(NotReplicated) as told:
-            await producer.schedule(pair.primary.url, "a")
+            await Producer(producer.kind, IMPATIENT).schedule(pair.primary.url, "a")
         assert told.value.receipts[0].created is created
     pair.wake()
     assert not (await producer.schedule(pair.primary.url, "a"))[0].created
@@ -160,26 +162,30 @@ async def test_many_jobs_wait_for_a_silent_replica_once_or_twice_and_are_all_sch
     pair: Pair, producer: Producer
 ) -> None:
     """Six chains of 5,000, of which two are under way when the first falls short."""
-    patient = Producer(producer.kind, ClientSettings(durability="replicated", replicated_timeout_ms=2_000))
+    impatient = Producer(producer.kind, ClientSettings(durability="replicated", replicated_timeout_ms=2_000))
     pair.freeze()
     many = [f"job-{n}" for n in range(30_000)]
-    began = time.monotonic()
+    before = _calls(pair.primary.url, "wait")
     with pytest.raises(NotReplicated) as told:
-        await patient.schedule(pair.primary.url, *many)
-    assert time.monotonic() - began < 9
+        await impatient.schedule(pair.primary.url, *many)
+    assert _calls(pair.primary.url, "wait") - before <= 2
     assert [receipt.id for receipt in told.value.receipts] == many
     assert len(_waiting(pair.primary.url)) == len(many)
 
 
 async def test_more_replicas_than_there_are_is_told(pair: Pair, producer: Producer) -> None:
     wanting = Producer(producer.kind, ClientSettings(durability="replicated", replicas=2, replicated_timeout_ms=50))
-    with pytest.raises(NotReplicated, match="only 1 of 2"):
-        await wanting.schedule(pair.primary.url, "a")
+
+    async def is_told() -> bool:  # a busy replica confirms a later call
+        with pytest.raises(NotReplicated) as told:
+            await wanting.schedule(pair.primary.url, "a")
+        return "only 1 of 2" in str(told.value)
+
+    await until(is_told)
 
 
 async def test_other_calls_of_an_async_client_do_not_wait_behind_one_that_does(pair: Pair) -> None:
-    settings = Settings(client=ClientSettings(replicated_timeout_ms=2_000))
-    async with AsyncClient.connect(pair.primary.url, settings) as client:
+    async with AsyncClient.connect(pair.primary.url, Settings(client=replace(SETTINGS, durability="server"))) as client:
         await client.schedule("orders", delay=60, durability="replicated")
         pair.freeze()
         waiting = asyncio.create_task(client.schedule("orders", delay=60, durability="replicated"))
@@ -191,14 +197,14 @@ async def test_other_calls_of_an_async_client_do_not_wait_behind_one_that_does(p
 
 
 async def test_many_calls_of_an_async_client_wait_side_by_side(pair: Pair) -> None:
-    settings = Settings(client=SETTINGS)
+    settings = Settings(client=IMPATIENT)
     async with AsyncClient.connect(pair.primary.url, settings) as client:
         pair.freeze()
         began = time.monotonic()
         calls = (client.schedule("orders", delay=60) for _ in range(40))
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(answer) for answer in answers} == {NotReplicated}
-        assert time.monotonic() - began < 10 * TIMEOUT_MS / 1000
+        assert time.monotonic() - began < 30 * TIMEOUT_MS / 1000, "one after the other they take 40 times as long"
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -228,7 +234,7 @@ def test_after_a_failover_everything_confirmed_is_there(pair: Pair) -> None:
     threads = [threading.Thread(target=produce, args=(name,)) for name in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(0.7)
+    assert eventually(lambda: len(confirmed) > 200)
     pair.primary.kill()
     for thread in threads:
         thread.join()
@@ -248,7 +254,7 @@ def _can_wait_for_the_disk(url: str) -> bool:
     return True
 
 
-FSYNCED = ClientSettings(durability="fsynced", replicated_timeout_ms=5_000)
+FSYNCED = ClientSettings(durability="fsynced", replicated_timeout_ms=9_000)
 
 
 async def test_fsynced_returns_when_the_disk_has_the_jobs(private_server: Start, producer: Producer) -> None:
@@ -287,11 +293,46 @@ async def test_the_default_waits_for_nobody(private_server: Start, producer: Pro
 async def test_the_argument_comes_before_the_settings(private_server: Start, producer: Producer) -> None:
     server = private_server(port=0)
     chosen: Durability = "server"
-    await producer.schedule(server.url, "a", durability=chosen)
+    impatient = Producer(producer.kind, IMPATIENT)
+    await impatient.schedule(server.url, "a", durability=chosen)
     with pytest.raises(NotReplicated):
-        await producer.schedule(server.url, "b")
+        await impatient.schedule(server.url, "b")
 
 
 async def test_an_unknown_durability_is_refused_before_anything_is_sent(producer: Producer) -> None:
-    with pytest.raises(InvalidInput, match="durability: 'disk' is none of server, replicated, fsynced"):
+    with pytest.raises(InvalidInput, match="durability: 'disk' is not one of server, replicated, fsynced"):
         await producer.schedule("redis://127.0.0.1:1", "a", durability="disk")
+
+
+# A planned switch
+
+
+def test_a_switch_with_failover_loses_no_confirmed_job_though_another_replica_may_have_confirmed_it(
+    pair: Pair, private_server: Start
+) -> None:
+    """Two replicas, of which the calls wait for one. SENTINEL FAILOVER does not pause writes, and loses some."""
+    primary_port, port = (server.url.rpartition(":")[2] for server in (pair.primary, pair.replica))
+    followed = {"replicaof": f"127.0.0.1 {primary_port}"}
+    private_server(port=0, appendonly=False, options=followed)
+    with Client.connect(pair.primary.url, Settings(client=replace(SETTINGS, replicas=2))) as client:
+        client.schedule("orders", delay=60, key="both")
+    confirmed: list[str] = []
+
+    def schedule_until_refused() -> None:
+        with Client.connect(pair.primary.url, Settings(client=replace(IMPATIENT, repeats=0))) as client:
+            for n in range(1_000_000):
+                try:
+                    confirmed.append(client.schedule("orders", delay=60, key=f"job-{n}").id)
+                except NotReplicated:
+                    continue
+                except WheelqError:
+                    return
+
+    scheduling = threading.Thread(target=schedule_until_refused)
+    scheduling.start()
+    assert eventually(lambda: len(confirmed) > 100)
+    assert ask(pair.primary.url, "FAILOVER", "TO", "127.0.0.1", port) == b"OK"
+    scheduling.join(PATIENCE)
+    assert not scheduling.is_alive()
+    assert ask(pair.replica.url, "ROLE")[0] == b"master"
+    assert set(confirmed) <= _waiting(pair.replica.url)

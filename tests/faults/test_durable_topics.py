@@ -62,7 +62,7 @@ class AsyncSplit(AsyncTransport):
         super().__init__(Address(places.shards))
         self._places, self._topics = places, AsyncTransport(Address(places.topics))
 
-    def sibling(self) -> AsyncTransport:
+    def spare(self) -> AsyncTransport:
         return AsyncSplit(self._places)
 
     async def send(self, call: Call[T]) -> T:
@@ -164,7 +164,7 @@ def test_a_lost_reply_to_the_registration_is_mended(pair: Pair) -> None:
     assert known(pair.replica.url)
 
 
-def test_after_a_failover_a_topic_that_was_not_confirmed_is_registered_anew(pair: Pair) -> None:
+def test_after_a_failover_a_topic_that_was_not_confirmed_is_registered_again(pair: Pair) -> None:
     """The client still knows the topic, and the new primary does not."""
     transport = Following(pair.primary.url)
     with Client(transport, settings=SETTINGS) as client:

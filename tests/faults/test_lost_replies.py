@@ -17,12 +17,13 @@ import redis
 
 from tests.faults.stages import FAULTS, HARMLESS, Look
 from tests.transports import ALWAYS, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
+from tests.waiting import PATIENCE
 from wheelq import Client, JobSpec, Settings
-from wheelq.dead import ReplayOutcome
 from wheelq.errors import InvalidJob, OutcomeUnknown, PartlyScheduled, ServerError
+from wheelq.model.dead import ReplayOutcome
 from wheelq.protocol.call import Call, command
+from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.calls import leader as leader_calls
-from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, TopicSettings
@@ -147,7 +148,8 @@ def test_schedule_many_makes_each_job_once(
 ) -> None:
     struck = fault("schedule", after=batch)
     client = client_with(url, struck, shards=shards)
-    specs = [JobSpec(n, delay=60 + n, key=f"order-{n}" if keyed else None) for n in range(1_400)]
+    apart_s = 3_600  # far more than passes between two batches: a relative due time counts from when its batch arrives
+    specs = [JobSpec(n, delay=apart_s * (n + 1), key=f"order-{n}" if keyed else None) for n in range(1_400)]
     receipts = client.schedule_many(topic, specs)
     assert struck.struck == 1
     assert all(receipt.created for receipt in receipts)
@@ -254,7 +256,7 @@ async def test_a_call_that_cannot_be_packed_leaves_the_answers_of_others_alone(u
     assert await transport.send(echo[0]) == b"first"
     with pytest.raises(Exception):  # noqa: B017, PT011  # whatever it is
         await transport.send(command("ECHO", "\ud800", read=bytes))
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE):
         assert [await transport.send(call) for call in echo] == [b"first", b"second"]
     await transport.close()
 
@@ -278,10 +280,13 @@ def test_nothing_here_is_used_that_does_not_exist() -> None:
     assert {
         leader_calls.look(keys).name,
         leader_calls.hedge(keys, 1, 1, "1").name,
-        worker_calls.claim(keys, "g", "w", 1, "0-0", 1).name,
+        worker_calls.take_over(keys, "g", "w", 1, 1, [], []).name,
+        worker_calls.holders([keys], "g").name,
+        heartbeats.beat_worker(Keys(), "w", "1 g").name,
+        registry.topics_named(Keys(), ["t"]).name,
         worker_calls.read([keys], "g", "w", 1, 1).name,
         registry.topic(Keys(), "t").name,
-    } == {"look", "hedge", "XAUTOCLAIM", "XREADGROUP", "HGET"}
+    } == {"look", "hedge", "take_over", "holders", "beat_worker", "HMGET", "XREADGROUP", "HGET"}
 
 
 # Dead letters
@@ -289,7 +294,7 @@ def test_nothing_here_is_used_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("fault", [ReplyLost, Repeating, Forgetful])
 @pytest.mark.parametrize("after", [0, 1])
-def test_a_dead_job_is_called_back_once_for_each_burial(
+def test_a_dead_job_is_replayed_once_for_each_burial(
     url: str, topic: str, raw: redis.Redis, fault: type[Fault], after: int
 ) -> None:
     """250 dead jobs, replayed in calls of 100; the caller repeats after a lost reply, and goes on with what is left."""
@@ -307,7 +312,7 @@ def test_a_dead_job_is_called_back_once_for_each_burial(
         assert raw.zcard(keys.delayed) == 251
 
 
-def test_one_dead_job_is_called_back_once_although_the_reply_is_lost(url: str, topic: str, raw: redis.Redis) -> None:
+def test_one_dead_job_is_replayed_once_although_the_reply_is_lost(url: str, topic: str, raw: redis.Redis) -> None:
     keys = Keys().shard(topic, 0)
     with Client(BlockingWith(url, ReplyLost("replay"))) as client:
         client.schedule(topic, delay=60)

@@ -14,9 +14,9 @@ import redis
 
 from tests.faults.stages import FAULTS, Bench, Look
 from tests.transports import AsyncWith, BlockingWith, Fault, ReplyLost
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from wheelq import Client, Job, JobSpec, Retry, Scheduler, Worker
-from wheelq.dead import Reason
+from wheelq.model.dead import Reason
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
@@ -51,7 +51,7 @@ async def test_acks_are_sent_until_they_are_answered(
     await at.until_done(at.settler.flush)
     look = Look(raw, topic)
     assert (look.live(), look.pending("g"), struck.struck) == ({"c"}, 1, 1)
-    assert [delivery.entry.id for delivery in at.held.of(at.line).values()] == ["c"]
+    assert [delivery.entry.id for delivery in at.held.of(at.shard).values()] == ["c"]
 
 
 @every_fault
@@ -64,7 +64,7 @@ async def test_a_failed_job_waits_for_one_retry(
     look = Look(raw, topic)
     assert list(look.delayed()) == ["a\x1fg"]
     assert (look.live(), look.pending("g"), struck.struck) == ({"a", "a\x1fg"}, 0, 1)
-    assert not at.held.of(at.line)
+    assert not at.held.of(at.shard)
 
 
 @every_fault
@@ -76,7 +76,7 @@ async def test_a_job_that_is_given_up_is_buried_once(
     await at.settler.settle(a, Buried(Reason.FAILED, "it broke"))
     look = Look(raw, topic)
     assert (look.dead(), look.live(), look.pending("g"), struck.struck) == (["a"], set(), 0, 1)
-    assert not at.held.of(at.line)
+    assert not at.held.of(at.shard)
 
 
 @pytest.mark.parametrize("call", ["ack", "retry"])
@@ -98,23 +98,24 @@ async def test_renewing_goes_on_after_a_fault(bench: Callable[..., Bench], fault
     at = bench(struck := fault("keep"))
     at.deliver("a", "b")
     await at.until_done(at.recovery.keep)
-    assert len(at.held.of(at.line)) == 2
+    assert len(at.held.of(at.shard)) == 2
     assert struck.struck == 1
 
 
 @every_fault
-@pytest.mark.parametrize("call", ["XAUTOCLAIM", "adopt"])
+@pytest.mark.parametrize("call", ["holders", "take_over", "adopt"])
 async def test_abandoned_deliveries_are_taken_over_after_a_fault(
     bench: Callable[..., Bench], topic: str, raw: redis.Redis, call: str, fault: type[Fault]
 ) -> None:
-    """What was claimed by a call whose reply was lost is claimed again, when it has been abandoned for long enough."""
+    """Two looks, far enough apart, find deliveries claimed by a call whose reply was lost."""
     at = bench(struck := fault(call))
     at.deliver("a", "b", consumer="dead")
     taken: dict[str, Delivery] = {}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while len(taken) < 2:
         assert time.monotonic() < deadline
-        for delivery in await at.until_done(lambda: at.recovery.claim(at.line, 10)):
+        await at.until_done(lambda: at.recovery.look([at.shard]))
+        for delivery in await at.until_done(lambda: at.recovery.claim(at.shard, 10)):
             assert delivery.entry.id not in taken, "one delivery twice"
             taken[delivery.entry.id] = delivery
         await at.until_done(at.recovery.keep)
@@ -132,7 +133,22 @@ async def test_abandoned_deliveries_are_taken_over_after_a_fault(
 
 @pytest.mark.parametrize(
     "call",
-    ["XREADGROUP", "ack", "retry", "bury", "keep", "XAUTOCLAIM", "adopt", "HGET", "promote", "sweep"],
+    [
+        *(
+            "XREADGROUP",
+            "ack",
+            "retry",
+            "bury",
+            "keep",
+            "holders",
+            "take_over",
+            "adopt",
+            "beat_worker",
+            "HGET",
+            "HMGET",
+        ),
+        *("promote", "sweep"),
+    ],
 )
 async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
     url: str, topic: str, prefix: str, raw: redis.Redis, call: str
@@ -168,7 +184,7 @@ async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
 
     running = [asyncio.create_task(scheduler.run()), asyncio.create_task(worker.run())]
     look = Look(raw, topic, prefix=prefix)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await finished.wait()
         await until(lambda: not look.live())
         worker.stop()
@@ -203,7 +219,7 @@ async def test_an_entry_that_is_no_job_is_buried_and_holds_nothing_up(
     client.schedule(topic, 1, delay=0)
     look = Look(raw, topic, prefix=prefix)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await ran.wait()
             await until(lambda: len(look.dead()) == 1 and look.pending("g") == 0)
     finally:

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from tests.waiting import PATIENCE
 from wheelq import Client, Scheduler, Settings
-from wheelq.clock import ServerClock, SystemClock
+from wheelq.base.clock import ServerClock, SystemClock
 from wheelq.embedded import EmbeddedServer
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.membership import Membership
 from wheelq.settings import SchedulerSettings, TopicSettings
@@ -33,11 +34,11 @@ async def running(url: str) -> AsyncIterator[Scheduler]:
         await task
 
 
-async def until_assigned(transport: Transport, nodes: set[str], within_s: float = 20.0) -> Posts:
+async def until_assigned(transport: Transport, nodes: set[str], within_s: float = PATIENCE) -> Posts:
     """The assignment, once exactly these nodes lead."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        posts = transport.send(registry.assignment(Keys()))
+        posts = transport.send(heartbeats.assignment(Keys()))
         if {leader for leader, _ in posts.values()} == nodes and len(posts) == TOPICS * SHARDS:
             return posts
         await asyncio.sleep(0.05)
@@ -46,6 +47,12 @@ async def until_assigned(transport: Transport, nodes: set[str], within_s: float 
 
 def moved(before: Posts, after: Posts) -> int:
     return sum(before[name][0] != leader for name, (leader, _) in after.items())
+
+
+async def commands_a_second(transport: Transport) -> float:
+    before, began = _commands(transport), time.monotonic()
+    await asyncio.sleep(10.0)
+    return (_commands(transport) - before) / (time.monotonic() - began)
 
 
 async def test_three_nodes_share_two_hundred_shards_evenly_and_rest(
@@ -64,10 +71,9 @@ async def test_three_nodes_share_two_hundred_shards_evenly_and_rest(
             three = await until_assigned(transport, names)
             assert sorted(Counter(leader for leader, _ in three.values()).values()) == [66, 67, 67]
             assert all(standby in names - {leader} for leader, standby in three.values())
-            await asyncio.sleep(4.0)  # until the last lease has been taken, used and left to lapse
-            before = _commands(transport)
-            await asyncio.sleep(10.0)
-            assert (_commands(transport) - before) / 10.0 < TOPICS * SHARDS
+            deadline = time.monotonic() + PATIENCE
+            while (rate := await commands_a_second(transport)) >= TOPICS * SHARDS:  # until the last lease has lapsed
+                assert time.monotonic() < deadline, rate
         two = await until_assigned(transport, {first.node, second.node})
         assert sorted(Counter(leader for leader, _ in two.values()).values()) == [100, 100]
         assert moved(three, two) == sum(leader == third.node for leader, _ in three.values())
@@ -78,12 +84,12 @@ async def test_three_nodes_share_two_hundred_shards_evenly_and_rest(
 
 
 async def test_a_node_may_be_found_gone_by_two_at_once(private_server: Callable[..., EmbeddedServer]) -> None:
-    """By a node that joins anew and its own beat: whoever comes second finds it off the list."""
+    """By a node that joins again and its own beat: whoever comes second finds it off the list."""
     server = private_server(appendonly=False)
 
     class Slow(AsyncTransport):
         async def is_open(self, run_id: str, connection_id: int) -> bool:
-            members.seen_ms.clear()
+            members.seen_at.clear()
             return False
 
     transport, clock = Slow(Address(server.url)), SystemClock()
@@ -92,9 +98,29 @@ async def test_a_node_may_be_found_gone_by_two_at_once(private_server: Callable[
     server_clock.observe(asked_at, await transport.send(registry.server_time_us()))
     members = Membership(transport, Keys(), "b", SchedulerSettings(), clock, server_clock)
     gone = {"seen_ms": int(server_clock.now_ms()), "connection": "run:7"}
-    await transport.send(registry.beat_node(Keys(), "c", gone))
+    await transport.send(heartbeats.beat_node(Keys(), "c", gone))
     await members.join({"connection": "run:8"})
-    assert set(await transport.send(registry.alive(Keys().nodes))) == {"b"}
+    assert set(await transport.send(heartbeats.alive(Keys().nodes))) == {"b"}
+    await transport.close()
+
+
+async def test_a_node_alone_without_topics_has_nothing_to_assign(
+    private_server: Callable[..., EmbeddedServer],
+) -> None:
+    """Each new assignment is told to all nodes, which then look whether it fits: this one did so without an end."""
+    server = private_server(appendonly=False)
+    transport, clock = AsyncTransport(Address(server.url)), SystemClock()
+    server_clock = ServerClock(clock)
+    await server_clock.asking(transport.send(registry.server_time_us()))
+    members = Membership(transport, Keys(), "alone", SchedulerSettings(), clock, server_clock)
+    await members.join({"connection": "run:8"})
+    for _ in range(2):
+        await members.refresh([])
+    assert await transport.send(heartbeats.assignment_version(Keys())) == 0
+    await members.refresh([("orders", 0)])
+    await members.refresh([])
+    await members.refresh([])
+    assert await transport.send(heartbeats.assignment_version(Keys())) == 2, "given, and taken away"
     await transport.close()
 
 

@@ -8,32 +8,37 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.nodes import Node, until
-from loadtest.watched import SERVICE, Watched
+from loadtest.servers.nodes import Node, until
+from loadtest.servers.sentinel import SERVICE, Watched
 from tests.scenes import Scene
+from tests.waiting import PATIENCE
 from wheelq import AsyncClient, Client, JobSpec
 from wheelq.errors import Unavailable
 from wheelq.protocol.call import command
 from wheelq.transport import Address, AsyncTransport, Transport
 
+TAKEN_OVER_MS = 30_000
+"""A quiet machine needs a tenth of it. Missing the failover would cost a lease and a scheduler's rest."""
+NEVER_MS = 60_000
+"""No server is taken for dead that a busy machine has only held up."""
 PORT = command("CONFIG GET", "port", read=lambda reply: int(reply[1]))
 
 
 async def test_the_sentinels_lead_to_the_primary(server_binary: Path, topic: str) -> None:
-    with Watched(server_binary) as watched:
+    with Watched(server_binary, down_after_ms=NEVER_MS) as watched:
         with Client.connect(watched.url) as client:
             assert len(client.schedule_many(topic, [JobSpec(n, delay=60) for n in range(1_000)])) == 1_000
             assert client.schedule(topic, delay=60, durability="replicated").created
         async with AsyncClient.connect(watched.url) as aclient:
-            assert [info.delayed for info in await aclient.topics()] == [1_001]
+            assert [info.waiting for info in await aclient.topics()] == [1_001]
         unknown = watched.url.replace(f"/{SERVICE}", "/nothing")
-        with Client.connect(unknown) as client, pytest.raises(Unavailable, match="know of no service 'nothing'"):
+        with Client.connect(unknown) as client, pytest.raises(Unavailable, match="do not know a service 'nothing'"):
             client.topics()
 
 
 async def test_a_primary_that_was_replaced_is_left_although_it_still_answers(server_binary: Path) -> None:
     """It does not know for about ten seconds, until a sentinel tells it; what it takes meanwhile will be lost."""
-    with Watched(server_binary) as watched:
+    with Watched(server_binary, down_after_ms=NEVER_MS) as watched:
         before = watched.primary()
         blocking, transport = Transport(Address(watched.url)), AsyncTransport(Address(watched.url))
         subscription = transport.subscription()
@@ -51,7 +56,7 @@ async def test_a_primary_that_was_replaced_is_left_although_it_still_answers(ser
         assert await is_asked(before)
         watched.switch_over(before)
         await asyncio.to_thread(until, "another is the primary", lambda: watched.primary() is not before)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while not await is_asked(watched.primary()):
                 pass
             with pytest.raises(Unavailable):
@@ -63,8 +68,11 @@ async def test_a_primary_that_was_replaced_is_left_although_it_still_answers(ser
 
 
 def test_the_primary_is_killed(server_binary: Path, topic: str, tmp_path: Path) -> None:
-    """It is missed after 0.8 s. What the replica had not been sent is lost (here, at most a few jobs)."""
-    with Watched(server_binary) as watched, Scene(watched.url, tmp_path, topic, shards=2) as scene:
+    """It is missed after 3 s. What the replica had not been sent is lost (on a quiet machine at most a few jobs)."""
+    with (
+        Watched(server_binary, down_after_ms=3_000) as watched,
+        Scene(watched.url, tmp_path, topic, shards=2) as scene,
+    ):
         scene.begin(schedulers=2)
         scene.schedule(3_000, first=0.5, spread=6.0)
         time.sleep(1.5)
@@ -75,8 +83,8 @@ def test_the_primary_is_killed(server_binary: Path, topic: str, tmp_path: Path) 
         verdict = scene.verdict()
         assert failed <= 2, "calls wait for the new primary; a lost reply is repeated"
         assert verdict.early + verdict.unknown == [], f"{verdict}\n{scene.fleet.output()}"
-        assert len(verdict.lost) + len(verdict.doubled) <= 5, f"{verdict}\n{scene.fleet.output()}"
-        assert verdict.lateness_ms[-1] < 8_000
+        assert len(verdict.lost) + len(verdict.doubled) <= 150, f"{verdict}\n{scene.fleet.output()}"  # of 0.3 s
+        assert verdict.lateness_ms[-1] < TAKEN_OVER_MS
 
 
 def test_the_primary_is_replaced_by_order(server_binary: Path, topic: str, tmp_path: Path) -> None:
@@ -84,7 +92,7 @@ def test_the_primary_is_replaced_by_order(server_binary: Path, topic: str, tmp_p
 
     What was confirmed runs, each job promoted once by the primary that counts.
     """
-    with Watched(server_binary) as watched:
+    with Watched(server_binary, down_after_ms=NEVER_MS) as watched:
         before = watched.primary()
         with Scene(watched.url, tmp_path, topic, shards=2, durability="replicated") as scene:
             scene.begin(schedulers=2)
@@ -95,4 +103,4 @@ def test_the_primary_is_replaced_by_order(server_binary: Path, topic: str, tmp_p
             until("another is the primary", lambda: watched.primary() is not before)
             verdict = scene.verdict()
             assert verdict.is_clean, f"{verdict}\n{scene.fleet.output()}"
-            assert verdict.lateness_ms[-1] < 8_000
+            assert verdict.lateness_ms[-1] < TAKEN_OVER_MS

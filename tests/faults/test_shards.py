@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.checker import Promise, judge
-from loadtest.fleet import Fleet, read_promotions
+from loadtest.torture.checker import Promise, judge
+from loadtest.torture.fleet import Fleet, read_promotions
 from tests.waiting import eventually
 from wheelq import CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings
 from wheelq.embedded import EmbeddedServer
@@ -37,7 +37,7 @@ def test_what_waited_before_a_change_is_found_after_it(clients: tuple[Client, Cl
     one, other = clients
     ids = [receipt.id for receipt in one.schedule_many(topic, [JobSpec(n, delay=3600) for n in range(60)])]
     info = one.set_shards(topic, 5)
-    assert (info.shards, info.delayed) == (5, 62)
+    assert (info.shards, info.waiting) == (5, 62)
     for n, id in enumerate(ids):
         client = clients[n % 2]
         found = client.get(topic, id)
@@ -60,7 +60,7 @@ def test_a_producer_that_does_not_know_of_a_change_places_jobs_right(
     assert all(receipt.created for receipt in receipts)
     again = one.schedule_many(topic, [JobSpec(delay=3600, key=key) for key in keys])
     assert not any(receipt.created for receipt in again)
-    assert one.topics()[[info.name for info in one.topics()].index(topic)].delayed == 1_202
+    assert one.topics()[[info.name for info in one.topics()].index(topic)].waiting == 1_202
 
 
 def test_a_key_stays_taken_where_a_former_number_placed_it(clients: tuple[Client, Client], topic: str) -> None:
@@ -113,6 +113,11 @@ def test_nothing_is_lost_or_doubled_while_the_number_changes_under_load(
                 n += len(specs)
                 time.sleep(0.02)
 
+    def wait_for_more() -> None:
+        before = len(promises)
+        time.sleep(1.0)
+        assert eventually(lambda: len(promises) > before + 500)
+
     with Fleet(server.url, tmp_path) as fleet, Client.connect(server.url, SETTINGS) as client:
         client.schedule(TOPIC, delay=0, key="first")
         promises["first"] = Promise(0, must_run=True)
@@ -123,13 +128,13 @@ def test_nothing_is_lost_or_doubled_while_the_number_changes_under_load(
         for producer in producers:
             producer.start()
         for shards in (4, 2, 6):
-            time.sleep(1.5)
+            wait_for_more()
             client.set_shards(TOPIC, shards)
-        time.sleep(1.5)
+        wait_for_more()
         stop.set()
         for producer in producers:
             producer.join()
-        eventually(lambda: set(promises) <= {run.id for run in fleet.runs()}, within_s=30)
+        eventually(lambda: set(promises) <= {run.id for run in fleet.runs()})
         transport = Transport(Address(server.url))
         promotions = [
             promotion

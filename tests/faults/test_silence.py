@@ -10,17 +10,17 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+import redis
 
-from loadtest.proxy import Proxy
+from loadtest.servers.proxy import Proxy
+from tests.waiting import PATIENCE, until
 from wheelq.errors import ServerError, Unavailable
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import registry
 from wheelq.settings import ConnectionSettings
 from wheelq.transport import Address, AsyncTransport
 
-SETTINGS = ConnectionSettings(connect_timeout_ms=200, reply_timeout_ms=400)
-PATIENCE_S = 5.0
-"""Far more than both together."""
+LONG_MS = 30_000
 
 
 @pytest.fixture
@@ -31,7 +31,8 @@ def proxy(url: str) -> Iterator[Proxy]:
 
 async def test_a_subscription_that_has_fallen_silent_is_noticed(proxy: Proxy) -> None:
     """No messages for a while is usual; no answer to a question is not."""
-    subscription = AsyncTransport(Address(proxy.url("node"), SETTINGS)).subscription()
+    settings = ConnectionSettings(connect_timeout_ms=LONG_MS, reply_timeout_ms=400)
+    subscription = AsyncTransport(Address(proxy.url("node"), settings)).subscription()
     await subscription.open(["news"])
     proxy.silence("node")
 
@@ -40,13 +41,17 @@ async def test_a_subscription_that_has_fallen_silent_is_noticed(proxy: Proxy) ->
             pass
 
     with pytest.raises(Unavailable):
-        await asyncio.wait_for(listen(), PATIENCE_S)
+        await asyncio.wait_for(listen(), PATIENCE)
 
 
-async def test_a_subscription_without_messages_goes_on(proxy: Proxy) -> None:
-    """Longer than any time-out."""
-    subscription = AsyncTransport(Address(proxy.url("node"), SETTINGS)).subscription()
+async def test_a_subscription_without_messages_goes_on(proxy: Proxy, raw: redis.Redis) -> None:
+    """Longer than any time-out: it has asked twice whether the server is there."""
+    settings = ConnectionSettings(connect_timeout_ms=LONG_MS, reply_timeout_ms=3_000)
+    subscription = AsyncTransport(Address(proxy.url("node"), settings)).subscription()
     await subscription.open(["news"])
+
+    def pings() -> int:
+        return int(raw.info("commandstats").get("cmdstat_ping", {}).get("calls", 0))
 
     async def listen() -> tuple[str, bytes | None]:
         async for channel, data in subscription.messages():
@@ -54,19 +59,30 @@ async def test_a_subscription_without_messages_goes_on(proxy: Proxy) -> None:
                 return channel, data
         raise AssertionError("messages end with an error only")
 
+    before = pings()
     listening = asyncio.create_task(listen())
-    await asyncio.sleep(2.0)
-    speaker = AsyncTransport(Address(proxy.url("speaker"), SETTINGS))
+    await until(lambda: pings() >= before + 2)
+    speaker = AsyncTransport(Address(proxy.url("speaker")))
     await speaker.send(command("PUBLISH", "news", "hello", read=int))
-    assert await asyncio.wait_for(listening, PATIENCE_S) == ("news", b"hello")
+    assert await asyncio.wait_for(listening, PATIENCE) == ("news", b"hello")
     await subscription.close()
     await speaker.close()
 
 
+async def test_a_subscription_to_a_server_that_is_slow_to_answer_is_opened(proxy: Proxy) -> None:
+    """A scheduler that starts on a busy server would end: only the connection itself has to be made at once."""
+    settings = ConnectionSettings(connect_timeout_ms=200, reply_timeout_ms=LONG_MS)
+    subscription = AsyncTransport(Address(proxy.url("node"), settings)).subscription()
+    proxy.delay(0.2, "node")
+    await subscription.open(["news"])
+    await subscription.close()
+
+
 async def test_a_connection_that_is_made_and_not_greeted_is_given_up(proxy: Proxy) -> None:
     """The port answers, the server does not: unavailable, after the time-outs and not never."""
-    transport = AsyncTransport(Address(proxy.url("part"), SETTINGS))
+    settings = ConnectionSettings(connect_timeout_ms=200, reply_timeout_ms=400)
+    transport = AsyncTransport(Address(proxy.url("part"), settings))
     proxy.swallow(True, "part")
     with pytest.raises(ServerError):
-        await asyncio.wait_for(transport.send(registry.server_time_us()), PATIENCE_S)
+        await asyncio.wait_for(transport.send(registry.server_time_us()), PATIENCE)
     await transport.close()

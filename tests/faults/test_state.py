@@ -10,13 +10,13 @@ import redis
 
 from tests.faults.stages import FAULTS, Bench, Look
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Repeating, ReplyLost, Unreachable
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, JobState
 from wheelq.errors import OutcomeUnknown
+from wheelq.model.topic import Topic
 from wheelq.protocol.calls import state, worker
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
-from wheelq.topics import Topic
 from wheelq.transport import Address, Transport
 
 HOUR_MS = 3_600_000
@@ -33,7 +33,7 @@ async def test_what_is_known_of_a_finished_job_is_kept_once(
     url: str, topic: str, raw: redis.Redis, fault: type[Fault]
 ) -> None:
     at = Bench(url, topic, struck := fault("conclude"))
-    at.line.topic = Topic(keep_done_ms=HOUR_MS)
+    at.shard.topic = Topic(keep_done_ms=HOUR_MS)
     for delivery in at.deliver("a", "b"):
         at.settler.done(delivery)
     await at.until_done(at.settler.flush)
@@ -61,26 +61,24 @@ def fired(url: str, topic: str, jobs: int) -> Transport:
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize("fault", [ReplyLost, Repeating, Forgetful])
-def test_a_replay_replays_each_entry_once(
-    url: str, topic: str, raw: redis.Redis, fault: type[Fault], after: int
-) -> None:
+def test_a_rerun_runs_each_entry_once(url: str, topic: str, raw: redis.Redis, fault: type[Fault], after: int) -> None:
     fired(url, topic, 250)
-    client = Client(BlockingWith(url, struck := fault("fire_again", after=after)))
-    done = client.replay(topic, group="g", since=datetime.now(UTC) - timedelta(minutes=5))
-    assert (done.replayed, struck.struck) == (250, 1)
+    client = Client(BlockingWith(url, struck := fault("rerun", after=after)))
+    done = client.rerun(topic, group="g", since=datetime.now(UTC) - timedelta(minutes=5))
+    assert (done.jobs, struck.struck) == (250, 1)
     assert len(Look(raw, topic).ready()) == 500
 
 
 @pytest.mark.parametrize("fault", [ReplyLost, Unreachable])
-def test_a_replay_that_was_broken_off_goes_on_by_its_name(
+def test_a_rerun_that_was_broken_off_continues_by_its_name(
     url: str, topic: str, raw: redis.Redis, fault: type[Fault]
 ) -> None:
     fired(url, topic, 250)
     since = datetime.now(UTC) - timedelta(minutes=5)
-    client = Client(BlockingWith(url, fault("fire_again", after=1, times=2)))
+    client = Client(BlockingWith(url, fault("rerun", after=1, times=2)))
     with pytest.raises(OutcomeUnknown if fault is ReplyLost else Exception):
-        client.replay(topic, group="g", since=since, name="mend")
-    assert Client(BlockingWith(url)).replay(topic, group="g", since=since, name="mend").replayed == 250
+        client.rerun(topic, group="g", since=since, name="mend")
+    assert Client(BlockingWith(url)).rerun(topic, group="g", since=since, name="mend").jobs == 250
     assert len(Look(raw, topic).ready()) == 500
 
 
@@ -90,7 +88,7 @@ async def test_who_waits_gets_the_result_though_news_are_lost(url: str, topic: s
     plain, keys = Transport(Address(url)), Keys().shard(topic, 0)
     client = AsyncClient(AsyncWith(url, struck := fault("XREAD")), topic_settings=KEEPS)
     await client.schedule(topic, 1, delay=0, key="a")
-    waiting = asyncio.create_task(client.wait(topic, "a", timeout=30))
+    waiting = asyncio.create_task(client.wait(topic, "a", timeout=PATIENCE))
     plain.send(worker.make_group(keys, "g"))
     [entry] = plain.send(worker.read([keys], "g", "w1", 1, 1))[0]
     await until(lambda: struck.struck > 0)

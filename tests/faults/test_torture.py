@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.faults import FAULTS
-from loadtest.planted import BROKEN_SCRIPTS, PLANTS
-from loadtest.report import Report, as_table
-from loadtest.scene import plan
-from loadtest.torture import Options, torture
+from loadtest.torture.faults import FAULTS
+from loadtest.torture.planted import BROKEN_SCRIPTS, PLANTS
+from loadtest.torture.report import Report, as_table
+from loadtest.torture.run import Options, torture
+from loadtest.torture.scene import plan
 from wheelq.protocol.scripts import script, script_names
 
 
@@ -99,7 +99,7 @@ def test_a_planted_defect_is_found(tmp_path: Path, planted: str) -> None:
 
 @pytest.mark.parametrize("planted", BROKEN_SCRIPTS)
 def test_what_is_to_be_broken_stands_in_a_script(planted: str) -> None:
-    """A script was rewritten? Then its defect has to be planted anew."""
+    """A script was rewritten? Then its defect has to be planted again."""
     for old in BROKEN_SCRIPTS[planted]:
         assert any(old in script(name).text for name in script_names()), old
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.fleet import RETRY, Fleet
-from tests.waiting import eventually
+from loadtest.torture.fleet import RETRY, Fleet
+from tests.waiting import PATIENCE, Stalls, eventually
 from wheelq import Client, JobSpec
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
@@ -48,9 +48,9 @@ class Scene:
     def left(self) -> tuple[int, int, int]:
         """Jobs that wait, that are ready or running, and dead ones."""
         [info] = self.client.topics()
-        return info.delayed, info.ready, info.dead
+        return info.waiting + info.retrying, info.ready + info.running, info.dead
 
-    def until(self, fact: Callable[[], bool], within_s: float = 60.0) -> None:
+    def until(self, fact: Callable[[], bool], within_s: float = PATIENCE) -> None:
         assert eventually(fact, within_s), f"{self.left()}\n{self.fleet.output()[-20_000:]}"
 
     def attempts(self) -> dict[tuple[str, str], list[int]]:
@@ -79,14 +79,15 @@ def test_a_worker_killed_midway_loses_nothing_and_its_jobs_run_again_within_six_
     scene.until(lambda: sum(run.worker == victim for run in scene.fleet.runs()) > 50)
     scene.fleet.kill(victim)
     killed_ms = time.time() * 1000
-    scene.until(lambda: scene.left() == (0, 0, 0))
+    with Stalls() as machine:
+        scene.until(lambda: scene.left() == (0, 0, 0))
     begun = scene.attempts()
     assert {id for id, _ in begun} == {receipt.id for receipt in receipts}
     assert {attempt for attempts in begun.values() for attempt in attempts} == {1}, "a killed worker costs no attempt"
     held = {run.id for run in scene.fleet.runs() if run.worker == victim}
     again_ms = [run.started_ms for run in scene.fleet.runs() if run.worker == other and run.id in held]
     assert again_ms
-    assert 0 < min(again_ms) - killed_ms <= 6_000
+    assert 0 < min(again_ms) - killed_ms <= 6_000 + 10 * machine.percentile(100)
 
 
 @pytest.mark.parametrize("scene", [100], indirect=True)
@@ -133,8 +134,10 @@ def test_a_frozen_worker_that_wakes_settles_nothing_that_was_given_to_another(sc
     scene.until(lambda: sum(run.worker == other for run in scene.fleet.runs()) == 2)
     scene.fleet.wake(frozen)  # both of its handlers end at once: their time has passed
     scene.until(lambda: "job bad of orders failed" in scene.fleet.output())
-    for _ in range(20):
-        assert scene.left() == (0, 2, 0), "nothing was acked, nothing put off"
+    ends_ms = min(run.started_ms for run in scene.fleet.runs() if run.worker == other) + 4_000
+    for _ in range(10):
+        left = scene.left()
+        assert left == (0, 2, 0) or time.time() * 1000 > ends_ms, f"{left}: something was acked or put off"
         time.sleep(0.05)
     scene.until(lambda: scene.left() == (0, 0, 0))
     assert scene.attempts() == {("good", "g"): [1, 1], ("bad", "g"): [1, 1, 2]}

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 
+from loadtest.servers.nodes import free_port
 from tests.transports import AsyncWith, Fault
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
+from wheelq.admin import fleet_metrics
+from wheelq.server import readiness
 from wheelq.server.app import make_app
+from wheelq.server.connections import Limits
+from wheelq.server.run import HttpServer
 from wheelq.server.service import Service
 from wheelq.settings import ServerSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport
 
 BASE = "http://127.0.0.1:7380"
 Http = httpx.AsyncClient
+
+
+@pytest.fixture(autouse=True)
+def has_time_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a look at the fleet may take long, although nothing is wrong."""
+    for module in (readiness, fleet_metrics):
+        monkeypatch.setattr(module, "DEADLINE_S", PATIENCE)
 
 
 @pytest.fixture
@@ -45,6 +59,55 @@ async def serve(url: str, settings: Settings) -> AsyncIterator[Callable[..., Any
             http = Http(transport=asgi, base_url=BASE, headers=headers)
             http.service = service  # type: ignore[attr-defined]  # for tests that look behind
             return await stack.enter_async_context(http)
+
+        yield start
+
+
+class Listening:
+    """A server that listens at a port of this machine, and raw connections to it."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.server = server
+        self.port = int(server.servers[0].sockets[0].getsockname()[1])
+        self.base = f"http://127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection to it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+    async def said(self, *parts: bytes) -> bytes:
+        """All that it answers to these bytes until it closes the connection."""
+        async with self.connection() as (reader, writer):
+            for part in parts:
+                writer.write(part)
+            async with asyncio.timeout(PATIENCE):
+                return await reader.read()
+
+
+@pytest.fixture
+async def listen(url: str, settings: Settings) -> AsyncIterator[Callable[..., Any]]:
+    """`await listen(limits, **settings)` runs a server that listens, in this event loop; gives a `Listening`."""
+    async with AsyncExitStack() as stack:
+
+        async def start(limits: Limits | None = None, **server: Any) -> Listening:
+            own = Settings(
+                prefix=settings.prefix, topic=settings.topic, server=ServerSettings(port=free_port(), **server)
+            )
+            listening = HttpServer(Service.connect(url, own), limits)
+            running = asyncio.create_task(listening.listen())
+
+            async def end() -> None:
+                listening.stop()
+                await running
+
+            stack.push_async_callback(end)
+            await until(lambda: listening.started)
+            return Listening(listening)
 
         yield start
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from tests.http.conftest import Http
 from tests.transports import ReplyLost, Unreachable
+from tests.waiting import PATIENCE
 from wheelq import AsyncClient
+from wheelq.callbacks.target import Target
 from wheelq.protocol.calls import notes
-from wheelq.server.callbacks.target import Target
 from wheelq.server.classic.request import Callback, callback_of
 from wheelq.server.leases import PREFIX
 
@@ -90,7 +91,7 @@ async def test_tasks_that_are_only_pulled_by_id_leave_nothing_behind(http: Http,
     for task in tasks:
         await pull(http, task_id=task["task_id"])
     (topic,) = await aclient.topics()
-    assert (topic.delayed, topic.ready) == (0, 0)
+    assert (topic.waiting, topic.ready) == (0, 0)
 
 
 async def test_ids_are_unique_above_ten_thousand_a_second_and_over_several_servers(serve: Callable[..., Any]) -> None:
@@ -145,9 +146,44 @@ async def test_who_pulls_at_once_gets_different_tasks(http: Http) -> None:
 
 def test_a_content_with_service_and_path_asks_to_be_called_back() -> None:
     """v2: the other fields are what it is called back with; anything else is kept (v1)."""
-    assert callback_of('{"sn": "shop", "url": "/close", "id": 42}') == Callback("shop", "/close", {"id": 42})
-    for kept in ('{"sn": "shop"}', '{"sn": 1, "url": "/x"}', "[]", "text", "", '{"sn": "", "url": ""}', "[" * 9_999):
+    assert callback_of(' {"sn": "shop", "url": "/close", "id": 42}') == Callback("shop", "/close", {"id": 42})
+    for kept in ('{"id": 42}', "[]", "text", "", "NaN", '"{"', "[" * 9_999, "x{"):
         assert callback_of(kept) is None
+
+
+BAD_CONTENTS = (
+    '{"sn": "shop", "url": "/close", "id": 42,}',
+    "{'sn': 'shop', 'url': '/close'}",
+    '{"sn": "shop", "url": "/close", "id": NaN}',
+    '{"sn": "shop", "url": "/close", "id": 1e400}',
+    '{"sn": "shop"}',
+    '{"url": "/close"}',
+    '{"sn": 1, "url": "/close"}',
+    '{"sn": "shop", "url": null}',
+    '{"sn": "", "url": "/close"}',
+    "{text",
+    '{"a":' * 50_000,
+)
+
+
+@pytest.mark.parametrize("content", BAD_CONTENTS, ids=range(len(BAD_CONTENTS)))
+async def test_a_content_that_looks_like_v2_and_is_not_is_refused(http: Http, content: str) -> None:
+    """It would be kept in silence, and nobody would call."""
+    answer = await add(http, content=content)
+    assert (answer["dm_error"], "content" in answer["error_msg"]) == (1001, True)
+    assert (await pull(http))["dm_error"] == 1201
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "APPLICATION/X-WWW-FORM-URLENCODED; charset=utf-8"]
+)
+async def test_json_that_calls_itself_a_form_is_json(http: Http, kind: str) -> None:
+    """As `curl -d` sends it."""
+    task = ' {"topic": "orders", "timing_moment": 1500000000, "content": "a&b=c"}'
+    answer = await http.post(ADD, content=task.encode(), headers={"content-type": kind})
+    assert answer.json()["dm_error"] == 0
+    pulled = await http.post(PULL, content=b'{"topic": "orders"}', headers={"content-type": kind})
+    assert pulled.json()["content"] == "a&b=c"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +218,7 @@ async def test_a_lost_reply_names_the_task_so_that_adding_can_be_repeated(
     assert (lost.status_code, lost.json()["dm_error"]) == (504, 1303)
     again = await add(http, timing_moment=later, content="x", task_id=lost.json()["task_id"])
     assert again["task_id"] == lost.json()["task_id"]
-    assert (await aclient.topics())[0].delayed == 1
+    assert (await aclient.topics())[0].waiting == 1
 
 
 async def test_a_task_that_was_pulled_is_not_made_again_by_a_repeated_add(http: Http) -> None:
@@ -247,7 +283,7 @@ KINDS = st.sampled_from(
 )
 @given(path=st.sampled_from([ADD, PULL]), body=BODIES, kind=KINDS)
 async def test_no_body_whatever_gives_a_500_or_hangs(http: Http, path: str, body: bytes, kind: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         answer = await http.post(path, content=body, headers={"content-type": kind})
     assert answer.status_code < 500
     assert isinstance(answer.json()["dm_error"], int)

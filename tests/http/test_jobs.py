@@ -12,6 +12,7 @@ import pytest
 
 from tests.http.conftest import Http
 from tests.transports import Refusing, ReplyLost, Unreachable
+from tests.waiting import PATIENCE
 from wheelq import AsyncClient, JobState, Settings, Worker
 
 JOBS = "/v1/topics/orders/jobs"
@@ -195,7 +196,7 @@ async def test_each_of_many_has_an_outcome_of_its_own(http: Http) -> None:
 async def test_many_are_made_in_one_round_trip(http: Http, aclient: AsyncClient) -> None:
     answer = await http.post("/v1/topics/orders/bulk", json={"jobs": [{"delay": 60, "payload": n} for n in range(500)]})
     assert answer.json()["made"] == 500
-    assert (await aclient.topics())[0].delayed == 500
+    assert (await aclient.topics())[0].waiting == 500
 
 
 async def test_more_than_500_at_once_are_refused(http: Http) -> None:
@@ -220,14 +221,14 @@ async def test_the_same_request_with_an_idempotency_key_gets_the_same_answer(htt
     await aclient.cancel("orders", first.json()["id"])
     again = await http.post(JOBS, json={"delay": 60}, headers=key)
     assert (again.status_code, again.json()) == (first.status_code, first.json())
-    assert (await aclient.topics())[0].delayed == 0
+    assert (await aclient.topics())[0].waiting == 0
 
 
 async def test_at_the_same_time_too(http: Http, aclient: AsyncClient) -> None:
     key = {"idempotency-key": "k-1"}
     answers = await asyncio.gather(*(http.post(JOBS, json={"delay": 60}, headers=key) for _ in range(8)))
     assert len({answer.text for answer in answers}) == 1
-    assert (await aclient.topics())[0].delayed == 1
+    assert (await aclient.topics())[0].waiting == 1
 
 
 async def test_another_request_with_the_same_idempotency_key_is_refused(http: Http) -> None:
@@ -242,7 +243,7 @@ async def test_a_bulk_request_can_be_repeated_with_an_idempotency_key(http: Http
     body = {"jobs": [{"delay": 60}, {"delay": 60, "id": "a"}]}
     first, again = [await http.post("/v1/topics/orders/bulk", json=body, headers=key) for _ in range(2)]
     assert first.json() == again.json()
-    assert (await aclient.topics())[0].delayed == 2
+    assert (await aclient.topics())[0].waiting == 2
 
 
 @pytest.mark.parametrize("more", [{}, {"id": "a"}, {"id": "a", "on_duplicate": "raise"}])
@@ -255,7 +256,7 @@ async def test_a_request_repeated_after_a_lost_reply_is_answered_as_the_first_wo
     assert (await http.post(JOBS, json=body, headers=key)).status_code == 504
     again = await http.post(JOBS, json=body, headers=key)
     assert (again.status_code, again.json()["created"]) == (201, True)
-    assert (await aclient.topics())[0].delayed == 1
+    assert (await aclient.topics())[0].waiting == 1
 
 
 async def test_what_is_wrong_with_a_job_is_named_as_ever_beside_an_idempotency_key(http: Http) -> None:
@@ -282,7 +283,7 @@ async def test_a_request_repeated_after_its_job_has_run_makes_it_no_more_where_t
     lost = await http.post(path, json=body, headers=key)
     problem = lost.json() if path == JOBS else lost.json()["outcomes"][0]["problem"]
     (id,) = problem["ids"]
-    await aclient.wait("orders", id, timeout=20)
+    await aclient.wait("orders", id, timeout=PATIENCE)
     again = await http.post(path, json=body, headers=key)
     made = again.json() if path == JOBS else again.json()["outcomes"][0]
     assert (made["id"], made["created"]) == (id, True)
@@ -290,6 +291,32 @@ async def test_a_request_repeated_after_its_job_has_run_makes_it_no_more_where_t
     assert (await aclient.topics())[0].ready == 0
     worker.stop()
     await running
+
+
+@pytest.mark.parametrize("id", [".", "..", "a/../b", "../a", "a/.", "./a/b"])
+async def test_an_id_that_no_path_can_hold_is_refused(http: Http, id: str) -> None:
+    """Clients and proxies take dots between slashes out of a path: a request for a/../b would reach b."""
+    answer = await http.post(JOBS, json={"delay": 60, "id": id})
+    assert (answer.status_code, answer.json()["field"]) == (422, "id")
+    many = await http.post("/v1/topics/orders/bulk", json={"jobs": [{"delay": 60, "id": id}, {"delay": 60, "id": "a"}]})
+    assert [outcome.get("created") for outcome in many.json()["outcomes"]] == [None, True]
+
+
+@pytest.mark.parametrize("id", ["...", ".a", "a..b", "a/b", "a.", "..a/.b"])
+async def test_other_ids_with_dots_and_slashes_are_ids(http: Http, id: str) -> None:
+    assert (await http.post(JOBS, json={"delay": 60, "id": id})).status_code == 201
+    assert (await http.get(f"{JOBS}/{id}")).json()["id"] == id
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+400", "9" * 400 + ".0", "1e0999", '[{"a": [1e309]}]'])
+async def test_a_number_that_is_too_large_for_one_is_no_json(http: Http, number: str) -> None:
+    """It would be infinite, and come back as null."""
+    kind = {"content-type": "application/json"}
+    body = f'{{"delay": 60, "payload": {number}}}'
+    answer = await http.post(JOBS, content=body, headers=kind)
+    assert (answer.status_code, answer.json()["type"]) == (400, "/docs#bad-request")
+    fine = '{"delay": 60, "payload": [1e308, "1e400", ' + "9" * 15 + "]}"
+    assert (await http.post(JOBS, content=fine, headers=kind)).status_code == 201
 
 
 # When Redis fails
@@ -305,6 +332,14 @@ async def test_a_lost_reply_is_an_unknown_outcome_that_names_the_id(serve: Calla
     again = await http.post(JOBS, json={"delay": 60, "payload": 1, "id": id})
     assert again.status_code == 200
     assert (await http.get("/readyz")).json()["redis"]
+
+
+async def test_a_look_whose_reply_was_lost_has_changed_nothing(serve: Callable[..., Any]) -> None:
+    """So it is 503, to be tried again, and not 504: there is no outcome that could be unknown."""
+    http = await serve(ReplyLost("get", times=2))
+    await http.post(JOBS, json={"delay": 60, "id": "a"})
+    lost = await http.get(f"{JOBS}/a")
+    assert (lost.status_code, lost.json()["type"], "retry-after" in lost.headers) == (503, "/docs#unavailable", True)
 
 
 async def test_while_redis_is_away_the_answer_is_503_with_retry_after(serve: Callable[..., Any]) -> None:

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.http.conftest import Http
 from tests.transports import ReplyLost
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, JobState
 from wheelq.settings import Misfire, ServerSettings
 
@@ -51,7 +52,7 @@ async def test_who_waits_for_a_job_is_told_that_it_was_acknowledged(http: Http, 
     await aclient.configure("orders", keep_done_ms=60_000)
     await make_ready(aclient, "a")
     (job,) = await lease(http)
-    waiting = asyncio.create_task(aclient.wait("orders", "a", timeout=10))
+    waiting = asyncio.create_task(aclient.wait("orders", "a", timeout=PATIENCE))
     assert await done(http, "ack", job["handle"]) == [True]
     assert await waiting is None
     found = await aclient.get("orders", "a")
@@ -82,9 +83,9 @@ async def test_a_job_that_is_not_acknowledged_comes_again_and_the_old_handle_is_
 
 async def test_an_extended_lease_lasts(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "a")
-    (job,) = await lease(http, lease=0.2)
+    (job,) = await lease(http, lease=4)
     assert await done(http, "extend", job["handle"], lease=60) == [True]
-    await asyncio.sleep(0.3)  # past the end of the first lease
+    await asyncio.sleep(4.1)  # past the end of the first lease
     assert await lease(http) == []
     assert await done(http, "ack", job["handle"]) == [True]
 
@@ -96,6 +97,14 @@ async def test_a_released_job_is_there_for_others_at_once_or_after_a_pause(http:
     (job,) = await lease(http)
     assert await done(http, "release", job["handle"], pause=60) == [True]
     assert await lease(http) == []
+
+
+async def test_a_released_job_is_not_done_by_an_acknowledgement(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    assert await done(http, "release", job["handle"]) == [True]
+    assert await done(http, "ack", job["handle"]) == [False]
+    assert [again["id"] for again in await lease(http)] == ["a"]
 
 
 async def test_every_group_gets_every_job(http: Http, aclient: AsyncClient) -> None:
@@ -112,7 +121,7 @@ async def test_who_waits_gets_a_job_as_soon_as_it_is_ready(http: Http, aclient: 
     leases = http.service.leases  # type: ignore[attr-defined]
     await until(lambda: leases.waiting == 3)
     await make_ready(aclient, "a", "b", "c")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         found = [(await task)[0]["id"] for task in waiting]
     assert sorted(found) == ["a", "b", "c"]
 
@@ -120,8 +129,48 @@ async def test_who_waits_gets_a_job_as_soon_as_it_is_ready(http: Http, aclient: 
 async def test_who_waits_for_nothing_is_answered_in_the_end(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "a")
     await lease(http)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await lease(http, wait=0.2) == []
+
+
+async def test_a_caller_that_waited_and_has_gone_gets_no_job(listen: Callable[..., Any], aclient: AsyncClient) -> None:
+    listening = await listen()
+    await aclient.schedule("orders", delay=3600)
+    leases = listening.server._service.leases
+    async with listening.connection() as (_, writer):
+        said = b'{"wait":20}'
+        head = f"POST {PULL}/lease HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        writer.write(head.encode() + b"content-length: %d\r\n\r\n%b" % (len(said), said))
+        await until(lambda: leases.waiting == 1)
+    await until(lambda: leases.waiting == 0)
+    await make_ready(aclient, "a")
+    async with httpx.AsyncClient(base_url=listening.base, timeout=PATIENCE) as http:
+        (job,) = await lease(http)
+        assert (job["id"], job["deliveries"]) == ("a", 1)
+
+
+async def test_a_job_leased_for_a_caller_that_has_just_gone_is_handed_back_uncounted(
+    http: Http, aclient: AsyncClient
+) -> None:
+    """And another one that waits gets it at once."""
+    await aclient.schedule("orders", delay=3600)
+    leases = http.service.leases  # type: ignore[attr-defined]
+    has_gone = asyncio.Event()
+    lease_now = leases._lease_now
+
+    async def then_gone(*asked: Any) -> Any:
+        found = await lease_now(*asked)
+        if found:
+            has_gone.set()
+        return found
+
+    leases._lease_now = then_gone
+    going = asyncio.create_task(leases.lease("orders", "billing", 1, 60_000, 20, has_gone.wait))
+    await until(lambda: leases.waiting == 1)
+    await make_ready(aclient, "a")
+    assert await going == []
+    (job,) = await lease(http)
+    assert (job["id"], job["deliveries"]) == ("a", 1)
 
 
 async def test_at_a_stop_who_waits_is_answered_at_once(http: Http, aclient: AsyncClient) -> None:
@@ -131,7 +180,7 @@ async def test_at_a_stop_who_waits_is_answered_at_once(http: Http, aclient: Asyn
     service = http.service  # type: ignore[attr-defined]
     await until(lambda: service.leases.waiting == 1)
     service.drain()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):  # less than the 20 s that it would wait
         assert await waiting == []
     assert (await http.get("/readyz")).status_code == 503
 
@@ -142,7 +191,7 @@ async def test_beyond_so_many_waiting_the_answer_comes_at_once(serve: Callable[.
     await lease(http)
     waiting = asyncio.create_task(lease(http, wait=20))
     await until(lambda: http.service.leases.waiting == 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):  # less than the 20 s that it would wait
         assert await lease(http, wait=20) == []
     waiting.cancel()
 
@@ -168,10 +217,10 @@ async def test_a_job_that_has_expired_is_not_leased_and_forgotten(http: Http, ac
 
 
 async def test_a_lease_that_ended_after_the_job_had_expired_was_its_last(http: Http, aclient: AsyncClient) -> None:
-    await aclient.schedule("orders", delay=0, key="a", expires=1)
-    (job,) = await lease(http, lease=1.2)
+    await aclient.schedule("orders", delay=0, key="a", expires=5)
+    (job,) = await lease(http, lease=5.2)
     assert job["id"] == "a"
-    await asyncio.sleep(1.3)  # past the end of the lease, and of the time in which it may start
+    await asyncio.sleep(5.3)  # past the end of the lease, and of the time in which it may start
     assert await lease(http) == []
     assert await aclient.get("orders", "a") is None
 

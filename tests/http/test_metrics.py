@@ -10,18 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http.conftest import BASE, Http
+from tests.lua.shard import RECORD
 from tests.transports import AsyncWith, Unreachable
+from tests.waiting import PATIENCE
 from wheelq import Scheduler, Settings
-from wheelq.breaker import BreakerState
-from wheelq.metrics import Lateness
-from wheelq.server import measures
+from wheelq.admin import fleet_metrics
+from wheelq.base.observations import BOUNDS, LATENESS_BOUNDS, Measured
+from wheelq.callbacks.destination import DestinationInfo
+from wheelq.producer.breaker import BreakerState
+from wheelq.protocol.call import Call
+from wheelq.protocol.calls import histograms, producer, registry, worker
+from wheelq.server import prometheus
 from wheelq.server.app import make_app
-from wheelq.server.callbacks.destination import DestinationInfo
 from wheelq.server.service import Service
-from wheelq.settings import OutboxSettings, SchedulerSettings
+from wheelq.settings import OutboxSettings, SchedulerSettings, TopicSettings
 
 LATENESS = "wheelq_promotion_lateness_seconds"
 
@@ -39,11 +45,11 @@ async def test_requests_are_counted_by_status_and_jobs_by_topic_and_state(http: 
     for delay in (60, 60, -1):
         await http.post("/v1/topics/orders/jobs", json={"delay": delay})
     answer = await http.get("/metrics")
-    assert answer.headers["content-type"] == measures.CONTENT_TYPE
+    assert answer.headers["content-type"] == prometheus.CONTENT_TYPE
     found = samples(answer.text)
     assert found["wheelq_http_requests_total", "201"] == 2
     assert found["wheelq_http_requests_total", "422"] == 1
-    assert found["wheelq_jobs", "delayed", "orders"] == 2
+    assert found["wheelq_jobs", "waiting", "orders"] == 2
     assert found["wheelq_jobs", "dead", "orders"] == 0
     assert found["wheelq_overdue_seconds", "orders"] == 0
     assert found["wheelq_redis_up",] == 1
@@ -62,42 +68,81 @@ async def test_the_outbox_tells_how_much_waits_in_it_and_since_when(url: str, tm
         found = samples((await http.get("/metrics")).text)
     assert (found["wheelq_outbox_jobs",], found["wheelq_outbox_rejected_jobs",]) == (2, 0)
     assert found["wheelq_outbox_bytes",] > 0
-    assert 0.01 <= found["wheelq_outbox_oldest_age_seconds",] < 60
+    assert 0.01 <= found["wheelq_outbox_oldest_seconds",] < 60
 
 
 async def test_without_an_outbox_nothing_is_told_of_one(http: Http) -> None:
     assert "outbox" not in (await http.get("/metrics")).text
 
 
-async def test_how_late_each_scheduler_promoted_its_jobs_is_a_histogram_in_seconds(
-    http: Http, url: str, settings: Settings
-) -> None:
-    """As it says in its heartbeats."""
+async def test_what_the_fleet_counted_and_measured_is_told(http: Http, url: str, settings: Settings) -> None:
+    """By the topic; processes have no label."""
     await http.post("/v1/topics/orders/jobs", json={"delay": 0.05})
     scheduler = Scheduler.connect(url, replace(settings, scheduler=SchedulerSettings(heartbeat_ms=50, topics_ms=50)))
     running = asyncio.create_task(scheduler.run())
-    until = time.monotonic() + 20
-    while not (found := samples((await http.get("/metrics")).text)).get((LATENESS + "_count", scheduler.node)):
+    until = time.monotonic() + PATIENCE
+    while not (found := samples((await http.get("/metrics")).text)).get((LATENESS + "_count", "orders")):
         assert time.monotonic() < until
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
     scheduler.stop()
     await running
     below = [count for (name, *labels), count in found.items() if name == LATENESS + "_bucket"]
-    assert (min(below), max(below), len(below)) == (min(below), 1, measures.LATENESS_BUCKETS + 1)
-    assert found[LATENESS + "_sum", scheduler.node] == scheduler.lateness.total_ms / 1000
+    assert (max(below), len(below)) == (1, len(LATENESS_BOUNDS) + 1)
+    assert found["wheelq_scheduled_total", "created", "orders"] == 1
+    assert found["wheelq_promoted_total", "orders"] == 1
+    assert found["wheelq_due_jobs", "orders", "1m"] == 0
+    assert found["wheelq_leader_changes_total", "orders"] == 1
 
 
-def test_a_bucket_of_lateness_holds_all_that_are_within_its_bound() -> None:
-    lateness = Lateness(total_ms=10_000, counts=(3, 0, 2, *[0] * 20, 1))  # the last: less than 2**23 ms late
-    found = samples(measures.tell({}, [], [], {"n": lateness}, None, 0).decode())
-    assert [found[LATENESS + "_bucket", le, "n"] for le in ("0.001", "0.002", "0.004", "1048.576", "+Inf")] == [
-        3,
-        3,
-        5,
-        5,
-        6,
-    ]
-    assert (found[LATENESS + "_count", "n"], found[LATENESS + "_sum", "n"]) == (6, 10.0)
+async def test_histograms_of_a_removed_group_are_not_told(http: Http) -> None:
+    service = http.service  # type: ignore[attr-defined]
+    await http.post("/v1/topics/orders/jobs", json={"delay": 60})
+    await service.transport.send(worker.make_group(service.keys.shard("orders", 0), "here"))
+    figures = [1_000, *([1] * (len(BOUNDS[Measured.HANDLER]) + 1))]
+    ran = {(Measured.HANDLER, "orders", group): figures for group in ("here", "gone")}
+    assert await service.transport.send(histograms.observe(service.keys, "worker", 1, ran))
+    found = samples((await http.get("/metrics")).text)
+    groups = {name[1] for name in found if name[0] == "wheelq_handler_seconds_count"}
+    assert groups == {"here"}
+
+
+async def test_three_thousand_topics_are_scraped_within_half_a_second(http: Http) -> None:
+    """Of processor time, because the machine may be busy. Each topic has a group, a waiting job and counts."""
+    service = http.service  # type: ignore[attr-defined]
+    names = [f"topic-{n:04}" for n in range(3_000)]
+    calls: list[Call[Any]] = []
+    for name in names:
+        shard = service.keys.shard(name, 0)
+        calls += [
+            registry.register_topic(service.keys, name, TopicSettings()),
+            worker.make_group(shard, "g"),
+            producer.schedule(shard, [("a", "+3600000", RECORD)], "keep", "1"),
+        ]
+    for first in range(0, len(calls), 500):
+        await asyncio.gather(*(service.transport.send(call) for call in calls[first : first + 500]))
+    took = []
+    for _ in range(3):
+        service.fleet_metrics._asked_at = float("-inf")
+        began = time.process_time()
+        answer = await http.get("/metrics")
+        took.append(time.process_time() - began)
+    found = samples(answer.text)
+    assert all(found["wheelq_scheduled_total", "created", name] == 1 for name in names)
+    assert all(found["wheelq_jobs", "waiting", name] == 1 for name in names)
+    assert min(took) < 0.5
+
+
+async def test_figures_are_asked_for_once_in_four_seconds(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many scrape. Here it is once in minutes, because the machine may be busy."""
+    assert fleet_metrics.FRESH_S == 4
+    service = http.service  # type: ignore[attr-defined]
+    monkeypatch.setattr(fleet_metrics, "FRESH_S", 4 * PATIENCE)
+    await http.post("/v1/topics/orders/jobs", json={"delay": 60})
+    first, *others = await asyncio.gather(*(http.get("/metrics") for _ in range(5)))
+    measured = service.fleet_metrics._asked_at
+    await http.get("/metrics")
+    assert service.fleet_metrics._asked_at == measured
+    assert len({answer.text.partition("wheelq_build_info")[2] for answer in (first, *others)}) == 1
 
 
 async def test_while_redis_is_away_there_is_something_to_watch_all_the_same(serve: Callable[..., Any]) -> None:
@@ -109,7 +154,7 @@ async def test_while_redis_is_away_there_is_something_to_watch_all_the_same(serv
 
 def test_the_state_of_a_receivers_breaker_is_one_of_three() -> None:
     info = DestinationInfo("shop", BreakerState.OPEN, 3, 0, 7, 5, "answered 500")
-    found = samples(measures.tell({}, [info], [], {}, None, 0).decode())
+    found = samples(prometheus.tell({}, [info], "", None, 0).decode())
     states = {state: found["wheelq_destination_state", "shop", state] for state in BreakerState}
     assert states == {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 0}
     assert found["wheelq_callbacks_total", "shop", "succeeded"] == 7

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from loadtest.outage import How, Play, outage
+from loadtest.trials.outage import How, Play, outage
+from tests.transports import ALWAYS, Unreachable
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -32,3 +35,14 @@ async def test_without_an_outbox_nothing_is_lost_that_was_accepted_and_nothing_d
         assert verdict.is_clean, verdict
         assert told.statuses[201] > 0
         assert told.statuses[202] == 0
+
+
+async def test_a_server_that_is_away_is_logged_once_and_not_at_every_request(
+    serve: Callable[..., Any], topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    http = await serve(Unreachable(times=ALWAYS))
+    for _ in range(20):
+        assert (await http.post(f"/v1/topics/{topic}/jobs", json={"delay": 60})).status_code == 503
+    said = [record.getMessage() for record in caplog.records if record.name == "wheelq.server"]
+    assert len(said) == 1
+    assert said[0].startswith("requests cannot be served: ")

@@ -16,9 +16,9 @@ import httpx
 import pytest
 import trustme
 
-from loadtest.http import free_port
+from loadtest.servers.nodes import free_port
 from tests.cli.commands import Running, stopped_at_the_end, wheelq
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 from wheelq.embedded import EmbeddedServer
 
 JOBS = "/v1/topics/orders/jobs"
@@ -104,13 +104,15 @@ def test_keys_are_made_listed_rotated_and_revoked(
     token = wheelq("keys", "create", "shop", "--scope", "schedule:orders", "--expires", "90d", url=url).out.strip()
     (listed,) = wheelq("keys", "list", "--json", url=url).json
     assert (listed["name"], listed["scopes"]) == ("shop", "schedule:orders")
-    assert token.rpartition("_")[2] not in str(listed)
+    assert token.split("_", 2)[2] not in str(listed)
     (tmp_path / "wheelq.toml").write_text('[server]\naccess = "keys"\nkeys_ms = 20\n')
     serve(start, tmp_path, url, port, "--config", tmp_path / "wheelq.toml")
 
     def status(token: str) -> int:
         headers = {"authorization": f"Bearer {token}"}
-        return httpx.post(f"http://127.0.0.1:{port}{JOBS}", json={"delay": 60}, headers=headers).status_code
+        return httpx.post(
+            f"http://127.0.0.1:{port}{JOBS}", json={"delay": 60}, headers=headers, timeout=PATIENCE
+        ).status_code
 
     assert status(token) == 201
     newer = wheelq("keys", "rotate", listed["id"], "--keep", "0", url=url).out.strip()
@@ -133,20 +135,20 @@ def test_sigterm_lets_requests_under_way_finish_and_answers_those_that_wait(
 ) -> None:
     running = serve(start, tmp_path, private_server(appendonly=False).url, port)
     base = f"http://127.0.0.1:{port}"
-    httpx.post(f"{base}{JOBS}", json={"delay": 3600})
+    httpx.post(f"{base}{JOBS}", json={"delay": 3600}, timeout=PATIENCE)
     answers: list[int] = []
 
     def wait() -> None:
-        answer = httpx.post(f"{base}/v1/topics/orders/groups/g/lease", json={"wait": 20}, timeout=30)
+        answer = httpx.post(f"{base}/v1/topics/orders/groups/g/lease", json={"wait": 20}, timeout=PATIENCE)
         answers.append(answer.status_code)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     ready = f"{base}/readyz"
-    assert eventually(lambda: httpx.get(ready).json()["redis"])
+    assert eventually(lambda: httpx.get(ready, timeout=PATIENCE).json()["redis"])
     running.signal(signal.SIGTERM)
-    waiting.join(15)
-    assert running.end(15) == 0
+    waiting.join(PATIENCE)
+    assert running.end() == 0
     assert answers == [200] or not answers  # empty: the signal came before the request did
     assert "server has stopped" in running.said
 
@@ -162,8 +164,8 @@ def test_it_speaks_https(
     (tmp_path / "wheelq.toml").write_text('[server]\ntls_cert = "cert.pem"\ntls_key = "key.pem"\n')
     url = private_server(appendonly=False).url
     running = serve(start, tmp_path, url, port, "--config", tmp_path / "wheelq.toml")
-    answer = httpx.get(
-        f"https://127.0.0.1:{port}/healthz", verify=ssl.create_default_context(cafile=tmp_path / "ca.pem")
-    )
-    assert (answer.status_code, "strict-transport-security" in answer.headers) == (200, True)
+    trusted = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    for _ in range(20):  # each on a connection of its own, whose first bytes may be there before the handshake begins
+        answer = httpx.get(f"https://127.0.0.1:{port}/healthz", verify=trusted, timeout=PATIENCE)
+        assert (answer.status_code, "strict-transport-security" in answer.headers) == (200, True)
     assert re.search(rf"https://127\.0\.0\.1:{port}/docs", running.said)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tests.http.conftest import Http
 from wheelq import AsyncClient, JobSpec
-from wheelq.topics import TopicChanges
+from wheelq.model.topic import TopicChanges
+from wheelq.protocol.call import command
+from wheelq.protocol.calls import registry
 
 TOPIC = "/v1/topics/orders"
+FAR = datetime(2031, 1, 1, tzinfo=UTC)
 
 
 # Pages
@@ -53,6 +57,83 @@ async def test_a_range_of_due_times_is_listed(http: Http) -> None:
     assert [job["id"] for job in found["jobs"]] == ["d2"]
 
 
+async def test_the_jobs_of_one_state_are_listed_in_a_range(http: Http) -> None:
+    for day in (1, 2, 3):
+        await http.post(f"{TOPIC}/jobs", json={"at": f"2030-01-0{day}T00:00:00Z", "id": f"d{day}"})
+    asked = {"state": "waiting", "since": "2030-01-02T00:00:00Z", "limit": "1"}
+    page = (await http.get(f"{TOPIC}/jobs", params=asked)).json()
+    [job] = page["jobs"]
+    assert (job["id"], job["state"], job["at"], job["due_ms"]) == (
+        "d2",
+        "waiting",
+        "2030-01-02T00:00:00.000Z",
+        job["at_ms"],
+    )
+    rest = (await http.get(f"{TOPIC}/jobs", params={**asked, "cursor": page["cursor"]})).json()
+    assert ([job["id"] for job in rest["jobs"]], rest["cursor"]) == (["d3"], None)
+    for state in ("ready", "running", "retrying", "done", "dead"):
+        assert (await http.get(f"{TOPIC}/jobs", params={"state": state})).json() == {"jobs": [], "cursor": None}
+
+
+async def test_the_jobs_of_a_range_are_moved_or_cancelled(http: Http, aclient: AsyncClient) -> None:
+    """A request that is repeated with the cursor changes no job twice."""
+    await aclient.schedule_many("orders", [JobSpec(key=f"j{n}", at=FAR + timedelta(seconds=n)) for n in range(300)])
+    body = {"since": FAR.isoformat(), "by": 60.5}
+    first = (await http.post(f"{TOPIC}/jobs/reschedule", json=body)).json()
+    assert (first["jobs"], first["done"]) == (300, True)
+    assert (await http.post(f"{TOPIC}/jobs/reschedule", json={**body, "cursor": first["cursor"]})).json() == first
+    moved = await aclient.get("orders", "j299")
+    assert moved is not None
+    assert moved.due == FAR + timedelta(seconds=299 + 60.5)
+    ends = {"until": (FAR + timedelta(seconds=160.5)).isoformat()}
+    answer = await http.post(f"{TOPIC}/jobs/cancel", json=ends)
+    assert (answer.status_code, answer.json()["jobs"], answer.json()["done"]) == (200, 100, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("cancel", {}),
+        ("cancel", {"since": "yesterday"}),
+        ("cancel", {"since": "2030-01-02T00:00:00Z", "until": "2030-01-01T00:00:00Z"}),
+        ("cancel", {"since": "2030-01-01T00:00:00Z", "by": 1}),
+        ("reschedule", {"since": "2030-01-01T00:00:00Z"}),
+        ("reschedule", {"since": "2030-01-01T00:00:00Z", "by": 0}),
+        ("reschedule", {"since": "2030-01-01T00:00:00Z", "by": 1, "delay": 1}),
+    ],
+)
+async def test_a_change_of_many_jobs_that_makes_no_sense_is_refused(
+    http: Http, path: str, body: dict[str, object]
+) -> None:
+    await http.post(f"{TOPIC}/jobs", json={"delay": 60})
+    assert (await http.post(f"{TOPIC}/jobs/{path}", json=body)).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"state": "cancelled"}, "state"),
+        ({"state": "dead", "cursor": "1.00~6b"}, "cursor"),
+    ],
+)
+async def test_a_list_that_makes_no_sense_is_refused(http: Http, asked: dict[str, str], field: str) -> None:
+    await http.post(f"{TOPIC}/jobs", json={"delay": 60})
+    answer = await http.get(f"{TOPIC}/jobs", params=asked)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+async def test_a_list_without_a_state_is_of_waiting_jobs_and_none_of_them_has_an_error(http: Http) -> None:
+    made = (await http.post(f"{TOPIC}/jobs", json={"delay": 60})).json()["id"]
+
+    async def listed(**asked: str) -> list[str]:
+        return [job["id"] for job in (await http.get(f"{TOPIC}/jobs", params=asked)).json()["jobs"]]
+
+    assert await listed(since="2020-01-01T00:00:00Z") == [made]
+    assert await listed(state="waiting", due_from="2020-01-01T00:00:00Z") == [made]
+    assert await listed(until="2020-01-01T00:00:00Z") == []
+    assert await listed(error="x") == []
+
+
 @pytest.mark.parametrize(
     "cursor", ["", "x", "0-0:0", "99999999999999999999-0:0", "1763000000000.00~6b", "1~6b", "٣-٣:٣"]
 )
@@ -78,7 +159,7 @@ async def test_topics_tell_what_they_hold(http: Http) -> None:
     await http.post(f"{TOPIC}/jobs", json={"delay": 60})
     await http.post(f"{TOPIC}/jobs", json={"delay": 0})
     found = (await http.get(TOPIC)).json()
-    assert (found["name"], found["shards"], found["delayed"], found["ready"], found["dead"]) == ("orders", 2, 1, 1, 0)
+    assert (found["name"], found["shards"], found["waiting"], found["ready"], found["dead"]) == ("orders", 2, 1, 1, 0)
     assert (await http.get("/v1/topics")).json()["topics"] == [found]
     assert (await http.get("/v1/topics/none")).status_code == 404
 
@@ -152,7 +233,7 @@ async def bury(http: Http, aclient: AsyncClient, *ids: str) -> None:
         assert (await http.post(f"{TOPIC}/groups/g/lease", json={})).json()["jobs"] == []
 
 
-async def test_dead_jobs_are_listed_called_back_and_purged(serve: Callable[..., Any], aclient: AsyncClient) -> None:
+async def test_dead_jobs_are_listed_replayed_and_purged(serve: Callable[..., Any], aclient: AsyncClient) -> None:
     http = await serve(max_deliveries=1)
     await bury(http, aclient, "a", "b")
     dead = (await http.get(f"{TOPIC}/dead", params={"reason": "deliveries"})).json()["jobs"]
@@ -169,6 +250,30 @@ async def test_dead_jobs_are_listed_called_back_and_purged(serve: Callable[..., 
             assert (answer.status_code, answer.json()["field"]) == (422, "all")
     assert (await http.post(f"{TOPIC}/dead/purge", params={"all": "true"})).json() == {"purged": 1}
     assert (await http.get(f"{TOPIC}/dead")).json()["jobs"] == []
+
+
+# History
+
+
+async def test_the_history_tells_what_happened_in_each_minute(http: Http) -> None:
+    """But for the current one, which is not over."""
+    service = http.service  # type: ignore[attr-defined]
+    topic = TOPIC.rpartition("/")[2]
+
+    async def told(**asked: int) -> dict[int, dict[str, Any]]:
+        minutes = (await http.get(f"{TOPIC}/history", params=asked)).json()["minutes"]
+        return {one["at_ms"] // 60_000: one for one in minutes}
+
+    await http.post(f"{TOPIC}/jobs", json={"payload": 1, "delay": 3600})
+    before = await told()
+    current = await service.transport.send(registry.server_time_us()) // 60_000_000
+    assert all(minute < current for minute in before)
+    key = service.keys.shard(topic, 0).history((current - 1) // 60)
+    await service.transport.send(command("HSET", key, (current - 1) % 60, b"\x02\x01", read=int, key=key))
+    found = (await told(hours=1))[current - 1]
+    assert (found["scheduled"], found["promoted"], found["done"]) == (2, 1, 0)
+    assert (await http.get(f"{TOPIC}/history", params={"hours": 73})).status_code == 422
+    assert (await http.get("/v1/topics/unknown/history")).status_code == 404
 
 
 # Recurring

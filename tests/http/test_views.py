@@ -11,11 +11,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.http.conftest import Http
+from tests.waiting import CLOCK_ERROR_MS, PATIENCE
 from wheelq import AsyncClient, Bury, GroupInfo, Job, JobInfo, Retry, Settings, Worker
 from wheelq.errors import JobFailed
+from wheelq.model.state import Progress
 from wheelq.server.schemas.views import GroupView, JobView, ProgressView
 from wheelq.settings import TopicSettings
-from wheelq.state import Progress
 
 JOBS = "/v1/topics/orders/jobs"
 AS_BYTES = {"payload_base64", "result_base64"}
@@ -63,18 +64,18 @@ async def test_a_job_that_waits_has_no_groups_yet(http: Http) -> None:
     await http.post(JOBS, json={"delay": 60, "id": "a", "payload": 1})
     found = (await http.get(f"{JOBS}/a")).json()
     JobView.model_validate(found)
-    assert (found["state"], found["groups"], found["worker"], found["attempt"]) == ("delayed", {}, None, 1)
+    assert (found["state"], found["groups"], found["worker"], found["attempt"]) == ("waiting", {}, None, 1)
 
 
 async def test_a_finished_job_tells_its_result_times_and_worker_while_it_is_kept(
     http: Http, aclient: AsyncClient, worker: Worker
 ) -> None:
     await http.post(JOBS, json={"delay": 0, "id": "a", "payload": {"total": 6}})
-    await aclient.wait("orders", "a", timeout=20)
+    await aclient.wait("orders", "a", timeout=PATIENCE)
     found = (await http.get(f"{JOBS}/a")).json()
     JobView.model_validate(found)
     assert (found["state"], found["result"], found["worker"]) == ("done", {"total": 6}, worker.name)
-    assert found["due_ms"] <= found["promoted_ms"] <= found["started_ms"] <= found["finished_ms"] + 50
+    assert found["due_ms"] <= found["promoted_ms"] <= found["started_ms"] <= found["finished_ms"] + CLOCK_ERROR_MS
     assert found["groups"]["billing"]["result"] == {"total": 6}
 
 
@@ -82,7 +83,7 @@ async def test_bytes_that_a_handler_returned_are_told_as_base64(
     http: Http, aclient: AsyncClient, worker: Worker
 ) -> None:
     await http.post(JOBS, json={"delay": 0, "id": "a", "payload_base64": "AP8="})
-    await aclient.wait("orders", "a", timeout=20)
+    await aclient.wait("orders", "a", timeout=PATIENCE)
     found = (await http.get(f"{JOBS}/a")).json()
     assert (found["result_base64"], "result" in found) == ("AP8=", False)
 
@@ -90,7 +91,7 @@ async def test_bytes_that_a_handler_returned_are_told_as_base64(
 async def test_a_job_that_was_given_up_tells_why(http: Http, aclient: AsyncClient, worker: Worker) -> None:
     await http.post(JOBS, json={"delay": 0, "id": "a", "payload": "bad"})
     with pytest.raises(JobFailed):
-        await aclient.wait("orders", "a", timeout=20)
+        await aclient.wait("orders", "a", timeout=PATIENCE)
     found = (await http.get(f"{JOBS}/a")).json()
     JobView.model_validate(found)
     group = found["groups"]["billing"]
@@ -101,7 +102,7 @@ async def test_a_job_that_was_given_up_tells_why(http: Http, aclient: AsyncClien
 
 async def test_a_running_job_tells_its_progress(http: Http, worker: Worker) -> None:
     await http.post(JOBS, json={"delay": 0, "id": "a", "payload": "slow"})
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while not (found := (await http.get(f"{JOBS}/a")).json())["progress"]:
         assert time.monotonic() < until
         await asyncio.sleep(0.02)

@@ -11,6 +11,7 @@
         "lease": "node-1:…", "epoch": …, "horizon": …, "shards": …,
         "order": {"g": {"owner": "w1", "e1": (1763000000000, b"…")}},     who holds it; next runs. Without the moments
         "buried": ["c\\x1fg"], "progress": {"b\\x1fg": b"…"}, "done": ["d"], "ended": ["d"], "news": ["d\\ne"],
+        "retries": 1,                                                     how many wait for one
     }
 
 What the server does not hold is left out. Entry ids depend on the moment, so they are called e1, e2, … in the order in
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from wheelq.job import OnDuplicate
+from wheelq.model.job import OnDuplicate
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import leader, producer, registry, worker
 from wheelq.protocol.calls.worker import Burial, Entry
@@ -47,7 +48,10 @@ KINDS = {
     "epoch",
     "horizon",
     "shards",
+    "fence",
     "rate",
+    "retries",
+    "groups",
     "lease",
     "recurring",
     "occurrences",
@@ -57,6 +61,7 @@ KINDS = {
     "ended",
     "news",
     "replays",
+    "counts",
 }
 TERMS = "1"
 """Of a topic with one shard and no limits."""
@@ -100,7 +105,7 @@ class Shard:
     def schedule(self, *jobs: tuple[str, int | str], record: bytes = RECORD, on_duplicate: OnDuplicate = "keep") -> Any:
         """Schedule jobs, each an id and a due time in ms (or "+ms"): status and due_ms of each, as the script says."""
         new = [(id, str(due), record) for id, due in jobs]
-        flat = self.raw(producer.schedule(self.keys, new, on_duplicate, TERMS))
+        *flat, _ = self.raw(producer.schedule(self.keys, new, on_duplicate, TERMS))
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def lead(self, node: str = "node", lease_ms: int = LEASE_MS) -> str:
@@ -223,6 +228,7 @@ class Shard:
             "progress": lambda key: {member.decode(): note for member, note in self.redis.hgetall(key).items()},
             "done": lambda key: sorted(id.decode() for id in self.redis.hkeys(key)),
             "ended": lambda key: sorted(id.decode() for id in self.redis.zrange(key, 0, -1)),
+            "retries": lambda key: sum(int(count) for count in self.redis.hvals(key)),
             "replays": lambda key: sorted(name.decode() for name in self.redis.hkeys(key)),
             "news": lambda key: [fields[b"ids"].decode() for _, fields in self.redis.xrange(key)],
         }

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
-from wheelq.dead import DeadFilter, DeadJob, ReplayOutcome
+from wheelq.model.dead import DeadFilter, DeadJob, ReplayOutcome
 from wheelq.protocol import codec
 from wheelq.protocol.calls import dead as calls
-from wheelq.protocol.calls import leader, worker
-from wheelq.protocol.calls.dead import Found, Span
+from wheelq.protocol.calls import leader, registry, worker
+from wheelq.protocol.calls.dead import DeadRange, FoundDead
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 from wheelq.settings import TopicSettings
 
@@ -23,11 +23,11 @@ def buried(shard: Shard, *ids: str, group: str = "g", settings: TopicSettings | 
         shard.bury(delivery, group=group, settings=settings or TopicSettings())
 
 
-def find(shard: Shard, where: DeadFilter = ANY, limit: int = 100, *, newest_first: bool = False) -> Found:
-    return shard.send(calls.find(shard.keys, where, Span.of(where), limit, newest_first=newest_first))
+def find(shard: Shard, where: DeadFilter = ANY, limit: int = 100, *, newest_first: bool = False) -> FoundDead:
+    return shard.send(calls.find(shard.keys, where, DeadRange.of(where), limit, newest_first=newest_first))
 
 
-def ids(found: Found) -> list[str]:
+def ids(found: FoundDead) -> list[str]:
     return [job.id for job, _ in found.jobs]
 
 
@@ -78,7 +78,7 @@ def test_a_call_looks_at_a_bounded_number_of_entries(shard: Shard) -> None:
     first = find(shard, where)
     assert first.jobs == []
     assert first.looked_to is not None
-    span = Span(f"({first.looked_to.entry_id}", "+")
+    span = DeadRange(f"({first.looked_to.entry_id}", "+")
     rest = shard.send(calls.find(shard.keys, where, span, 100, newest_first=False))
     assert len(rest.jobs) == 4
 
@@ -122,10 +122,13 @@ def test_replay_lets_a_dead_job_wait_again_in_its_group(shard: Shard) -> None:
     assert after == {
         "delayed": {member("a"): due},
         "jobs": {"a": "0-0", member("a"): ANEW},
+        "retries": 1,
         "ready": {},
         "groups": {"g": {"read": "e1", "pending": {}}},
         "dead": [],
+        "replays": [":dead"],
     }
+    assert 0 < shard.redis.pttl(shard.keys.replays) <= 24 * HOUR_MS
 
 
 def test_replay_again_changes_nothing(shard: Shard) -> None:
@@ -144,6 +147,7 @@ def test_a_replayed_job_leaves_nothing_when_it_is_done(shard: Shard) -> None:
     [a] = shard.read("g", "w1")
     assert (a.id, a.attempt, a.group) == ("a", 1, "g")
     shard.ack([a])
+    shard.redis.delete(shard.keys.replays)  # for a day it tells when a dead job was called back
     assert shard.snapshot() == {"ready": {}, "groups": {"g": {"read": "e2", "pending": {}}}, "dead": []}
 
 
@@ -237,8 +241,8 @@ def test_replay_rings_the_leader_if_it_has_loaded_further(shard: Shard, ear: Ear
     buried(shard, "a", "b")
     shard.send(leader.open_window(shard.keys, shard.lead(), 30_000, None, HOUR_MS, 100, HOUR_MS))
     replay(shard, find(shard).jobs, shard.now_ms() + HOUR_MS - 60_000, HOUR_MS)
-    [rung] = ear.heard()
-    assert [name for name, _ in leader.read_near(rung)] == [member("a")]
+    [hint] = ear.heard()
+    assert [name for name, _ in leader.read_near(hint)] == [member("a")]
 
 
 # purge
@@ -247,10 +251,10 @@ def test_replay_rings_the_leader_if_it_has_loaded_further(shard: Shard, ear: Ear
 def test_purge_removes_what_matches_and_nothing_else(shard: Shard) -> None:
     buried(shard, "a", "b", "c")
     where = DeadFilter(id="b")
-    answer = shard.send(calls.purge(shard.keys, where, Span.of(where)))
+    answer = shard.send(calls.purge(shard.keys, where, DeadRange.of(where)))
     assert (answer.purged, answer.looked_to) == (1, None)
     assert [job["id"] for job in shard.snapshot()["dead"]] == ["a", "c"]
-    assert shard.send(calls.purge(shard.keys, where, Span.of(where))).purged == 0
+    assert shard.send(calls.purge(shard.keys, where, DeadRange.of(where))).purged == 0
 
 
 # Retention
@@ -291,7 +295,17 @@ def test_a_buried_retry_tells_when_the_job_was_first_due(shard: Shard) -> None:
 
 
 def clear_out(shard: Shard, settings: TopicSettings, silent_ms: int = HOUR_MS) -> tuple[int, int]:
-    return shard.send(worker.clear_out(shard.keys, "g", silent_ms, settings))
+    [cleared] = shard.send(worker.clear_out([(shard.keys, settings)], "g", silent_ms))
+    return cleared.consumers, cleared.dead
+
+
+def test_clearing_out_tells_when_the_first_waiting_job_is_due(shard: Shard) -> None:
+    call = worker.clear_out([(shard.keys, TopicSettings())], "g", HOUR_MS)
+    assert shard.send(call)[0].first_due_ms is None
+    shard.schedule(("late", "+60000"))
+    due_ms = shard.send(registry.counts(shard.keys)).first_due_ms
+    assert due_ms is not None
+    assert shard.send(call)[0].first_due_ms == due_ms
 
 
 def test_clearing_out_removes_dead_jobs_too_where_none_is_buried_any_more(shard: Shard) -> None:

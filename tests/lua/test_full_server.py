@@ -9,7 +9,7 @@ import pytest
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Shard, entry
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ServerFull
-from wheelq.protocol.calls import leader, producer, registry, state, worker
+from wheelq.protocol.calls import heartbeats, leader, producer, registry, state, worker
 from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys
 from wheelq.settings import TopicSettings
 
@@ -83,7 +83,7 @@ def test_a_new_leader_takes_the_lease(shard: Shard) -> None:
 
 
 def test_the_window_is_opened(shard: Shard) -> None:
-    due = shard.now_ms() + 1_000
+    due = shard.now_ms() + 9_000
     shard.schedule(("a", due))
     token = shard.lead()
     fill(shard)
@@ -128,13 +128,16 @@ def test_deliveries_are_renewed_handed_back_and_taken_over(shard: Shard) -> None
     fill(shard)
     assert shard.send(worker.keep(shard.keys, "g", "w1", [a.entry_id]))[1] == []
     assert shard.send(worker.hand_back(shard.keys, "g", "w1", 60_000, [a.entry_id])) == 1
-    assert shard.send(worker.claim(shard.keys, "g", "w2", 60_000, "0-0", 10)).entry_ids == [a.entry_id]
+    assert shard.send(worker.take_over(shard.keys, "g", "w2", 10, 60_000, [], ["w1"])) == [a.entry_id]
     assert [e.id for e in shard.send(worker.adopt(shard.keys, "g", "w2", [a.entry_id]))] == ["a"]
     assert shard.send(worker.leave(shard.keys, "g", "w1")) is True
 
 
 def test_scheduler_nodes_say_that_they_live_and_share_the_shards_out(shard: Shard) -> None:
     fill(shard)
-    shard.send(registry.beat_node(Keys(), "node", {"shards": 1}))
-    assert shard.send(registry.alive(Keys().nodes)) == {"node": {"shards": 1}}
-    assert shard.send(registry.put_assignment(Keys(), 0, 1, {("orders", 0): ("node", None)})) is True
+    shard.send(heartbeats.beat_node(Keys(), "node", {"shards": 1}))
+    assert shard.send(heartbeats.alive(Keys().nodes)) == {"node": {"shards": 1}}
+    shard.send(heartbeats.beat_worker(Keys(), "worker", "1 g", {"running": 1}))
+    told = shard.send(heartbeats.beat_worker(Keys(), "worker", "2 g", {"running": 2}, hears_all=True))
+    assert (told.beats, told.said) == ({"worker": "2 g"}, {"worker": {"running": 2}})
+    assert shard.send(heartbeats.put_assignment(Keys(), 0, 1, {("orders", 0): ("node", None)})) is True

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import wheelq.protocol
-from wheelq.protocol.scripts import script, script_names
+from wheelq.protocol.scripts import library, script, script_names
 
 LUA = Path(wheelq.protocol.__file__).parent / "lua"
 SCRIPTS = {path.stem: path.read_text() for path in sorted(LUA.glob("*.lua"))}
-LIBRARIES = {path.stem: path.read_text() for path in sorted((LUA / "lib").glob("*.lua"))}
+LIBRARIES = dict(sorted(library().items()))
+LIBRARY_FILES = {path.stem: path.read_text() for path in sorted((LUA / "lib").glob("*.lua"))}
 EVERY_FILE = SCRIPTS | {f"lib/{name}": text for name, text in LIBRARIES.items()}
 MAX_LINES = 60
 UNBOUNDED = {"KEYS", "SCAN", "HGETALL", "HKEYS", "HVALS", "SMEMBERS", "XREAD", "LRANGE", "ZRANGEBYLEX"}
@@ -78,6 +79,18 @@ def test_a_file_begins_with_what_it_is_for_and_is_short(name: str) -> None:
     lines = EVERY_FILE[name].splitlines()
     assert re.match(r"-- \S.+", lines[0])
     assert len(lines) <= MAX_LINES
+
+
+@pytest.mark.parametrize("name", LIBRARY_FILES)
+def test_a_library_file_is_one_noun_and_says_what_its_parts_are_for(name: str) -> None:
+    head, *parts = re.split(r"^-- part: .*\n", LIBRARY_FILES[name], flags=re.MULTILINE)
+    assert re.fullmatch(r"-- \S.+\.\n+", head)
+    assert parts
+
+
+def test_a_part_of_the_library_has_a_name_of_its_own() -> None:
+    named = re.findall(r"^-- part: (\w+)$", "".join(LIBRARY_FILES.values()), re.MULTILINE)
+    assert sorted(named) == list(LIBRARIES)
 
 
 @every_script
@@ -142,8 +155,9 @@ def test_every_key_comes_through_KEYS(name: str) -> None:  # noqa: N802  # the n
     text = STRINGS_AND_COMMENTS.sub(lambda found: "" if found[0].startswith("--") else found[0], body(EVERY_FILE[name]))
     keys = set(re.findall(r"\bfunction \w+\(([^)]*)\)", text))
     allowed = {part.strip() for group in keys for part in group.split(",")}
-    for names in re.findall(r"^local ([\w, ]+) = KEYS\[", text, re.MULTILINE):
+    for names in re.findall(r"^ *local ([\w, ]+) = KEYS\[", text, re.MULTILINE):
         allowed |= {part.strip() for part in names.split(",")}
+    allowed |= set(re.findall(r"^for \w+, (\w+) in ipairs\(KEYS\) do", text, re.MULTILINE))
     for command, arguments in CALL.findall(text):
         if command in KEYLESS:
             continue
@@ -153,7 +167,7 @@ def test_every_key_comes_through_KEYS(name: str) -> None:  # noqa: N802  # the n
             assert started
             key = started[1]
         assert key in allowed, f"{command} of {key}"
-    assert "KEYS[" not in re.sub(r"^local [\w, ]+ = KEYS\[.*$", "", text, flags=re.MULTILINE), "keys are named first"
+    assert "KEYS[" not in re.sub(r"^ *local [\w, ]+ = KEYS\[.*$", "", text, flags=re.MULTILINE), "keys are named first"
 
 
 @every_file
@@ -172,7 +186,8 @@ def test_no_range_is_read_without_a_limit(name: str) -> None:
             if command == "XPENDING":
                 is_one = re.search(r", \w+, \w+, 1\b", line)
                 is_sum = re.search(r"'XPENDING', \w+, (fields\['name'\]|group)\)", line)
-                assert is_one or is_sum or re.search(r"'-', '\+', own \+ MOST_\w+\)", line), "one, the sum, or so many"
+                so_many = r"first, last, most\)|'-', '\+', ((own \+ )?MOST_\w+|left(, \w+)?|LOOKED_AT, holder)\)"
+                assert is_one or is_sum or re.search(so_many, line), "one, the sum, or so many"
             if command == "XTRIM":
                 assert "'MINID'" in line
 

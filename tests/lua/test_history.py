@@ -1,4 +1,4 @@
-"""fire_again.lua, tidy.lua, and where make_group.lua lets a group start: what was fired before."""
+"""rerun.lua, tidy.lua, and where make_group.lua lets a group start: what was fired before."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
 from wheelq.errors import NotLeader
 from wheelq.protocol.calls import history, leader, state, worker
-from wheelq.protocol.calls.history import Part
+from wheelq.protocol.calls.history import RerunPart
 from wheelq.protocol.calls.worker import Entry
 
 
-def fire_again(shard: Shard, group: str = "g", name: str = "r", since_ms: int = 0, most: int = 100) -> Part | None:
-    return shard.send(history.fire_again(shard.keys, name, group, since_ms, None, most))
+def rerun(shard: Shard, group: str = "g", name: str = "r", since_ms: int = 0, most: int = 100) -> RerunPart | None:
+    return shard.send(history.rerun(shard.keys, name, group, since_ms, None, most))
 
 
 def finish(shard: Shard, *ids: str, group: str = "g") -> None:
@@ -20,14 +20,14 @@ def finish(shard: Shard, *ids: str, group: str = "g") -> None:
     shard.ack(shard.deliver(*ids, group=group), group=group, retention_ms=HOUR_MS)
 
 
-# fire_again
+# rerun
 
 
 def test_what_was_fired_is_fired_again_for_one_group(shard: Shard) -> None:
     """As an entry of its own, due now, that concerns this group only; the stream keeps the first one."""
     finish(shard, "a")
     before = shard.now_ms()
-    assert fire_again(shard) == (True, 1, 0)
+    assert rerun(shard) == (True, 1, 0)
     first, second = shard.snapshot()["ready"].values()
     assert first == entry("a", first["due"])
     assert second == entry("a", second["due"], group="g")
@@ -41,28 +41,28 @@ def test_what_was_fired_is_fired_again_for_one_group(shard: Shard) -> None:
 
 def test_a_repeated_call_goes_on_behind_what_was_done(shard: Shard) -> None:
     finish(shard, "a", "b", "c")
-    assert fire_again(shard, most=2) == (False, 2, 0)
-    assert fire_again(shard, most=2) == (True, 3, 0)
-    assert fire_again(shard, most=2) == (True, 3, 0)
+    assert rerun(shard, most=2) == (False, 2, 0)
+    assert rerun(shard, most=2) == (True, 3, 0)
+    assert rerun(shard, most=2) == (True, 3, 0)
     assert [e["id"] for e in shard.snapshot()["ready"].values()] == ["a", "b", "c", "a", "b", "c"]
     assert shard.snapshot()["replays"] == ["r"]
     assert 0 < shard.redis.pttl(shard.keys.replays) <= history.REMEMBERED_MS
 
 
-def test_what_is_fired_after_the_first_call_is_not_part_of_the_replay(shard: Shard) -> None:
+def test_what_is_fired_after_the_first_call_is_not_part_of_the_rerun(shard: Shard) -> None:
     finish(shard, "a", "b")
-    assert fire_again(shard, most=1) == (False, 1, 0)
+    assert rerun(shard, most=1) == (False, 1, 0)
     shard.wait_until(shard.now_ms() + 2)
     assert shard.ack(shard.read("g", "w1"), retention_ms=HOUR_MS) == 1
     finish(shard, "c")
-    assert fire_again(shard) == (True, 2, 0)
+    assert rerun(shard) == (True, 2, 0)
 
 
-def test_another_replay_does_not_replay_what_a_replay_added(shard: Shard) -> None:
+def test_another_rerun_leaves_out_what_a_rerun_added(shard: Shard) -> None:
     finish(shard, "a")
-    fire_again(shard)
+    rerun(shard)
     shard.ack(shard.read("g", "w1"), retention_ms=HOUR_MS)
-    assert fire_again(shard, name="another") == (True, 1, 0)
+    assert rerun(shard, name="another") == (True, 1, 0)
 
 
 def test_what_the_group_has_yet_to_finish_is_left_out(shard: Shard) -> None:
@@ -72,30 +72,30 @@ def test_what_the_group_has_yet_to_finish_is_left_out(shard: Shard) -> None:
     shard.retry(retried, HOUR_MS)
     shard.deliver("running")
     shard.schedule(("unread", "+0"))
-    assert fire_again(shard) == (True, 1, 3)
+    assert rerun(shard) == (True, 1, 3)
     assert [e["id"] for e in shard.snapshot()["ready"].values() if "group" in e] == ["done"]
 
 
-def test_only_what_was_fired_in_time_is_replayed(shard: Shard) -> None:
+def test_only_what_was_fired_in_time_runs_again(shard: Shard) -> None:
     finish(shard, "early")
     since_ms = shard.now_ms() + 2
     shard.wait_until(since_ms)
     finish(shard, "late")
-    assert fire_again(shard, since_ms=since_ms) == (True, 1, 0)
+    assert rerun(shard, since_ms=since_ms) == (True, 1, 0)
     assert [e["id"] for e in shard.snapshot()["ready"].values() if "group" in e] == ["late"]
 
 
-def test_a_group_that_is_not_here_replays_nothing(shard: Shard) -> None:
-    assert fire_again(shard) is None
+def test_a_group_that_is_not_here_reruns_nothing(shard: Shard) -> None:
+    assert rerun(shard) is None
     finish(shard, "a")
     before = shard.snapshot()
-    assert fire_again(shard, group="nobody") is None
+    assert rerun(shard, group="nobody") is None
     assert shard.snapshot() == before
 
 
-def test_a_replayed_job_that_fails_is_retried_in_its_group(shard: Shard) -> None:
+def test_a_rerun_job_that_fails_is_retried_in_its_group(shard: Shard) -> None:
     finish(shard, "a")
-    fire_again(shard)
+    rerun(shard)
     [again] = shard.read("g", "w1")
     shard.retry(again)
     shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 500))
@@ -106,8 +106,8 @@ def test_a_replayed_job_that_fails_is_retried_in_its_group(shard: Shard) -> None
 
 
 def fail_again(shard: Shard) -> Entry:
-    """The replay of `a` fails once; the delivery of its retry."""
-    assert fire_again(shard) == (True, 1, 0)
+    """The rerun of `a` fails once; the delivery of its retry."""
+    assert rerun(shard) == (True, 1, 0)
     [again] = shard.read("g", "w1")
     shard.wait_until(shard.retry(again))
     shard.sweep()
@@ -115,7 +115,7 @@ def fail_again(shard: Shard) -> Entry:
     return retried
 
 
-def test_a_replayed_job_that_was_retried_leaves_a_new_one_alone_that_waits(shard: Shard) -> None:
+def test_a_rerun_job_that_was_retried_leaves_a_new_one_alone_that_waits(shard: Shard) -> None:
     finish(shard, "a")
     new = b"\x01\x01\x91\x02"
     shard.schedule(("a", f"+{HOUR_MS}"), record=new)
@@ -125,9 +125,7 @@ def test_a_replayed_job_that_was_retried_leaves_a_new_one_alone_that_waits(shard
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_a_replayed_job_that_was_retried_leaves_a_new_one_alone_that_is_not_finished(
-    shard: Shard, is_read: bool
-) -> None:
+def test_a_rerun_job_that_was_retried_leaves_a_new_one_alone_that_is_not_finished(shard: Shard, is_read: bool) -> None:
     finish(shard, "a")
     retried = fail_again(shard)
     shard.schedule(("a", "+0"))

@@ -1,26 +1,28 @@
-"""lease.lua, ack_leased.lua, extend_leased.lua, take_ready.lua, waiting.lua, remember.lua and take_ids.lua."""
+"""The leases: lease_time.lua, lease.lua, ack_leased.lua, extend_leased.lua, release_leased.lua and take_ready.lua; and
+waiting.lua, remember.lua and take_ids.lua."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
+from wheelq.model.state import JobState
 from wheelq.protocol.calls import leases, notes, producer, state, worker
-from wheelq.protocol.calls.leases import CONSUMER, LONGEST_MS, START, Lease
+from wheelq.protocol.calls.leases import CONSUMER, LONGEST_MS, UNLEASED, LeaseId, LeaseTime
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
-from wheelq.state import JobState
 
 GROUP = "http.g"
 
 
-def lease(shard: Shard, count: int = 10, lease_ms: int = HOUR_MS) -> list[Entry]:
-    return shard.send(leases.lease(shard.keys, GROUP, lease_ms, count, START)).entries
+def lease(shard: Shard, count: int = 10, lease_ms: int = HOUR_MS, *, looks: bool = False) -> list[Entry]:
+    now_ms = shard.now_ms()
+    return shard.send(leases.lease(shard.keys, GROUP, now_ms, now_ms + lease_ms, count, looks=looks)).entries
 
 
-def named(found: Entry) -> Lease:
-    return Lease(found.entry_id, found.member.encode(), found.deliveries)
+def named(found: Entry) -> LeaseId:
+    return LeaseId(found.entry_id, found.member.encode(), found.deliveries)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_a_lease_is_a_delivery_that_ends_when_it_has_been_idle_for_the_longest_t
 def test_a_lease_tells_the_servers_time(ready: Shard) -> None:
     """By which it is judged whether a job is too late."""
     before = ready.now_ms()
-    leased = ready.send(leases.lease(ready.keys, GROUP, HOUR_MS, 10, START))
+    leased = ready.send(leases.lease(ready.keys, GROUP, before, before + HOUR_MS, 10, looks=True))
     assert before <= leased.now_ms <= ready.now_ms()
 
 
@@ -63,11 +65,82 @@ def test_a_lease_that_has_ended_is_given_again_before_new_ones_with_the_next_num
     assert (again.id, again.deliveries) == ("a", 2)
 
 
+@pytest.mark.parametrize("under_way", [5_000, 10_001])
+def test_a_lease_that_has_ended_does_not_hide_behind_those_under_way(ready: Shard, under_way: int) -> None:
+    """Where very many are under way only a call that looks finds it, and what was given back any call."""
+    for first in range(0, under_way, 500):
+        ready.schedule(*((f"job-{n}", "+0") for n in range(first, min(first + 500, under_way))))
+    while lease(ready, count=1_000):
+        pass
+    assert lease(ready, looks=True) == []
+    *_, given_back, ended = ready.redis.xpending_range(ready.keys.ready, GROUP, "-", "+", under_way + 2)
+    ready.redis.xclaim(ready.keys.ready, GROUP, CONSUMER, 0, [ended["message_id"]], idle=LONGEST_MS, justid=True)
+    name = LeaseId(given_back["message_id"].decode(), b"", 1)
+    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [name])) == [True]
+    assert [found.entry_id for found in lease(ready, count=1)] == [name.entry_id]
+    if under_way > 10_000:
+        assert lease(ready) == []
+    assert [found.entry_id for found in lease(ready, looks=True)] == [ended["message_id"].decode()]
+
+
 def test_an_entry_that_somebody_deleted_is_acknowledged_away(ready: Shard) -> None:
     (a,) = lease(ready, count=1, lease_ms=0)
     ready.redis.xdel(ready.keys.ready, a.entry_id)
     assert [found.id for found in lease(ready)] == ["b"]
     assert list(ready.snapshot()["groups"][GROUP]["pending"].values()) == [(CONSUMER, 1)]
+
+
+@pytest.mark.parametrize("step_ms", [-30 * HOUR_MS, 30 * HOUR_MS])
+def test_leases_end_by_the_clock_of_leases_whatever_the_servers_shows(ready: Shard, step_ms: int) -> None:
+    """Here it is behind that of the server, or ahead of it as far as the server allows."""
+    now_ms = ready.now_ms() + min(step_ms, 6 * HOUR_MS)
+
+    def leased(at_ms: int) -> list[str]:
+        call = leases.lease(ready.keys, GROUP, at_ms, at_ms + HOUR_MS, 10, looks=True)
+        return [found.id for found in ready.send(call).entries]
+
+    assert leased(now_ms) == ["a", "b"]
+    assert leased(now_ms + HOUR_MS - 60_000) == []  # while the script runs, some servers' clocks go on
+    assert leased(now_ms + HOUR_MS) == ["a", "b"]
+
+
+# lease_time
+
+
+def test_the_clock_of_leases_begins_with_the_servers_time_and_takes_the_furthest_reckoning(
+    shard: Shard, topic: str
+) -> None:
+    def told(reckoned_ms: int | None, era: str = "") -> LeaseTime:
+        return shard.send(leases.time(Keys(topic), reckoned_ms, era))
+
+    before_ms = shard.now_ms()
+    first = told(None)
+    assert before_ms <= first.ms == first.server_ms <= shard.now_ms()
+    assert told(None).ms == first.ms  # it does not follow the server's
+    assert told(first.ms + 500, first.era).ms == first.ms + 500
+    assert told(first.ms + 100, first.era).ms == first.ms + 500
+    assert told(first.ms + 900, "another era").ms == first.ms + 500
+
+
+def test_the_clock_of_leases_starts_over_where_that_of_the_server_is_too_far_behind(shard: Shard, topic: str) -> None:
+    """At once where it leaves no room for leases, else when no lease of before can last."""
+    keys = Keys(topic)
+    first = shard.send(leases.time(keys, None, ""))
+    ahead = shard.send(leases.time(keys, first.ms + HOUR_MS, first.era))
+    assert (ahead.ms, ahead.era) == (first.ms + HOUR_MS, first.era)
+    far = shard.send(leases.time(keys, first.ms + 7 * HOUR_MS, first.era))
+    assert far.ms == far.server_ms
+    assert far.era != first.era
+    ahead = shard.send(leases.time(keys, far.ms + HOUR_MS, far.era))
+    shard.redis.hset(keys.lease_clock, "ahead_since", ahead.ms - LONGEST_MS - 1)
+    late = shard.send(leases.time(keys, ahead.ms, far.era))
+    assert late.ms == late.server_ms
+    assert late.era not in (first.era, far.era)
+
+
+def test_a_clock_of_leases_that_was_lost_goes_on_where_the_servers_had_it(shard: Shard, topic: str) -> None:
+    reckoned = shard.now_ms() + HOUR_MS
+    assert shard.send(leases.time(Keys(topic), reckoned, "7"))[:2] == (reckoned, "7")
 
 
 # ack_leased
@@ -87,7 +160,7 @@ def test_who_leased_before_cannot_answer_for_who_has_it_now(ready: Shard) -> Non
     (now,) = lease(ready, count=1)
     state = ready.snapshot()
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(before)])) == [False]
-    assert ready.send(leases.extend(ready.keys, GROUP, 0, [named(before)])) == [False]
+    assert ready.send(leases.extend(ready.keys, GROUP, ready.now_ms(), [named(before)])) == [False]
     assert ready.snapshot() == state
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(now)])) == [True]
 
@@ -97,15 +170,37 @@ def test_who_leased_before_cannot_answer_for_who_has_it_now(ready: Shard) -> Non
 
 def test_an_extended_lease_keeps_its_number(ready: Shard) -> None:
     (a,) = lease(ready, count=1, lease_ms=0)
-    assert ready.send(leases.extend(ready.keys, GROUP, HOUR_MS, [named(a)])) == [True]
+    assert ready.send(leases.extend(ready.keys, GROUP, ready.now_ms() + HOUR_MS, [named(a)])) == [True]
     assert [found.id for found in lease(ready)] == ["b"]
     assert ready.snapshot()["groups"][GROUP]["pending"]["e1"] == (CONSUMER, 1)
 
 
+# release_leased
+
+
 def test_a_released_lease_is_over_at_once(ready: Shard) -> None:
+    """Its handle is worth nothing any more, also while nobody else has leased the job."""
     (a,) = lease(ready, count=1)
-    ready.send(leases.extend(ready.keys, GROUP, 0, [named(a)]))
+    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [named(a)])) == [True]
+    assert ready.snapshot()["groups"][GROUP]["pending"]["e1"] == (UNLEASED, 1)
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])) == [False]
+    assert ready.send(leases.extend(ready.keys, GROUP, ready.now_ms() + HOUR_MS, [named(a)])) == [False]
+    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [named(a)])) == [False]
     assert [(found.id, found.deliveries) for found in lease(ready, count=1)] == [("a", 2)]
+
+
+def test_a_lease_released_with_a_pause_is_nobodys_until_it_is_over(ready: Shard) -> None:
+    (a,) = lease(ready, count=1)
+    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms() + HOUR_MS, [named(a)])) == [True]
+    assert [found.id for found in lease(ready)] == ["b"]
+
+
+def test_a_lease_that_nobody_got_does_not_count(ready: Shard) -> None:
+    (a,) = lease(ready, count=1)
+    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [named(a)], counts=False)) == [True]
+    (again,) = lease(ready, count=1)
+    assert (again.id, again.deliveries) == ("a", 1)
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(again)])) == [True]
 
 
 def test_what_is_acknowledged_is_kept_as_a_workers_is(ready: Shard) -> None:

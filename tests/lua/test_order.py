@@ -19,8 +19,22 @@ def hold(
     holds: int = 0,
     tell_own: bool = False,
     finished: tuple[str, ...] = (),
+    over: str = "",
+    gone: tuple[str, ...] = (),
+    unknown: tuple[str, ...] = (),
 ) -> Hold:
-    call = order.hold(shard.keys, "g", consumer, ms, holds, tell_own=tell_own, finished=finished)
+    call = order.hold(
+        shard.keys,
+        "g",
+        consumer,
+        ms,
+        holds,
+        tell_own=tell_own,
+        finished=finished,
+        over=over,
+        gone=gone,
+        unknown=unknown,
+    )
     return shard.send(call)
 
 
@@ -70,11 +84,17 @@ def test_the_holder_is_told_who_asks_and_only_one_with_fewer_shards_takes_that_p
     assert hold(shard, "w1")[4:6] == ("w3", 2)
 
 
-def test_a_lease_that_has_ended_is_anybodys(shard: Shard) -> None:
+def test_a_hold_that_is_over_is_anybodys_and_only_who_watched_it_knows_that(shard: Shard) -> None:
+    """The server's clock says nothing: it may have been stepped."""
     ready(shard)
     hold(shard, "w1", ms=1)
     shard.wait_until(shard.now_ms() + 3)
-    assert hold(shard, "w2").is_held
+    before = hold(shard, "w2").held
+    assert not hold(shard, "w2", over="w0 1").is_held
+    hold(shard, "w1", ms=1)
+    renewed = hold(shard, "w2", over=before)
+    assert not renewed.is_held, "it was renewed meanwhile"
+    assert hold(shard, "w2", over=renewed.held).is_held
     assert not hold(shard, "w1").is_held
     assert shard.snapshot()["order"]["g"]["owner"] == "w2"
 
@@ -90,10 +110,18 @@ def test_groups_hold_a_shard_each(shard: Shard) -> None:
 def test_what_was_abandoned_is_taken_over_in_order(shard: Shard) -> None:
     """Not counted as deliveries here: `adopt` does that."""
     entries = shard.deliver("a", "b", consumer="dead")
-    shard.wait_until(shard.now_ms() + 3)
-    held = hold(shard, "w1", ms=1)
+    assert hold(shard, "w1").others == ["dead"]
+    held = hold(shard, "w1", gone=("dead",))
     assert (held.is_busy, held.entry_ids) == (False, [one.entry_id for one in entries])
     assert shard.snapshot()["groups"]["g"]["pending"] == {"e1": ("w1", 1), "e2": ("w1", 1)}
+
+
+def test_of_consumers_that_are_not_known_what_they_do_not_renew_is_taken_over(shard: Shard) -> None:
+    [a] = shard.deliver("a", consumer="foreign")
+    assert hold(shard, "w1", unknown=("foreign",)).is_busy
+    shard.redis.xclaim(shard.keys.ready, "g", "foreign", 0, [a.entry_id], idle=LONG_MS, justid=True)
+    assert hold(shard, "w1").is_busy, "a living worker's, say"
+    assert hold(shard, "w1", unknown=("foreign",)).entry_ids == [a.entry_id]
 
 
 def test_what_others_renew_is_left_to_them_and_makes_the_shard_busy(shard: Shard) -> None:
@@ -131,9 +159,8 @@ def test_only_the_holder_reads(shard: Shard) -> None:
 def test_a_former_holder_reads_nothing(shard: Shard) -> None:
     """As one does that was frozen past its lease, with another worker there."""
     ready(shard, "a")
-    hold(shard, "w1", ms=1)
-    shard.wait_until(shard.now_ms() + 3)
-    hold(shard, "w2")
+    hold(shard, "w1")
+    hold(shard, "w2", over=hold(shard, "w2").held)
     assert read(shard, "w1") is None
     assert read(shard, "w2") != []
 
@@ -141,10 +168,11 @@ def test_a_former_holder_reads_nothing(shard: Shard) -> None:
 def test_reading_tells_what_is_overdue_and_not_promoted(shard: Shard) -> None:
     ready(shard, "a")
     hold(shard, "w1")
-    due = shard.now_ms() + 5
+    due = shard.now_ms() + LONG_MS
     shard.schedule(("b", due), ("c", due + LONG_MS))
     assert shard.send(order.read_held(shard.keys, "g", "w1", 1)).overdue_ms is None
-    shard.wait_until(due)
+    due = shard.now_ms()
+    shard.redis.zadd(shard.keys.delayed, {"b": due})
     found = shard.send(order.read_held(shard.keys, "g", "w1", 1))
     assert (found.overdue_ms, found.entries) == (due, [])
 
@@ -199,6 +227,32 @@ def test_the_next_run_of_a_finished_job_is_forgotten_with_the_next_hold(shard: S
         "groups": {"g": {"read": "e1", "pending": {}}},
         "order": {"g": {"owner": "w1"}},
     }
+
+
+def test_anybody_may_forget_the_next_run_of_a_finished_job(shard: Shard) -> None:
+    ready(shard, "a")
+    hold(shard, "w1")
+    [a] = read(shard, "w1") or []
+    put_off(shard, a, "w1")
+    shard.ack([a])
+    shard.send(order.forget(shard.keys, "g", [a.entry_id]))
+    assert shard.snapshot()["order"] == {"g": {"owner": "w1"}}
+
+
+def test_tidying_forgets_the_next_runs_of_finished_jobs_and_no_others(shard: Shard) -> None:
+    """Their holder was killed before it could tell. 300 have ended, and one waits for its next run."""
+    ready(shard, "a", "b")
+    hold(shard, "w1")
+    a, b = read(shard, "w1") or []
+    for delivery in (a, b):
+        put_off(shard, delivery, "w1")
+    shard.ack([a])
+    shard.redis.hset(shard.keys.order("g"), mapping={f"1-{n}": "1 x" for n in range(1, 300)})
+    cursor = shard.send(order.tidy(shard.keys, "g", "0"))
+    while cursor != "0":
+        cursor = shard.send(order.tidy(shard.keys, "g", cursor))
+    kept = shard.snapshot()["order"]["g"]
+    assert set(kept) == {"owner", "e2"}
 
 
 # let_go

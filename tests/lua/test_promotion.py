@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, TERMS, Shard, entry
-from wheelq.metrics import Lateness
+from wheelq.base.metrics import Lateness
 from wheelq.protocol.calls import leader
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 
@@ -59,7 +59,7 @@ Move = Callable[[Shard, str], int]
 @pytest.mark.parametrize("how", ["promote", "sweep", "hedge"])
 def test_how_late_jobs_are_promoted_is_told_by_powers_of_two(shard: Shard, how: str) -> None:
     """At place n those that were less than 2**n ms late; and the milliseconds of all together."""
-    wait(shard, "a", "b", since_ms=5_000)
+    wait(shard, "a", "b", since_ms=40_000)
     wait(shard, "c", since_ms=70_000)
     token = shard.lead()
     call = {
@@ -68,8 +68,8 @@ def test_how_late_jobs_are_promoted_is_told_by_powers_of_two(shard: Shard, how: 
         "hedge": leader.hedge(shard.keys, 1, 10, TERMS),
     }[how]
     lateness = shard.send(call).lateness
-    assert lateness.counts == (*[0] * 13, 2, 0, 0, 0, 1)
-    assert 2 * 5_000 + 70_000 <= lateness.total_ms < 90_000
+    assert lateness.counts == (*[0] * 16, 2, 1)
+    assert 2 * 40_000 + 70_000 <= lateness.total_ms < 240_000
     assert shard.send(leader.sweep(shard.keys, token, LEASE_MS, 10)).lateness == Lateness()
 
 
@@ -141,7 +141,7 @@ def test_a_retry_is_promoted_with_its_group_and_attempt(shard: Shard, move: Move
     assert before["delayed"] == {member: due}
     assert before["jobs"] == {"a": "e1", member: SECOND_ATTEMPT}
     assert move(shard, token) == 1
-    del before["delayed"]
+    del before["delayed"], before["retries"]
     again = entry("a", due, attempt=2, record=SECOND_ATTEMPT, group="g")
     assert shard.snapshot() == before | {
         "jobs": {"a": "e1", member: "e2"},
@@ -214,9 +214,9 @@ def test_nobody_but_the_leader_promotes(shard: Shard, move: Move, lease: str | N
 
 @both
 def test_promoting_prolongs_the_lease(shard: Shard, move: Move) -> None:
-    token = shard.lead(lease_ms=5_000)
+    token = shard.lead(lease_ms=20_000)
     move(shard, token)
-    assert shard.redis.pttl(shard.keys.lease) > 5_000
+    assert shard.redis.pttl(shard.keys.lease) > 20_000
 
 
 # promote

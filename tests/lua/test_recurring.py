@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard
+from wheelq.model.recurring import Rule
 from wheelq.protocol.calls import leader, producer
 from wheelq.protocol.calls import recurring as calls
-from wheelq.protocol.entries import Entry, occurrence_id
-from wheelq.recurrence import Rule
+from wheelq.protocol.recurring_codec import StoredRecurring, occurrence_id
 
 RULE = Rule(every_ms=HOUR_MS)
 NAME = "hourly"
 
 
-def entry(last_ms: int | None = None, next_ms: int | None = None, record: bytes = RECORD) -> Entry:
-    return Entry.new(RULE, record, last_ms, next_ms)
+def entry(last_ms: int | None = None, next_ms: int | None = None, record: bytes = RECORD) -> StoredRecurring:
+    return StoredRecurring.new(RULE, record, last_ms, next_ms)
 
 
 def hour_of(shard: Shard) -> int:
@@ -25,12 +25,14 @@ def hour_of(shard: Shard) -> int:
     return shard.now_ms() // HOUR_MS * HOUR_MS
 
 
-def put(shard: Shard, after: Entry, before: Entry | None = None, withdrawn: str | None = None) -> bool:
+def put(
+    shard: Shard, after: StoredRecurring, before: StoredRecurring | None = None, withdrawn: str | None = None
+) -> bool:
     state = None if before is None else before.state
     return shard.send(calls.change(shard.keys, NAME, state, after, after.state.next_ms, withdrawn))
 
 
-def made(shard: Shard, before: Entry, *moments: int, superseded: str | None = None) -> Entry | None:
+def made(shard: Shard, before: StoredRecurring, *moments: int, superseded: str | None = None) -> StoredRecurring | None:
     """Make occurrences; the entry as it then is, or None if nothing was done."""
     following = moments[-1] + HOUR_MS
     state = before.state.made(moments[-1], following)
@@ -170,7 +172,7 @@ def test_near_reads_a_hundred_and_tells_that_there_are_more(shard: Shard) -> Non
 
 def test_near_passes_over_a_name_without_a_definition_and_forgets_it(shard: Shard) -> None:
     shard.redis.zadd(shard.keys.occurrences, {"ghost": 1})
-    assert shard.send(calls.near(shard.keys, 10_000))[1:] == (None, [])
+    assert shard.send(calls.near(shard.keys, 10_000))[1:] == (None, [], [])
     assert shard.snapshot() == {}
 
 
@@ -211,7 +213,7 @@ def test_what_was_changed_or_removed_meanwhile_is_not_made(shard: Shard) -> None
     assert shard.snapshot() == {}
 
 
-def test_a_leader_that_has_loaded_further_is_rung(shard: Shard, ear: Ear) -> None:
+def test_a_leader_that_has_loaded_further_gets_a_hint(shard: Shard, ear: Ear) -> None:
     token, due = shard.lead(), hour_of(shard) + HOUR_MS
     shard.send(leader.open_window(shard.keys, token, 30_000, None, 2 * HOUR_MS, 100, 1))
     put(shard, new := entry(next_ms=due))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
-from wheelq.job import OnDuplicate
+from wheelq.model.job import OnDuplicate
 from wheelq.protocol.calls import leader, producer, registry
+from wheelq.protocol.codec import LAST_MS
 
 CREATED, REPLACED, KEPT, KEPT_PROMOTED, NOT_HERE = 1, 2, 0, 3, 4
 OTHER = b"\x01\x01\x91\x02"
@@ -34,6 +35,15 @@ def test_a_delay_counts_from_the_servers_clock(shard: Shard) -> None:
     assert status == CREATED
     assert before + HOUR_MS <= due <= shard.now_ms() + HOUR_MS + 1
     assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
+
+
+@pytest.mark.parametrize("due", [f"+{HOUR_MS}", "+0", "5000"])
+def test_the_answer_says_what_time_it_is_on_the_server(shard: Shard, due: str) -> None:
+    """Also for a job that is kept as it was, whose due time says nothing about now."""
+    shard.schedule(("a", "+5"))
+    before = shard.now_ms()
+    placed = shard.send(producer.schedule(shard.keys, [("a", due, OTHER), ("b", due, OTHER)], "keep", "1"))
+    assert before <= placed.server_ms <= shard.now_ms()
 
 
 def test_a_delay_is_never_cut_short_by_rounding(shard: Shard) -> None:
@@ -208,14 +218,24 @@ def test_of_two_jobs_with_one_id_that_are_due_one_runs(shard: Shard, on_duplicat
 
 def _two(shard: Shard, first_due: int, second_due: int, on_duplicate: OnDuplicate) -> list[int]:
     jobs = [("a", str(first_due), RECORD), ("a", str(second_due), OTHER)]
-    return shard.raw(producer.schedule(shard.keys, jobs, on_duplicate, 1))
+    return shard.raw(producer.schedule(shard.keys, jobs, on_duplicate, 1))[:-1]
 
 
 # The near channel
 
 
-def test_without_a_horizon_nobody_is_rung(shard: Shard, ear: Ear) -> None:
+@pytest.mark.parametrize("horizon", [None, 1, "soon"])
+def test_without_a_horizon_that_lies_ahead_the_leader_is_asked_to_look_again(
+    shard: Shard, ear: Ear, horizon: int | str | None
+) -> None:
+    """A fail-over may have lost the last one while it rests. Which jobs there are need not be told."""
+    if horizon is not None:
+        shard.redis.set(shard.keys.horizon, horizon)
     shard.schedule(("a", f"+{HOUR_MS}"), ("b", "+5000"))
+    [message] = ear.heard()
+    [(_, due_ms)] = leader.read_near(message)
+    assert due_ms == LAST_MS, "that is in nobody's window"
+    shard.schedule(("c", "+0"))
     assert ear.heard() == []
 
 
@@ -227,7 +247,7 @@ def test_a_job_due_up_to_the_horizon_rings_the_leader(shard: Shard, ear: Ear) ->
     assert leader.read_near(message) == [("at", horizon), ("before", horizon - 1)]
 
 
-def test_an_id_with_spaces_is_rung_whole(shard: Shard, ear: Ear) -> None:
+def test_a_hint_holds_an_id_with_spaces_whole(shard: Shard, ear: Ear) -> None:
     horizon = look_ahead(shard, HOUR_MS)
     shard.schedule(("order 42 für Jörg", horizon))
     [message] = ear.heard()
@@ -266,9 +286,9 @@ def place(shard: Shard, placed_by: str | None, *ids: str, on_duplicate: OnDuplic
 
 
 def test_jobs_placed_by_another_number_than_the_one_in_force_are_refused_whole(shard: Shard) -> None:
-    shard.send(registry.fence(shard.keys, "5"))
+    shard.send(registry.fence(shard.keys, "5", 1))
     before = shard.snapshot()
-    assert place(shard, "4", "a", "b") == [b"5"]
+    assert place(shard, "4", "a", "b") == [b"5"], "nothing else is said"
     assert shard.snapshot() == before == {"shards": 5}
     assert place(shard, "5", "a")[0] == CREATED
 
@@ -281,20 +301,20 @@ def test_where_a_former_number_placed_a_live_job_it_is_kept_or_replaced_and_no_n
     """Whatever number is in force: this is how a job is looked for at its old place."""
     due = shard.now_ms() + HOUR_MS
     shard.schedule(("a", due))
-    shard.send(registry.fence(shard.keys, "5"))
+    shard.send(registry.fence(shard.keys, "5", 1))
     before = shard.snapshot()
-    assert place(shard, None, "a", "none") == [KEPT, due, NOT_HERE, 0]
+    assert place(shard, None, "a", "none")[:-1] == [KEPT, due, NOT_HERE, 0]
     assert shard.snapshot() == before
     status, new_due, *rest = place(shard, None, "a", "none", on_duplicate="replace")
-    assert (status, rest) == (REPLACED, [NOT_HERE, 0])
+    assert (status, rest[:-1]) == (REPLACED, [NOT_HERE, 0])
     assert shard.snapshot() == before | {"delayed": {"a": new_due}, "jobs": {"a": OTHER}}
 
 
 def test_a_shard_is_fenced_and_tells_when_its_last_job_is_due(shard: Shard) -> None:
-    assert shard.send(registry.fence(shard.keys, "3")) == 0
+    assert shard.send(registry.fence(shard.keys, "3", 1)).last_due_ms == 0
     assert shard.snapshot() == {"shards": 3}
     due = shard.now_ms() + HOUR_MS
     shard.raw(producer.schedule(shard.keys, [("a", str(due), RECORD), ("b", str(due - 1), RECORD)], "keep", "3"))
     before = shard.snapshot()
-    assert shard.send(registry.fence(shard.keys, "4")) == due
+    assert shard.send(registry.fence(shard.keys, "4", 2)).last_due_ms == due
     assert shard.snapshot() == before | {"shards": 4}

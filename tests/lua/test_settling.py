@@ -7,6 +7,7 @@ import pytest
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
 from wheelq.protocol.calls import history, leader, producer, worker
 from wheelq.protocol.calls.worker import Burial, Entry
+from wheelq.protocol.codec import LAST_MS
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 from wheelq.settings import TopicSettings
 
@@ -158,6 +159,22 @@ def test_trimming_never_takes_what_another_group_has_not_acked(shard: Shard) -> 
     assert [e["id"] for e in shard.snapshot()["ready"].values()] == ["a", "b"]
 
 
+def test_one_ack_trims_no_more_than_the_server_does_in_a_few_milliseconds(shard: Shard) -> None:
+    """The first entry held up all that came behind it: 100,000 entries. The rest is trimmed as acks go on."""
+    [a] = shard.deliver("a")
+    fill = (
+        "for n = 1, 100000 do redis.call('XADD', KEYS[1], '*', 'id', 'x', 'due', '1', 'attempt', '1', 'record', '') end"
+        " redis.call('XGROUP', 'SETID', KEYS[1], 'g', '$')"
+    )
+    shard.redis.eval(fill, 1, shard.keys.ready)
+    shard.ack([a])
+    assert 60_000 < shard.redis.xlen(shard.keys.ready) < 100_000
+    for n in range(10):
+        [b] = shard.deliver(f"b{n}")
+        shard.ack([b])
+    assert shard.redis.xlen(shard.keys.ready) == 0
+
+
 # ack, with several groups
 
 
@@ -240,6 +257,7 @@ def test_retry_moves_a_delivery_back_to_the_waiting_in_one_step(shard: Shard) ->
         "jobs": {"a": "e1", member: SECOND_ATTEMPT},
         "ready": {"e1": entry("a", a.due_ms)},
         "groups": {"g": {"read": "e1", "pending": {}}},
+        "retries": 1,
     }
 
 
@@ -281,7 +299,7 @@ def test_retry_in_two_groups_waits_twice(shard: Shard) -> None:
 def two_lives(shard: Shard) -> tuple[Entry, Entry]:
     """Deliveries of a job that is fired again, and of a new one that got its id meanwhile."""
     shard.ack(shard.deliver("a"), retention_ms=HOUR_MS)
-    shard.send(history.fire_again(shard.keys, "r", "g", 0, None, 100))
+    shard.send(history.rerun(shard.keys, "r", "g", 0, None, 100))
     shard.schedule(("a", "+0"), record=OTHER)
     first, second = shard.read("g", "w1")
     assert (first.record, first.group, second.record, second.group) == (RECORD, "g", OTHER, None)
@@ -334,7 +352,8 @@ def test_a_page_of_what_waits_names_id_and_group_of_both_lives(shard: Shard) -> 
 def test_retry_rings_the_leader_if_the_next_attempt_is_due_before_the_horizon(shard: Shard, ear: Ear) -> None:
     a, b = shard.deliver("a", "b")
     shard.retry(a, 5_000)
-    assert ear.heard() == []
+    [message] = ear.heard()  # to look again: there is no horizon yet
+    assert leader.read_near(message)[0][1] == LAST_MS
     shard.send(leader.open_window(shard.keys, shard.lead(), 30_000, None, HOUR_MS, 100, HOUR_MS))
     due = shard.retry(b, 5_000)
     assert ear.heard() == [f"{due} b{MEMBER_SEPARATOR}g".encode()]

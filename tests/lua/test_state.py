@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import msgpack
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
+from tests.waiting import eventually
 from wheelq import CancelOutcome, JobState
-from wheelq.protocol import codec
-from wheelq.protocol.calls import history, producer, state
+from wheelq.model.state import Attempt, JobInfo
+from wheelq.protocol import attempts, codec
+from wheelq.protocol.calls import history, producer, state, worker
 from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.calls.worker import Entry
-from wheelq.state import JobInfo
 
 STARTED_MS = 1_763_000_000_000
 OTHER = b"\x01\x01\x91\x02"
@@ -32,7 +33,9 @@ def conclude(
     packed = b"" if result is None else msgpack.packb(result)
     records = [codec.original(one.record) if one.group else b"" for one in entries]
     ended = [
-        Concluded(one.entry_id, one.member, STARTED_MS, packed, record)
+        Concluded(
+            one.entry_id, one.member, STARTED_MS, packed, record, attempts.pack(codec.decode(one.record).attempts)
+        )
         for one, record in zip(entries, records, strict=True)
     ]
     return shard.send(state.conclude(shard.keys, group, consumer, retention_ms, keep_done_ms, ended))
@@ -67,6 +70,36 @@ def test_conclude_finishes_a_job_as_ack_does_and_keeps_what_is_to_be_known(shard
     assert info.promoted_ms == int(a.entry_id.partition("-")[0])
     assert info.finished_ms is not None
     assert info.promoted_ms <= info.finished_ms <= shard.now_ms()
+
+
+def test_a_kept_job_that_was_retried_keeps_its_earlier_attempts_and_they_go_with_it(shard: Shard) -> None:
+    failed = Attempt(STARTED_MS - 500, 20, "w1", "it broke")
+    [a] = shard.deliver("a")
+    record = codec.again(a.record, a.due_ms, "it broke", counts=True, attempt=failed)
+    shard.raw(worker.retry(shard.keys, "g", "w1", a, 0, record))
+    shard.sweep()
+    [again] = shard.read("g", "w1")
+    assert conclude(shard, [again]) == 1
+    assert shard.snapshot()["done"] == shard.snapshot()["ended"] == ["a", "a\x1fg"]
+    info = look(shard, "a")
+    first, last = info.attempts
+    assert first == failed
+    assert (last.started_ms, last.worker, last.error) == (STARTED_MS, "w1", None)
+    assert last.started_ms + last.duration_ms == info.finished_ms
+    assert info.groups.keys() == {"g"}
+
+
+def test_attempts_of_an_earlier_life_of_an_id_are_not_told(shard: Shard) -> None:
+    [a] = shard.deliver("a")
+    record = codec.again(a.record, a.due_ms, "it broke", counts=True, attempt=Attempt(STARTED_MS, 20, "w1", "it broke"))
+    shard.raw(worker.retry(shard.keys, "g", "w1", a, 0, record))
+    shard.sweep()
+    conclude(shard, shard.read("g", "w1"))
+    ended_ms = look(shard, "a").finished_ms
+    assert eventually(lambda: shard.now_ms() != ended_ms)
+    conclude(shard, shard.deliver("a", record=OTHER))
+    [only] = look(shard, "a").attempts
+    assert only.error is None
 
 
 def test_with_nothing_to_keep_conclude_is_an_ack_that_forgets_what_handlers_said(shard: Shard) -> None:
@@ -138,11 +171,11 @@ def test_what_is_kept_of_an_earlier_job_gives_way_to_a_newer_with_the_same_id(sh
     assert look(shard, "a").result == "new"
 
 
-def test_what_is_kept_of_a_replay_is_found_though_a_newer_job_with_the_same_id_was_cancelled(shard: Shard) -> None:
+def test_what_is_kept_of_a_rerun_is_found_though_a_newer_job_with_the_same_id_was_cancelled(shard: Shard) -> None:
     [entry] = shard.deliver("a")
     shard.ack([entry], retention_ms=HOUR_MS)
     shard.schedule(("a", f"+{HOUR_MS}"), record=OTHER)
-    shard.send(history.fire_again(shard.keys, "r", "g", 0, None, 100))
+    shard.send(history.rerun(shard.keys, "r", "g", 0, None, 100))
     conclude(shard, shard.read("g", "w1"))
     assert shard.send(producer.cancel(shard.keys, "a")) is CancelOutcome.CANCELLED
     assert look(shard, "a").state is JobState.DONE
@@ -185,7 +218,7 @@ def test_another_call_with_the_id_of_a_finished_job_makes_a_new_one(shard: Shard
     due = shard.now_ms() + HOUR_MS
     assert shard.schedule(("a", due), record=OTHER) == [(1, due)]
     assert shard.snapshot()["delayed"] == {"a": due}
-    assert look(shard, "a").state is JobState.DELAYED
+    assert look(shard, "a").state is JobState.WAITING
 
 
 # note
@@ -218,12 +251,12 @@ def test_notes_of_workers_that_died_do_not_stay_for_ever(shard: Shard) -> None:
 def test_a_buried_job_is_found_among_the_dead(shard: Shard) -> None:
     [a] = shard.deliver("a")
     note(shard, a)
-    grave = shard.bury(a)
+    dead_id = shard.bury(a)
     assert "progress" not in shard.snapshot()
     info = look(shard, "a")
     assert (info.state, info.payload, info.attempt, info.last_error) == (JobState.DEAD, 1, 1, "it broke")
     assert info.groups["g"].reason == "failed"
-    assert info.finished_ms == int(grave.partition(b"-")[0])
+    assert info.finished_ms == int(dead_id.partition(b"-")[0])
 
 
 def test_a_job_that_some_group_gave_up_is_dead_when_all_have_finished(shard: Shard) -> None:
@@ -237,7 +270,7 @@ def test_a_job_that_some_group_gave_up_is_dead_when_all_have_finished(shard: Sha
     assert {name: one.state for name, one in info.groups.items()} == {"g": "dead", "h": "done"}
 
 
-def test_a_grave_of_an_earlier_job_is_not_taken_for_the_newer_ones(shard: Shard) -> None:
+def test_a_dead_entry_of_an_earlier_job_is_not_taken_for_the_newer_ones(shard: Shard) -> None:
     [a] = shard.deliver("a")
     shard.bury(a)
     shard.wait_until(shard.now_ms() + 2)
@@ -245,7 +278,7 @@ def test_a_grave_of_an_earlier_job_is_not_taken_for_the_newer_ones(shard: Shard)
     assert look(shard, "a").state is JobState.RUNNING
 
 
-def test_a_grave_that_was_emptied_is_none(shard: Shard) -> None:
+def test_a_dead_entry_that_was_removed_is_none(shard: Shard) -> None:
     [a] = shard.deliver("a")
     shard.redis.xdel(shard.keys.dead, shard.bury(a))
     assert shard.send(state.get(shard.keys, "a")) is None
@@ -282,3 +315,22 @@ def test_a_job_is_looked_up_in_one_step(shard: Shard) -> None:
     shard.ack([a], retention_ms=HOUR_MS)
     assert shard.snapshot()["ready"] == {"e1": entry("a", a.due_ms, record=RECORD)}
     assert shard.send(state.get(shard.keys, "a")) is None
+
+
+# Runs again
+
+
+def test_what_is_kept_of_a_job_that_runs_again_and_again_does_not_grow(shard: Shard) -> None:
+    """The last run of each group is kept."""
+    shard.make_group("other")
+    conclude(shard, shard.deliver("a"), retention_ms=HOUR_MS, result="first")
+    conclude(shard, shard.read("other", "w2"), group="other", consumer="w2", retention_ms=HOUR_MS, result="its own")
+    sizes = set()
+    for n in range(10, 30):
+        shard.send(history.rerun(shard.keys, f"r{n}", "g", 0, None, 100))
+        conclude(shard, shard.read("g", "w1"), retention_ms=HOUR_MS, result=f"run {n}")
+        conclude(shard, shard.read("other", "w2"), group="other", consumer="w2", retention_ms=HOUR_MS)
+        sizes.add(shard.redis.hstrlen(shard.keys.done, "a"))
+    groups = look(shard, "a").groups
+    assert (groups["g"].result, groups["other"].result) == ("run 29", "its own")
+    assert max(sizes) - min(sizes) < 10, sizes

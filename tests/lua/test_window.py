@@ -8,8 +8,8 @@ from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Ear, Shard
 from wheelq.protocol.calls import leader
 from wheelq.protocol.calls.leader import Opened
 
-WINDOW_MS = 10_000
-IDLE_MS = 60_000
+WINDOW_MS = 100_000
+IDLE_MS = 600_000
 
 
 def open_window(shard: Shard, token: str, loaded_to: int | None = None, limit: int = 100) -> Opened:
@@ -25,11 +25,11 @@ def now_of(opened: Opened) -> int:
 
 def test_what_is_due_within_the_window_is_read_in_order(shard: Shard) -> None:
     now = shard.now_ms()
-    shard.schedule(("far", now + HOUR_MS), ("second", now + 2_000), ("first", now + 1_000))
+    shard.schedule(("far", now + HOUR_MS), ("second", now + 21_000), ("first", now + 20_000))
     token = shard.lead()
     before = shard.snapshot()
     opened = open_window(shard, token)
-    assert opened.jobs == [("first", now + 1_000), ("second", now + 2_000)]
+    assert opened.jobs == [("first", now + 20_000), ("second", now + 21_000)]
     assert not opened.is_partial
     assert opened.horizon_ms == now_of(opened) + WINDOW_MS
     assert shard.snapshot() == before | {"horizon": opened.horizon_ms}, "reading takes nothing away"
@@ -43,39 +43,39 @@ def test_what_is_overdue_is_read_too(shard: Shard) -> None:
 
 
 def test_opening_prolongs_the_lease(shard: Shard) -> None:
-    token = shard.lead(lease_ms=5_000)
+    token = shard.lead(lease_ms=20_000)
     open_window(shard, token)
-    assert shard.redis.pttl(shard.keys.lease) > 5_000
+    assert shard.redis.pttl(shard.keys.lease) > 20_000
 
 
 def test_a_window_that_moves_on_reads_only_what_is_new(shard: Shard) -> None:
     now = shard.now_ms()
     token = shard.lead()
-    shard.schedule(("loaded", now + 5_000), ("new", now + WINDOW_MS - 100))
-    shard.redis.set(shard.keys.horizon, now + 5_000)
-    opened = open_window(shard, token, loaded_to=now + 5_000)
+    shard.schedule(("loaded", now + 20_000), ("new", now + WINDOW_MS - 100))
+    shard.redis.set(shard.keys.horizon, now + 20_000)
+    opened = open_window(shard, token, loaded_to=now + 20_000)
     assert opened.jobs == [("new", now + WINDOW_MS - 100)]
 
 
 def test_if_another_leader_has_moved_the_horizon_everything_near_is_read_again(shard: Shard) -> None:
     now = shard.now_ms()
     token = shard.lead()
-    shard.schedule(("loaded", now + 4_000), ("new", now + WINDOW_MS - 100))
-    shard.redis.set(shard.keys.horizon, now + 5_001)
-    opened = open_window(shard, token, loaded_to=now + 5_000)
+    shard.schedule(("loaded", now + 19_000), ("new", now + WINDOW_MS - 100))
+    shard.redis.set(shard.keys.horizon, now + 20_001)
+    opened = open_window(shard, token, loaded_to=now + 20_000)
     assert [member for member, _ in opened.jobs] == ["loaded", "new"]
 
 
 def test_if_the_horizon_was_lost_everything_near_is_read_again(shard: Shard) -> None:
     now = shard.now_ms()
     token = shard.lead()
-    shard.schedule(("loaded", now + 4_000))
-    opened = open_window(shard, token, loaded_to=now + 5_000)
+    shard.schedule(("loaded", now + 19_000))
+    opened = open_window(shard, token, loaded_to=now + 20_000)
     assert [member for member, _ in opened.jobs] == ["loaded"]
 
 
 def test_a_horizon_that_is_brought_back_reads_the_window_again(shard: Shard) -> None:
-    """The horizon of an idle shard is far; a job scheduled before it rings, and the ring may be lost or come late."""
+    """The horizon of an idle shard is far; a job scheduled before it sends a hint, which may be lost or late."""
     token = shard.lead()
     idle = open_window(shard, token)
     assert idle.horizon_ms == now_of(idle) + IDLE_MS
@@ -99,7 +99,7 @@ def test_with_nothing_waiting_the_horizon_goes_as_far_as_the_longest_sleep(shard
 
 
 def test_with_nothing_near_the_horizon_stands_just_before_the_next_job(shard: Shard) -> None:
-    due = shard.now_ms() + 30_000
+    due = shard.now_ms() + IDLE_MS // 2
     shard.schedule(("a", due), ("b", due + 1))
     opened = open_window(shard, shard.lead())
     assert (opened.jobs, opened.horizon_ms) == ([], due - 1)
@@ -122,7 +122,7 @@ def test_the_horizon_never_lies_before_the_end_of_the_window(shard: Shard) -> No
 
 
 def test_what_is_scheduled_before_the_new_horizon_rings_and_after_it_does_not(shard: Shard, ear: Ear) -> None:
-    """Nothing falls between: read by this opening, or rung, or read by a later one."""
+    """Nothing falls between: read by this opening, or hinted, or read by a later one."""
     opened = open_window(shard, shard.lead())
     shard.schedule(("before", opened.horizon_ms), ("after", opened.horizon_ms + 1))
     assert ear.heard() == [f"{opened.horizon_ms} before".encode()]
@@ -133,7 +133,7 @@ def test_what_is_scheduled_before_the_new_horizon_rings_and_after_it_does_not(sh
 
 def test_a_window_with_too_many_is_read_in_parts(shard: Shard) -> None:
     """The horizon stops before the last due time read, for that one may be read in part only."""
-    due = shard.now_ms() + 1_000
+    due = shard.now_ms() + 20_000
     shard.schedule(*((f"job-{n}", due + n) for n in range(10)))
     token = shard.lead()
     first = open_window(shard, token, limit=4)
@@ -145,7 +145,7 @@ def test_a_window_with_too_many_is_read_in_parts(shard: Shard) -> None:
 
 
 def test_the_last_part_is_not_partial(shard: Shard) -> None:
-    due = shard.now_ms() + 1_000
+    due = shard.now_ms() + 20_000
     shard.schedule(*((f"job-{n}", due + n) for n in range(3)))
     opened = open_window(shard, shard.lead(), limit=4)
     assert len(opened.jobs) == 3
@@ -154,7 +154,7 @@ def test_the_last_part_is_not_partial(shard: Shard) -> None:
 
 
 def test_parts_read_to_the_end_miss_nothing(shard: Shard) -> None:
-    due = shard.now_ms() + 1_000
+    due = shard.now_ms() + 20_000
     shard.schedule(*((f"job-{n:02}", due + n // 3) for n in range(60)))
     token, found, loaded_to = shard.lead(), set(), None
     for _ in range(100):
@@ -169,7 +169,7 @@ def test_parts_read_to_the_end_miss_nothing(shard: Shard) -> None:
 
 def test_in_front_of_a_herd_the_horizon_stands_still(shard: Shard) -> None:
     """More jobs at one millisecond than a call reads: the horizon waits before it, and they are swept when due."""
-    due = shard.now_ms() + 1_000
+    due = shard.now_ms() + 20_000
     shard.schedule(*((f"job-{n}", due) for n in range(10)))
     token = shard.lead()
     first = open_window(shard, token, limit=4)
@@ -193,3 +193,15 @@ def test_nobody_but_the_leader_moves_the_horizon(shard: Shard, lease: str | None
     assert shard.raw(leader.open_window(shard.keys, token, LEASE_MS, None, WINDOW_MS, 10, IDLE_MS)) == [0]
     assert shard.snapshot() == before
     assert before["jobs"] == {"a": RECORD}
+
+
+def test_whether_there_may_be_something_to_tidy_is_told(shard: Shard) -> None:
+    """Entries, or finished jobs that are kept; not a stream that is empty."""
+    token = shard.lead()
+    assert not open_window(shard, token).has_kept
+    [entry] = shard.deliver("a")
+    assert open_window(shard, token).has_kept
+    shard.ack([entry])
+    assert not open_window(shard, token).has_kept
+    shard.redis.zadd(shard.keys.ended, {"a": 1})
+    assert open_window(shard, token).has_kept

@@ -18,7 +18,7 @@ import redis
 
 from tests.cli.commands import wheelq
 from tests.protocol.conftest import Service, without_wheelq
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 from wheelq import Client, JobState, Settings
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
@@ -35,7 +35,7 @@ def node_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("node and npm are not installed")
     install = ["npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "redis@>=5"]
     try:
-        done = subprocess.run(install, cwd=home, capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(install, cwd=home, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     except subprocess.TimeoutExpired:
         pytest.skip("npm's registry does not answer")
     if done.returncode:
@@ -56,7 +56,13 @@ class Node:
     def schedule(self, id: str, delay_ms: int, text: str) -> Any:
         words = ["node", "producer.mjs", self._url, "scripts", self._topic, id, str(delay_ms), text]
         done = subprocess.run(
-            words, cwd=self._home, env=without_wheelq(), capture_output=True, text=True, timeout=60, check=False
+            words,
+            cwd=self._home,
+            env=without_wheelq(),
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -82,7 +88,7 @@ def node(node_home: Path, service: Service, topic: str) -> Iterator[Node]:
 
 def runs(consumer: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """What it printed, once it has ended."""
-    said, _ = consumer.communicate(timeout=60)
+    said, _ = consumer.communicate(timeout=2 * PATIENCE)
     assert consumer.returncode == 0
     return [json.loads(line) for line in said.splitlines()]
 
@@ -98,13 +104,13 @@ def test_jobs_scheduled_in_node_are_run_in_node(node: Node, service: Service, to
         assert node.schedule("late", 1_000, "other") == {**first, "created": False}
         found = client.get(topic, "late")
         assert found is not None
-        assert (found.state, found.due_ms, found.payload) == (JobState.DELAYED, first["due_ms"], "moved")
+        assert (found.state, found.due_ms, found.payload) == (JobState.WAITING, first["due_ms"], "moved")
         client.cancel(topic, "late")
 
         for keys in shards:
             connection.xgroup_create(keys.ready, "mail", "0", mkstream=True)
         consumers = [node.consume(group, 3) for group in ("billing", "mail")]
-        assert eventually(lambda: all(len(connection.xinfo_groups(keys.ready)) == 2 for keys in shards), 30)
+        assert eventually(lambda: all(len(connection.xinfo_groups(keys.ready)) == 2 for keys in shards))
         for id, text in {"a": "héllo", "b": "fail once", "c": "x" * 70_000}.items():
             assert node.schedule(id, 500, text)["created"]
         for found_runs in map(runs, consumers):
@@ -129,8 +135,8 @@ def test_a_job_that_takes_long_stays_with_its_consumer(node: Node, service: Serv
     """Renewed while it runs, twice as long as a delivery that nobody renews: the other consumer never gets it."""
     node.schedule("job", 0, "slow")
     consumers = [node.consume("billing", 1) for _ in range(2)]
-    assert eventually(lambda: any(consumer.poll() is not None for consumer in consumers), 60)
+    assert eventually(lambda: any(consumer.poll() is not None for consumer in consumers))
     for consumer in consumers:
         consumer.terminate()
-    said = [line for consumer in consumers for line in consumer.communicate(timeout=10)[0].splitlines()]
+    said = [line for consumer in consumers for line in consumer.communicate(timeout=2 * PATIENCE)[0].splitlines()]
     assert len(said) == 1

@@ -18,11 +18,11 @@ import redis
 import wheelq.protocol
 from tests.protocol.conftest import Service, without_wheelq
 from wheelq import Client, JobState
-from wheelq.dead import Reason
+from wheelq.model.dead import Reason
+from wheelq.model.topic import Topic
 from wheelq.protocol import codec, registry_codec, scripts
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, TopicSettings, WorkerSettings
-from wheelq.topics import Topic
 
 PAGE = (Path(wheelq.protocol.__file__).parent / "PROTOCOL.md").read_text()
 SINCE_7 = "(since Redis 7.0)"
@@ -61,7 +61,7 @@ def test_bytes_and_figures_are_what_the_page_says_of_them() -> None:
     assert f"`{Topic(shards=4, max_pending=1_000, max_rate=100.0).terms}`" in PAGE
 
     worker, topic = WorkerSettings(), TopicSettings()
-    assert f"nobody renewed for {worker.abandoned_ms / 1000} s" in PAGE
+    assert f"not renewed for {worker.abandoned_ms / 1000} s" in PAGE
     assert f"every {worker.renew_ms / 1000} s" in PAGE
     assert (worker.max_deliveries, ClientSettings().payload_max_bytes, topic.retention_ms) == (10, 64 * 1024, 0)
     assert f"`dead_retention_ms` (missing: {topic.dead_retention_ms})" in PAGE
@@ -146,7 +146,7 @@ def test_every_example_gives_what_the_page_says(service: Service, redis_cli: str
         assert without_moments(said) == without_moments(expected(example, is_old=is_old)), example
     with Client.connect(service.url) as client:
         assert [dead.error for dead in client.dead.list("mail").jobs] == ["no address"]
-        assert [(found.delayed, found.ready) for found in client.topics()] == [(0, 0)]
+        assert [(found.waiting, found.ready) for found in client.topics()] == [(0, 0)]
 
 
 # --- the producer in Lua --------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_the_producer_in_lua_schedules_where_the_library_finds_it(url: str, topi
         assert schedule("order-42", "another") == (due_ms, False)
         found = client.get(topic, "order-42")
         assert found is not None
-        assert (found.state, found.due_ms, found.payload) == (JobState.DELAYED, due_ms, '{"id": 42}' * 100)
+        assert (found.state, found.due_ms, found.payload) == (JobState.WAITING, due_ms, '{"id": 42}' * 100)
         module[b"known"] = lua.table()  # another process
         assert schedule("order-43", "")[1]
         assert client.get(topic, "order-43") is not None

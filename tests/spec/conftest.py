@@ -16,19 +16,18 @@ Run = Callable[..., asyncio.Task[None]]
 
 
 async def nothing_is_left(client: AsyncClient, topic: str) -> None:
-    """Wait until all that was acked is gone: nothing waits, and nothing is ready."""
+    """Wait until every job is finished."""
 
     async def is_empty() -> bool:
-        [info] = [info for info in await client.topics() if info.name == topic]
-        return (info.delayed, info.ready) == (0, 0)
+        return (await counts(client, topic))[:2] == (0, 0)
 
     await until(is_empty)
 
 
 async def counts(client: AsyncClient, topic: str) -> tuple[int, int, int]:
-    """Waiting, ready and dead jobs."""
+    """Jobs that wait, for their due time or a retry; that are ready or running; that are dead."""
     [info] = [info for info in await client.topics() if info.name == topic]
-    return info.delayed, info.ready, info.dead
+    return info.waiting + info.retrying, info.ready + info.running, info.dead
 
 
 class Inbox:
@@ -82,7 +81,7 @@ async def run() -> AsyncIterator[Run]:
     yield start
     for one, _ in running:
         one.stop()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
 
 

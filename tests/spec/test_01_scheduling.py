@@ -9,7 +9,7 @@ import pytest
 
 from wheelq import AsyncClient, Client, JobSpec, JobState
 
-CLOCK_SLACK_MS = 2_000
+CLOCK_SLACK_MS = 20_000
 """The test and the server share a machine; so much may pass between two looks at the clock."""
 
 
@@ -104,7 +104,7 @@ def test_a_waiting_job_can_be_looked_up(client: Client, topic: str) -> None:
     receipt = client.schedule(topic, {"id": 42}, delay=60, key="order-42")
     info = client.get(topic, "order-42")
     assert info is not None
-    assert (info.id, info.topic, info.state, info.due_ms) == ("order-42", topic, JobState.DELAYED, receipt.due_ms)
+    assert (info.id, info.topic, info.state, info.due_ms) == ("order-42", topic, JobState.WAITING, receipt.due_ms)
     assert (info.payload, info.headers, info.attempt, info.promoted_ms) == ({"id": 42}, {}, 1, None)
     assert info.due == receipt.due
 
@@ -146,9 +146,9 @@ def test_topics_come_into_being_with_their_first_job(client: Client, topic: str)
     client.schedule(topic, delay=120)
     client.schedule(f"{topic}-2", delay=60)
     [info, other] = client.topics()
-    assert (info.name, info.shards, info.delayed, info.ready, info.dead) == (topic, 1, 2, 1, 0)
+    assert (info.name, info.shards, info.waiting, info.ready, info.dead) == (topic, 1, 2, 1, 0)
     assert (info.first_due_ms, info.first_due, info.overdue_ms) == (first.due_ms, first.due, 0)
-    assert (other.name, other.delayed) == (f"{topic}-2", 1)
+    assert (other.name, other.waiting) == (f"{topic}-2", 1)
 
 
 async def test_everything_is_there_on_asyncio_too(aclient: AsyncClient, topic: str) -> None:
@@ -164,4 +164,4 @@ async def test_everything_is_there_on_asyncio_too(aclient: AsyncClient, topic: s
     assert await aclient.run_now(topic, "order-42") == "promoted"
     assert await aclient.cancel(topic, receipts[0].id) == "cancelled"
     [found] = await aclient.topics()
-    assert (found.name, found.delayed, found.ready) == (topic, 699, 1)
+    assert (found.name, found.waiting, found.ready) == (topic, 699, 1)

@@ -117,7 +117,7 @@ def test_ids_are_unique_over_all_shards_of_a_topic(sharded: Client, topic: str) 
     assert not any(r.created for r in sharded.schedule_many(topic, [JobSpec(k, delay=60, key=k) for k in keys]))
     assert {info.shard for key in keys if (info := sharded.get(topic, key))} == {0, 1, 2}
     [info] = sharded.topics()
-    assert (info.shards, info.delayed) == (3, 100)
+    assert (info.shards, info.waiting) == (3, 100)
 
 
 def test_jobs_with_one_partition_key_share_a_shard(sharded: Client, topic: str) -> None:
@@ -132,4 +132,4 @@ def test_a_topic_keeps_the_number_of_shards_it_was_made_with(sharded: Client, cl
     sharded.schedule(topic, delay=60)
     client.schedule(topic, delay=60)
     [info] = client.topics()
-    assert (info.shards, info.delayed) == (3, 2)
+    assert (info.shards, info.waiting) == (3, 2)

@@ -1,4 +1,4 @@
-"""3. What can be done with a job that waits: cancel it, give it another time, run it now."""
+"""3. Waiting jobs: cancel one, give it another time, run it now."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_waiting_job_can_be_given_a_new_delay(client: Client, topic: str) -> N
     info = client.get(topic, "a")
     assert info is not None
     assert info.payload == "payload"
-    assert 0 <= info.due_ms - (before + 600_000) < 2_000
+    assert before + 600_000 <= info.due_ms <= time.time_ns() // 1_000_000 + 600_001  # rounded up
 
 
 def test_a_waiting_job_can_be_given_a_new_moment(client: Client, topic: str) -> None:
@@ -61,11 +61,12 @@ def test_a_job_that_is_not_there_cannot_be_rescheduled(client: Client, topic: st
 def test_a_waiting_job_can_be_run_now(client: Client, topic: str) -> None:
     """It becomes ready without a scheduler, with the present as its due time."""
     client.schedule(topic, "payload", delay=3600, key="a")
+    before = time.time_ns() // 1_000_000
     assert client.run_now(topic, "a") is RunNowOutcome.PROMOTED
     info = client.get(topic, "a")
     assert info is not None
     assert (info.state, info.payload) == ("ready", "payload")
-    assert abs(info.due_ms - time.time_ns() // 1_000_000) < 2_000
+    assert before <= info.due_ms <= time.time_ns() // 1_000_000
     assert info.promoted_ms is not None
     assert info.promoted_ms >= info.due_ms
 

@@ -7,17 +7,19 @@ runs early, twice or never; how late things are is measured elsewhere.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import redis
 
 from tests.spec.conftest import Inbox, Run, nothing_is_left
 from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
+from wheelq import AsyncClient, Job, JobSpec, RescheduleOutcome, Scheduler, Settings, Worker
 from wheelq.errors import Unavailable
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import SchedulerSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport
@@ -34,7 +36,6 @@ async def test_a_job_runs_once_after_its_due_time(
     assert (job.due_ms, job.attempt, job.redelivered) == (receipt.due_ms, 1, False)
     assert job.promoted_ms >= job.due_ms
     assert job.due == receipt.due
-    assert job.lateness < 5
     await nothing_is_left(aclient, topic)
     assert await aclient.get(topic, receipt.id) is None
 
@@ -113,7 +114,7 @@ async def test_a_job_scheduled_into_a_topic_at_rest_runs_in_time(
     await aclient.schedule(topic, "second", delay=delay)
     _, job = await inbox.wait_for(2)
     assert job.promoted_ms >= job.due_ms
-    assert job.lateness < 2
+    assert job.lateness < 20, "nobody waited for the scheduler's next look, within a minute"
 
 
 async def test_a_job_brought_forward_runs_at_its_new_time(
@@ -124,29 +125,36 @@ async def test_a_job_brought_forward_runs_at_its_new_time(
     await aclient.reschedule(topic, "a", delay=0.1)
     [job] = await inbox.wait_for(1)
     assert job.promoted_ms >= job.due_ms
-    assert job.lateness < 2
+
+
+@pytest.fixture
+async def foresighted(url: str, settings: Settings, run: Run) -> Scheduler:
+    """A scheduler that loads jobs long before they are due: then a busy machine, too, can change them in time."""
+    scheduler = Scheduler.connect(url, replace(settings, scheduler=SchedulerSettings(window_ms=20_000)))
+    run(scheduler)
+    return scheduler
 
 
 async def test_a_job_put_off_does_not_run_at_its_old_time(
-    aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, make_worker: Callable[..., Worker], inbox: Inbox
+    aclient: AsyncClient, topic: str, foresighted: Scheduler, run: Run, make_worker: Callable[..., Worker], inbox: Inbox
 ) -> None:
     """Also when the scheduler had loaded it; a job due in between shows that the old time has passed."""
     run(make_worker())
-    await aclient.schedule(topic, "put off", delay=0.4, key="a")
-    await aclient.schedule(topic, "between", delay=0.5, key="b")
+    await aclient.schedule(topic, "put off", delay=5.0, key="a")
+    await aclient.schedule(topic, "between", delay=5.1, key="b")
     await asyncio.sleep(0.1)  # let it be loaded
-    await aclient.reschedule(topic, "a", delay=0.8)
+    assert await aclient.reschedule(topic, "a", delay=5.5) is RescheduleOutcome.RESCHEDULED
     jobs = await inbox.wait_for(2)
     assert [job.payload for job in jobs] == ["between", "put off"]
     assert all(job.promoted_ms >= job.due_ms for job in jobs)
 
 
 async def test_a_cancelled_job_does_not_run(
-    aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run, make_worker: Callable[..., Worker], inbox: Inbox
+    aclient: AsyncClient, topic: str, foresighted: Scheduler, run: Run, make_worker: Callable[..., Worker], inbox: Inbox
 ) -> None:
     run(make_worker())
-    await aclient.schedule(topic, "cancelled", delay=0.3, key="a")
-    await aclient.schedule(topic, "after", delay=0.5)
+    await aclient.schedule(topic, "cancelled", delay=5.0, key="a")
+    await aclient.schedule(topic, "after", delay=5.1)
     await asyncio.sleep(0.1)
     assert await aclient.cancel(topic, "a") == "cancelled"
     [job] = await inbox.wait_for(1)
@@ -181,8 +189,9 @@ async def test_a_job_says_where_it_stands_on_its_way(
         info = await aclient.get(topic, "a")
         return info and str(info.state)
 
-    await aclient.schedule(topic, delay=0.2, key="a")
-    assert await state() == "delayed"
+    await aclient.schedule(topic, delay=3600, key="a")
+    assert await state() == "waiting"
+    await aclient.reschedule(topic, "a", delay=0.2)
 
     async def is_ready() -> bool:
         return await state() == "ready"
@@ -235,17 +244,19 @@ async def test_a_worker_that_waits_for_a_topic_is_known_at_once_and_asks_for_it_
         return int((await transport.send(registry.info("commandstats")))["cmdstat_hget"].split(",")[0][6:])
 
     async def is_known() -> bool:
-        return worker.name in await transport.send(registry.alive(keys.workers))
+        return worker.name in await transport.send(heartbeats.alive(keys.workers))
 
     await transport.send(registry.topic(keys, topic))  # counted from the first on
     run(worker)
-    await until(is_known, within=4)
-    await asyncio.sleep(0.5)  # until it listens
-    before = await asked()
+    await until(is_known)
+    with redis.Redis.from_url(url) as connection:
+        await until(lambda: connection.pubsub_numsub(keys.changes)[0][1] == 1)
+    await asyncio.sleep(0.5)  # until it knows that it listens
+    before, began = await asked(), time.monotonic()
     await asyncio.sleep(1.5)
-    assert await asked() - before <= 1
+    assert await asked() - before <= 1 + (time.monotonic() - began) / 5
     await aclient.schedule(topic, delay=0)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(PATIENCE):
         await ran.wait()
     await transport.close()
 

@@ -96,7 +96,7 @@ async def test_a_handler_can_give_a_job_up_at_once(
     assert (job.reason, job.error, job.attempt) == ("given_up", "there is no such order", 1)
 
 
-async def test_a_dead_job_that_is_called_back_begins_anew(aclient: AsyncClient, topic: str, work: Work) -> None:
+async def test_a_dead_job_that_is_replayed_starts_over(aclient: AsyncClient, topic: str, work: Work) -> None:
     """With the same id, payload and headers, from attempt 1, and the handler can see that it was dead."""
     broken = work()
     await aclient.schedule(topic, {"id": 42}, delay=0, key="a", headers={"trace": "x"})
@@ -159,9 +159,7 @@ async def test_a_dead_job_whose_id_has_a_new_life_stays_dead(aclient: AsyncClien
     assert await aclient.dead.show(topic, job.dead_id) == job
 
 
-async def test_what_dies_again_is_not_called_back_by_the_same_call(
-    aclient: AsyncClient, topic: str, work: Work
-) -> None:
+async def test_what_dies_again_is_not_replayed_by_the_same_call(aclient: AsyncClient, topic: str, work: Work) -> None:
     """One call ends, whatever the handlers do meanwhile."""
     broken = work()
     await aclient.schedule_many(topic, [JobSpec(delay=0) for _ in range(300)])

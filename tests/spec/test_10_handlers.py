@@ -1,18 +1,19 @@
-"""10. Handlers: which functions can be one, how many run at a time, and what they are given."""
+"""10. Handlers: functions that can be handlers, how many run at a time, and their arguments."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.spec.conftest import Inbox, Run, nothing_is_left
 from tests.waiting import PATIENCE
-from wheelq import AsyncClient, Job, JobSpec, Settings, Worker
+from wheelq import AsyncClient, Job, JobSpec, Retry, Settings, Worker
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import TopicSettings
 
@@ -35,6 +36,89 @@ async def test_plain_functions_run_in_threads(
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(2)])
     await inbox.wait_for(2)
     await nothing_is_left(aclient, topic)
+
+
+async def test_a_plain_function_runs_on_the_event_loop_with_inline(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+) -> None:
+    """For functions that take well below a millisecond; tasks, batches and hooks around them, too."""
+    worker = Worker.connect(url, settings=settings)
+    ran_in: list[threading.Thread] = []
+
+    @worker.before
+    def note(job: Job) -> None:
+        ran_in.append(threading.current_thread())
+
+    @worker.handler(f"{topic}-handler", inline=True)
+    def handle(job: Job) -> None:
+        ran_in.append(threading.current_thread())
+        inbox.put(job)
+
+    @worker.task(f"{topic}-task", inline=True)
+    def add(job: Job, a: int, b: int = 2) -> int:
+        handle(job)
+        return a + b
+
+    @worker.batch_handler(f"{topic}-batch", inline=True)
+    def handle_all(jobs: list[Job]) -> None:
+        for job in jobs:
+            handle(job)
+
+    @worker.handler(f"{topic}-later", inline=True)
+    def later(job: Job) -> Coroutine[Any, Any, None]:
+        async def run_it() -> None:
+            handle(job)
+
+        return run_it()
+
+    run(worker)
+    await aclient.schedule(add.job(1), delay=0)
+    for kind in ("handler", "batch", "later"):
+        await aclient.schedule(f"{topic}-{kind}", 1, delay=0)
+    await inbox.wait_for(4)
+    assert set(ran_in) == {threading.current_thread()}
+    for kind in ("handler", "task", "batch", "later"):
+        await nothing_is_left(aclient, f"{topic}-{kind}")
+
+
+async def test_an_inline_handler_that_raises_has_failed(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+) -> None:
+    worker = Worker.connect(url, settings=settings)
+
+    @worker.handler(topic, inline=True, retry=Retry(max_attempts=1))
+    def handle(job: Job) -> None:
+        inbox.put(job)
+        if job.payload == "ends the process":
+            raise SystemExit(1)
+
+    run(worker)
+    for payload in ("ends the process", "runs after it"):
+        await aclient.schedule(topic, payload, delay=0)
+    await inbox.wait_for(2)
+    await nothing_is_left(aclient, topic)
+    [dead] = (await aclient.dead.list(topic)).jobs
+    assert dead.error == "RuntimeError: the handler called sys.exit(1)"
+
+
+def test_inline_is_refused_where_it_cannot_be(url: str) -> None:
+    worker = Worker.connect(url)
+
+    async def runs_on_the_loop(job: Job) -> None: ...
+
+    def plain(job: Job) -> None: ...
+
+    async def of_a_batch(jobs: list[Job]) -> None: ...
+
+    with pytest.raises(InvalidInput, match="inline: is for plain functions: an async handler runs on the event loop"):
+        worker.handler("orders", inline=True)(runs_on_the_loop)
+    with pytest.raises(InvalidInput, match="inline: is for plain functions"):
+        worker.task("orders", inline=True)(runs_on_the_loop)
+    with pytest.raises(InvalidInput, match="inline: is for plain functions"):
+        worker.batch_handler("orders", inline=True)(of_a_batch)
+    with pytest.raises(InvalidInput, match="timeout: cannot be kept with inline=True"):
+        worker.handler("orders", inline=True, timeout=1)(plain)
+    assert worker.topics == []
 
 
 async def test_an_object_with_an_async_call_is_a_handler_too(
@@ -63,7 +147,7 @@ async def test_a_plain_function_that_returns_a_coroutine_has_it_run(
     worker.handler(topic)(lambda job: close_order(job))
     run(worker)
     await aclient.schedule(topic, 1, delay=0)
-    async with asyncio.timeout(1.5):
+    async with asyncio.timeout(PATIENCE):
         await inbox.wait_for(1)
 
 

@@ -1,4 +1,4 @@
-"""11. Workers that die: what they held runs again in another, and a job that kills its workers is buried."""
+"""11. Workers that die: their jobs run again in another worker, and a job that kills its workers is buried."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ async def test_what_a_dead_worker_held_runs_again_also_where_there_is_no_end_of_
 
     run(other)
     await until(lambda: "a" in ran)
-    assert ran.index("a") < 20
+    assert ran.index("a") < 100, "between two jobs, and not behind all two hundred"
 
 
 async def test_a_job_that_runs_for_long_is_not_taken_from_its_worker(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
 ) -> None:
-    """It is renewed meanwhile: here it runs for three times as long as a dead worker's would be left alone."""
-    quick = replace(settings, worker=WorkerSettings(renew_ms=80, abandoned_ms=240, block_ms=300))
+    """It is renewed meanwhile: here it runs for longer than a dead worker's would be left alone."""
+    quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=5_000, block_ms=300))
     runs: list[str] = []
     done = asyncio.Event()
 
@@ -92,7 +92,7 @@ async def test_a_job_that_runs_for_long_is_not_taken_from_its_worker(
         @worker.handler(topic)
         async def handle(job: Job) -> None:
             runs.append(name)
-            await asyncio.sleep(0.75)
+            await asyncio.sleep(7.0)
             done.set()
 
         return worker

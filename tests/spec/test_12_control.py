@@ -1,17 +1,18 @@
-"""12. Control: topics are changed, held and let go while jobs wait and run."""
+"""12. Control: topics are changed, paused and resumed while jobs wait and run."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tests.spec.conftest import Run
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from wheelq import (
     AsyncClient,
     CancelOutcome,
@@ -24,8 +25,9 @@ from wheelq import (
     Settings,
     Worker,
 )
-from wheelq.dead import Reason
 from wheelq.errors import InvalidInput, TopicFull, TopicNotFound
+from wheelq.model.dead import Reason
+from wheelq.model.job import Priority
 from wheelq.settings import Misfire, TopicSettings
 
 # Settings of a topic
@@ -40,6 +42,18 @@ async def test_a_topics_settings_can_be_changed_and_read(client: Client, topic: 
     assert (settings.max_pending, settings.retention_ms) == (0, 60_000)
 
 
+def test_a_rate_that_was_given_as_a_whole_number_may_become_a_fraction(client: Client, topic: str) -> None:
+    client.configure(topic, max_rate=0)
+    assert client.configure(topic, max_rate=0.5).max_rate == 0.5
+
+
+@pytest.mark.parametrize("shards", [0, 10_001, 1.5, "4", None])
+def test_a_number_of_shards_that_is_none_is_refused(client: Client, topic: str, shards: Any) -> None:
+    client.configure(topic)
+    with pytest.raises(InvalidInput, match="shards"):
+        client.set_shards(topic, shards)
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -47,6 +61,8 @@ async def test_a_topics_settings_can_be_changed_and_read(client: Client, topic: 
         ({"max_rate": "fast"}, "max_rate"),
         ({"misfire": "skip"}, "grace_ms"),
         ({"misfire": "dance"}, "misfire"),
+        ({"max_rate": float("inf")}, "max_rate"),
+        ({"retention_ms": 2**80}, "retention_ms"),
         ({"shards": 3}, "shards"),
         ({"colour": "blue"}, "colour"),
     ],
@@ -79,16 +95,17 @@ async def test_a_paused_topic_promotes_nothing_and_loses_nothing(
     with Client.connect(url, Settings(prefix=settings.prefix, topic=TopicSettings(shards=shards))) as client:
         client.schedule(topic, key="before", delay=0)
         await until(lambda: began == ["before"])
-        await asyncio.to_thread(lambda: [client.schedule(topic, key=f"soon-{n}", delay=0.2) for n in range(9)])
-        assert client.pause(topic).paused
+        soon = client.schedule_many(topic, [JobSpec(key=f"soon-{n}", delay=4) for n in range(9)])
+        assert client.pause(topic).paused, "before they are due"
         for n in range(9):
             client.schedule(topic, key=f"due-{n}", delay=0)
             client.schedule(topic, key=f"later-{n}", delay=60)
             assert client.run_now(topic, f"later-{n}") is RunNowOutcome.PAUSED
+        await until(lambda: time.time() * 1000 > soon[0].due_ms)
         await asyncio.sleep(1.0)  # ten times the standby's patience, twice the beat of the sweep
         assert began == ["before"]
         info = next(info for info in client.topics() if info.name == topic)
-        assert (info.delayed, info.ready, info.settings.paused) == (27, 0, True)
+        assert (info.waiting, info.ready, info.settings.paused) == (27, 0, True)
         assert not client.resume(topic).paused
         await until(lambda: len(began) == 28)
         assert len(set(began)) == 28
@@ -120,7 +137,7 @@ async def test_a_paused_topics_workers_begin_nothing_that_is_ready_and_finish_wh
     assert info is not None
     assert info.state is JobState.READY
     client.resume(topic)
-    await until(lambda: len(began) == 3, within=4.0)
+    await until(lambda: len(began) == 3)
 
 
 async def test_one_paused_topic_does_not_hold_another(
@@ -211,7 +228,7 @@ async def test_a_rate_spreads_a_herd_over_time_and_loses_none(
     for n, first in enumerate(moments):
         for m in range(n, len(moments)):
             assert m - n + 1 <= (moments[m] - first + 1) / 10 + 2 * 5
-    assert moments[-1] - moments[0] < 10_000
+    assert moments[-1] - moments[0] < 30_000, "150 jobs take 1.4 s; a busy machine may need longer"
 
 
 async def test_promotion_waits_while_workers_lag(
@@ -223,7 +240,7 @@ async def test_promotion_waits_while_workers_lag(
 
     def unread() -> tuple[int, int]:
         info = next(info for info in client.topics() if info.name == topic)
-        return info.delayed, info.ready
+        return info.waiting, info.ready
 
     await until(lambda: unread() == (45, 5))
     await asyncio.sleep(0.7)
@@ -244,13 +261,10 @@ async def test_of_jobs_due_together_those_of_high_priority_start_first(
     """Due time comes first: what was due earlier never waits for what is more important, so nothing starves."""
     done: list[str] = []
     worker = Worker.connect(url, settings=settings)
-    worker.handler(topic)(lambda job: done.append(job.id))
-    at = datetime.now(UTC) + timedelta(seconds=1)
-    for n in range(3):
-        client.schedule(topic, key=f"low-{n}", at=at, priority="low")
-        client.schedule(topic, key=f"normal-{n}", at=at)
-        client.schedule(topic, key=f"high-{n}", at=at, priority="high")
-    client.schedule(topic, key="sooner", at=at - timedelta(milliseconds=5), priority="low")
+    worker.handler(topic, inline=True)(lambda job: done.append(job.id))  # threads might note them in another order
+    kinds: tuple[Priority, ...] = ("low", "normal", "high")
+    specs = [JobSpec(key=f"{kind}-{n}", delay=0.5, priority=kind) for n in range(3) for kind in kinds]
+    client.schedule_many(topic, [*specs, JobSpec(key="sooner", delay=0.495, priority="low")])  # one call, one clock
     run(worker)
     await until(lambda: len(done) == 10)
     assert done[0] == "sooner"
@@ -314,14 +328,11 @@ async def test_a_topic_says_what_becomes_of_jobs_that_would_start_later_than_the
     url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler, misfire: Misfire
 ) -> None:
     done: list[str] = []
-    client.configure(topic, misfire=misfire, grace_ms=1_000)
-    client.pause(topic)
-    client.schedule(topic, key="late", delay=0)
-    await asyncio.sleep(1.2)
+    client.configure(topic, misfire=misfire, grace_ms=60_000)
+    client.schedule(topic, key="late", at=datetime.now(UTC) - timedelta(minutes=2))
     worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: done.append(job.id))
     run(worker)
-    client.resume(topic)
     client.schedule(topic, key="punctual", delay=0)
     dead = ["late"] if misfire == "bury" else []
     await until(lambda: "punctual" in done and [job.id for job in client.dead.list(topic).jobs] == dead)
@@ -333,7 +344,7 @@ async def test_a_topic_says_what_becomes_of_jobs_that_would_start_later_than_the
 
 def test_a_forecast_counts_the_waiting_jobs_by_when_they_are_due(url: str, settings: Settings, topic: str) -> None:
     with Client.connect(url, Settings(prefix=settings.prefix, topic=TopicSettings(shards=3))) as client:
-        delays = [5] * 3 + [30] * 4 + [7_000] * 5 + [40 * 86_400] * 6
+        delays = [9] * 3 + [50] * 4 + [7_000] * 5 + [40 * 86_400] * 6
         client.schedule_many(topic, [JobSpec(delay=delay) for delay in delays])
         found = {span.until_ms: span.jobs for span in client.forecast(topic) if span.jobs}
         assert found == {10_000: 3, 60_000: 4, 6 * 3_600_000: 5, None: 6}
@@ -410,7 +421,7 @@ async def test_a_plain_handler_cannot_be_cancelled_and_one_that_nobody_runs_is_t
     @worker.handler(topic)
     def work(job: Job) -> None:
         began.set()
-        may_end.wait(20)
+        may_end.wait(PATIENCE)
 
     client.schedule(topic, key="a", delay=0)
     assert client.cancel(topic, "a", running=True) is CancelOutcome.RUNNING, "it is ready, and no worker has it"

@@ -1,4 +1,4 @@
-"""16. Hooks: what runs around handlers, what lives as long as the worker, and log lines that know their job."""
+"""16. Hooks: code around handlers, resources that live as long as the worker, and log lines that name their job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from tests.spec.conftest import Run
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, RetryAfter, Settings, Worker
-from wheelq.errors import ConfigurationError
+from wheelq.errors import BatchFailed, ConfigurationError
 from wheelq.logs import JobFilter, JsonFormatter, current_jobs
 
 ONCE = Retry(max_attempts=1)
@@ -107,6 +108,46 @@ async def test_on_error_is_told_of_exceptions_and_time_outs_and_after_is_not_cal
     await until(lambda: len(story) == 1)
     await aclient.schedule(topic, "slow", delay=0)
     await story.comes_to("bad: KeyError", "slow: TimeoutError")
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_single_handler_may_return_errors_and_has_succeeded_all_the_same(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story, kind: str
+) -> None:
+    """`return await asyncio.gather(…, return_exceptions=True)`: only a batch handler speaks of its jobs by a list."""
+
+    @worker.after
+    def after(job: Job) -> None:
+        story.append("after")
+
+    @worker.on_error
+    def on_error(job: Job, error: Exception) -> None:
+        story.append("error")
+
+    async def gather(job: Job) -> list[object]:
+        return [KeyError("one"), "two", KeyError("three")]
+
+    worker.handler(topic, retry=ONCE)(gather if kind == "async" else lambda job: [KeyError("one")])
+    run(worker)
+    await aclient.schedule(topic, delay=0)
+    await until(lambda: (worker.handled, worker.failed) == (1, 0))
+    await story.comes_to("after")
+
+
+async def test_on_error_is_told_of_a_single_handler_that_raises_batch_failed(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
+) -> None:
+    @worker.on_error
+    def on_error(job: Job, error: Exception) -> None:
+        story.append(type(error).__name__)
+
+    @worker.handler(topic, retry=ONCE)
+    async def handle(job: Job) -> None:
+        raise BatchFailed({})
+
+    run(worker)
+    await aclient.schedule(topic, delay=0)
+    await story.comes_to("BatchFailed")
 
 
 async def test_what_a_before_hook_raises_fails_the_run_and_what_an_error_hook_raises_does_not_count(
@@ -214,6 +255,188 @@ async def test_context_variables_set_before_are_the_handlers_and_no_other_jobs(
     await story.comes_to("a", "nobody", "b")
 
 
+# threads
+
+
+async def test_plain_hooks_run_in_the_thread_of_a_plain_handler(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
+) -> None:
+    """So they can open and close what belongs to a thread. Here two jobs run at a time, with async hooks between."""
+    of_thread = threading.local()
+    both = threading.Barrier(2, timeout=PATIENCE)
+
+    @worker.before
+    def open_connection(job: Job) -> None:
+        of_thread.connection = job.id
+        both.wait()
+
+    @worker.middleware
+    async def around(jobs: Sequence[Job], proceed: Callable[[], Awaitable[Any]]) -> Any:
+        assert threading.current_thread() is threading.main_thread()
+        return await proceed()
+
+    @worker.before
+    async def on_the_loop(job: Job) -> None:
+        assert threading.current_thread() is threading.main_thread()
+
+    @worker.on_error
+    def roll_back(job: Job, error: Exception) -> None:
+        story.append(f"{job.id}: roll back {of_thread.connection}")
+
+    @worker.after
+    def commit(job: Job) -> None:
+        story.append(f"{job.id}: commit {of_thread.connection}")
+
+    @worker.handler(topic, retry=ONCE)
+    def handle(job: Job) -> None:
+        both.wait()
+        if job.id == "bad":
+            raise ValueError(of_thread.connection)
+
+    run(worker)
+    await aclient.schedule_many(topic, [JobSpec(delay=0, key=key) for key in ("good", "bad")])
+    await until(lambda: len(story) == 2)
+    assert sorted(story) == ["bad: roll back bad", "good: commit good"]
+
+
+async def test_the_event_loop_goes_on_while_a_plain_hook_of_a_plain_handler_blocks(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    @worker.before
+    def block(job: Job) -> None:
+        began.set()
+        story.append(f"the loop went on: {may_end.wait(PATIENCE)}")
+
+    @worker.handler(topic)
+    def handle(job: Job) -> None: ...
+
+    run(worker)
+    await aclient.schedule(topic, delay=0)
+    await until(began.is_set)
+    may_end.set()
+    await story.comes_to("the loop went on: True")
+
+
+async def test_plain_hooks_of_an_async_handler_run_on_the_event_loop(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
+) -> None:
+    @worker.before
+    def before(job: Job) -> None:
+        assert asyncio.get_running_loop()
+        story.append("on the loop")
+
+    @worker.handler(topic)
+    async def handle(job: Job) -> None: ...
+
+    run(worker)
+    await aclient.schedule(topic, delay=0)
+    await story.comes_to("on the loop")
+
+
+async def test_after_a_time_out_a_plain_error_hook_runs_in_another_thread(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
+) -> None:
+    """The handler's thread is still busy with the handler, which nothing can stop."""
+    handlers: list[threading.Thread] = []
+    gate = threading.Event()
+
+    @worker.on_error
+    def on_error(job: Job, error: Exception) -> None:
+        is_elsewhere = threading.current_thread() not in (*handlers, threading.main_thread())
+        story.append(f"{type(error).__name__}, elsewhere: {is_elsewhere}")
+
+    @worker.handler(topic, retry=ONCE, timeout=2)  # enough for a thread to begin
+    def handle(job: Job) -> None:
+        handlers.append(threading.current_thread())
+        gate.wait()
+
+    @worker.before
+    def before(job: Job) -> None:
+        handlers.append(threading.current_thread())
+
+    run(worker)
+    try:
+        await aclient.schedule(topic, delay=0)
+        await story.comes_to("TimeoutError, elsewhere: True")
+        assert handlers[0] is handlers[1]
+    finally:
+        gate.set()
+
+
+async def test_plain_and_async_hooks_of_a_plain_handler_share_context_variables(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
+) -> None:
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    user = contextvars.ContextVar("user", default="nobody")
+    tokens: dict[str, contextvars.Token[str]] = {}
+
+    @worker.before
+    def plain(job: Job) -> None:
+        tokens[job.id] = tenant.set("acme")
+
+    @worker.middleware
+    async def around(jobs: Sequence[Job], proceed: Callable[[], Awaitable[Any]]) -> Any:
+        story.append(f"middleware: {tenant.get()}")
+        return await proceed()
+
+    @worker.before
+    async def later(job: Job) -> None:
+        user.set("anna")
+
+    @worker.after
+    def after(job: Job) -> None:
+        tenant.reset(tokens[job.id])
+        story.append(f"after: {tenant.get()}, {user.get()}")
+
+    @worker.handler(topic)
+    def handle(job: Job) -> None:
+        story.append(f"handler: {tenant.get()}, {user.get()}")
+        user.set("ben")
+
+    run(worker)
+    await aclient.schedule(topic, delay=0)
+    await story.comes_to("middleware: acme", "handler: acme, anna", "after: nobody, ben")
+
+
+async def test_plain_hooks_of_a_plain_batch_handler_run_in_its_thread(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
+) -> None:
+    """A plain function that returns a coroutine has it run before the next job's turn."""
+
+    def name() -> str:
+        return "loop" if threading.current_thread() is threading.main_thread() else "thread"
+
+    async def finish(job: Job) -> None:
+        story.append(f"finish {job.id}: {name()}")
+
+    @worker.before
+    def before(job: Job) -> object:
+        story.append(f"before {job.id}: {name()}")
+        return finish(job) if job.id == "a" else None
+
+    @worker.on_error
+    def on_error(job: Job, error: Exception) -> None:
+        story.append(f"error {job.id}: {name()}")
+        raise RuntimeError("it is logged, and the next job has its turn")
+
+    @worker.batch_handler(topic, max_size=3, max_wait=PATIENCE, retry=ONCE)
+    def handle(jobs: list[Job]) -> list[Exception | None]:
+        return [ValueError() if job.id != "b" else None for job in jobs]
+
+    await aclient.schedule_many(topic, [JobSpec(delay=0, key=key) for key in "abc"])
+    run(worker)
+    await story.comes_to(
+        "before a: thread",
+        "finish a: loop",
+        "before b: thread",
+        "before c: thread",
+        "error a: thread",
+        "error c: thread",
+    )
+
+
 # lifespan
 
 
@@ -254,7 +477,7 @@ async def test_a_function_that_returns_a_context_manager_is_a_lifespan_too(worke
     async def pool() -> AsyncIterator[str]:
         yield "pool"
 
-    async with worker._alive():
+    async with worker._hooks.alive():
         assert pool.value == "pool"
 
 

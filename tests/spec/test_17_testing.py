@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.waiting import PATIENCE
 from wheelq import CancelOutcome, Client, Job, JobSpec, JobState, RescheduleOutcome, Retry, RetryAfter, Settings, Worker
 from wheelq.errors import InvalidInput
 from wheelq.settings import TopicSettings
@@ -77,7 +78,7 @@ def test_a_year_takes_no_time(wheelq: WheelqTest) -> None:
     wheelq.client.schedule("orders", delay=timedelta(days=360))
     began = time.monotonic()
     wheelq.advance(weeks=52)
-    assert time.monotonic() - began < 10, "a loaded machine takes a fraction of a second"
+    assert time.monotonic() - began < PATIENCE, "a fraction of a second, if nobody else needs the machine"
     wheelq.assert_ran("orders", times=1)
 
 

@@ -1,4 +1,4 @@
-"""18. Testing, continued: programs that connect by themselves, code on asyncio, and the places where tests are run."""
+"""18. Testing, continued: programs that connect by themselves, asyncio code, and test runners."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
 from wheelq import AsyncClient, Client, Job, JobSpec, Settings
 from wheelq.errors import ConfigurationError
 from wheelq.settings import TopicSettings
@@ -125,7 +126,7 @@ def run(directory: Path, *arguments: str) -> str:
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a project of its own has not all that this one has
     command = [sys.executable, "-W", "error::ResourceWarning", *arguments]
     done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=100, check=False, env=environment
+        command, cwd=directory, capture_output=True, text=True, timeout=4 * PATIENCE, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

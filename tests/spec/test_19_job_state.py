@@ -1,8 +1,9 @@
-"""19. Where a job stands: state, times, worker, progress, result; and waiting for its end."""
+"""19. The state of a job: times, worker, progress, result; and waiting for its end."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.spec.conftest import Run
-from tests.waiting import PATIENCE, until
+from tests.waiting import CLOCK_ERROR_MS, PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobInfo, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, TopicNotFound
 from wheelq.settings import TopicSettings
@@ -67,22 +68,23 @@ class Gate:
 # States
 
 
-async def test_a_job_goes_from_delayed_over_running_to_done(
+async def test_a_job_goes_from_waiting_over_running_to_done(
     aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
 ) -> None:
     """With its times, the worker that has it, and what the handler returned."""
     worker = serve(gate := Gate())
-    receipt = await aclient.schedule(topic, 42, delay=1, key="a")
+    receipt = await aclient.schedule(topic, 42, delay=3600, key="a")
     info = await aclient.get(topic, "a")
     assert info is not None
-    assert (info.state, info.due_ms, info.attempt, info.groups) == (JobState.DELAYED, receipt.due_ms, 1, {})
+    assert (info.state, info.due_ms, info.attempt, info.groups) == (JobState.WAITING, receipt.due_ms, 1, {})
     assert info.scheduled_ms is not None
     assert abs(info.scheduled_ms - time.time() * 1000) < 10_000
 
+    await aclient.reschedule(topic, "a", delay=0.2)
     info = await in_state(aclient, topic, "a", JobState.RUNNING)
     assert (info.worker, info.groups["g"].deliveries, info.payload) == (worker.name, 1, 42)
     assert info.promoted_ms is not None
-    assert info.promoted_ms >= receipt.due_ms
+    assert info.promoted_ms >= info.due_ms
     assert not info.is_finished
 
     gate.open.set()
@@ -90,7 +92,7 @@ async def test_a_job_goes_from_delayed_over_running_to_done(
     assert (info.result, info.payload, info.attempt, info.worker) == ({"closed": 42}, 42, 1, worker.name)
     assert info.started_ms is not None
     assert info.finished_ms is not None
-    assert receipt.due_ms <= info.promoted_ms <= info.started_ms <= info.finished_ms + 50  # the start is estimated
+    assert info.due_ms <= info.promoted_ms <= info.started_ms <= info.finished_ms + CLOCK_ERROR_MS
     assert info.is_finished
 
 
@@ -120,6 +122,63 @@ async def test_a_failed_job_is_retrying_with_its_next_attempt(
     info = await in_state(aclient, topic, receipt.id, JobState.RETRYING)
     assert (info.attempt, info.payload) == (2, 1)
     assert info.due_ms > receipt.due_ms + 200_000
+
+
+async def test_a_job_tells_its_attempts_when_on_which_worker_how_long_and_why_they_failed(
+    scheduler: Scheduler, serve: Callable[..., Worker], aclient: AsyncClient, topic: str
+) -> None:
+    fails = True
+
+    async def handler(job: Job) -> object:
+        if fails:
+            raise TimeoutError(f"{job.attempt:02} {'é' * 300}")
+        return "closed"
+
+    worker = serve(handler, retry=Retry(max_attempts=99, base=0.01))
+    receipt = await aclient.schedule(topic, delay=0, key="a")
+
+    async def has_failed_often() -> bool:
+        info = await aclient.get(topic, "a")
+        return info is not None and info.attempt > 11
+
+    await until(has_failed_often)
+    fails = False
+    info = await in_state(aclient, topic, "a", JobState.DONE)
+    *failed, last = info.attempts
+    assert len(failed) == 9
+    assert last.error is None
+    assert {one.worker for one in info.attempts} == {worker.name}
+    errors = [one.error or "" for one in failed]
+    assert all(re.match("TimeoutError: [0-9]+ éé", error) for error in errors)
+    assert errors == sorted(errors)
+    assert all(len((one.error or "").encode()) <= 200 for one in failed)
+    assert receipt.due_ms <= info.attempts[0].started_ms + CLOCK_ERROR_MS
+    assert last.started_ms == info.started_ms
+    assert info.finished_ms is not None
+    assert last.duration_ms == max(0, info.finished_ms - last.started_ms)
+
+
+async def test_a_job_that_is_given_up_tells_its_attempts_also_after_a_replay(
+    scheduler: Scheduler, serve: Callable[..., Worker], aclient: AsyncClient, topic: str
+) -> None:
+    async def handler(job: Job) -> None:
+        raise RuntimeError(f"attempt {job.attempt}, replay {job.replays}")
+
+    serve(handler)
+    await aclient.schedule(topic, delay=0, key="a")
+    info = await in_state(aclient, topic, "a", JobState.DEAD)
+    errors = [f"RuntimeError: attempt {n}, replay 0" for n in (1, 2)]
+    assert [one.error for one in info.attempts] == errors
+    await aclient.dead.replay(topic, id="a")
+
+    async def is_dead_again() -> bool:
+        found = await aclient.get(topic, "a")
+        return found is not None and found.state is JobState.DEAD and found.replays == 1
+
+    await until(is_dead_again)
+    info = await in_state(aclient, topic, "a", JobState.DEAD)
+    assert [one.error for one in info.attempts] == [*errors, *(f"RuntimeError: attempt {n}, replay 1" for n in (1, 2))]
+    assert info.groups["g"].attempts == info.attempts
 
 
 async def test_each_group_has_a_state_of_its_own(
@@ -179,6 +238,7 @@ async def test_a_result_that_is_too_large_or_no_payload_is_left_out(
         receipt = await aclient.schedule(topic, payload, delay=0)
         assert await aclient.wait(topic, receipt.id, timeout=PATIENCE) is None
     assert "2,003 bytes packed, the limit is 1,000" in caplog.text
+    assert "raise result_max_bytes" in caplog.text
     assert "a object cannot be sent" in caplog.text
 
 
@@ -298,7 +358,7 @@ async def test_wait_gives_up_after_its_timeout(aclient: AsyncClient, topic: str)
     await aclient.schedule(topic, delay=60, key="a")
     with pytest.raises(NotFinished) as caught:
         await aclient.wait(topic, "a", timeout=0.1)
-    assert caught.value.state == "delayed"
+    assert caught.value.state == "waiting"
     assert isinstance(caught.value, TimeoutError)
 
 

@@ -6,17 +6,18 @@ import asyncio
 
 import pytest
 
-from wheelq.clock import ManualClock
+from tests.waiting import PATIENCE
+from wheelq.base.clock import ManualClock
 from wheelq.errors import BatchFailed, InvalidInput
-from wheelq.job import Job
+from wheelq.model.job import Job
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 from wheelq.worker.batching import Batcher, BatchTerms, outcomes, outcomes_of_failure
-from wheelq.worker.held import Delivery, Line
+from wheelq.worker.held import Delivery, ServedShard
 
 JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
-LINE = Line(Keys().shard("orders", 0), TopicSettings())
+LINE = ServedShard(Keys().shard("orders", 0), TopicSettings())
 BAD = ValueError("bad")
 
 
@@ -119,7 +120,7 @@ async def test_there_is_no_room_while_as_many_batches_run_as_may() -> None:
     await bench.settle()
     assert not waiting.done()
     bench.may_end.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await waiting == 3
 
 
@@ -132,7 +133,7 @@ async def test_what_is_set_aside_is_not_given_twice() -> None:
     await bench.settle()
     assert not waiting.done()
     bench.batcher.give_back(2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await waiting == 2
 
 
@@ -140,7 +141,7 @@ async def test_idle_starts_what_was_gathered() -> None:
     bench = Bench()
     bench.batcher.add(deliveries(2))
     bench.may_end.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await bench.batcher.idle()
     assert bench.started == [2]
 

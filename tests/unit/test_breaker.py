@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wheelq.breaker import Breaker, BreakerState
-from wheelq.clock import ManualClock
+from wheelq.base.clock import ManualClock
 from wheelq.errors import ConfigurationError
+from wheelq.producer.breaker import Breaker, BreakerState
 from wheelq.settings import BreakerSettings
 
 SETTINGS = BreakerSettings(failures=3, failing_ms=500, open_ms=1_000, open_max_ms=3_000)

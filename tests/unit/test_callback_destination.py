@@ -6,9 +6,9 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
-from wheelq.clock import ManualClock
-from wheelq.server.callbacks.destination import QUEUE_S, REMEMBERED_S, RETURNS, WINDOW_S, Destination, Room, Speed
-from wheelq.server.callbacks.services import Terms
+from wheelq.base.clock import ManualClock
+from wheelq.callbacks.destination import QUEUE_S, REMEMBERED_S, RETURNS, WINDOW_S, Destination, Room, Speed
+from wheelq.callbacks.services import Terms
 from wheelq.settings import BreakerSettings
 
 BREAKER = BreakerSettings(failures=3, failing_ms=100, open_ms=1_000, open_max_ms=4_000)
@@ -122,7 +122,7 @@ async def test_a_dead_receiver_holds_what_it_would_work_off_and_no_more() -> Non
     assert room.free == 1_000
 
 
-async def test_the_line_of_a_receiver_that_is_well_again_begins_anew() -> None:
+async def test_the_backoff_of_a_receiver_that_is_well_again_starts_over() -> None:
     clock = ManualClock()
     shop = destination(clock, concurrency=1)
     for _ in range(3):

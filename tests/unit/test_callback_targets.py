@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wheelq.callbacks.addresses import networks, parse_url, refusal
+from wheelq.callbacks.services import Services
+from wheelq.callbacks.target import HEADER, Target, check_path
 from wheelq.errors import ConfigurationError, InvalidInput
-from wheelq.server.callbacks.addresses import networks, parse_url, refusal
-from wheelq.server.callbacks.services import Services
-from wheelq.server.callbacks.target import HEADER, Target, check_path
 
 SECRET = "whsec_" + "A" * 32
 SERVICES = Services.read(
@@ -20,7 +20,14 @@ SERVICES = Services.read(
             "billing": {"url": "https://billing.example.com:8443/hooks/", "secrets": [SECRET]},
             "local": {"url": "http://127.0.0.1:9000", "may_be_plain": True, "networks": ["127.0.0.0/8"]},
         },
-        "urls": {"allow": ["https://*.partner.example", "https://hooks.example.net/in/", "https://one.example:444"]},
+        "urls": {
+            "allow": [
+                "https://*.partner.example",
+                "https://hooks.example.net/in/",
+                "https://one.example:444",
+                "https://*.Hooks.example/one",
+            ]
+        },
     }
 )
 
@@ -45,6 +52,9 @@ def test_a_public_address_may_be_connected_to(address: str) -> None:
         "169.254.169.254",  # metadata of most clouds
         "100.100.100.200",  # and of another
         "192.0.0.192",  # and another
+        "168.63.129.16",  # and another
+        "161.26.0.10",  # and another's services
+        "192.88.99.1",
         "100.64.0.1",
         "224.0.0.1",
         "255.255.255.255",
@@ -61,6 +71,7 @@ def test_a_public_address_may_be_connected_to(address: str) -> None:
         "::ffff:10.0.0.1",
         "::ffff:7f00:1",
         "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
         "64:ff9b::7f00:1",
         "64:ff9b::a9fe:a9fe",
         "2002:7f00:1::",
@@ -150,6 +161,10 @@ def test_a_path_is_put_below_the_url_of_its_service() -> None:
         "/a/../../admin",
         "/a/./b",
         "/%2e%2e/admin",
+        "/..;/admin",
+        "/a/..;x=1/admin",
+        "/%2e%2e%3b/admin",
+        "/.;/admin",
         "/%252e%252e/admin",
         "/%2f%2fevil.example",
         "/a\\b",
@@ -190,6 +205,9 @@ def test_an_unknown_service_is_told_with_those_that_are_known() -> None:
         "https://hooks.example.net/in/orders",
         "https://one.example:444/x",
         "https://a.partner.example:443/",
+        "https://a.hooks.example/one",
+        "https://a.hooks.example/one?x=1",
+        "https://a.hooks.example/one/two",
     ],
 )
 def test_a_url_that_the_operator_allows_may_be_called(url: str) -> None:
@@ -209,6 +227,7 @@ def test_a_url_that_the_operator_allows_may_be_called(url: str) -> None:
         "https://hooks.example.net/in/%2e%2e/out/",
         "https://hooks.example.net/inside",
         "https://one.example/",
+        "https://a.hooks.example/ones",
         "https://169.254.169.254/latest/meta-data/",
         "https://localhost/",
     ],
@@ -247,7 +266,7 @@ def test_check_path_returns_the_path() -> None:
         ("[service.a]", "unknown 'service'; known here: services, urls"),
         ("[services.a]\n", r"services.a.url: must be the URL"),
         ('[services.a]\nurl = "https://a.example/?q"', r"services.a.url: must be the URL"),
-        ('[services.a]\nurl = "http://a.example"', r"services.a.url: must begin with https://, or say may_be_plain"),
+        ('[services.a]\nurl = "http://a.example"', r"services.a.url: must begin with https://, or set may_be_plain"),
         ('[services.a]\nurl = "https://a.example"\nsecrets = ["short"]', r"services.a.secrets: must be whsec_"),
         ('[services.a]\nurl = "https://a.example"\nsecret = "x"', r"services.a: unknown 'secret'; known here"),
         ('[services.a]\nurl = "https://a.example"\ntimeout = 0', r"services.a.timeout: must be a number from"),
@@ -255,6 +274,8 @@ def test_check_path_returns_the_path() -> None:
         ('[services.a]\nurl = "https://a.example"\nretry = {attempts = 1}', r"services.a.retry: .*attempts"),
         ('[services.a]\nurl = "https://a.example"\nsecrets_env = "NO_SUCH"', "the environment has no NO_SUCH"),
         ('[urls]\nallow = "https://a.example"', r"urls.allow: must be a list"),
+        ('[urls]\nallow = ["https://a.example/in/*"]', "has a [*] in its path"),
+        ('[urls]\nallow = ["https://a.example/in?x=1"]', "must not have a query"),
         ('[urls]\nallow = ["a.example"]', r"urls.allow: must begin with https://"),
         ("x = [", "is not valid TOML"),
     ],

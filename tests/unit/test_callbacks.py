@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,18 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from loadtest.http import free_port
-from wheelq.breaker import BreakerState
-from wheelq.clock import ManualClock, SystemClock
-from wheelq.job import Job
-from wheelq.retry import Bury, RetryAfter
-from wheelq.server.callbacks.addresses import networks
-from wheelq.server.callbacks.caller import Caller
-from wheelq.server.callbacks.network import AddressRefused, GuardedTransport
-from wheelq.server.callbacks.services import Services, Terms
-from wheelq.server.callbacks.signing import message_id
-from wheelq.server.callbacks.target import Target
-from wheelq.server.callbacks.verdict import Accepted, Hopeless, TryAgain, of_answer
+from loadtest.servers.nodes import free_port
+from tests.waiting import PATIENCE
+from wheelq.base.clock import ManualClock, SystemClock
+from wheelq.callbacks import caller as callbacks_caller
+from wheelq.callbacks.addresses import networks
+from wheelq.callbacks.caller import CallbackCaller
+from wheelq.callbacks.network import AddressRefused, GuardedTransport
+from wheelq.callbacks.services import Services, Terms
+from wheelq.callbacks.signing import message_id
+from wheelq.callbacks.target import Target
+from wheelq.callbacks.verdict import Accepted, Hopeless, TryAgain, of_answer
+from wheelq.model.job import Job
+from wheelq.model.retry import Bury, RetryAfter
+from wheelq.producer.breaker import BreakerState
 from wheelq.settings import BreakerSettings
 
 OLD, NEW = (f"whsec_{base64.b64encode(bytes([n]) * 32).decode()}" for n in (1, 2))
@@ -54,7 +57,9 @@ class Receiver:
         self.answer: Answer = answer or (lambda request: httpx.Response(200))
         self.requests: list[httpx.Request] = []
         self.clock = ManualClock(wall_ms=int(datetime.now(UTC).timestamp() * 1000))
-        self.caller = Caller(SERVICES, self.clock, BREAKER, transport=lambda allowed: httpx.MockTransport(self._take))
+        self.caller = CallbackCaller(
+            SERVICES, self.clock, BREAKER, transport=lambda allowed: httpx.MockTransport(self._take)
+        )
 
     def _take(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
@@ -167,6 +172,11 @@ async def test_a_job_cannot_set_headers_that_are_not_its_to_set() -> None:
         "Content-Length": "0",
         "x-bad": "a\r\nb: c",
         "ü": "1",
+        "Content-Encoding": "gzip",
+        "Expect": "100-continue",
+        "Keep-Alive": "1",
+        "Trailer": "x",
+        "x-good": "1",
     }
     await receiver.call(headers=smuggled)
     [request] = receiver.requests
@@ -174,6 +184,8 @@ async def test_a_job_cannot_set_headers_that_are_not_its_to_set() -> None:
     assert Webhook(NEW).verify(request.content, dict(request.headers))
     assert "x-bad" not in request.headers
     assert request.headers["content-length"] == str(len(request.content))
+    assert not {"content-encoding", "expect", "keep-alive", "trailer"} & set(request.headers)
+    assert request.headers["x-good"] == "1"
 
 
 async def test_bytes_are_sent_as_base64() -> None:
@@ -259,7 +271,7 @@ async def test_attempts_come_in_the_order_that_is_configured_and_never_sooner(
     services = Services.read({"services": {"shop": {"url": "https://shop.example", "retry": retry}}})
     pauses = []
     for attempt in range(1, max_attempts + 1):
-        caller = Caller(services, receiver.clock, BREAKER, lambda allowed: httpx.MockTransport(receiver._take))
+        caller = CallbackCaller(services, receiver.clock, BREAKER, lambda allowed: httpx.MockTransport(receiver._take))
         with pytest.raises((RetryAfter, Bury)) as caught:
             await caller(job(attempt=attempt))
         if isinstance(caught.value, RetryAfter):
@@ -361,40 +373,67 @@ async def test_a_name_that_cannot_be_resolved_is_worth_another_attempt() -> None
     async def resolve(host: str, port: int) -> list[str]:
         raise OSError("no such name")
 
-    caller = Caller(SERVICES, ManualClock(), transport=lambda allowed: GuardedTransport(allowed, resolve=resolve))
+    caller = CallbackCaller(
+        SERVICES, ManualClock(), transport=lambda allowed: GuardedTransport(allowed, resolve=resolve)
+    )
     with pytest.raises(RetryAfter, match="cannot be resolved: no such name"):
         await caller(job())
     await caller.close()
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
-        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab",
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno number\r\n",
-        b"HTTP/1.1 200 O",
-        b"SSH-2.0-OpenSSH_9.6\r\n",
-        b"",
-    ],
-)
-async def test_an_answer_that_ends_too_soon_or_is_none_is_a_failure_like_any_other(answer: bytes) -> None:
-    """Tried again at the service's times, and it speaks against the receiver."""
+CHUNKED = b"HTTP/1.1 %b\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@asynccontextmanager
+async def answering(answer: bytes, *, is_slow: bool = False) -> AsyncIterator[CallbackCaller]:
+    """A caller of a receiver (`odd`) that sends these bytes and closes the connection, or leaves it open."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
+        if is_slow:
+            await reader.read()
         writer.close()
 
     async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         plain = {"url": f"http://127.0.0.1:{port}", "may_be_plain": True, "networks": ["127.0.0.0/8"]}
         services = Services.read({"services": {"odd": {**plain, "retry": {"delays": [7]}}}})
-        caller = Caller(services, SystemClock())
+        caller = CallbackCaller(services, SystemClock())
+        yield caller
+        await caller.close()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 O", b"SSH-2.0-OpenSSH_9.6\r\n", b""])
+async def test_an_answer_that_is_none_is_a_failure_like_any_other(answer: bytes) -> None:
+    """Tried again at the service's times, and it speaks against the receiver."""
+    async with answering(answer) as caller:
         with pytest.raises(RetryAfter) as raised:
             await caller(job(Target("odd", "/")))
         assert raised.value.counts
         assert 7_000 <= raised.value.pause_ms < 8_000
         (info,) = caller.infos()
         assert info.failed == 1
-        await caller.close()
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CHUNKED % b"200 OK" + b"5\r\nab",
+        CHUNKED % b"200 OK" + b"no number\r\n",
+        b"HTTP/1.1 202 Accepted\r\ncontent-length: 5\r\n\r\nab",
+    ],
+)
+async def test_the_head_of_an_answer_decides_however_its_body_ends(
+    answer: bytes, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks_caller, "BODY_S", 0.1)
+    async with answering(answer, is_slow=is_slow) as caller:
+        async with asyncio.timeout(PATIENCE):
+            await caller(job(Target("odd", "/")))
+        (info,) = caller.infos()
+        assert (info.succeeded, info.failed) == (1, 0)
+    async with answering(answer.replace(b" 20", b" 41"), is_slow=is_slow) as caller:
+        with pytest.raises(Bury, match="answered 41"):
+            await caller(job(Target("odd", "/")))

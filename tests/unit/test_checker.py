@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.checker import EVERYONE, Hurt, Promise, Promotion, Run, Verdict, judge
-from loadtest.promises import Answer, Asked, Told, promise, promises
+from loadtest.torture.checker import EVERYONE, Hurt, Promise, Promotion, Run, Verdict, judge
+from loadtest.torture.promises import Answer, Asked, Told, promise, promises
 
 DUE = 1_000_000
 SURE = Promise(DUE, must_run=True)

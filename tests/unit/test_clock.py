@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.clock import ManualClock, ServerClock, SystemClock
+from tests.waiting import PATIENCE
+from wheelq.base.clock import ManualClock, ServerClock, SystemClock
 
 SERVER_START_S = 1_800_000_000.0
 
@@ -52,6 +53,20 @@ def test_the_estimate_is_never_further_off_than_it_says(trips: list[tuple[float,
         clock.advance(pause)
         round_trip(clock, server, estimate, there, back)
         assert off_ms(server, estimate) <= estimate.error_ms + 0.002  # the server's answer is in whole microseconds
+
+
+@given(trips, st.floats(0, 100_000), st.floats(-0.0002, 0.0002))
+def test_the_server_is_never_later_than_the_latest(
+    trips: list[tuple[float, float, float]], then_s: float, drift: float
+) -> None:
+    clock = ManualClock()
+    server, estimate = Server(clock, drift), ServerClock(clock)
+    for pause, there, back in trips:
+        clock.advance(pause)
+        round_trip(clock, server, estimate, there, back)
+    clock.advance(then_s)
+    late_ms = estimate.latest_at(clock.monotonic()) - server.now_s() * 1000
+    assert -0.002 <= late_ms <= 2 * estimate.error_ms + (then_s + 10_000) * 0.4 + 0.002
 
 
 @given(trips, st.floats(-0.0001, 0.0001))
@@ -182,7 +197,7 @@ async def test_the_machines_clock_calls_and_can_be_taken_back() -> None:
     clock.call_at(clock.monotonic() + 0.02, called.set)
     clock.call_at(clock.monotonic() - 5, called.set)
     take_back()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await called.wait()
         await clock.sleep(0.03)
     assert not not_called.is_set()

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.errors import InvalidInput, PayloadTooLarge
-from wheelq.protocol import codec, registry_codec
+from wheelq.errors import InvalidInput, PayloadTooLarge, TopicUnreadable
+from wheelq.model.state import Attempt
+from wheelq.protocol import attempts, codec, registry_codec
 from wheelq.protocol.codec import UnreadableRecord
 from wheelq.settings import TopicSettings
 
@@ -135,6 +136,19 @@ def test_what_is_nested_less_deeply_comes_back(depth: int) -> None:
     assert payload == "core"
 
 
+@given(st.lists(payloads | st.builds(object) | st.lists(payloads | st.builds(object), max_size=3), max_size=5))
+def test_one_packer_for_many_jobs_makes_the_same_records_also_after_what_cannot_be_packed(many: list[Any]) -> None:
+    pack = codec.packer()
+    for payload in many:
+        try:
+            alone = encode(payload)
+        except InvalidInput:
+            with pytest.raises(InvalidInput):
+                codec.encode(payload, None, LIMIT, False, pack=pack)
+        else:
+            assert codec.encode(payload, None, LIMIT, False, pack=pack) == alone
+
+
 def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
     assert encode("x" * (LIMIT - 3 - 2))  # msgpack takes three bytes for the length
     with pytest.raises(PayloadTooLarge) as caught:
@@ -184,8 +198,8 @@ def test_the_record_of_the_next_attempt_counts_and_remembers() -> None:
     first = codec.encode({"id": 42}, {"trace": "x"}, 1000, True)
     second = codec.again(first, 1_000, "it broke", counts=True)
     third = codec.again(codec.again(second, 2_000, None, counts=False), 3_000, "x" * 9_000, counts=True)
-    assert codec.decode(second) == (2, {"id": 42}, {"trace": "x"}, "it broke", 1_000, 0, None, None, None)
-    assert codec.decode(third) == (3, {"id": 42}, {"trace": "x"}, "x" * 500, 1_000, 0, None, None, None)
+    assert codec.decode(second) == (2, {"id": 42}, {"trace": "x"}, "it broke", 1_000, 0, None, None, None, ())
+    assert codec.decode(third) == (3, {"id": 42}, {"trace": "x"}, "x" * 500, 1_000, 0, None, None, None, ())
 
 
 @pytest.mark.parametrize("headers", [None, {"trace": "x"}])
@@ -214,7 +228,7 @@ def test_attempts_beyond_what_a_byte_can_say_are_counted_too() -> None:
     assert codec.decode(codec.replayed(record)).attempt == 1
 
 
-def test_a_replayed_record_begins_anew_and_says_so() -> None:
+def test_a_replayed_record_starts_over_and_says_so() -> None:
     dead = codec.again(codec.encode(1, {"a": "b"}, 1000, True), 1_000, "it broke", counts=True)
     assert codec.decode(codec.replayed(codec.replayed(dead))) == (
         1,
@@ -226,6 +240,7 @@ def test_a_replayed_record_begins_anew_and_says_so() -> None:
         None,
         None,
         None,
+        (),
     )
 
 
@@ -248,6 +263,52 @@ def test_what_a_newer_release_knows_of_a_topic_is_passed_over() -> None:
     assert (read.shards, read.retention_ms) == (2, 0)
 
 
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"\xc1",
+        b"\x80\x80",
+        b"\x81\xa6shards",
+        msgpack.packb(4),
+        msgpack.packb({"shards": "4"}),
+        msgpack.packb({"shards": 4.0}),
+        msgpack.packb({"shards": True}),
+        msgpack.packb({"shards": 0}),
+        msgpack.packb({"shards": 2**63}),
+        msgpack.packb({"draining": [1, 2**40]}),
+        msgpack.packb({"draining": ["1"]}),
+        msgpack.packb({"draining": 3}),
+        msgpack.packb({"paused": 1}),
+        msgpack.packb({"max_rate": float("nan")}),
+        msgpack.packb({"max_rate": float("inf")}),
+        msgpack.packb({"retention_ms": -1}),
+        msgpack.packb({"misfire": "later"}),
+    ],
+)
+def test_what_is_no_setting_of_a_topic_is_one_kind_of_error(stored: bytes) -> None:
+    with pytest.raises(TopicUnreadable):
+        registry_codec.decode_topic(stored, "orders")
+
+
+def test_a_rate_of_another_language_may_be_a_whole_number() -> None:
+    assert registry_codec.decode_topic(msgpack.packb({"max_rate": 5})).max_rate == 5
+
+
+foreign = st.recursive(st.integers(-5, 5) | st.text("abc") | st.none(), st.lists, max_leaves=6)
+
+
+@given(st.binary(max_size=30) | foreign.map(msgpack.packb))
+def test_whatever_stands_in_the_place_of_an_assignment_can_be_read(stored: bytes) -> None:
+    registry_codec.decode_posts(stored)
+
+
+def test_what_is_no_heartbeat_is_passed_over() -> None:
+    reply = [b"a", msgpack.packb({"seen_ms": 1}), b"b", b"\xc1", b"c", msgpack.packb(1), b"\xff", msgpack.packb({})]
+    reply += [b"d", msgpack.packb({"seen_ms": "now"})]
+    assert registry_codec.decode_maps(reply) == {"a": {"seen_ms": 1}}
+
+
 names = st.text("abc", min_size=1, max_size=3)
 
 
@@ -263,3 +324,49 @@ def test_a_call_with_a_name_makes_the_same_record_each_time_and_tells_when_it_wa
     assert first == again
     assert codec.made_ms(first) == 1_763_000_000_000
     assert first != codec.encode(1, None, 100, with_nonce=True, nonce=codec.nonce_of("call-8", 1_763_000_000_000))
+
+
+# Attempts
+
+
+def ran(n: int, error: str | None = "it broke") -> Attempt:
+    return Attempt(1_763_000_000_000 + n, n, f"host-{n}", error)
+
+
+def test_a_record_tells_the_last_ten_attempts() -> None:
+    record = encode({"id": 42}, {"trace": "a1"}, nonce=True)
+    first = record
+    for n in range(12):
+        record = codec.again(record, 5, "it broke", counts=True, attempt=ran(n))
+    found = codec.decode(record)
+    assert found.attempts == tuple(ran(n) for n in range(2, 12))
+    assert (found.attempt, found.payload, found.headers) == (13, {"id": 42}, {"trace": "a1"})
+    assert codec.original(record) == first
+
+
+def test_an_older_release_passes_attempts_on_that_it_does_not_know() -> None:
+    record = codec.again(encode(1), 5, "it broke", counts=True, attempt=ran(1))
+    payload, options = msgpack.unpackb(record[2:])
+    older = bytes((1, 3)) + msgpack.packb([payload, {**options, "e": "it broke again", "f": 5}])
+    assert codec.decode(older).attempts == (ran(1),)
+    assert codec.decode(codec.again(older, 5, None, counts=True, attempt=ran(2, None))).attempts == (
+        ran(1),
+        ran(2, None),
+    )
+
+
+def test_a_buried_record_keeps_its_number_and_a_replayed_one_its_attempts() -> None:
+    record = codec.attempted(codec.again(encode(1), 5, "it broke", counts=True, attempt=ran(1)), ran(2))
+    assert codec.decode(record).attempt == 2
+    assert codec.decode(codec.replayed(record)).attempts == (ran(1), ran(2))
+
+
+@pytest.mark.parametrize("other", [None, 1, "x", {}, [1], [[]], [[1, 2, 3, 4]], [[-1, 2, "w", None]], [[1, 2, "w"]]])
+def test_what_another_program_writes_in_place_of_attempts_is_left_out(other: object) -> None:
+    record = b"\x01\x02" + msgpack.packb([1, {"t": other}])
+    assert codec.decode(record).attempts == ()
+
+
+def test_the_error_of_an_attempt_is_cut_between_characters() -> None:
+    assert attempts.cut_error("x" + "é" * 200) == "x" + "é" * 99
+    assert attempts.cut_error("short") == "short"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wheelq.dead import DeadFilter, DeadJob, Position
 from wheelq.errors import InvalidInput
-from wheelq.operations.dead import page, rest
-from wheelq.protocol.calls.dead import Found, Span
+from wheelq.model.dead import DeadFilter, DeadJob, Position
+from wheelq.producer.dead import page, rest
+from wheelq.protocol.calls.dead import DeadRange, FoundDead
 
 ANY = DeadFilter()
 LAST = 2**64 - 1
@@ -17,7 +17,9 @@ LAST = 2**64 - 1
 shards = st.lists(st.sets(st.tuples(st.integers(1, 6), st.integers(0, 2)), max_size=12), min_size=1, max_size=4)
 
 
-def look(shard: int, entries: set[tuple[int, int]], span: Span, limit: int, most: int, newest_first: bool) -> Found:
+def look(
+    shard: int, entries: set[tuple[int, int]], span: DeadRange, limit: int, most: int, newest_first: bool
+) -> FoundDead:
     """What find_dead.lua answers, with every entry of an even ms matching."""
 
     def lies_within(entry: tuple[int, int]) -> bool:
@@ -38,7 +40,7 @@ def look(shard: int, entries: set[tuple[int, int]], span: Span, limit: int, most
                     looked_to = entry
                 break
     position = None if looked_to is None else Position(*looked_to, shard)
-    return Found([(job(Position(*entry, shard)), b"") for entry in found], 0, position)
+    return FoundDead([(job(Position(*entry, shard)), b"") for entry in found], 0, position)
 
 
 @pytest.mark.parametrize("text", ["0-0:0", f"{LAST + 1}-0:0", f"1-{LAST + 1}:0", f"{LAST}-{LAST}:0", "٣-٣:٣", 7, None])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from wheelq.diagnosis import Finding, JobFacts, Level, ServerFacts, diagnose, diagnose_server
+from wheelq.admin.diagnosis import Finding, JobFacts, Level, ServerFacts, diagnose, diagnose_server
 
 GOOD_INFO = {
     "redis_version": "7.2.4",
@@ -142,6 +142,15 @@ def test_what_can_be_lost_is_said(facts: ServerFacts, title: str, level: Level) 
 
 def test_with_replicas_the_doctor_names_what_waits_for_them() -> None:
     assert "durability='replicated'" in find(diagnose_server(replicas(1)), "1 replica follows").explanation
+
+
+def test_replicas_that_are_not_waited_for_are_a_warning_that_names_the_way_to_switch() -> None:
+    finding = find(diagnose_server(replicas(2)), "durability='replicated' waits for 1 of 2 replicas")
+    assert finding.level is Level.WARNING
+    assert "Set [client] replicas to 2" in finding.explanation
+    assert "FAILOVER TO host port" in finding.explanation
+    for facts in (replicas(1), replace(replicas(2), waited_for=2)):
+        assert not [found for found in diagnose_server(facts) if "waits for" in found.title]
 
 
 def test_without_replicas_nothing_is_said_of_them() -> None:

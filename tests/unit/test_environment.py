@@ -1,16 +1,24 @@
-"""The server's settings from the environment: what is read, what is told, and what is not meant for them."""
+"""Settings in force: environment variables over the file over the defaults, and mistakes in a variable's name."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from wheelq import AsyncClient, Client, Scheduler, Worker
 from wheelq.errors import ConfigurationError
-from wheelq.server.environment import with_environment
-from wheelq.settings import ServerSettings, Settings
+from wheelq.settings import ServerSettings, Settings, WorkerSettings, settings_in_force
+from wheelq.settings.environment import variable_of, with_environment
 
-INJECTED = {
+TABLES = [item.name for item in fields(Settings) if is_dataclass(item.default)]
+FROM_KUBERNETES = {
+    "WHEELQ_SERVICE_HOST": "10.0.0.6",
+    "WHEELQ_PORT": "tcp://10.0.0.6:80",
     "WHEELQ_SERVER_SERVICE_HOST": "10.0.0.7",
     "WHEELQ_SERVER_SERVICE_PORT": "80",
     "WHEELQ_SERVER_SERVICE_PORT_HTTP": "80",
@@ -23,58 +31,161 @@ INJECTED = {
     "WHEELQ_SERVER_METRICS_SERVICE_HOST": "10.0.0.8",
     "WHEELQ_SERVER_METRICS_PORT": "tcp://10.0.0.8:80",
 }
-"""What Kubernetes says of two services, wheelq-server and wheelq-server-metrics."""
+"""What Kubernetes sets for three services: wheelq, wheelq-server and wheelq-server-metrics."""
 
 
-def test_what_the_environment_says_comes_before_the_file_and_what_is_given_before_both(
-    monkeypatch: pytest.MonkeyPatch,
+def changed(value: Any) -> Any:
+    """A valid value that is not the default."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case "server":
+            return "fsynced"
+        case "run" | "auto" | "changes" | "link":
+            return {"run": "skip", "auto": "open", "changes": "all", "link": "parent"}[value]
+        case _:
+            return "other"
+
+
+def in_toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def in_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A settings file that WHEELQ_CONFIG names; empty at first."""
+    path = tmp_path / "wheelq.toml"
+    path.write_text("")
+    monkeypatch.setenv("WHEELQ_CONFIG", str(path))
+    return path
+
+
+# Each table, from the file and from the environment
+
+UNCHANGED = {"tls_cert", "tls_key", "tls_client_ca", "lease_margin_ms", "renew_ms", "ack_batch", "base_path"}
+"""Settings that need another beside them, are at their limit, or must have a certain form."""
+
+
+def values_of(table: str) -> dict[str, Any]:
+    default = getattr(Settings(), table)
+    return {item.name: changed(getattr(default, item.name)) for item in fields(default) if item.name not in UNCHANGED}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_setting_of_a_table_is_obeyed_from_the_file_that_wheelq_config_names(file: Path, table: str) -> None:
+    values = values_of(table)
+    file.write_text(f"[{table}]\n" + "\n".join(f"{name} = {in_toml(value)}" for name, value in values.items()))
+    found = getattr(settings_in_force(), table)
+    assert {name: getattr(found, name) for name in values} == values
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_setting_of_a_table_has_a_variable_that_overrides_the_file(
+    file: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in {"PORT": "8080", "HOST": "::1", "CALLS": "false", "ACCESS": "keys"}.items():
-        monkeypatch.setenv(f"WHEELQ_SERVER_{name}", text)
-    read = with_environment(Settings(server=ServerSettings(port=1, rate=5)), host="::2", port=None)
-    assert read.server == ServerSettings(port=8080, rate=5, host="::2", calls=False, access="keys")
+    values = values_of(table)
+    for name, value in values.items():
+        monkeypatch.setenv(variable_of(table, name), in_text(value))
+    found = getattr(settings_in_force(), table)
+    assert {name: getattr(found, name) for name in values} == values
 
 
-def test_a_text_that_is_no_such_value_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WHEELQ_SERVER_PORT", "http")
-    with pytest.raises(ConfigurationError, match=r"WHEELQ_SERVER_PORT: .*integer.*, not 'http'"):
-        with_environment(Settings())
+def test_settings_outside_of_the_tables_have_variables_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("prefix = 'of-the-file'\nurl = 'redis://file'")
+    assert (settings_in_force().prefix, settings_in_force().url) == ("of-the-file", "redis://file")
+    monkeypatch.setenv("WHEELQ_PREFIX", "of-the-environment")
+    monkeypatch.setenv("WHEELQ_URL", "redis://environment")
+    assert (settings_in_force().prefix, settings_in_force().url) == ("of-the-environment", "redis://environment")
 
 
-def test_a_number_that_cannot_be_is_told_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not where an option came before it."""
-    monkeypatch.setenv("WHEELQ_SERVER_RATE", "-1")
-    with pytest.raises(ConfigurationError, match=r"^WHEELQ_SERVER_RATE must be at least 0, not -1$"):
-        with_environment(Settings())
-    with pytest.raises(ConfigurationError, match=r"^rate must be at least 0, not -2$"):
-        with_environment(Settings(), rate=-2)
+# Every connect()
 
 
-def test_what_kubernetes_says_of_its_services_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("connect", [Client.connect, AsyncClient.connect, Worker.connect, Scheduler.connect])
+def test_whatever_connects_obeys_the_file_and_the_environment(
+    file: Path, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in INJECTED.items():
-        monkeypatch.setenv(name, text)
-    with caplog.at_level(logging.DEBUG, "wheelq.server"):
-        assert with_environment(Settings()) == Settings()
-    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
-    assert all(any(record.message.startswith(f"{name} ") for record in caplog.records) for name in INJECTED)
+    file.write_text("url = 'memory://tests'\nprefix = 'of-the-file'")
+    assert "of-the-file" in prefixes(connect())
+    monkeypatch.setenv("WHEELQ_PREFIX", "of-the-environment")
+    assert "of-the-environment" in prefixes(connect())
+    assert "of-the-program" in prefixes(connect(settings=Settings(url="memory://tests", prefix="of-the-program")))
+
+
+def prefixes(part: object) -> str:
+    """Every prefix of keys that this part uses, found by its first key."""
+    keys = getattr(part, "_keys", None) or part._shards._keys  # type: ignore[attr-defined]
+    return str(keys.changes)
+
+
+def test_settings_given_by_the_program_replace_file_and_environment(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[worker]\nconcurrency = 7")
+    monkeypatch.setenv("WHEELQ_WORKER_THREADS", "3")
+    given = Worker.connect("memory://tests", settings=Settings())
+    read = Worker.connect("memory://tests")
+    assert given._settings == WorkerSettings()
+    assert read._settings == WorkerSettings(concurrency=7, threads=3)
+
+
+# Values and names that are wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("SERVER_PORT", "http", "must be a whole number, not 'http'"),
+        ("SERVER_PORT", "80.5", "must be a whole number, not '80.5'"),
+        ("SERVER_RATE", "-1", "must be at least 0, not -1"),
+        ("SERVER_CALLS", "perhaps", "must be true or false, not 'perhaps'"),
+        ("TOPIC_MAX_RATE", "much", "must be a number, not 'much'"),
+        ("SERVER_ACCESS", "closed", "must be one of auto, keys, open"),
+        ("PREFIX", "a b", "must be non-empty, without braces, colons and spaces, not 'a b'"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_with_its_variable(name: str, text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        with_environment(Settings(), {f"WHEELQ_{name}": text})
+    assert str(caught.value) == f"WHEELQ_{name} {problem}"
 
 
 @pytest.mark.parametrize(
     ("wrong", "meant"),
-    [("ACESS", "ACCESS"), ("TLS_CERTS", "TLS_CERT"), ("BODY_MAX", "BODY_MAX_BYTES"), ("KEY_MS", "KEYS_MS")],
+    [
+        ("SERVER_ACESS", "SERVER_ACCESS"),
+        ("SERVER_TLS_CERTS", "SERVER_TLS_CERT"),
+        ("SERVER_BODY_MAX", "SERVER_BODY_MAX_BYTES"),
+        ("WORKER_CONCURENCY", "WORKER_CONCURRENCY"),
+        ("WORKR_CONCURRENCY", "WORKER_CONCURRENCY"),
+        ("PREFFIX", "PREFIX"),
+        ("CONFG", "CONFIG"),
+    ],
 )
-def test_a_misspelt_name_is_told_with_the_nearest(monkeypatch: pytest.MonkeyPatch, wrong: str, meant: str) -> None:
-    monkeypatch.setenv(f"WHEELQ_SERVER_{wrong}", "1")
-    with pytest.raises(ConfigurationError, match=rf"WHEELQ_SERVER_{wrong} is no .* mean WHEELQ_SERVER_{meant}\b"):
-        with_environment(Settings())
+def test_a_misspelt_name_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"WHEELQ_{wrong} is no .* mean WHEELQ_{meant}\b"):
+        with_environment(Settings(), {f"WHEELQ_{wrong}": "1"})
 
 
-def test_a_name_that_is_like_none_is_told_and_passed_over(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("WHEELQ_SERVER_URL", "http://delays.example")
-    monkeypatch.setenv("WHEELQ_SERVER_BINARY", "/usr/bin/valkey-server")
-    assert with_environment(Settings()) == Settings()
+def test_a_name_that_is_like_none_is_told_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    variables = {"WHEELQ_SERVER_URL": "http://delays.example", "WHEELQ_SERVER_BINARY": "/usr/bin/valkey-server"}
+    assert with_environment(Settings(), variables) == with_environment(Settings(), variables) == Settings()
     assert [record.message.split()[0] for record in caplog.records] == ["WHEELQ_SERVER_URL"]
+
+
+def test_what_kubernetes_says_of_its_services_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "wheelq.settings"):
+        assert with_environment(Settings(), FROM_KUBERNETES) == Settings()
+    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
+    assert [record.message.split()[0] for record in caplog.records] == list(FROM_KUBERNETES)
+
+
+def test_variables_of_other_programs_are_not_looked_at(caplog: pytest.LogCaptureFixture) -> None:
+    assert with_environment(Settings(), {"SERVER_PORT": "http", "PATH": "/bin"}) == Settings()
+    assert with_environment(Settings(), {"WHEELQ_SERVER_PORT": "80"}).server == ServerSettings(port=80)

@@ -16,8 +16,16 @@ REFUSALS = [
     (redis_errors.AuthenticationError("invalid password"), errors.AuthenticationFailed),
     (redis_errors.ResponseError("WRONGPASS invalid username-password pair"), errors.AuthenticationFailed),
     (redis_errors.ResponseError("NOAUTH Authentication required."), errors.AuthenticationFailed),
-    (redis_errors.NoPermissionError("this user has no permissions"), errors.AuthenticationFailed),
-    (redis_errors.ResponseError("NOPERM this user has no permissions"), errors.AuthenticationFailed),
+    (redis_errors.NoPermissionError("this user has no permissions"), errors.NotPermitted),
+    (redis_errors.ResponseError("NOPERM this user has no permissions"), errors.NotPermitted),
+    (redis_errors.ResponseError("ACL failure in script: No permissions to access a channel"), errors.NotPermitted),
+    (redis_errors.ResponseError("NOGROUP No such key 's' or consumer group 'g'"), errors.GroupNotFound),
+    (
+        redis_errors.ResponseError("NOGROUP No such consumer group 'g' script: 1a, on @user_script:9."),
+        errors.GroupNotFound,
+    ),
+    (redis_errors.ResponseError("DB index is out of range"), errors.WrongDatabase),
+    (redis_errors.ResponseError("SELECT is not allowed in cluster mode"), errors.WrongDatabase),
     (redis_errors.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), errors.ServerFull),
     (
         redis_errors.ResponseError(
@@ -44,6 +52,8 @@ REFUSALS = [
     (redis_errors.ResponseError("something new"), errors.Refused),
 ]
 
+THERE = Address("redis://somewhere")
+
 BROKEN = [
     redis_errors.ConnectionError("Connection closed by server."),
     redis_errors.TimeoutError("Timeout reading from socket"),
@@ -61,35 +71,35 @@ BROKEN = [
 @pytest.mark.parametrize(("error", "kind"), REFUSALS, ids=[str(error)[:40] for error, _ in REFUSALS])
 def test_an_answer_that_is_an_error_is_a_refusal_of_its_kind(error: Exception, kind: type[errors.Refused]) -> None:
     """Whether it came while connecting or as a reply; nothing was done either way."""
-    for found in (refusal(error), not_sent(error, "here"), not_answered(error, "here", "schedule")):
+    for found in (refusal(error, THERE), not_sent(error, THERE), not_answered(error, THERE, "schedule")):
         assert type(found) is kind
-        assert str(error) in str(found)
+        assert str(error).rstrip(".") in str(found)
     assert isinstance(error, REDIS_FAILURES)
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=repr)
 def test_a_broken_connection_is_no_refusal(error: Exception) -> None:
-    assert refusal(error) is None
+    assert refusal(error, THERE) is None
     assert isinstance(error, REDIS_FAILURES)
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=repr)
 def test_what_had_not_left_was_not_done(error: Exception) -> None:
-    found = not_sent(error, "redis://somewhere")
+    found = not_sent(error, THERE)
     assert type(found) is errors.Unavailable
     assert "redis://somewhere" in str(found)
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=repr)
 def test_what_had_left_may_have_been_done(error: Exception) -> None:
-    found = not_answered(error, "redis://somewhere", "schedule")
+    found = not_answered(error, THERE, "schedule")
     assert type(found) is errors.OutcomeUnknown
     assert "schedule" in str(found)
     assert "redis://somewhere" in str(found)
 
 
 def test_a_script_that_is_not_known_was_not_run_but_is_to_be_sent_again() -> None:
-    found = not_answered(redis_errors.NoScriptError("No matching script."), "here", "schedule")
+    found = not_answered(redis_errors.NoScriptError("No matching script."), THERE, "schedule")
     assert type(found) is ScriptUnknown
 
 

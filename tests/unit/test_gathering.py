@@ -1,104 +1,38 @@
-"""Jobs that are made at the same time, while Redis does not answer: nobody waits behind a call that has no answer."""
+"""`Gathering`: when a node may promote again."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-import pytest
-
-from wheelq import AsyncClient, JobSpec, Settings
-from wheelq.clock import SystemClock
-from wheelq.errors import InvalidInput, OutcomeUnknown, Unavailable
-from wheelq.job import Receipt
-from wheelq.outbox import Outbox
-from wheelq.server import gathering
-from wheelq.server.gathering import Gathering
-from wheelq.settings import OutboxSettings
+from wheelq.scheduler.gathering import Gathering
+from wheelq.settings import SchedulerSettings
 
 
-class Frozen(AsyncClient):
-    """Its calls have no answer until it is thawed, or are given up."""
-
-    thawed: asyncio.Event
-    given_up: bool = False
-
-    async def schedule(self, topic: str, *_: Any, key: str | None = None, **__: Any) -> Receipt:
-        await self.thawed.wait()
-        if self.given_up:
-            raise OutcomeUnknown("no reply")
-        return Receipt(key or "", 1, created=True)
-
-    async def schedule_many(self, topic: str, jobs: Any, **_: Any) -> list[Receipt]:
-        await self.thawed.wait()
-        return [Receipt(job.key or "", 1, created=True) for job in jobs]
+def gathering(gather_ms: int, hedge_ms: int = 1_000) -> Gathering:
+    return Gathering(SchedulerSettings(gather_ms=gather_ms, hedge_ms=hedge_ms))
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "STALLED_S", 0.05)
-    monkeypatch.setattr(gathering, "LOOK_S", 0.01)
+def test_a_job_after_a_quiet_moment_waits_for_nothing() -> None:
+    node = gathering(2)
+    assert node.until <= 0.0
+    node.promoted(100.0)
+    assert node.until <= 100.003
 
 
-def frozen(outbox: Path | None = None) -> tuple[Frozen, Gathering]:
-    settings = Settings(outbox=OutboxSettings(path=str(outbox or ""), retry_ms=60_000))
-    client = Frozen.connect("unix:///nowhere.sock", settings)
-    client.thawed = asyncio.Event()
-    return client, Gathering(client, settings.client, SystemClock())
+def test_all_shards_of_a_node_wait_for_the_same_moment() -> None:
+    node = gathering(2)
+    node.promoted(100.0)
+    node.promoted(100.001)
+    assert node.until == 100.002
+    node.promoted(100.004)
+    assert node.until == 100.006
 
 
-async def make(gathering: Gathering, keys: Sequence[str], delay: float = 60) -> list[asyncio.Task[Receipt]]:
-    specs = [JobSpec(key=key, delay=delay) for key in keys]
-    tasks = [asyncio.create_task(gathering.schedule("orders", spec, "keep")) for spec in specs]
-    await asyncio.sleep(0)
-    return tasks
+def test_zero_gathers_nothing() -> None:
+    node = gathering(0)
+    node.promoted(100.0)
+    assert node.until <= 100.0
 
 
-async def test_those_behind_a_call_without_an_answer_are_soon_told_that_nothing_was_done() -> None:
-    client, gathering = frozen()
-    first = await make(gathering, ["first"])
-    behind = await make(gathering, ["a", "b"])
-    for answer in behind:
-        with pytest.raises(Unavailable, match="nothing was done"):
-            await answer
-    later = await make(gathering, ["c"])
-    with pytest.raises(Unavailable):
-        await later[0]
-    client.thawed.set()
-    assert (await first[0]).id == "first", "its own outcome is waited for"
-    assert (await (await make(gathering, ["d"]))[0]).id == "d"
-
-
-async def test_after_a_call_that_failed_those_behind_the_next_are_let_go_sooner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    client, gathering = frozen()
-    first = await make(gathering, ["first"])
-    client.given_up = True
-    client.thawed.set()
-    with pytest.raises(OutcomeUnknown):
-        await first[0]
-    client.thawed.clear()
-    monkeypatch.setattr("wheelq.server.gathering.STALLED_S", 60.0)
-    probe, behind = await make(gathering, ["probe"]), await make(gathering, ["behind"])
-    with pytest.raises(Unavailable):
-        await behind[0]
-    client.given_up = False
-    client.thawed.set()
-    assert (await probe[0]).id == "probe"
-
-
-async def test_with_an_outbox_they_are_kept_and_a_bad_one_among_them_is_told(tmp_path: Path) -> None:
-    client, gathering = frozen(tmp_path / "outbox.db")
-    first = await make(gathering, ["first"])
-    good, bad = await make(gathering, ["good"]), await make(gathering, ["bad"], delay=-1)
-    assert (await good[0]).in_outbox
-    with pytest.raises(InvalidInput) as caught:
-        await bad[0]
-    assert caught.value.field == "delay"
-    assert Outbox(OutboxSettings(path=str(tmp_path / "outbox.db"))).info().jobs == 1
-    client.thawed.set()
-    await first[0]
-    await client.close()
+def test_it_ends_long_before_a_standby_takes_over() -> None:
+    node = gathering(1_000, hedge_ms=100)
+    node.promoted(100.0)
+    assert node.until == 100.025

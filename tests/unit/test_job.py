@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.arguments import check_id, check_topic, due_argument
-from wheelq.clock import wall_ms
+from wheelq.base.clock import wall_ms
+from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput
-from wheelq.ids import make_id
+from wheelq.model.checks import check_id, check_topic, due_argument
 
 TEN_YEARS_MS = 3_660 * 86_400_000
 NOW_MS = 1_750_000_000_000

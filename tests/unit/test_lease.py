@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.scheduler.lease import Lease, holder_connection
+from wheelq.scheduler.lease import OwnLease, holder_connection
 from wheelq.settings import SchedulerSettings
 
 SETTINGS = SchedulerSettings(lease_ms=9_000, lease_margin_ms=500)
 
 
 @pytest.fixture
-def lease() -> Lease:
-    return Lease(SETTINGS)
+def lease() -> OwnLease:
+    return OwnLease(SETTINGS)
 
 
-def test_at_first_it_is_not_held(lease: Lease) -> None:
+def test_at_first_it_is_not_held(lease: OwnLease) -> None:
     assert not lease.is_held(0.0)
     assert not lease.is_held(-1e9)
 
 
-def test_it_is_trusted_from_the_moment_it_was_asked_for_until_the_margin_before_its_end(lease: Lease) -> None:
+def test_it_is_trusted_from_the_moment_it_was_asked_for_until_the_margin_before_its_end(lease: OwnLease) -> None:
     lease.granted("token", asked_at=100.0)
     assert lease.token == "token"
     assert lease.is_held(108.499)
@@ -30,26 +30,26 @@ def test_it_is_trusted_from_the_moment_it_was_asked_for_until_the_margin_before_
     assert lease.trusted_until == 108.5
 
 
-def test_it_is_renewed_after_a_third(lease: Lease) -> None:
+def test_it_is_renewed_after_a_third(lease: OwnLease) -> None:
     lease.granted("token", asked_at=100.0)
     assert lease.renew_at == 103.0
 
 
-def test_a_leaders_call_prolongs_it(lease: Lease) -> None:
+def test_a_leaders_call_prolongs_it(lease: OwnLease) -> None:
     lease.granted("token", asked_at=100.0)
     lease.prolonged(asked_at=105.0)
     assert lease.trusted_until == 113.5
     assert lease.token == "token"
 
 
-def test_an_older_answer_does_not_shorten_it(lease: Lease) -> None:
+def test_an_older_answer_does_not_shorten_it(lease: OwnLease) -> None:
     lease.granted("token", asked_at=100.0)
     lease.prolonged(asked_at=105.0)
     lease.prolonged(asked_at=103.0)
     assert lease.trusted_until == 113.5
 
 
-def test_it_can_be_lost_and_granted_anew(lease: Lease) -> None:
+def test_it_can_be_lost_and_granted_again(lease: OwnLease) -> None:
     lease.granted("old", asked_at=100.0)
     lease.lost()
     assert not lease.is_held(100.0)
@@ -60,7 +60,7 @@ def test_it_can_be_lost_and_granted_anew(lease: Lease) -> None:
 @given(st.lists(st.tuples(st.floats(0, 12), st.floats(0, 3), st.floats(0, 3)), max_size=20), st.floats(0, 20))
 def test_what_is_trusted_is_held_at_the_server(calls: list[tuple[float, float, float]], later: float) -> None:
     """However long requests and replies take: the server prolongs when the request arrives, after it left."""
-    lease, now, server_end = Lease(SETTINGS), 0.0, float("-inf")
+    lease, now, server_end = OwnLease(SETTINGS), 0.0, float("-inf")
     for pause, there, back in calls:
         now += pause
         asked_at = now

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from wheelq import logs
-from wheelq.job import Job
 from wheelq.logs import JobFilter, JsonFormatter
+from wheelq.model.job import Job
 
 
 def job(id: str, attempt: int = 1) -> Job:

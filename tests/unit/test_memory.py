@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import fakeredis
 import pytest
 
 from wheelq import Client
-from wheelq.clock import ManualClock
+from wheelq.base.clock import ManualClock
 from wheelq.errors import ConfigurationError
 from wheelq.protocol.call import command
-from wheelq.transport import Address, Transport
+from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.transport.memory import MemoryServer, memory_server
 
 URL = "memory://of-test-memory"
@@ -66,6 +69,34 @@ def test_keys_expire_by_its_clock_and_other_fakes_keep_the_system_clock(server: 
     assert transport.send(command("EXISTS", "k", read=bool)), "its last millisecond"
     clock.advance(0.001)
     assert not transport.send(command("EXISTS", "k", read=bool))
+
+
+def test_all_of_fakeredis_that_reads_the_time_is_given_the_servers() -> None:
+    """A release that reads it in another way shows here, and not as a job that runs at the wrong time."""
+    root = Path(fakeredis.__file__).parent
+    for path in root.rglob("*.py"):
+        source = path.read_text()
+        name = ".".join(("fakeredis", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+        assert not re.search(r"from time import|time\.time_ns|datetime\.(now|utcnow|today)", source), name
+        if "time.time()" in source and name in sys.modules:
+            assert sys.modules[name].time is not time, name
+            assert sys.modules[name].time.monotonic is time.monotonic
+
+
+async def test_on_asyncio_a_read_that_waits_goes_by_its_clock_too(server: MemoryServer) -> None:
+    clock = server.clock = ManualClock(wall_ms=1_900_000_000_000)
+    reading, writing = (AsyncTransport(Address(URL)) for _ in range(2))
+    block = ["BLOCK", 10_000, "STREAMS", "s", "$"]
+    waiting = asyncio.create_task(reading.send(command("XREAD", *block, read=list, wait_ms=10_000)))
+    for _ in range(100):
+        await asyncio.sleep(0.001)  # turns of the event loop, of which a read needs a few
+    clock.advance(1)
+    added = await writing.send(command("XADD", "s", "*", "k", "v", read=bytes))
+    assert added.startswith(b"1900000001000-")
+    [[_, [[entry_id, _]]]] = await waiting
+    assert entry_id == added
+    await reading.close()
+    await writing.close()
 
 
 def test_without_fakeredis_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

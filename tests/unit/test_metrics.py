@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.metrics import Histogram, Lateness
+from wheelq.base.metrics import Histogram, Lateness
 
 values = st.lists(st.integers(0, 10**12) | st.integers(0, 200), min_size=1, max_size=200)
 

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
+import logging
 import os
+import resource
 import sqlite3
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from wheelq.clock import ManualClock
-from wheelq.errors import ConfigurationError, DuplicateJob, OutboxFull, Refused, ServerFull, Unavailable, WheelqError
-from wheelq.job import OnDuplicate, Receipt
-from wheelq.outbox import Courier, Outbox, Parcel
+from tests.waiting import PATIENCE, eventually, until
+from wheelq.base.clock import ManualClock, ServerClock
+from wheelq.errors import (
+    ConfigurationError,
+    DuplicateJob,
+    OutboxFull,
+    OutcomeUnknown,
+    PartlyScheduled,
+    Refused,
+    ServerFull,
+    TopicFull,
+    Unavailable,
+    WheelqError,
+)
+from wheelq.model.job import OnDuplicate, Receipt
+from wheelq.producer.outbox import Asked, AsyncCourier, Courier, Outbox, Parcel
 from wheelq.settings import OutboxSettings
 
-Make = Callable[..., Outbox]
+LONG_AGO = Asked(0, 0.0)
 
 
 @pytest.fixture
@@ -28,14 +47,20 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def outbox(tmp_path: Path, clock: ManualClock) -> Outbox:
-    return Outbox(OutboxSettings(path=str(tmp_path / "outbox.db"), max_jobs=1_000, max_bytes=20_000), clock)
+def server_clock(clock: ManualClock) -> ServerClock:
+    return ServerClock(clock, clock.uptime)
+
+
+@pytest.fixture
+def outbox(tmp_path: Path, clock: ManualClock, server_clock: ServerClock) -> Outbox:
+    settings = OutboxSettings(path=str(tmp_path / "outbox.db"), max_jobs=1_000, max_bytes=20_000)
+    return Outbox(settings, clock, server_clock)
 
 
 def keep(
-    outbox: Outbox, topic: str, *ids: str, due: str = "5000", how: OnDuplicate = "keep", asked_ms: int = 0
+    outbox: Outbox, topic: str, *ids: str, due: str = "5000", how: OnDuplicate = "keep", asked: Asked = LONG_AGO
 ) -> list[Receipt]:
-    return outbox.keep(topic, [((id, due, b"record of " + id.encode()), None) for id in ids], how, asked_ms)
+    return outbox.keep(topic, [((id, due, b"record of " + id.encode()), None) for id in ids], how, asked)
 
 
 class Server:
@@ -62,46 +87,70 @@ class Server:
 
 
 def test_a_job_is_kept_with_its_due_time_and_bytes(outbox: Outbox) -> None:
-    outbox.keep("orders", [(("a", "5000", b"\x01\x02"), "customer-7")], "replace", 0)
+    outbox.keep("orders", [(("a", "5000", b"\x01\x02"), "customer-7")], "replace", LONG_AGO)
     assert [tuple(job)[1:] for job in outbox.jobs(10)] == [
         ("orders", "a", 5_000, "", b"\x01\x02", "customer-7", "replace")
     ]
 
 
-def test_a_delay_is_counted_by_the_servers_clock_as_last_seen(outbox: Outbox, clock: ManualClock) -> None:
-    now = clock.wall_ms()
-    [before] = keep(outbox, "orders", "a", due="+1000", asked_ms=now)
-    assert before.due_ms == now + 1_000
-    outbox.observe("+60000", asked_ms=now, due_ms=now + 60_000 + 7_500)  # the server is 7.5 s ahead
-    [after] = keep(outbox, "orders", "b", due="+1000", asked_ms=now)
-    assert after.due_ms == now + 1_000 + 7_500
+def answered(server: ServerClock, clock: ManualClock, *, ahead_ms: int = 0, took_ms: int = 0) -> None:
+    """The server is `ahead_ms`, and read its clock just before its answer arrived."""
+    sent_at = server.instant()
+    clock.advance(took_ms / 1000)
+    server.observe(sent_at, (clock.wall_ms() + ahead_ms) * 1000)
 
 
-def test_the_servers_clock_is_learned_from_the_fastest_answer(outbox: Outbox, clock: ManualClock) -> None:
-    def answered(ahead_ms: int, took_ms: int) -> None:
-        """The server is `ahead_ms`, and read its clock just before its answer arrived."""
-        asked_ms = clock.wall_ms()
-        clock.advance(took_ms / 1000)
-        outbox.observe("+0", asked_ms, clock.wall_ms() + ahead_ms)
+def due_of_a_job(outbox: Outbox, clock: ManualClock) -> int:
+    """When a job is due that is kept now, with a delay of a second."""
+    [kept] = keep(outbox, "orders", "a", due="+1000", asked=Asked.now(clock))
+    return kept.due_ms
 
-    answered(7_000, took_ms=2)
-    answered(7_000, took_ms=3_000)  # it took long to connect: that tells less
-    [kept] = keep(outbox, "orders", "a", due="+0", asked_ms=clock.wall_ms())
-    assert kept.due_ms == clock.wall_ms() + 7_002
+
+def test_a_delay_is_counted_by_the_servers_clock_as_last_seen(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock
+) -> None:
+    assert due_of_a_job(outbox, clock) == clock.wall_ms() + 1_000
+    answered(server_clock, clock, ahead_ms=7_500)
+    assert due_of_a_job(outbox, clock) == clock.wall_ms() + 1_000 + 7_500
+
+
+@pytest.mark.parametrize("step_s", [3_600, -3_600])
+def test_a_clock_that_is_stepped_here_makes_no_job_early_or_late(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock, step_s: int
+) -> None:
+    answered(server_clock, clock)
+    on_the_server = clock.wall_ms()
+    clock.step_wall(step_s)
+    assert due_of_a_job(outbox, clock) == on_the_server + 1_000
+
+
+def test_a_job_is_late_rather_than_early_by_what_clocks_may_have_drifted(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock
+) -> None:
+    answered(server_clock, clock)
+    clock.advance(3_600)
+    assert clock.wall_ms() + 1_000 < due_of_a_job(outbox, clock) <= clock.wall_ms() + 1_000 + 721
+
+
+def test_the_servers_clock_is_learned_from_the_fastest_answer(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock
+) -> None:
+    answered(server_clock, clock, ahead_ms=7_000, took_ms=2)
+    answered(server_clock, clock, ahead_ms=7_000, took_ms=3_000)  # it took long to connect: that tells less
+    assert 8_002 <= due_of_a_job(outbox, clock) - clock.wall_ms() <= 8_003
     clock.advance(60)
-    answered(-4_000, took_ms=500)  # the server's clock was set back meanwhile
-    [kept] = keep(outbox, "orders", "b", due="+0", asked_ms=clock.wall_ms())
-    assert kept.due_ms == clock.wall_ms() - 4_000 + 500
+    answered(server_clock, clock, ahead_ms=-4_000, took_ms=500)  # the server's clock was set back meanwhile
+    assert -2_500 <= due_of_a_job(outbox, clock) - clock.wall_ms() <= -2_499
 
 
 def test_a_priority_is_kept_with_the_due_time(outbox: Outbox, clock: ManualClock) -> None:
     keep(outbox, "orders", "high", due="5000h")
-    keep(outbox, "orders", "low", due="+1000l", asked_ms=clock.wall_ms())
+    keep(outbox, "orders", "low", due="+1000l", asked=Asked.now(clock))
     assert [job.due for job in outbox.jobs(10)] == ["5000h", f"{clock.wall_ms() + 1_000}l"]
 
 
 def test_the_receipt_says_that_the_job_is_in_the_outbox(outbox: Outbox) -> None:
-    assert keep(outbox, "orders", "a") == [Receipt("a", 5_000, created=True, in_outbox=True)]
+    assert keep(outbox, "orders", "a") == [Receipt("a", 5_000, created=True, in_outbox=True, topic="orders")]
 
 
 def test_what_is_kept_survives_a_restart(outbox: Outbox) -> None:
@@ -116,7 +165,7 @@ def test_the_file_is_readable_by_its_owner_only(outbox: Outbox) -> None:
 
 
 def test_it_takes_no_more_jobs_than_it_may(outbox: Outbox) -> None:
-    outbox.keep("orders", [((f"job-{n}", "1", b""), None) for n in range(999)], "keep", 0)
+    outbox.keep("orders", [((f"job-{n}", "1", b""), None) for n in range(999)], "keep", LONG_AGO)
     with pytest.raises(OutboxFull, match=r"holds 999 jobs; its limit is 1,000 \(outbox.max_jobs\)"):
         keep(outbox, "orders", "a", "b")
     assert outbox.info().jobs == 999, "of a call that does not fit, nothing is kept"
@@ -124,9 +173,9 @@ def test_it_takes_no_more_jobs_than_it_may(outbox: Outbox) -> None:
 
 
 def test_it_takes_no_more_bytes_than_it_may(outbox: Outbox) -> None:
-    outbox.keep("orders", [(("big", "1", bytes(19_990)), None)], "keep", 0)
+    outbox.keep("orders", [(("big", "1", bytes(19_990)), None)], "keep", LONG_AGO)
     with pytest.raises(OutboxFull, match=r"holds 19,990 bytes; its limit is 20,000 \(outbox.max_bytes\)"):
-        outbox.keep("orders", [(("more", "1", bytes(11)), None)], "keep", 0)
+        outbox.keep("orders", [(("more", "1", bytes(11)), None)], "keep", LONG_AGO)
 
 
 def test_room_comes_back_when_jobs_are_delivered(outbox: Outbox) -> None:
@@ -147,7 +196,7 @@ def test_a_file_that_cannot_be_written_any_more_is_a_clear_error(outbox: Outbox)
     keep(outbox, "orders", "a")
     with sqlite3.connect(outbox.path) as connection:
         connection.execute("CREATE TRIGGER no_more BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'disk full'); END")
-    with pytest.raises(Unavailable, match=r"the server is away, and the outbox .* cannot be written: disk full"):
+    with pytest.raises(Unavailable, match=r"the outbox .* cannot be written: disk full"):
         keep(outbox, "orders", "b")
 
 
@@ -200,6 +249,135 @@ def test_a_topic_that_is_refused_does_not_hold_up_the_others(outbox: Outbox, err
     assert outbox.info().topics == {"full": 1}
 
 
+@pytest.mark.parametrize("how", ["topic full", "partly scheduled", "partly scheduled, and away"])
+def test_what_the_server_took_of_a_parcel_is_not_delivered_again(outbox: Outbox, how: str) -> None:
+    keep(outbox, "orders", "a", "b", "c")
+    taken: list[str] = []
+
+    def deliver(parcel: Parcel) -> list[Receipt]:
+        """Takes the second job, and no other."""
+        receipts = {place: Receipt(job.id, 1, True) for place, job in enumerate(parcel.jobs) if job.id == "b"}
+        taken.extend(receipt.id for receipt in receipts.values())
+        others = {place: job.id for place, job in enumerate(parcel.jobs) if place not in receipts}
+        if how == "topic full":
+            raise TopicFull("orders", others, receipts)
+        reason = ServerFull() if how == "partly scheduled" else Unavailable()
+        raise PartlyScheduled("half of it", others, receipts) from reason
+
+    courier = Courier(outbox, deliver, 100)
+    for _ in range(5):
+        with suppress(Unavailable, PartlyScheduled):
+            courier.step()
+    assert taken == ["b"]
+    assert [job.id for job in outbox.jobs(10)] == ["a", "c"]
+
+
+def test_a_topic_of_which_the_server_refuses_some_jobs_does_not_hold_up_the_others(outbox: Outbox) -> None:
+    keep(outbox, "full", "a")
+    keep(outbox, "orders", "b")
+    server = Server()
+    error = PartlyScheduled("some of them", {0: "a"}, {})
+    error.__cause__ = ServerFull()
+    server.errors["full"] = error
+    server.deliver_all(outbox)
+    assert server.taken == [("orders", "b")]
+
+
+def test_a_topic_that_stays_full_is_told_once_then_each_minute_and_again_when_it_was_not(
+    outbox: Outbox, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, full = Server(), TopicFull("full", {0: "a"}, {})
+
+    def told() -> int:
+        """How often, in three attempts."""
+        caplog.clear()
+        for _ in range(3):
+            server.deliver_all(outbox)
+        return sum("stay in the outbox" in record.message for record in caplog.records)
+
+    server.errors["full"] = full
+    keep(outbox, "full", "a")
+    with caplog.at_level(logging.WARNING):
+        assert (told(), told()) == (1, 0)
+        clock.advance(61)
+        assert told() == 1
+        del server.errors["full"]
+        assert told() == 0
+        assert outbox.is_empty
+        server.errors["full"] = full
+        keep(outbox, "full", "b")
+        assert told() == 1
+
+
+@pytest.fixture
+def full_disk(outbox: Outbox) -> Callable[[], None]:
+    """The disk of the outbox is full until this is called, as far as jobs are to be forgotten or put aside."""
+    with sqlite3.connect(outbox.path) as connection:
+        connection.execute("CREATE TRIGGER full_disk BEFORE DELETE ON jobs BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+
+    def make_room() -> None:
+        with sqlite3.connect(outbox.path) as connection:
+            connection.execute("DROP TRIGGER full_disk")
+
+    return make_room
+
+
+def test_what_was_delivered_and_cannot_be_forgotten_is_not_delivered_again(
+    outbox: Outbox, full_disk: Callable[[], None]
+) -> None:
+    keep(outbox, "orders", *(f"job-{n}" for n in range(700)))
+    keep(outbox, "notes", "a")
+    server = Server()
+    server.deliver_all(outbox)
+    assert len(server.taken) == len(set(server.taken)) == 701
+    assert outbox.is_empty
+    assert not outbox.holds("notes", "a")
+    assert outbox.jobs(10) == []
+    keep(outbox, "orders", "later", "job-3")
+    assert not outbox.is_empty
+    assert [job.id for job in outbox.jobs(10)] == ["later", "job-3"]
+    server.deliver_all(outbox)
+    assert server.taken[701:] == [("orders", "later"), ("orders", "job-3")]
+    full_disk()
+    server.deliver_all(outbox)
+    assert Outbox(OutboxSettings(path=str(outbox.path))).is_empty, "the file was told in the end"
+
+
+def test_a_disk_that_really_is_full(outbox: Outbox) -> None:
+    """In a process that may write no further than its file is long already."""
+
+    def in_the_child() -> bool:
+        keep(outbox, "orders", "b")
+        limit = max(path.stat().st_size for path in outbox.path.parent.iterdir())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        with pytest.raises(Unavailable, match="cannot be written"):
+            keep(outbox, "orders", *(f"more-{n}" for n in range(300)))
+        server = Server()
+        for _ in range(3):
+            server.deliver_all(outbox)
+        assert server.taken == [("orders", "a"), ("orders", "b")]
+        assert outbox.is_empty
+        assert outbox.info().jobs == 2
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        server.deliver_all(outbox)
+        return outbox.info().jobs == 0
+
+    keep(outbox, "orders", "a")
+    assert in_a_fork(in_the_child) == 0
+
+
+def test_a_job_that_cannot_be_put_aside_is_put_aside_later(outbox: Outbox, full_disk: Callable[[], None]) -> None:
+    keep(outbox, "orders", "a", how="raise")
+    server = Server()
+    server.taken_ids = {"a"}
+    server.deliver_all(outbox)
+    assert (server.taken, outbox.is_empty, outbox.info().rejected) == ([("orders", "a")], True, 0)
+    full_disk()
+    keep(outbox, "orders", "b")
+    server.deliver_all(outbox)
+    assert (server.taken[1:], outbox.info().rejected) == ([("orders", "b")], 1)
+
+
 def test_a_job_whose_id_is_taken_is_put_aside_if_it_was_to_be_refused_then(outbox: Outbox, clock: ManualClock) -> None:
     keep(outbox, "orders", "a", "b", how="raise")
     keep(outbox, "notes", "a", how="keep")
@@ -215,7 +393,7 @@ def test_a_job_whose_id_is_taken_is_put_aside_if_it_was_to_be_refused_then(outbo
 def test_of_several_processes_one_delivers(outbox: Outbox) -> None:
     keep(outbox, "orders", "a")
     program = (
-        "import sys; from wheelq.outbox import Outbox; from wheelq.settings import OutboxSettings; "
+        "import sys; from wheelq.producer.outbox import Outbox; from wheelq.settings import OutboxSettings; "
         "outbox = Outbox(OutboxSettings(path=sys.argv[1])); print(outbox.try_to_deliver())"
     )
 
@@ -262,13 +440,13 @@ def test_whoever_asks_for_a_job_under_way_waits_for_it_and_does_not_deliver_it_a
     def deliver(parcel: Parcel) -> list[Receipt]:
         if not is_under_way.is_set():
             is_under_way.set()
-            may_arrive.wait(10)
+            may_arrive.wait(PATIENCE)
         return server.deliver(parcel)
 
     courier = Courier(outbox, deliver, 100)
     keep(outbox, "orders", "a")
     courier.start()
-    assert is_under_way.wait(10)
+    assert is_under_way.wait(PATIENCE)
     asker = threading.Thread(target=courier.deliver_first, args=("orders", "a"))
     asker.start()
     asker.join(0.2)
@@ -316,3 +494,161 @@ def test_a_duplicate_told_by_an_error_would_keep_the_whole_parcel(outbox: Outbox
     server.errors["orders"] = DuplicateJob("orders", ["a"])
     server.deliver_all(outbox)
     assert outbox.info().jobs == 2
+
+
+@pytest.fixture
+def other_writer(outbox: Outbox) -> Iterator[sqlite3.Connection]:
+    """Another process that writes to the file, until this is rolled back."""
+    with contextlib.closing(sqlite3.connect(outbox.path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+
+
+async def test_an_event_loop_does_not_wait_for_those_who_write_to_the_file(
+    outbox: Outbox, other_writer: sqlite3.Connection
+) -> None:
+    """It would wait for this very test to go on, and the job could not be kept in time."""
+    is_away = Server()
+    is_away.errors["orders"] = Unavailable()
+
+    async def deliver(parcel: Parcel) -> list[Receipt]:
+        return is_away.deliver(parcel)
+
+    job = ("a", "5000", b"record")
+    courier = AsyncCourier(outbox, deliver, 100)
+    kept = asyncio.create_task(courier.keep("orders", [(job, None)], "keep", LONG_AGO))
+    await asyncio.sleep(0.2)
+    assert courier.is_empty
+    await courier.deliver_first("orders", "a")
+    again = Outbox(OutboxSettings(path=str(outbox.path)))
+    assert again.is_empty
+    other_writer.execute("ROLLBACK")
+    assert [receipt.id for receipt in await kept] == ["a"]
+    assert not courier.is_empty
+    await courier.close()
+
+
+class Fails:
+    """Raises an error the first times that it is called."""
+
+    def __init__(self, then: Callable[..., Any], *errors: Exception) -> None:
+        self._then = then
+        self._errors = list(errors)
+
+    def __call__(self, *args: Any) -> Any:
+        if self._errors:
+            raise self._errors.pop(0)
+        return self._then(*args)
+
+
+NO_FILES = OSError(errno.EMFILE, "Too many open files")
+NO_THREADS = RuntimeError("can't start new thread")
+
+
+def test_a_courier_goes_on_after_any_error(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    monkeypatch.setattr(outbox, "try_to_deliver", Fails(outbox.try_to_deliver, NO_FILES, ValueError("a defect")))
+    courier = Courier(outbox, server.deliver, 10)
+    keep(outbox, "orders", "a")
+    courier.resume()
+    assert eventually(lambda: server.taken == [("orders", "a")])
+    courier.close()
+
+
+def test_a_courier_may_be_closed_while_its_thread_forgets_what_was_delivered(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both write that the job was delivered."""
+    keep(outbox, "orders", "a")
+    [parcel] = outbox.parcels()
+    transaction = outbox._file.transaction
+
+    @contextmanager
+    def overtaken() -> Iterator[sqlite3.Connection]:
+        with transaction() as connection:
+            yield connection
+        monkeypatch.undo()
+        outbox.write_settled()
+
+    monkeypatch.setattr(outbox._file, "transaction", overtaken)
+    outbox.settle(parcel.jobs, {})
+    assert outbox.is_empty
+
+
+async def test_a_courier_on_asyncio_goes_on_after_any_error(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    monkeypatch.setattr(outbox, "try_to_deliver", Fails(outbox.try_to_deliver, NO_FILES, NO_THREADS))
+
+    async def deliver(parcel: Parcel) -> list[Receipt]:
+        return server.deliver(parcel)
+
+    courier = AsyncCourier(outbox, deliver, 10)
+    keep(outbox, "orders", "a")
+    courier.resume()
+    await until(lambda: server.taken == [("orders", "a")])
+    await courier.close()
+
+
+def test_a_courier_whose_thread_cannot_be_started_is_started_with_the_next_job(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    courier = Courier(outbox, server.deliver, 10)
+    monkeypatch.setattr(threading.Thread, "start", Fails(lambda: None, NO_THREADS))
+    courier.start()
+    monkeypatch.undo()
+    keep(outbox, "orders", "a")
+    courier.start()
+    assert eventually(lambda: server.taken == [("orders", "a")])
+    courier.close()
+
+
+async def test_a_job_that_no_thread_can_keep_has_an_unknown_outcome(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deliver(parcel: Parcel) -> list[Receipt]:
+        return []
+
+    courier = AsyncCourier(outbox, deliver, 10)
+    monkeypatch.setattr(asyncio, "to_thread", Fails(lambda: None, NO_THREADS))
+    with pytest.raises(OutcomeUnknown, match="can't start new thread") as caught:
+        await courier.keep("orders", [(("a", "5000", b"record"), None)], "keep", LONG_AGO)
+    assert caught.value.ids == ("a",)
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_anybody_from_the_server(outbox: Outbox) -> None:
+    outbox.close()
+    outbox.path.write_bytes(b"no database any more" * 500)
+    assert outbox.is_empty
+    with pytest.raises(Unavailable, match="cannot be read, and may hold job 'a'"):
+        outbox.holds("orders", "a")
+
+
+def test_a_file_that_was_removed_takes_no_jobs_and_is_made_again_once_its_jobs_are_delivered(outbox: Outbox) -> None:
+    """The jobs would be gone with the process, although their callers were told that they are on disk."""
+    keep(outbox, "orders", "a")
+    for path in outbox.path.parent.iterdir():
+        path.unlink()
+    with pytest.raises(Unavailable, match="removed or replaced while jobs waited in it"):
+        keep(outbox, "orders", "b")
+    server = Server()
+    server.deliver_all(outbox)
+    keep(outbox, "orders", "c")
+    assert [job.id for job in Outbox(OutboxSettings(path=str(outbox.path))).jobs(10)] == ["c"]
+    server.deliver_all(outbox)
+    assert server.taken == [("orders", "a"), ("orders", "c")]
+
+
+def test_a_file_that_cannot_forget_says_so_once_then_each_minute(
+    outbox: Outbox, clock: ManualClock, full_disk: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(outbox, "orders", "a")
+    for _ in range(5):
+        Server().deliver_all(outbox)
+    said = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.getMessage().partition(":")[0][-35:] for record in said] == [
+        "cannot forget 1 job that the server has"[-35:]
+    ]
+    clock.advance(60)
+    Server().deliver_all(outbox)
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 2

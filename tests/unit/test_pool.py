@@ -9,16 +9,17 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.waiting import PATIENCE
 from wheelq.worker.pool import SLICE, Pool
 
 
 async def in_time(what: asyncio.Future[None] | asyncio.Task[None]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await what
 
 
 async def idle(pool: Pool[int]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await pool.idle()
 
 
@@ -91,7 +92,7 @@ async def test_room_waits_until_one_could_start() -> None:
     await settle()
     assert not waiting.done()
     gate.let_go(2)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await waiting == 1
     gate.let_go(1)
     await idle(pool)
@@ -104,7 +105,7 @@ async def test_room_and_idle_can_be_waited_for_at_the_same_time() -> None:
     waiters = [asyncio.create_task(wait()) for wait in (pool.idle, pool.room, pool.idle)]
     await settle()
     gate.let_go(1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*waiters)
 
 
@@ -246,7 +247,7 @@ async def test_abandoning_cancels_what_runs_and_forgets_what_waits() -> None:
     pool.add(range(5))
     await settle()
     assert gate.running == {0, 1}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await pool.abandon()
     assert (gate.running, gate.done, pool.free) == (set(), [], 2)
     await idle(pool)
@@ -265,7 +266,7 @@ async def test_a_delivery_may_clean_up_when_it_is_cancelled() -> None:
     pool: Pool[int] = Pool(1, run)
     pool.add([1])
     await settle()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await pool.abandon()
     assert cleaned.is_set()
 
@@ -274,7 +275,7 @@ async def test_abandoning_before_anything_began_is_no_trouble() -> None:
     gate = Gate()
     pool: Pool[int] = Pool(2, gate.run)
     pool.add(range(5))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await pool.abandon()
         await pool.idle()
     assert gate.done == []
@@ -313,7 +314,7 @@ async def test_a_coroutine_that_swallows_a_cancellation_ends_as_it_likes() -> No
     pool: Pool[int] = Pool(1, run)
     pool.add([1])
     await settle()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await pool.abandon()
     assert ended == ["swallowed"]
     assert pool.free == 1

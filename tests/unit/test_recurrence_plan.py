@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wheelq.recurrence import Missed, Plan, Rule, plan
-from wheelq.recurrence.plan import MOST_MISSED
+from wheelq.model.recurring import Missed, Plan, Rule, plan
+from wheelq.model.recurring.cron import Cron
+from wheelq.model.recurring.plan import MOST_MISSED
 
 MINUTE = 60_000
 
@@ -59,6 +61,23 @@ def test_a_year_of_minutes_is_made_up_for_in_no_time() -> None:
     rule = Rule(cron="* * * * *", tz="Europe/Berlin")
     year = 525_600 * MINUTE
     assert plan(rule, "a", MINUTE, year).made == (year,)
+
+
+def test_days_of_seconds_are_made_up_for_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler does this on its event loop."""
+    steps = 0
+    after = Cron.after
+
+    def counted(cron: Cron, at: int) -> int | None:
+        nonlocal steps
+        steps += 1
+        return after(cron, at)
+
+    monkeypatch.setattr(Cron, "after", counted)
+    now = 3 * 86_400_000
+    made = plan(Rule(cron="* * * * * *", missed="all"), "a", 1_000, now).made
+    assert made == tuple(range(now - 99_000, now + 1, 1_000))
+    assert steps < 3_000
 
 
 @settings(deadline=None)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.dead import Reason
 from wheelq.errors import InvalidInput
-from wheelq.retry import Bury, Retry, RetryAfter
+from wheelq.model.dead import Reason
+from wheelq.model.retry import Bury, Retry, RetryAfter
 from wheelq.worker.outcome import (
     ERROR_CHARS,
     TRACEBACK_CHARS,

@@ -140,13 +140,12 @@ def test_a_number_that_is_no_port_is_refused() -> None:
 # The server's URL
 
 
-def test_the_given_url_comes_before_the_environment_and_that_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(url="redis://file")
+def test_the_given_url_overrides_the_settings_and_those_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(url="redis://settings")
     monkeypatch.setenv("WHEELQ_URL", "redis://environment")
     assert resolve_url("redis://given", settings) == "redis://given"
-    assert resolve_url(None, settings) == "redis://environment"
-    monkeypatch.delenv("WHEELQ_URL")
-    assert resolve_url(None, settings) == "redis://file"
+    assert resolve_url(None, settings) == "redis://settings"
+    assert resolve_url(None, Settings()) == "redis://environment"
 
 
 def test_without_any_url_it_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from wheelq.errors import ConfigurationError, NotPrimary, Refused, ServerBusy, ServerFull, Unavailable
+from wheelq.errors import ConfigurationError, NotPrimary, OutcomeUnknown, Refused, ServerBusy, ServerFull, Unavailable
 from wheelq.protocol.call import Call, command, together
 from wheelq.protocol.keys import Keys
-from wheelq.transport.address import Address, Kind
-from wheelq.transport.chain import Chain
+from wheelq.transport.address import Address, ServerKind
 from wheelq.transport.failures import Redirected, ScriptUnknown
-from wheelq.transport.journey import FIRST_PAUSE, LONGEST_PAUSE, MOST_HOPS, Journey, Stop
+from wheelq.transport.redirects import FIRST_PAUSE, LONGEST_PAUSE, MOST_HOPS, Redirects, Stop
 from wheelq.transport.slots import Node, SlotMap
+from wheelq.transport.together import Chain
 
 A, B, C = Node("a", 1), Node("b", 2), Node("c", 3)
 THIRDS = [[0, 5460, [b"a", 1, b"id"]], [5461, 10922, [b"b", 2, b"id"], [b"r", 9, b"id"]], [10923, 16383, [b"c", 3]]]
@@ -24,8 +24,8 @@ def slots() -> SlotMap:
     return SlotMap.of_reply(THIRDS, asked=A)
 
 
-def call(key: str | None = None) -> Journey:
-    return Journey(command("GET", key or "", read=bytes, key=key), DEADLINE)
+def call(key: str | None = None) -> Redirects:
+    return Redirects(command("GET", key or "", read=bytes, key=key), DEADLINE)
 
 
 # --- the map ------------------------------------------------------------------------------------------------------
@@ -75,51 +75,51 @@ def test_a_call_goes_to_the_owner_of_its_key() -> None:
 
 
 def test_moved_goes_there_at_once_and_reads_the_map() -> None:
-    journey = call("foo")
-    journey.stop(slots())
-    detour = journey.failed(Redirected("MOVED", B, is_ask=False), now=0.0)
+    redirects = call("foo")
+    redirects.stop(slots())
+    detour = redirects.failed(Redirected("MOVED", B, is_ask=False), now=0.0)
     assert (detour.pause, detour.reads_map) == (0.0, True)
-    assert journey.stop(slots()) == Stop(B, is_asking=False), "where the answer said, whatever the map says"
+    assert redirects.stop(slots()) == Stop(B, is_asking=False), "where the answer said, whatever the map says"
 
 
 def test_ask_goes_there_this_once_and_leaves_the_map() -> None:
-    journey = call("foo")
-    journey.stop(slots())
-    detour = journey.failed(Redirected("ASK", B, is_ask=True), now=0.0)
+    redirects = call("foo")
+    redirects.stop(slots())
+    detour = redirects.failed(Redirected("ASK", B, is_ask=True), now=0.0)
     assert (detour.pause, detour.reads_map) == (0.0, False)
-    assert journey.stop(slots()) == Stop(B, is_asking=True)
-    journey.failed(ServerBusy("TRYAGAIN"), now=0.0)
-    assert journey.stop(slots()) == Stop(C, is_asking=False), "and then starts again"
+    assert redirects.stop(slots()) == Stop(B, is_asking=True)
+    redirects.failed(ServerBusy("TRYAGAIN"), now=0.0)
+    assert redirects.stop(slots()) == Stop(C, is_asking=False), "and then starts again"
 
 
 def test_a_node_that_names_only_a_port_means_its_own_host() -> None:
-    journey = call("foo")
-    journey.stop(slots())
-    journey.failed(Redirected("MOVED", Node("", 9), is_ask=False), now=0.0)
-    assert journey.stop(slots()).node == Node("c", 9)
+    redirects = call("foo")
+    redirects.stop(slots())
+    redirects.failed(Redirected("MOVED", Node("", 9), is_ask=False), now=0.0)
+    assert redirects.stop(slots()).node == Node("c", 9)
 
 
 def test_nodes_that_send_a_call_in_circles_are_given_time() -> None:
-    journey = call("foo")
+    redirects = call("foo")
     pauses = []
     for _ in range(MOST_HOPS + 1):
-        journey.stop(slots())
-        pauses.append(journey.failed(Redirected("MOVED", B, is_ask=False), now=0.0).pause)
+        redirects.stop(slots())
+        pauses.append(redirects.failed(Redirected("MOVED", B, is_ask=False), now=0.0).pause)
     assert pauses == [0.0] * MOST_HOPS + [FIRST_PAUSE]
 
 
 @pytest.mark.parametrize("error", [ServerBusy("CLUSTERDOWN"), NotPrimary("READONLY"), Unavailable("refused")])
 def test_what_will_pass_is_waited_for_until_the_deadline(error: ServerBusy | NotPrimary | Unavailable) -> None:
-    journey = call("foo")
+    redirects = call("foo")
     pauses = []
     for _ in range(8):
-        journey.stop(slots())
-        detour = journey.failed(error, now=DEADLINE - 0.001)
+        redirects.stop(slots())
+        detour = redirects.failed(error, now=DEADLINE - 0.001)
         assert detour.reads_map
         pauses.append(detour.pause)
     assert (pauses[0], pauses[-1]) == (FIRST_PAUSE, LONGEST_PAUSE)
     with pytest.raises(type(error)):
-        journey.failed(error, now=DEADLINE)
+        redirects.failed(error, now=DEADLINE)
 
 
 @pytest.mark.parametrize("error", [ServerFull("OOM"), Refused("WRONGTYPE")])
@@ -129,10 +129,10 @@ def test_any_other_refusal_is_the_callers(error: Refused) -> None:
 
 
 def test_what_any_node_can_answer_is_asked_of_another_when_one_is_gone() -> None:
-    journey = call()
-    assert journey.stop(slots()).node == A
-    journey.failed(Unavailable("gone"), now=0.0)
-    assert journey.stop(slots()).node in (B, C)
+    redirects = call()
+    assert redirects.stop(slots()).node == A
+    redirects.failed(Unavailable("gone"), now=0.0)
+    assert redirects.stop(slots()).node in (B, C)
 
 
 # --- several calls as one -----------------------------------------------------------------------------------------
@@ -140,6 +140,7 @@ def test_what_any_node_can_answer_is_asked_of_another_when_one_is_gone() -> None
 SET, MARK = command("SET", "k", read=bool, key="k"), command("DEL", "k", read=int, key="k")
 WAIT = command("WAIT", read=int)
 BUSY = ServerBusy("TRYAGAIN")
+REPLICA = NotPrimary("READONLY")
 
 
 def names(call: Call[Any]) -> list[str]:
@@ -156,15 +157,34 @@ def names(call: Call[Any]) -> list[str]:
     ],
 )
 def test_of_several_calls_together_those_go_again_that_were_not_done(replies: list[Any], again: list[str]) -> None:
-    journey = Journey(together([SET, MARK, WAIT], list), DEADLINE)
-    failure = journey.came(replies)
-    assert journey.is_over is (failure is None) is (again == [])
+    redirects = Redirects(together([SET, MARK, WAIT], list), DEADLINE)
+    failure = redirects.came(replies)
+    assert redirects.is_over is (failure is None) is (again == [])
     if again:
         assert failure is BUSY
-        assert names(journey.call) == again
-        assert journey.came([7] * len(again)) is None
+        assert names(redirects.call) == again
+        assert redirects.came([7] * len(again)) is None
     places = {"SET": 0, "DEL": 1, "WAIT": 2}
-    assert journey.reply == [7 if name in again else replies[place] for name, place in places.items()]
+    assert redirects.reply == [7 if name in again else replies[place] for name, place in places.items()]
+
+
+@pytest.mark.parametrize(
+    ("replies", "is_known"),
+    [
+        pytest.param([True, REPLICA, 0], False, id="the former primary found the job: the next one may not have it"),
+        pytest.param([REPLICA, REPLICA, 0], True, id="nothing was done: the next one does it all"),
+    ],
+)
+def test_only_the_node_that_has_done_a_part_may_do_the_rest(replies: list[Any], is_known: bool) -> None:
+    redirects = Redirects(together([SET, MARK, WAIT], list), DEADLINE)
+    assert redirects.stop(SlotMap.whole(A)).node == A
+    assert redirects.came(replies) is REPLICA
+    assert redirects.stop(SlotMap.whole(A)).node == A  # the map does not know of the failover yet
+    if is_known:
+        assert redirects.stop(SlotMap.whole(B)).node == B
+    else:
+        with pytest.raises(OutcomeUnknown, match="repeating the call is safe"):
+            redirects.stop(SlotMap.whole(B))
 
 
 def test_even_one_call_that_goes_again_is_answered_with_a_list() -> None:
@@ -177,19 +197,19 @@ def test_even_one_call_that_goes_again_is_answered_with_a_list() -> None:
 
 def test_when_time_is_up_what_was_done_is_told() -> None:
     """To the caller, who reads the errors among the replies; else it would seem that nothing was done."""
-    journey = Journey(together([SET, MARK, WAIT], list), DEADLINE)
-    journey.stop(slots())
-    failure = journey.came([True, BUSY, 0])
+    redirects = Redirects(together([SET, MARK, WAIT], list), DEADLINE)
+    redirects.stop(slots())
+    failure = redirects.came([True, BUSY, 0])
     assert failure is not None
-    journey.failed(failure, now=DEADLINE)
-    assert (journey.is_over, journey.reply) == (True, [True, BUSY, 0])
+    redirects.failed(failure, now=DEADLINE)
+    assert (redirects.is_over, redirects.reply) == (True, [True, BUSY, 0])
 
 
 def test_several_calls_together_do_not_follow_one_of_them() -> None:
     """ASK: some may have to go, others not yet."""
-    journey = Journey(together([SET, WAIT], list), DEADLINE)
-    journey.stop(slots())
-    assert journey.failed(Redirected("ASK", B, is_ask=True), now=0.0).pause > 0
+    redirects = Redirects(together([SET, WAIT], list), DEADLINE)
+    redirects.stop(slots())
+    assert redirects.failed(Redirected("ASK", B, is_ask=True), now=0.0).pause > 0
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------
@@ -197,14 +217,14 @@ def test_several_calls_together_do_not_follow_one_of_them() -> None:
 
 def test_a_cluster_is_named_by_some_of_its_nodes() -> None:
     address = Address("redis+cluster://user:p%40ss@one:7001,two,[::1]:7003")
-    assert address.kind is Kind.CLUSTER
+    assert address.kind is ServerKind.CLUSTER
     assert address.nodes == (Node("one", 7001), Node("two", 6379), Node("::1", 7003))
     assert "p%40ss" not in address.shown
 
 
 def test_sentinels_are_named_with_the_service_they_watch() -> None:
     address = Address("rediss+sentinel://:secret@one,two:5/jobs/2?sentinel_password=other")
-    assert (address.kind, address.service) == (Kind.SENTINEL, "jobs")
+    assert (address.kind, address.service) == (ServerKind.SENTINEL, "jobs")
     assert address.nodes == (Node("one", 26_379), Node("two", 5))
     assert "secret" not in address.shown
     assert "other" not in address.shown

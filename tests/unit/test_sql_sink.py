@@ -33,8 +33,9 @@ from sqlalchemy import (
 )
 
 from tests.databases import DATABASES, database_url
+from tests.waiting import PATIENCE
 from wheelq.errors import ConfigurationError
-from wheelq.job import Job
+from wheelq.model.job import Job
 from wheelq.sinks import SqlSink
 from wheelq.sinks.trouble import Trouble, trouble_of
 
@@ -157,6 +158,31 @@ async def test_topics_and_names_are_apart_in_a_ledger(place: Place) -> None:
     assert place.numbers() == [1, 2, 3]
 
 
+async def test_one_column_does_not_serve_two_topics(place: Place) -> None:
+    """Their ids may be the same, and the second job would count as stored. A ledger keeps topics apart."""
+    sink = place.sink()
+    await sink([job("a", {"n": 1})])
+    with pytest.raises(ConfigurationError, match=r"'orders' and 'others'.*identity"):
+        await sink([job("a", {"n": 2}, topic="others")])
+    assert place.numbers() == [1]
+    for identity in (lambda one: f"{one.topic}/{one.id}", lambda one: one.id):
+        told = place.sink(identity=identity)
+        await told([job("b", {"n": 3})])
+        await told([job("c", {"n": 4}, topic="others")])
+
+
+async def test_jobs_that_count_as_stored_when_they_come_first_are_told(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call was repeated, or another topic, with a sink of its own, writes to the column."""
+    await place.sink()(jobs(2))
+    await place.sink()(jobs(3, redelivered=True))
+    assert "stored before" not in caplog.text
+    await place.sink()([job("job-1", {"n": 7}, topic="others"), job("new", {"n": 8}, topic="others")])
+    assert "1 job of others is taken for stored before" in caplog.text
+    assert "job-1" in caplog.text
+
+
 async def test_identity_says_which_jobs_are_the_same(place: Place) -> None:
     sink = place.sink(identity=lambda one: f"{one.id}/{one.payload['n']}")
     await sink([job("a", {"n": 1}), job("a", {"n": 2})])
@@ -237,7 +263,7 @@ async def test_a_database_that_is_away_is_waited_for(sqlite: Place) -> None:
             raise sqlite3.OperationalError("unable to open database file")
 
     sqlite.engine.dispose()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await sqlite.sink()(jobs(3)) == [None] * 3
     assert connects == 4
     assert sqlite.numbers() == [0, 1, 2]
@@ -256,7 +282,7 @@ async def test_a_commit_whose_answer_was_lost_stores_nothing_twice(place: Place)
             gone.connection_invalidated = True
             raise gone
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await place.ledger_sink(store)(jobs(3)) == [None] * 3
     assert place.numbers() == [0, 1, 2]
 
@@ -287,7 +313,7 @@ async def test_a_deadlock_is_repeated(place: Place) -> None:
         return store
 
     sinks = [place.ledger_sink(add_in(order), name=str(order)) for order in ([0, 1], [1, 0])]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         results = await asyncio.gather(*(sink([job(f"x{n}")]) for n, sink in enumerate(sinks)))
     assert results == [[None], [None]]
     assert place.numbers() == [20, 21]

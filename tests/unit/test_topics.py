@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
+from wheelq.model.topic import Topic, TopicChanges
 from wheelq.settings import TopicSettings
-from wheelq.topics import Topic, TopicChanges
 
 
 def test_every_setting_of_a_topic_can_be_changed_but_its_shards() -> None:

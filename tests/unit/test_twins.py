@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,25 +13,37 @@ import pytest
 
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
 from wheelq import AsyncClient, Client, JobSpec
-from wheelq.dead_letters import AsyncDeadLetters, DeadLetters
+from wheelq.admin import AsyncInspector, Inspector
+from wheelq.aio import AsyncDeadLetters, AsyncRecurring
+from wheelq.client import DeadLetters, Recurring
 from wheelq.errors import WheelqError
-from wheelq.recurring import AsyncRecurring, Recurring
 from wheelq.settings import TopicSettings
 
+MAKER = Path(__file__).parents[2] / ".ci" / "unasync.py"
 CONTEXT = {"__enter__": "__aenter__", "__exit__": "__aexit__"}
 
 
 def public(kind: type) -> dict[str, Callable[..., Any]]:
     return {
         name: inspect.unwrap(getattr(kind, name))
-        for name, member in vars(kind).items()
+        for name, member in inspect.getmembers_static(kind)
         if not name.startswith("_") and (callable(member) or isinstance(member, classmethod))
     }
 
 
-TWINS = [(Client, AsyncClient), (DeadLetters, AsyncDeadLetters), (Recurring, AsyncRecurring)]
+TWINS = [
+    (Client, AsyncClient),
+    (DeadLetters, AsyncDeadLetters),
+    (Recurring, AsyncRecurring),
+    (Inspector, AsyncInspector),
+]
 METHODS = [(*twins, name) for twins in TWINS for name in sorted(public(twins[0]))]
 every_method = pytest.mark.parametrize(("blocking", "awaited", "name"), METHODS)
+
+
+def test_the_blocking_modules_are_made_from_the_asyncio_ones() -> None:
+    checked = subprocess.run([sys.executable, MAKER, "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), TWINS)
@@ -98,8 +112,8 @@ def tell(answer: Any) -> Any:
         return answer.id, answer.created, answer.replaced
     if hasattr(answer, "state"):
         return answer.id, answer.state, answer.payload, answer.attempt, answer.shard
-    if hasattr(answer, "delayed"):
-        return answer.shards, answer.delayed, answer.ready, answer.dead
+    if hasattr(answer, "waiting"):
+        return answer.shards, answer.waiting, answer.ready, answer.dead
     return answer
 
 
@@ -157,11 +171,24 @@ async def test_they_answer_the_same_when_another_call_goes_wrong(
     assert said_blocking(url, f"{topic}-b", fault(call)) == awaited
 
 
+async def test_inspectors_find_the_same(url: str, topic: str) -> None:
+    with Client.connect(url) as client:
+        client.schedule(topic, delay=60)
+    with Inspector.connect(url) as blocking:
+        stats, facts = blocking.stats(), blocking.server_facts()
+    async with AsyncInspector.connect(url) as awaited:
+        assert [info.name for info in (await awaited.stats()).topics] == [info.name for info in stats.topics]
+        found = await awaited.server_facts()
+        assert (found.config, found.missing, found.refused) == (facts.config, facts.missing, facts.refused)
+        assert found.info["run_id"] == facts.info["run_id"]
+        assert len(await awaited.doctor()) > 5
+
+
 @pytest.mark.parametrize("has_outbox", [False, True])
 async def test_both_can_be_used_again_after_they_were_closed(
     url: str, topic: str, tmp_path: Path, has_outbox: bool
 ) -> None:
-    """They connect anew, and are to be closed once more."""
+    """They connect again, and are to be closed once more."""
     outbox = tmp_path / "outbox.db" if has_outbox else None
     client, aclient = Client.connect(url, outbox=outbox), AsyncClient.connect(url, outbox=outbox)
     for n in range(2):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from wheelq import wheel as wheel_module
-from wheelq.wheel import Wheel
+from wheelq.scheduler import wheel as wheel_module
+from wheelq.scheduler.wheel import Wheel
 
 DAY = 86_400_000
 LEVELS = range(1, 6)

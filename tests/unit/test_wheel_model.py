@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from wheelq.wheel import Wheel
+from wheelq.scheduler.wheel import Wheel
 
 ids = st.sampled_from([f"job-{n}" for n in range(12)])  # few, so that moves and cancels often hit
 distances = st.one_of(

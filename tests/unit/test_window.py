@@ -14,7 +14,7 @@ SETTINGS = SchedulerSettings(window_ms=2_000, wheel_ids=100)
 
 
 def opened(horizon: int, *, now: int = NOW, partial: bool = False) -> Opened:
-    return Opened(now * 1000, horizon, partial, [])
+    return Opened(now * 1000, horizon, partial, False, [])
 
 
 def test_at_first_everything_is_to_be_loaded_now() -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_rings_from_within_the_window_is_taken() -> None:
 
 
 def test_a_job_that_rings_from_beyond_it_brings_the_horizon_back() -> None:
-    """Else every job before the far horizon would ring and be held."""
+    """Else every job before the far horizon would send a hint and be held."""
     window = Window(SETTINGS)
     window.opened(opened(NOW + 60_000), held=0)
     assert not window.takes(NOW + 2_001, NOW)
@@ -89,7 +89,7 @@ def test_what_was_loaded_can_be_forgotten() -> None:
     st.lists(st.tuples(st.integers(0, 3_000), st.booleans(), st.integers(0, 200), st.integers(-1, 60_000)), max_size=20)
 )
 def test_it_never_sleeps_past_its_horizon(answers: list[tuple[int, bool, int, int]]) -> None:
-    """Beyond the horizon nobody rings: later than just behind it more must have been loaded."""
+    """Beyond the horizon no job sends a hint: just behind it, at the latest, more must have been loaded."""
     window, now = Window(SETTINGS), NOW
     for passed, partial, held, ahead in answers:
         now += passed
@@ -97,3 +97,25 @@ def test_it_never_sleeps_past_its_horizon(answers: list[tuple[int, bool, int, in
         window.opened(opened(horizon, now=now, partial=partial), held)
         assert window.open_at <= max(now, horizon + 1)
         assert window.loaded_to == horizon
+
+
+def test_a_job_that_rings_while_the_window_is_opened_has_it_opened_once_more() -> None:
+    """It may have been scheduled behind the opening, and before the new horizon: the answer does not have it."""
+    window = Window(SETTINGS)
+    window.opening()
+    assert not window.takes(NOW + 30_000, NOW)
+    window.opened(opened(NOW + 60_000), held=0)
+    assert window.open_at == NOW
+    window.opening()
+    window.opened(opened(NOW + 29_999, now=NOW + 1), held=0)
+    assert window.open_at > NOW + 1
+
+
+def test_what_is_forgotten_while_the_window_is_opened_is_loaded_again_as_a_whole() -> None:
+    """The answer has only what came since the last one, and that is gone."""
+    window = Window(SETTINGS)
+    window.opened(opened(NOW + 2_000), held=3)
+    window.opening()
+    window.forget()
+    window.opened(opened(NOW + 3_000, now=NOW + 1_000), held=0)
+    assert (window.loaded_to, window.open_at) == (None, 0.0)

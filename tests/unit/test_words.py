@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from wheelq.base.plural import counted
 from wheelq.errors import BatchFailed
-from wheelq.words import counted
 
 
 @pytest.mark.parametrize(("number", "said"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs"), (1_200, "1,200 jobs")])

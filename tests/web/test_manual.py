@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from loadtest.http import free_port
+from loadtest.servers.nodes import free_port
 from tests.cli.commands import Running, stopped_at_the_end
+from tests.waiting import PATIENCE
+from tests.web.test_dashboard import WAIT_MS, patient
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -38,7 +40,7 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=WAIT_MS)
         yield browser
         browser.close()
 
@@ -46,7 +48,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     """A page that may say nothing on the console, and fail in nothing."""
-    page, said = browser.new_page(viewport={"width": 1200, "height": 900}), []
+    page, said = patient(browser.new_page(viewport={"width": 1200, "height": 900})), []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     yield page
@@ -62,7 +64,7 @@ def test_every_route_and_every_problem_is_shown_without_the_internet(page: Any, 
     hosts: set[str] = set()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
     open_manual(page, site)
-    told = httpx.get(f"{site}/openapi.json").json()
+    told = httpx.get(f"{site}/openapi.json", timeout=PATIENCE).json()
     routes = {(path, method.upper()) for path, methods in told["paths"].items() for method in methods}
     shown = {tuple(reversed(text.split(maxsplit=1))) for text in page.locator("#routes article h3").all_inner_texts()}
     assert shown == routes
@@ -72,7 +74,7 @@ def test_every_route_and_every_problem_is_shown_without_the_internet(page: Any, 
 
 
 def test_the_type_of_a_problem_leads_to_its_place(page: Any, site: str) -> None:
-    problem = httpx.get(f"{site}/v1/topics/orders/jobs/none").json()
+    problem = httpx.get(f"{site}/v1/topics/orders/jobs/none", timeout=PATIENCE).json()
     open_manual(page, site, problem["type"].removeprefix("/docs"))
     place = page.locator(":target")
     assert place.locator("h3").inner_text() == "404 job-not-found"
@@ -81,12 +83,12 @@ def test_the_type_of_a_problem_leads_to_its_place(page: Any, site: str) -> None:
 
 def test_an_example_can_be_copied_and_works(page: Any, site: str) -> None:
     open_manual(page, site)
-    example = page.locator("article", has=page.get_by_text("Make a job", exact=True)).locator("pre").inner_text()
+    example = page.locator("article", has=page.get_by_text("Schedule a job", exact=True)).locator("pre").inner_text()
     done = subprocess.run(["bash", "-c", example], capture_output=True, text=True, check=True)
     assert '"created":true' in done.stdout
 
 
 def test_on_a_narrow_screen_nothing_is_wider_than_it(browser: Any, site: str) -> None:
-    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page = patient(browser.new_page(viewport={"width": 400, "height": 800}))
     open_manual(page, site)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400

@@ -1,19 +1,38 @@
 """The command line. `wheelq --help` is its manual.
 
-app         the commands, and what an error looks like
-produce     schedule, cancel, reschedule, run-now, job
-importing   import; `rows` reads the file, `journal` remembers how far it was
+app         imports commands on demand, and shows errors; `commands` lists them
+jobs        schedule, cancel, reschedule, run-now, job, reshard
+bulk        cancel and reschedule with --since and --until
+listing     jobs
+results     wait, rerun
+importing   import; `rows` reads the file, `journal` records the progress
+topics      configure, pause, resume, forecast
+groups      group list, group remove, topic list, topic remove
 recurring   recurring put, list, show, pause, resume, trigger, remove
 dead        dead list, show, replay, purge
-run         scheduler, worker, up; `target` finds MODULE:NAME, `supervisor` keeps processes running,
-            `lifeline` ends them with their parent
-look        topics, stats, doctor; `scripts` prints what is sent to Redis
+process     scheduler, worker; `target` finds MODULE:NAME, `supervisor` keeps processes running, `reload`
+            restarts them when code changes, `lifeline` ends them with their parent
+up          up: everything at once; `printing` is its worker when no module is named
+init        init: a starter
+serve       server, keys
+callbacks   callbacks, secret
+outbox      outbox
+stats       topics, stats, doctor
+top         top
+health      health
+monitoring  --metrics-port: what a process tells monitoring
+scripts     script
+guide       guide
+config      config; `files` finds the files of config/
+bench       bench; `traces` removes the keys of a trial run
 demo        demo
-options     options that many commands have
-values      what people write: 1h30m, 2030-01-01T09:00Z, k=v
-output      what people and scripts read
+completion  completes topics in a shell
+options     options that many commands share
+values      parses arguments: 1h30m, 2030-01-01T09:00Z, k=v
+tables      tables that fit the terminal
+output      prints text, tables, JSON and errors
 
-Exit codes: 0 done · 1 it failed, perhaps not next time · 2 the command as given cannot work, or lines of an import are
+Exit codes: 0 done · 1 failed, may succeed next time · 2 the command as given cannot work, or lines of an import are
 broken · 3 no such job · 4 too late, the job is with the workers.
 """
 

@@ -1,36 +1,48 @@
-"""All commands in one application, and the one place where errors become words and exit codes."""
+"""All commands in one application, and the one place that turns errors into messages and exit codes.
+
+A command's module is imported when the command runs or its own help is shown: `wheelq --help` imports none of them.
+"""
 
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from wheelq import __version__
-from wheelq.cli import (
-    after,
-    bench,
-    control,
-    dead,
-    importing,
-    look,
-    outbox,
-    output,
-    produce,
-    recurring,
-    run,
-    scripts,
-    serve,
-)
-from wheelq.cli.callbacks import callbacks, secret
-from wheelq.cli.demo import demo
+from wheelq.cli.commands import COMMANDS, LazyCommand
 from wheelq.errors import WheelqError
 
 
 class Commands(TyperGroup):
-    """Shows every WheelqError as a sentence, unless the traceback was asked for."""
+    """Imports commands on demand; shows every WheelqError as a message, or with `--debug` as a traceback."""
+
+    _lists_commands = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)  # for "did you mean"
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = COMMANDS.get(cmd_name)
+        if command is None:
+            return None
+        if self._lists_commands:
+            return TyperCommand(cmd_name, help=command.help, rich_help_panel=command.panel)
+        return load_command(cmd_name, command)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._lists_commands = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._lists_commands = False
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -38,15 +50,33 @@ class Commands(TyperGroup):
         except WheelqError as error:
             if ctx.params.get("debug"):
                 raise
+            from wheelq.cli import output
+
             output.complain(error)
             raise typer.Exit(output.exit_code(error)) from error
 
+
+def load_command(name: str, command: LazyCommand) -> Any:
+    """Returns the click command, with its module imported."""
+    module, _, attribute = command.where.partition(":")
+    found = getattr(import_module(f"wheelq.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        found.rich_markup_mode = MARKUP
+        group = typer.main.get_group(found)
+        group.name = name
+        return group
+    alone = typer.Typer(rich_markup_mode=MARKUP, add_completion=False, pretty_exceptions_enable=False)
+    alone.command(name, rich_help_panel=command.panel)(found)
+    return typer.main.get_command(alone)
+
+
+MARKUP: Any = "markdown"  # joins the lines of a docstring's paragraph
 
 app = typer.Typer(
     cls=Commands,
     help="Runs jobs at the moment they are due: durable in Redis, exact to a few milliseconds, never early.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",  # joins the lines of a docstring's paragraph
+    rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -69,39 +99,3 @@ def _wheelq(
 ) -> None:
     if debug:
         logging.getLogger("wheelq").setLevel(logging.DEBUG)
-
-
-_TRY = "Try it"
-_PRODUCE = "Schedule jobs and look after them"
-_RUN = "Run them"
-_LOOK = "Look"
-
-app.command(rich_help_panel=_TRY)(demo)
-app.command(rich_help_panel=_TRY)(run.up)
-app.command(rich_help_panel=_TRY)(bench.bench)
-app.command(rich_help_panel=_PRODUCE)(produce.schedule)
-app.command("import", rich_help_panel=_PRODUCE)(importing.import_file)
-app.command(rich_help_panel=_PRODUCE)(produce.cancel)
-app.command(rich_help_panel=_PRODUCE)(produce.reschedule)
-app.command("run-now", rich_help_panel=_PRODUCE)(produce.run_now)
-app.command(rich_help_panel=_PRODUCE)(produce.job)
-app.command(rich_help_panel=_PRODUCE)(after.wait)
-app.command(rich_help_panel=_PRODUCE)(after.replay)
-app.command(rich_help_panel=_PRODUCE)(produce.reshard)
-app.add_typer(recurring.app, name="recurring", rich_help_panel=_PRODUCE)
-app.add_typer(dead.app, name="dead", rich_help_panel=_PRODUCE)
-app.command(rich_help_panel=_PRODUCE)(control.configure)
-app.command(rich_help_panel=_PRODUCE)(control.pause)
-app.command(rich_help_panel=_PRODUCE)(control.resume)
-app.command(rich_help_panel=_RUN)(run.scheduler)
-app.command(rich_help_panel=_RUN)(run.worker)
-app.command(rich_help_panel=_RUN)(serve.server)
-app.command(rich_help_panel=_RUN)(callbacks)
-app.command(rich_help_panel=_RUN)(secret)
-app.add_typer(serve.keys, name="keys", rich_help_panel=_RUN)
-app.command(rich_help_panel=_LOOK)(look.topics)
-app.command(rich_help_panel=_LOOK)(control.forecast)
-app.command(rich_help_panel=_LOOK)(look.stats)
-app.command(rich_help_panel=_LOOK)(look.doctor)
-app.command(rich_help_panel=_LOOK)(scripts.script)
-app.command(rich_help_panel=_LOOK)(outbox.outbox)

@@ -1,7 +1,7 @@
-"""bench: what a server and this machine can do together, in half a minute.
+"""bench: measures a server and this machine together, in half a minute.
 
-Producer, scheduler and worker share one process here, so the figures are a lower bound: in production each has a
-processor of its own. `python -m loadtest.bench` in the repository measures the parts against the server's own limits.
+Producer, scheduler and worker share one process here, so the figures are a lower bound: in production each has its own
+processor. `python -m loadtest.bench` in the repository measures the parts against the server's limits.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
 
 from wheelq.aio import AsyncClient
+from wheelq.base.clock import SystemClock
+from wheelq.base.metrics import Histogram
 from wheelq.cli.options import Config, Json, Url, settings_of
 from wheelq.cli.output import say_json, stdout, table
 from wheelq.cli.traces import remove_keys
-from wheelq.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
-from wheelq.job import Job, JobSpec
-from wheelq.metrics import Histogram
+from wheelq.model.job import Job, JobSpec
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler import Scheduler
 from wheelq.settings import Settings, resolve_url
-from wheelq.transport import Address, AsyncTransport
+from wheelq.transport import AsyncTransport, server_address
+from wheelq.transport.connecting import login_of
 from wheelq.worker import Worker
 
 TOPIC = "bench"
@@ -37,37 +38,40 @@ AHEAD_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured."""
+    """The results of a measurement."""
 
     scheduled_per_s: int
-    """In bulk, by `schedule_many`."""
+    """Jobs scheduled in bulk by `schedule_many`."""
     steady_per_s: int
     steady_p50_ms: int
     steady_p99_ms: int
-    """How late handlers start when jobs fall due one after the other."""
+    """How late handlers start if jobs fall due one after the other."""
     burst_jobs: int
     burst_p99_ms: int
-    """How late they start when all fall due at one instant."""
+    """How late handlers start if all jobs fall due at the same instant."""
     drained_per_s: int
-    """How fast jobs run that are overdue."""
+    """How many overdue jobs run per second."""
 
 
 def bench(
     jobs: Annotated[int, typer.Option("--jobs", min=1_000, help="How many jobs to schedule, and to drain.")] = 20_000,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Jobs a second that fall due in the steady part.")] = 500,
-    embedded: Annotated[bool, typer.Option("--embedded", help="On a server started for this.")] = False,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Start a server for the measurement.")] = False,
     url: Url = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Measure a server: jobs scheduled a second, how late they start, jobs drained a second.
+    """Measure a server: jobs scheduled per second, how late they start, jobs drained per second.
 
-    Its keys get a prefix of their own and are removed at the end.
+    The keys have a separate prefix and are removed at the end.
     """
     settings = settings_of(config)
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer()).url if embedded else resolve_url(url, settings)
         own = Settings(url=server, prefix=f"wheelq-bench-{secrets.token_hex(4)}", connection=settings.connection)
+        if not embedded:
+            login = login_of(settings)
+            own = replace(own, username=login.username, password=login.password)
         figures = asyncio.run(_measure(own, jobs, rate))
     if json:
         say_json(asdict(figures))
@@ -98,7 +102,7 @@ class _Counting:
             self._reached.set()
 
     async def until(self, count: int) -> Histogram:
-        """How late the handlers started, once so many have; they are counted anew from then on."""
+        """Wait until `count` handlers have started; returns how late they were, and resets the counts."""
         self._wanted = count
         if self.lateness.count < count:
             self._reached.clear()
@@ -138,9 +142,9 @@ async def _measure(settings: Settings, jobs: int, rate: int) -> Figures:
 
 @asynccontextmanager
 async def _house(settings: Settings) -> AsyncIterator[tuple[AsyncClient, _Counting]]:
-    """A client beside a scheduler and a worker that run; what they wrote is removed at the end."""
+    """Run a scheduler and a worker, and yield a client; removes all keys at the end."""
     async with AsyncExitStack() as stack:
-        transport = AsyncTransport(Address(settings.url or ""))
+        transport = AsyncTransport(server_address(None, settings))
         stack.push_async_callback(transport.close)
         stack.push_async_callback(remove_keys, transport, Keys(settings.prefix), [TOPIC])
         counting, scheduler = _Counting(settings), Scheduler.connect(settings=settings)

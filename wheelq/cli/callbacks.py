@@ -1,14 +1,16 @@
-"""wheelq callbacks, wheelq secret: calls receivers in a process of its own, and makes what they verify calls with."""
+"""wheelq callbacks, wheelq secret: calls receivers from a separate process, and makes signing secrets."""
 
 from __future__ import annotations
 
 import base64
 import logging
 import secrets
+from functools import partial
 from importlib.util import find_spec
 
-from wheelq.cli import run
+from wheelq.cli import process
 from wheelq.cli.lifeline import hold
+from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, LogFormat, LogLevel, Url, settings_of
 from wheelq.cli.output import say
 from wheelq.errors import ConfigurationError
@@ -21,24 +23,26 @@ SECRET_BYTES = 32
 def callbacks(
     url: Url = None,
     config: Config = None,
-    log_level: LogLevel = "info",
-    log_format: LogFormat = "text",
-    lifeline: run.Lifeline = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    lifeline: process.Lifeline = None,
 ) -> None:
-    """Call the receivers of due jobs until SIGINT or SIGTERM, when requests under way may finish.
+    """Call the receivers of due jobs until SIGINT or SIGTERM; requests in flight may finish then.
 
-    Whom it may call stands in the file that services in [server] of --config names (WHEELQ_SERVER_SERVICES comes before
-    it). wheelq server makes these calls too, unless calls = false is said there. Start as many as you like.
+    The file named by services in the table [server] of --config (or by WHEELQ_SERVER_SERVICES) lists the receivers.
+    wheelq server makes these calls too, unless calls = false is set there. Start as many processes as you like.
     """
     hold(lifeline)
-    run.log_to_stderr(log_level, log_format)
+    settings = settings_of(config)
+    process.log_to_stderr(settings, log_level, log_format)
     needs_extra("wheelq callbacks", "httpx", "standardwebhooks", "pydantic")
-    from wheelq.server.callbacks.worker import CallbackWorker  # these need the extra
-    from wheelq.server.environment import with_environment
+    from wheelq.callbacks.worker import CallbackWorker  # needs the extra
 
-    worker = CallbackWorker.connect(url, with_environment(settings_of(config)))
+    worker = CallbackWorker.connect(url, settings)
     logger.info("callbacks are made")
-    run.run_until_signal(worker.run, worker.stop)
+    process.run_until_signal(worker.run, worker.stop, partial(monitored, metrics_port, metrics_host, url, settings))
     called = worker.destinations()
     logger.info(
         "callbacks have stopped; %d went well, %d failed",
@@ -48,12 +52,12 @@ def callbacks(
 
 
 def secret() -> None:
-    """Make a secret that callbacks are signed with (Standard Webhooks): for the register, and for the receiver."""
+    """Make a secret for signing callbacks (Standard Webhooks), for the register and the receiver."""
     say(f"whsec_{base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()}")
 
 
 def needs_extra(command: str, *modules: str) -> None:
-    """Raises: ConfigurationError, if what a command of the server needs is not installed."""
+    """Raises: ConfigurationError, if a module that a command needs is not installed."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise ConfigurationError(f"{command} needs {', '.join(missing)}: pip install 'wheelq[server]'")

@@ -1,4 +1,4 @@
-"""dead list, show, replay, purge: jobs that were given up."""
+"""dead list, show, replay, purge: commands for dead jobs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from wheelq.cli.options import Config, Json, Topic, Url, client_of
-from wheelq.cli.output import NOT_FOUND, moment, say, say_json, stdout, table
+from wheelq.base.clock import wall_ms
+from wheelq.base.plural import counted
+from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
+from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_json, stdout, table
 from wheelq.cli.values import parse_past
 from wheelq.client import Client
-from wheelq.clock import wall_ms
-from wheelq.dead import LIMIT, DeadJob, ReplayOutcome, Where
 from wheelq.errors import InvalidInput
-from wheelq.words import counted
+from wheelq.model.dead import LIMIT, DeadJob, ReplayOutcome, Where
 
-app = typer.Typer(help="Look at jobs that were given up, let them run again, or remove them.", no_args_is_help=True)
+app = typer.Typer(help="List, replay or remove dead jobs.", no_args_is_help=True)
 
-SHOWN_ERROR = 60
-
-Group = Annotated[str | None, typer.Option("--group", help="Only those that this group gave up.")]
+Group = Annotated[str | None, typer.Option("--group", help="Only jobs that this group gave up.")]
 ReasonOption = Annotated[
-    str | None, typer.Option("--reason", help="Only those given up for this reason: failed, given_up, deliveries …")
+    str | None, typer.Option("--reason", help="Only jobs given up for this reason: failed, given_up, deliveries …")
 ]
-Id = Annotated[str | None, typer.Option("--id", help="Only those of this job id.")]
+Id = Annotated[str | None, typer.Option("--id", help="Only jobs with this id.")]
 _WHEN = "30m, 2d … ago, or ISO 8601 with a time zone"
-Since = Annotated[str | None, typer.Option("--since", help=f"Only those buried then or later: {_WHEN}.")]
-Until = Annotated[str | None, typer.Option("--until", help=f"Only those buried before: {_WHEN}.")]
+Since = Annotated[str | None, typer.Option("--since", help=f"Only jobs buried then or later: {_WHEN}.")]
+Until = Annotated[str | None, typer.Option("--until", help=f"Only jobs buried before: {_WHEN}.")]
 DeadIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[DEAD_ID]...", help="Single ones, as `dead list` names them.")
+    list[str] | None, typer.Argument(metavar="[DEAD_ID]...", help="Single dead jobs, by their ids from `dead list`.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the topic.")]
 
@@ -44,13 +42,14 @@ def list_(
     since: Since = None,
     until: Until = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last list ended.")] = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Continue where the last list ended.")] = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first, not the newest.")] = False,
     url: Url = None,
     config: Config = None,
+    wide: Wide = False,
     json: Json = False,
 ) -> None:
-    """List dead jobs, the newest first. What they carry and their tracebacks: `dead show`."""
+    """List dead jobs, the newest first. `dead show` prints their payload and traceback."""
     where = _where(group, reason, id, since, until)
     found: list[DeadJob] = []
     with client_of(url, config) as client:
@@ -65,7 +64,7 @@ def list_(
     if json:
         say_json({"jobs": [asdict(job) for job in found], "cursor": cursor})
         return
-    stdout().print(_jobs(topic, found))
+    stdout(wide).print(_jobs(topic, found))
     if cursor is not None:
         say(f"more: --cursor {cursor}")
 
@@ -73,12 +72,12 @@ def list_(
 @app.command()
 def show(
     topic: Topic,
-    dead_id: Annotated[str, typer.Argument(help="As `dead list` names it.", show_default=False)],
+    dead_id: Annotated[str, typer.Argument(help="The dead job's id from `dead list`.", show_default=False)],
     url: Url = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show a dead job whole. Exit code 3: it is not among the dead."""
+    """Show a dead job in full. Exit code 3: it is not among the dead."""
     with client_of(url, config) as client:
         found = client.dead.show(topic, dead_id)
     if json:
@@ -110,15 +109,15 @@ def replay(
     since: Since = None,
     until: Until = None,
     all: All = False,
-    rate: Annotated[float | None, typer.Option("--rate", help="So many a second; without, all at once.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Jobs per second; default: all at once.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most.")] = None,
     url: Url = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Let dead jobs run again, in the group that gave them up, from attempt 1.
+    """Run dead jobs again, in the group that gave them up, from attempt 1.
 
-    A job stays dead while a live one has its id. Exit code 3: a job that was named is not among the dead.
+    A job stays dead while a live job has its id. Exit code 3: a named job is not among the dead.
     """
     where = _where(group, reason, id, since, until)
     _check_choice(dead_ids, where, all)
@@ -149,7 +148,7 @@ def purge(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Remove dead jobs for good. Asks first, unless single ones are named. Exit code 3: one is not among the dead."""
+    """Remove dead jobs for good. Asks first, unless jobs are named. Exit code 3: a named job is not among the dead."""
     where = _where(group, reason, id, since, until)
     _check_choice(dead_ids, where, all)
     with client_of(url, config) as client:
@@ -211,17 +210,13 @@ def _jobs(topic: str, found: list[DeadJob]) -> RenderableType:
     return table(
         "dead id",
         "job",
-        "group",
-        "reason",
-        ">attempts",
+        "group?",
+        "reason?",
+        ">attempts?",
         "buried",
-        "error",
+        "error?~",
         rows=(
-            (job.dead_id, job.id, job.group, job.reason, job.attempt, moment(job.buried_ms), _shortened(job.error))
+            (job.dead_id, job.id, job.group, job.reason, job.attempt, distance(job.buried_ms), job.error)
             for job in found
         ),
     )
-
-
-def _shortened(error: str) -> str:
-    return error if len(error) <= SHOWN_ERROR else error[: SHOWN_ERROR - 1] + "…"

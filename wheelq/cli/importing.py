@@ -1,8 +1,8 @@
-"""import: schedules a whole file, with progress, going on where an import before it was ended.
+"""import: schedules every line of a file, shows progress, and continues an interrupted import.
 
     file ──rows──▶ chunks of 5,000 lines ──by topic──▶ schedule_many (500 per round trip) ──▶ journal (fsync)
 
-A chunk is the unit of resuming; it is large, so that the round trips inside overlap, and small beside any memory.
+An import resumes at a chunk. Chunks are large, so that their round trips overlap, but small enough for any memory.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from wheelq.base.plural import counted
 from wheelq.cli import rows
 from wheelq.cli.journal import Journal, Tally
 from wheelq.cli.options import Config, Json, Url, client_of
@@ -26,8 +27,7 @@ from wheelq.cli.output import UNUSABLE, say, say_json
 from wheelq.cli.values import parse_delay
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError, InvalidInput, InvalidJob, ServerError
-from wheelq.job import Receipt
-from wheelq.words import counted
+from wheelq.model.job import Receipt
 
 CHUNK = 5_000
 
@@ -38,26 +38,28 @@ def import_file(
     file: Annotated[str, typer.Argument(help="CSV (.csv) or JSON lines (.jsonl, .ndjson, .json); '-' is stdin.")],
     topic: Annotated[str | None, typer.Option("--topic", help="For rows without a column topic.")] = None,
     delay: Annotated[str | None, typer.Option("--delay", help="For rows without delay and at: 30m, 1h30m, 2d.")] = None,
-    format: Annotated[rows.Format | None, typer.Option("--format", help="If the name does not tell.")] = None,
+    format: Annotated[
+        rows.Format | None, typer.Option("--format", help="Needed if the file's name does not show it.")
+    ] = None,
     errors: Annotated[Path | None, typer.Option("--errors", help="Write broken lines here as well.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin at the first line, whatever was done.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Start at the first line, ignoring the journal.")] = False,
     url: Url = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Schedule every line of a file.
 
-    The columns topic, key (or id), delay, at, payload (JSON) and header.NAME say what they say; every other column
-    becomes a field of the payload (from CSV always as text). An empty cell says nothing.
+    The columns topic, key (or id), delay, at, payload (JSON) and header.NAME set these fields of the job; every other
+    column becomes a field of the payload (from CSV always as text). An empty cell is no value.
 
-    Broken lines are reported with their number on stderr, the rest is imported. Exit code 0: every line is scheduled;
-    2: some were broken; 1: it ended half-way.
+    Broken lines are reported on stderr with their number, and the other lines are imported. Exit code 0: every line is
+    scheduled; 2: some lines are broken; 1: the import was interrupted.
 
-    The same command again goes on where an import was ended: a journal beside the file, FILE.wheelq-progress, knows
-    how far it was (to 5,000 lines) and is removed at the end. Stdin has none and begins anew.
+    The same command continues an interrupted import: a journal beside the file, FILE.wheelq-progress, records the
+    progress (to within 5,000 lines) and is removed at the end. Stdin has no journal and starts at the first line.
 
-    What is read twice is not scheduled twice while the first job is alive: a row is known by its key, or else by the
-    file's name, its line number and its text. A job that has already run is forgotten, and such a row would run again.
+    A row that is read twice is not scheduled twice while its first job is alive: its key identifies it, or else the
+    file's name, its line number and its text. A job that has already run is forgotten, so its row would run again.
     """
     path = None if file == "-" else Path(file)
     name = path.name if path else "stdin"
@@ -68,19 +70,19 @@ def import_file(
         tally = journal.read()
         with _progress(path) as (progress, console), _reporter(errors, tally.records > 0, console) as report:
             if tally.records:
-                console.print(f"{name}: going on behind the first {counted(tally.records, 'line')}", soft_wrap=True)
+                console.print(f"{name}: continuing after the first {counted(tally.records, 'line')}", soft_wrap=True)
             run = _Import(client, journal, tally, report, lambda: progress(source.tell() if path else 0, tally.records))
             try:
                 run.all(rows.read(text, chosen), name, defaults)
             except (ServerError, KeyboardInterrupt):
                 done = counted(tally.records, "line is", "lines are")
-                console.print(f"{name}: {done} done; the same command again goes on behind them")
+                console.print(f"{name}: {done} done; run the same command again to continue")
                 raise
     if json:
         say_json(tally)
     else:
         broken = counted(tally.broken, "line")
-        say(f"{name}: {tally.created:,} scheduled, {tally.kept:,} were there already, {broken} broken")
+        say(f"{name}: {tally.created:,} scheduled, {tally.kept:,} already existed, {broken} broken")
     if tally.broken:
         raise typer.Exit(UNUSABLE)
 
@@ -97,8 +99,8 @@ class _Import:
         self._report = report
         self._progressed = progressed
 
-    def all(self, records: Iterator[rows.Record | rows.Broken], name: str, defaults: rows.Defaults) -> None:
-        """Schedule what the journal does not know yet, chunk by chunk."""
+    def all(self, records: Iterator[rows.InputRecord | rows.Broken], name: str, defaults: rows.Defaults) -> None:
+        """Schedule the lines that are not in the journal yet, chunk by chunk."""
         for _ in islice(records, self._tally.records):
             pass
         remaining = rows.to_rows(records, name, defaults)
@@ -124,7 +126,7 @@ class _Import:
         self._tally.broken += len(broken)
 
     def _schedule_topic(self, topic: str, theirs: list[rows.Row]) -> list[rows.Broken]:
-        """Schedule these rows; where the client refuses one, go on without it."""
+        """Schedule these rows; if the client refuses one, continue without it."""
         broken: list[rows.Broken] = []
         while theirs:
             try:
@@ -152,17 +154,17 @@ def _format_of(path: Path | None) -> rows.Format:
             return "csv"
         case ".jsonl" | ".ndjson" | ".json":
             return "jsonl"
-    raise InvalidInput("format", f"{path or 'stdin'} does not tell it: give --format csv or --format jsonl")
+    raise InvalidInput("format", f"cannot be told from {path or 'stdin'}: give --format csv or --format jsonl")
 
 
 @contextmanager
 def _open(path: Path | None) -> Iterator[tuple[IO[bytes], TextIO]]:
-    """The file, or stdin, as bytes (where it stands) and as text."""
+    """Yields the file, or stdin, as bytes (for the position) and as text."""
     try:
         source: IO[bytes] = path.open("rb") if path else sys.stdin.buffer
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    # newline="": the csv module wants line ends as they are. A byte order mark, which spreadsheets write, is skipped.
+    # newline="": the csv module needs unchanged line ends. A byte order mark, which spreadsheets write, is skipped.
     text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
         yield source, text
@@ -174,7 +176,7 @@ def _open(path: Path | None) -> Iterator[tuple[IO[bytes], TextIO]]:
 
 @contextmanager
 def _reporter(errors: Path | None, again: bool, console: Console) -> Iterator[Report]:
-    """Where broken lines are told: stderr, and a file if asked for; an import that goes on adds to it."""
+    """Yields a function that reports broken lines on stderr and in `errors`, to which a continued import appends."""
     try:
         file = errors.open("a" if again else "w") if errors else None
     except OSError as error:
@@ -195,7 +197,7 @@ def _reporter(errors: Path | None, again: bool, console: Console) -> Iterator[Re
 
 @contextmanager
 def _progress(path: Path | None) -> Iterator[tuple[Callable[[int, int], None], Console]]:
-    """A bar on stderr where that is a terminal; yields what moves it, and the console to write above it."""
+    """Show a progress bar if stderr is a terminal; yields the function that moves it, and the console above it."""
     console = Console(stderr=True, highlight=False)
     columns = (
         TextColumn("{task.description}"),

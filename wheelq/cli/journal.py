@@ -1,10 +1,10 @@
-"""How far an import has come: a small file beside the imported one, so that an import that was ended goes on there.
+"""The progress of an import: a small file beside the imported one, from which an interrupted import continues.
 
     orders.csv.wheelq-progress      {"file": [size, mtime_ns], "options": […], "records": 15000, "broken": 2}
 
-Written whole and put in place by a rename, after every batch that the server has answered; removed at the end. So it
-is behind by one batch at most, and the ids of its rows keep that batch from being scheduled twice while it is alive.
-A journal of another state of the file, or of other options, does not count.
+The file is replaced by a rename after every batch that the server has answered, and removed at the end. So it is at
+most one batch behind, and the ids of that batch's rows prevent a second scheduling while its jobs are alive. A journal
+of a different version of the file, or of other options, is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUFFIX = ".wheelq-progress"
 
 @dataclass(slots=True)
 class Tally:
-    """What was done so far."""
+    """The counts of an import so far."""
 
     records: int = 0
     """Lines read and answered, broken ones included."""
@@ -45,14 +45,14 @@ class Journal:
 
     @classmethod
     def of(cls, path: Path | None, options: list[str | None], *, restart: bool) -> Self:
-        """The journal of `path`; with `restart` what was written before is forgotten."""
+        """Returns the journal of `path`; with `restart`, an existing one is removed first."""
         journal = cls(path, options)
         if restart:
             journal.remove()
         return journal
 
     def read(self) -> Tally:
-        """What an import before this one has done."""
+        """Returns the counts of an interrupted import, or zeros."""
         try:
             stored = json.loads(self._path.read_bytes()) if self._path else {}
         except (OSError, ValueError):
@@ -62,7 +62,7 @@ class Journal:
         return Tally(stored.get("records", 0), stored.get("broken", 0), stored.get("created", 0), stored.get("kept", 0))
 
     def write(self, tally: Tally) -> None:
-        """Remember this; it is on disk when the call returns. Where nothing can be written it warns, once."""
+        """Write the counts; they are on disk when the call returns. If that is impossible, warns once."""
         if self._path is None:
             return
         figures = {"records": tally.records, "broken": tally.broken, "created": tally.created, "kept": tally.kept}
@@ -74,10 +74,10 @@ class Journal:
                 os.fsync(file.fileno())
             new.replace(self._path)
         except OSError as error:
-            logger.warning("cannot write %s (%s): an import that is ended will begin anew", self._path, error.strerror)
+            logger.warning("cannot write %s (%s): an interrupted import will start over", self._path, error.strerror)
             self._path = None
 
     def remove(self) -> None:
-        """All is done."""
+        """Remove the journal, because the import is complete."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""Ends a process whose parent is gone, however the parent ended.
+"""Ends a process when its parent has ended, however that happened.
 
     parent ── holds the only writing end ──▶ pipe ──▶ reading end, in every child
 
-Nobody ever writes. When the parent dies, kill -9 included, its end closes and every child reads end of file. (The
-embedded server has a guard of the same kind; see `embedded` for why a pipe and not PR_SET_PDEATHSIG.) A thread waits
-here, because a handler may keep the event loop busy.
+Nothing is ever written. When the parent dies, even by kill -9, its end closes and every child reads end of file. (The
+embedded server has a similar guard; `embedded` explains why it is a pipe and not PR_SET_PDEATHSIG.) A thread waits for
+it, because a handler may block the event loop.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import threading
 import time
 
 GRACE_S = 60.0
-"""How long a process may take to stop in good order before it is killed; above any sensible `grace_ms`."""
+"""Seconds that a process may take to stop cleanly before it is killed; above any sensible `grace_ms`."""
 
 
 def hold(fd: int | None) -> None:
-    """Stop this process in good order when the writing end of the pipe `fd` is closed."""
+    """Stop this process cleanly when the writing end of the pipe `fd` is closed."""
     if fd is not None:
-        os.set_inheritable(fd, False)  # what a handler starts has a life of its own
+        os.set_inheritable(fd, False)  # processes that a handler starts live independently
         threading.Thread(target=_wait, args=(fd,), name="wheelq lifeline", daemon=True).start()
 
 

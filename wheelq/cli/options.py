@@ -1,15 +1,18 @@
-"""Options and arguments that several commands have, and what they lead to."""
+"""Options and arguments that several commands share, and the clients made from them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wheelq.client import Client
-from wheelq.inspector import Inspector
-from wheelq.settings import Settings
+from wheelq.cli.completion import complete_topic
+from wheelq.settings import Settings, settings_in_force
+
+if TYPE_CHECKING:
+    from wheelq.admin import Inspector
+    from wheelq.client import Client
 
 Url = Annotated[
     str | None,
@@ -25,16 +28,18 @@ Config = Annotated[
     typer.Option("--config", envvar="WHEELQ_CONFIG", help="Settings file (TOML).", metavar="FILE"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show every column whole, however long the lines get.")]
 LogLevel = Annotated[
-    str, typer.Option("--log-level", help="debug, info, warning or error; to stderr.", metavar="LEVEL")
+    str | None, typer.Option("--log-level", help="debug, info, warning or error; to stderr.", metavar="LEVEL")
 ]
 LogFormat = Annotated[
-    str, typer.Option("--log-format", help="text, or json: one object per line, with the job.", metavar="FORMAT")
+    str | None, typer.Option("--log-format", help="text, or json: one object per line, with the job.", metavar="FORMAT")
 ]
-Topic = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
+Topic = Annotated[str, typer.Argument(help="The topic's name.", show_default=False, autocompletion=complete_topic)]
 JobId = Annotated[
-    str, typer.Argument(help="The job's id: its key, or what schedule answered.", metavar="ID", show_default=False)
+    str, typer.Argument(help="The job's id: its key, or what schedule printed.", metavar="ID", show_default=False)
 ]
+MaybeId = Annotated[str | None, typer.Argument(help="The job's id.", metavar="[ID]", show_default=False)]
 Delay = Annotated[
     str | None, typer.Option("--delay", help="How long from now: 30m, 90s, 1h30m, 500ms, 1d, or seconds.")
 ]
@@ -44,15 +49,19 @@ At = Annotated[
 
 
 def settings_of(config: Path | None) -> Settings:
-    """The settings file's, or the defaults."""
-    return Settings.load(config) if config else Settings()
+    """Returns the settings in force: environment variables over `config` (else WHEELQ_CONFIG) over the defaults."""
+    return settings_in_force(config)
 
 
 def client_of(url: str | None, config: Path | None) -> Client:
-    """A client as the options say."""
+    """Returns a client for these options."""
+    from wheelq.client import Client  # on demand: --help needs no redis
+
     return Client.connect(url, settings_of(config))
 
 
 def inspector_of(url: str | None, config: Path | None) -> Inspector:
-    """An inspector as the options say."""
+    """Returns an inspector for these options."""
+    from wheelq.admin import Inspector
+
     return Inspector.connect(url, settings_of(config))

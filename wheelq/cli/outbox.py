@@ -1,4 +1,4 @@
-"""outbox: what a producer kept while the server was away; deliver it."""
+"""outbox: shows and delivers the jobs that a producer kept while the server was away."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from wheelq.base.plural import counted
 from wheelq.cli.options import Config, Json, Url, settings_of
-from wheelq.cli.output import moment, say, say_json, table
+from wheelq.cli.output import distance, moment, say, say_json, table
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError
-from wheelq.outbox import Kept, Outbox
+from wheelq.producer.outbox import Kept, Outbox
 from wheelq.settings import OutboxSettings
-from wheelq.words import counted
 
 SHOWN = 10
 
@@ -24,12 +24,12 @@ def outbox(
     path: Annotated[
         Path | None, typer.Argument(help="The outbox file; else the settings'.", show_default=False)
     ] = None,
-    deliver: Annotated[bool, typer.Option("--deliver", help="Deliver now what waits, before looking.")] = False,
+    deliver: Annotated[bool, typer.Option("--deliver", help="Deliver the waiting jobs first.")] = False,
     url: Url = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show the jobs that wait in an outbox for the server to come back, and those that it has put aside."""
+    """Show the jobs that an outbox keeps until the server is back, and the jobs that it has set aside."""
     settings = settings_of(config).outbox
     file = Path(path or settings.path or "")
     if not (path or settings.path):
@@ -58,11 +58,11 @@ def _show(kept: Outbox, json: bool) -> None:
     console = Console(highlight=False)
     if info.topics:
         console.print(table("TOPIC", ">JOBS", rows=info.topics.items()))
-        waits = ((job.topic, job.id, moment(job.due_ms)) for job in next_jobs)
+        waits = ((job.topic, job.id, distance(job.due_ms)) for job in next_jobs)
         console.print(table("TOPIC", "ID", "DUE", rows=waits, title="\nDelivered next"))
     if rejected:
-        refused = ((job.topic, job.id, moment(job.due_ms), job.error) for job in rejected)
-        console.print(table("TOPIC", "ID", "DUE", "WHY", rows=refused, title=f"\nPut aside: {info.rejected:,}"))
+        refused = ((job.topic, job.id, distance(job.due_ms), job.error) for job in rejected)
+        console.print(table("TOPIC", "ID", "DUE?", "WHY~", rows=refused, title=f"\nSet aside: {info.rejected:,}"))
 
 
 def _job(job: Kept) -> dict[str, object]:

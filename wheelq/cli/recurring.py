@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
-from wheelq.cli.options import Config, Json, Topic, Url, client_of
-from wheelq.cli.output import NOT_FOUND, moment, say, say_json, stdout, table
+from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
+from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_json, stdout, table
 from wheelq.cli.values import parse_at, parse_delay, parse_headers, parse_json, span
-from wheelq.recurrence import Missed, RecurringInfo, RecurringOutcome, Rule
+from wheelq.errors import InvalidInput
+from wheelq.model.recurring import Missed, RecurringInfo, RecurringOutcome, Rule
 
-app = typer.Typer(help="Let jobs occur again and again, by cron or at an interval.", no_args_is_help=True)
+app = typer.Typer(help="Manage recurring jobs, by cron or at an interval.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The recurring job's name, unique in its topic.", show_default=False)]
 
 _WORDS = {
     RecurringOutcome.CREATED: "is new",
     RecurringOutcome.UPDATED: "is changed",
-    RecurringOutcome.UNCHANGED: "was so already",
+    RecurringOutcome.UNCHANGED: "is unchanged",
     RecurringOutcome.PAUSED: "is paused: it does not occur until resumed",
     RecurringOutcome.RESUMED: "occurs again from now on",
     RecurringOutcome.REMOVED: "is removed",
-    RecurringOutcome.NOT_FOUND: "not found: the topic has no recurring job of this name",
+    RecurringOutcome.NOT_FOUND: "not found: the topic has no recurring job with this name",
 }
 
 
@@ -37,26 +39,28 @@ def put(
         str | None, typer.Argument(help="JSON; '-' reads it from stdin. Default: null.", show_default=False)
     ] = None,
     cron: Annotated[
-        str | None, typer.Option("--cron", help="minute hour day-of-month month day-of-week, or @daily and the like.")
+        str | None, typer.Option("--cron", help="minute hour day-of-month month day-of-week, or a name like @daily.")
     ] = None,
     every: Annotated[str | None, typer.Option("--every", help="An interval: 30m, 90s, 1d, or seconds.")] = None,
     tz: Annotated[str, typer.Option("--tz", help="IANA time zone of the cron expression.")] = "UTC",
     start: Annotated[str | None, typer.Option("--start", help="Not before, in ISO 8601 with a time zone.")] = None,
     end: Annotated[str | None, typer.Option("--end", help="Not after, in ISO 8601 with a time zone.")] = None,
-    jitter: Annotated[str, typer.Option("--jitter", help="Delay each occurrence by up to so much.")] = "0",
-    missed: Annotated[
-        Missed, typer.Option("--missed", help="What runs of what was missed while no scheduler ran: the last, …")
-    ] = "coalesce",
-    grace: Annotated[str | None, typer.Option("--grace", help="None of the missed that is later than this.")] = None,
+    jitter: Annotated[str, typer.Option("--jitter", help="Delay each occurrence randomly by up to this long.")] = "0",
+    missed: Annotated[Missed, typer.Option("--missed", help="Which missed occurrences run.")] = "coalesce",
+    grace: Annotated[
+        str | None, typer.Option("--grace", help="Skip missed occurrences that are later than this.")
+    ] = None,
     header: Annotated[list[str] | None, typer.Option("--header", help="NAME=VALUE; may be repeated.")] = None,
     url: Url = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Let a job occur as said, or change how it does. Saying the same again changes nothing.
+    """Create a recurring job, or change it. Putting the same job again changes nothing.
 
     wheelq recurring put reports nightly '{"kind": "sales"}' --cron '0 2 * * MON-FRI' --tz Europe/Berlin
     """
+    if (cron is None) == (every is None):
+        raise InvalidInput("--cron", "give either --cron '30 2 * * *' or --every 1h")
     written = sys.stdin.read() if payload == "-" else payload
     with client_of(url, config) as client:
         receipt = client.recurring.put(
@@ -85,6 +89,7 @@ def list_(
     topic: Annotated[str | None, typer.Argument(help="Only this topic's.", show_default=False)] = None,
     url: Url = None,
     config: Config = None,
+    wide: Wide = False,
     json: Json = False,
 ) -> None:
     """List recurring jobs, and when they are next due."""
@@ -93,12 +98,12 @@ def list_(
     if json:
         say_json([_plain(info) for info in found])
     else:
-        stdout().print(_table(found))
+        stdout(wide).print(_table(found))
 
 
 @app.command()
 def show(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
-    """Show a recurring job whole. Exit code 3: the topic has none of this name."""
+    """Show a recurring job in full. Exit code 3: the topic has none with this name."""
     with client_of(url, config) as client:
         found = client.recurring.get(topic, name)
     if json:
@@ -107,7 +112,7 @@ def show(topic: Topic, name: Name, url: Url = None, config: Config = None, json:
         say(f"{topic}/{name} {_WORDS[RecurringOutcome.NOT_FOUND]}")
     else:
         say(f"{topic}/{name} occurs {_when(found.rule)}")
-        say(f"next due   {_next(found)}")
+        say(f"next due   {_next(found, moment)}")
         if found.last_ms is not None:
             say(f"made last  {moment(found.last_ms)}")
         say_json(found.payload)
@@ -119,34 +124,34 @@ def show(topic: Topic, name: Name, url: Url = None, config: Config = None, json:
 
 @app.command()
 def pause(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
-    """Let it occur no more until resumed. Exit code 3: the topic has none of this name."""
+    """Pause a recurring job until it is resumed. Exit code 3: the topic has none with this name."""
     with client_of(url, config) as client:
         _answer(topic, name, client.recurring.pause(topic, name), json)
 
 
 @app.command()
 def resume(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
-    """Let it occur again, from now on. Exit code 3: the topic has none of this name."""
+    """Resume a recurring job, from now on. Exit code 3: the topic has none with this name."""
     with client_of(url, config) as client:
         _answer(topic, name, client.recurring.resume(topic, name), json)
 
 
 @app.command()
 def trigger(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
-    """Run its job once, now, besides its occurrences. Exit code 3: the topic has none of this name."""
+    """Run a recurring job once now, besides its occurrences. Exit code 3: the topic has none with this name."""
     with client_of(url, config) as client:
         receipt = client.recurring.trigger(topic, name)
     if receipt is None:
         _answer(topic, name, RecurringOutcome.NOT_FOUND, json)
     elif json:
-        say_json({"topic": topic, **receipt._asdict(), "due": receipt.due})
+        say_json(receipt_fields(receipt))
     else:
         say(f"{topic}/{receipt.id} is due now")
 
 
 @app.command()
 def remove(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
-    """Forget it, and an occurrence that waits. Exit code 3: the topic has none of this name."""
+    """Remove a recurring job and its waiting occurrence. Exit code 3: the topic has none with this name."""
     with client_of(url, config) as client:
         _answer(topic, name, client.recurring.remove(topic, name), json)
 
@@ -167,8 +172,8 @@ def _plain(info: RecurringInfo) -> dict[str, Any]:
 def _table(found: list[RecurringInfo]) -> RenderableType:
     if not found:
         return "no recurring jobs"
-    rows = ((info.topic, info.name, _when(info.rule), _next(info)) for info in found)
-    return table("topic", "name", "occurs", "next due", rows=rows)
+    rows = ((info.topic, info.name, _when(info.rule), _next(info, distance)) for info in found)
+    return table("topic", "name", "occurs~", "next due?", rows=rows)
 
 
 def _when(rule: Rule) -> str:
@@ -177,7 +182,7 @@ def _when(rule: Rule) -> str:
     return f"{rule.cron} ({rule.tz})"
 
 
-def _next(info: RecurringInfo) -> str:
+def _next(info: RecurringInfo, said: Callable[[float], str]) -> str:
     if info.is_paused:
         return "paused"
-    return "never: it has ended" if info.next_ms is None else moment(info.next_ms)
+    return "never: it has ended" if info.next_ms is None else said(info.next_ms)

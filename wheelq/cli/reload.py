@@ -1,40 +1,43 @@
-"""`wheelq worker MODULE:NAME --reload`: workers that are started anew when their code changes. For development.
+"""`wheelq worker MODULE:NAME --reload`: restarts workers when their code changes. For development.
 
-    this process   watches the Python files below the current directory      supervisor: starts again what crashes
-    children       the worker; on a change it is told to stop, and started anew
+    this process   watches the Python files below the current directory, and restarts workers that crash
+    children       the workers; on a change they are stopped and started again
 
-A worker that is told to stop for that gives its handlers half a second and hands the rest back, so that the new one
-runs them at once. A plain handler cannot be cancelled: its process is ended when its jobs are handed back. A module
-that does not import is left alone until the next change.
+A stopped worker gives its handlers half a second and hands unfinished jobs back, so that the new worker runs them at
+once. A plain handler cannot be cancelled: its process is killed after its jobs are handed back. If a module cannot be
+imported, its worker waits for the next change.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from wheelq.cli.supervisor import UNUSABLE, CommandPart, Supervisor, lifeline, worker_parts
+from wheelq.cli.supervisor import UNUSABLE, CommandPart
 from wheelq.errors import ConfigurationError
 
 logger = logging.getLogger("wheelq.reload")
 
 GRACE = 0.5
-"""Seconds that handlers may go on after a change."""
+"""Seconds that running handlers have to finish after a change."""
+LOOK_MS = 500
+"""Milliseconds after which a look for changes that found none returns."""
 HANDED_BACK_S = 5.0
-"""By then a worker without time to lose has handed back what it held."""
+"""Seconds by which a stopped worker has handed its jobs back."""
 
 
 class Reloaded(CommandPart):
-    """A worker process that is started anew after `change()`."""
+    """A worker process that restarts after `change()`."""
 
     def __init__(self, name: str, arguments: Sequence[str], lifeline: int) -> None:
         super().__init__(name, [*arguments, "--grace", str(GRACE)], lifeline)
         self._changed = threading.Event()
 
     def change(self) -> None:
-        """The code has changed. For any thread."""
+        """Restart the worker because its code has changed. For any thread."""
         self._changed.set()
 
     def poll(self) -> int | None:
@@ -45,31 +48,44 @@ class Reloaded(CommandPart):
                 self.finish(HANDED_BACK_S)
             self.start()
         code = super().poll()
-        return None if code == UNUSABLE else code  # it has said what is wrong with the module: wait for a change
+        return None if code == UNUSABLE else code  # it has logged what is wrong with the module: wait for a change
 
 
-def run_reloading(target: str, processes: int, options: Sequence[str]) -> int:
-    """Run until a signal comes; the exit code. Raises: ConfigurationError without watchfiles."""
+@contextmanager
+def restarting_on_change(parts: Sequence[Reloaded]) -> Iterator[None]:
+    """Restart the workers within this context when code changes. Raises: ConfigurationError without watchfiles."""
+    if not parts:
+        yield
+        return
     try:
         import watchfiles
     except ImportError as error:
         raise ConfigurationError("--reload needs watchfiles: pip install 'wheelq[reload]'") from error
     here = Path.cwd()
     stop = threading.Event()
-    with lifeline() as line:
-        parts = worker_parts(target, processes, options, line, Reloaded)
 
-        def watch() -> None:
-            for changes in watchfiles.watch(here, watch_filter=watchfiles.PythonFilter(), stop_event=stop):
-                names = sorted({str(Path(path).relative_to(here)) for _, path in changes})
-                logger.info("%s changed: the worker starts anew", ", ".join(names))
-                for part in parts:
-                    part.change()
+    def watch() -> None:
+        looks = watchfiles.watch(
+            here,
+            watch_filter=watchfiles.PythonFilter(),
+            stop_event=stop,
+            rust_timeout=LOOK_MS,
+            yield_on_timeout=True,
+        )
+        for number, changes in enumerate(looks):
+            if number == 0:  # from now on no change is missed
+                logger.info("watching %s", here)
+            if not changes:
+                continue
+            names = sorted({str(Path(path).relative_to(here)) for _, path in changes})
+            logger.info("%s changed: the worker restarts", ", ".join(names))
+            for part in parts:
+                part.change()
 
-        watching = threading.Thread(target=watch, name="wheelq reload", daemon=True)
-        watching.start()
-        try:
-            return Supervisor([parts]).run(lambda: logger.info("watching %s", here))
-        finally:
-            stop.set()
-            watching.join(1.0)
+    watching = threading.Thread(target=watch, name="wheelq reload", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watching.join(1.0)

@@ -1,16 +1,16 @@
-"""From a file of CSV or JSON lines to rows that can be scheduled, one at a time, so that any size of file will do.
+"""Turns the lines of a CSV or JSON lines file into jobs, one at a time, so that a file may have any size.
 
-    topic · key (or id) · delay · at · payload · header.NAME      what they say; an empty cell says nothing
+    topic · key (or id) · delay · at · payload · header.NAME      the job's fields; an empty cell is no value
     any other column                                              a field of the payload
 
     orders.csv      key,delay,customer,amount          ──▶ key "order-42", 30 minutes,
                     order-42,30m,ann,12.50                 payload {"customer": "ann", "amount": "12.50"}
 
 A row without a key gets an id made of the file's name, its line number and a hash of its text: the same line of the
-same file has the same id every time, and a mended line a new one, which does not disturb its neighbours.
+same file always has the same id, and a corrected line has a new one, without affecting other lines.
 
-A broken line becomes a `Broken` with the reason, and reading goes on behind it. Bytes that are not UTF-8 come through
-as lone surrogates, which the client refuses where they stand.
+A broken line becomes a `Broken` with the reason, and reading goes on after it. Bytes that are not UTF-8 are read as
+lone surrogates, which the client refuses in the affected job only.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, TextIO
 
-from wheelq.arguments import check_topic
 from wheelq.cli.values import parse_at, parse_delay, parse_json
 from wheelq.errors import ConfigurationError, InvalidInput
-from wheelq.job import JobSpec
+from wheelq.model.checks import check_topic
+from wheelq.model.job import JobSpec
 
 Format = Literal["csv", "jsonl"]
 
-SHOWN_NAME = 60  # characters of the file's name in a made-up id, which may have 256 bytes
+SHOWN_NAME = 60  # characters of the file's name in a generated id, which may have 256 bytes
 
 
-class Record(NamedTuple):
+class InputRecord(NamedTuple):
     """A line of the file, read."""
 
     line: int
     text: str
-    """Stable text of the line, for its id."""
+    """The line as stable text, for its id."""
     values: dict[str, Any]
 
 
@@ -56,18 +56,18 @@ class Row(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """What holds for rows that do not say it themselves."""
+    """The values for rows without their own."""
 
     topic: str | None
     delay: float | None
 
 
-def read(stream: TextIO, format: Format) -> Iterator[Record | Broken]:
-    """Every line that is not blank. Raises: ConfigurationError when a CSV file has no usable header."""
+def read(stream: TextIO, format: Format) -> Iterator[InputRecord | Broken]:
+    """Yields every line that is not blank. Raises: ConfigurationError if a CSV file has no usable header."""
     return _read_csv(stream) if format == "csv" else _read_json(stream)
 
 
-def _read_csv(stream: TextIO) -> Iterator[Record | Broken]:
+def _read_csv(stream: TextIO) -> Iterator[InputRecord | Broken]:
     reader = csv.reader(stream, strict=True)
     try:
         header = next(reader, [])
@@ -78,7 +78,7 @@ def _read_csv(stream: TextIO) -> Iterator[Record | Broken]:
         what = f"it has {', '.join(doubled)} twice" if doubled else "every column needs a name"
         raise ConfigurationError(f"line 1: the first line must name the columns: {what}")
     while True:
-        line = reader.line_num + 1  # a quoted cell may span lines: this is where the row begins
+        line = reader.line_num + 1  # the row's first line: a quoted cell may span several
         try:
             cells = next(reader)
         except StopIteration:
@@ -87,12 +87,12 @@ def _read_csv(stream: TextIO) -> Iterator[Record | Broken]:
             yield Broken(line, f"not CSV: {error}")
             continue
         if len(cells) == len(header):
-            yield Record(line, "\x1f".join(cells), dict(zip(header, cells, strict=True)))
+            yield InputRecord(line, "\x1f".join(cells), dict(zip(header, cells, strict=True)))
         elif cells:
             yield Broken(line, f"{len(cells)} cells, but the header names {len(header)}")
 
 
-def _read_json(stream: TextIO) -> Iterator[Record | Broken]:
+def _read_json(stream: TextIO) -> Iterator[InputRecord | Broken]:
     for line, text in enumerate(stream, 1):
         text = text.strip()
         if not text:
@@ -103,13 +103,13 @@ def _read_json(stream: TextIO) -> Iterator[Record | Broken]:
             yield Broken(line, f"not JSON: {error}")
             continue
         if isinstance(values, dict):
-            yield Record(line, text, values)
+            yield InputRecord(line, text, values)
         else:
             yield Broken(line, f"must be a JSON object, not {type(values).__name__}")
 
 
-def to_rows(records: Iterable[Record | Broken], name: str, defaults: Defaults) -> Iterator[Row | Broken]:
-    """What each record asks for; `name` is the file's, for the ids of rows without a key."""
+def to_rows(records: Iterable[InputRecord | Broken], name: str, defaults: Defaults) -> Iterator[Row | Broken]:
+    """Yields the job of each record; `name` is the file's, for the ids of rows without a key."""
     for record in records:
         if isinstance(record, Broken):
             yield record
@@ -120,7 +120,7 @@ def to_rows(records: Iterable[Record | Broken], name: str, defaults: Defaults) -
             yield Broken(record.line, str(error))
 
 
-def _to_row(record: Record, name: str, defaults: Defaults) -> Row:
+def _to_row(record: InputRecord, name: str, defaults: Defaults) -> Row:
     values = record.values
     topic = _take(values, "topic") or defaults.topic
     if topic is None:
@@ -131,6 +131,8 @@ def _to_row(record: Record, name: str, defaults: Defaults) -> Row:
     at, delay = _take(values, "at"), _take(values, "delay")
     if at is None and delay is None:
         delay = defaults.delay
+        if delay is None:
+            raise InvalidInput("delay", "missing: add a column delay or at, or give --delay")
     spec = JobSpec(
         _payload(values),
         delay=parse_delay(delay) if isinstance(delay, str) else delay,
@@ -142,12 +144,12 @@ def _to_row(record: Record, name: str, defaults: Defaults) -> Row:
 
 
 def _take(values: dict[str, Any], name: str) -> Any:
-    """What a column says; None if it is not there or says nothing."""
+    """Removes a column and returns its value; None if it is missing or empty."""
     value = values.pop(name, None)
     return None if value == "" else value
 
 
-def _made_id(name: str, record: Record) -> str:
+def _made_id(name: str, record: InputRecord) -> str:
     digest = blake2b(record.text.encode(errors="surrogateescape"), digest_size=6).hexdigest()
     return f"{name[-SHOWN_NAME:]}:{record.line}:{digest}"
 

@@ -1,28 +1,31 @@
-"""wheelq server, wheelq keys: the delay service over HTTP, and who may use it."""
+"""wheelq server, wheelq keys: the delay service over HTTP, and its API keys."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from wheelq.cli import run
+from wheelq.base.clock import wall_ms
+from wheelq.cli import process
 from wheelq.cli.callbacks import needs_extra
 from wheelq.cli.lifeline import hold
-from wheelq.cli.options import Config, Json, LogFormat, LogLevel, Url, settings_of
+from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
+from wheelq.cli.options import Config, Json, LogFormat, LogLevel, Url, Wide, settings_of
 from wheelq.cli.output import NOT_FOUND, say, say_json, stdout, table
 from wheelq.cli.values import parse_delay
-from wheelq.clock import wall_ms
-from wheelq.job import from_ms
+from wheelq.errors import ConfigurationError
+from wheelq.model.job import from_ms
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server.access.keys import ApiKey, new_key
-from wheelq.settings import resolve_url
-from wheelq.transport import Address, Transport
+from wheelq.transport import Transport, server_address
 
 logger = logging.getLogger("wheelq")
 
@@ -32,35 +35,45 @@ Id = Annotated[str, typer.Argument(help="The key's id, as wheelq keys list shows
 
 
 def server(
-    host: Annotated[str | None, typer.Option("--host", help="Where to listen; 127.0.0.1 if nothing says else.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="At which port; 7380 if nothing says else.")] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="The address to listen on. Default: the setting, 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The port to listen on. Default: the setting, 7380.")
+    ] = None,
     url: Url = None,
     config: Config = None,
-    log_level: LogLevel = "info",
-    log_format: LogFormat = "text",
-    lifeline: run.Lifeline = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    lifeline: process.Lifeline = None,
+    speaker: process.Speaker = None,
 ) -> None:
-    """Run the delay service over HTTP until SIGINT or SIGTERM, when requests under way may finish.
+    """Run the delay service over HTTP until SIGINT or SIGTERM; requests in flight may finish then.
 
-    Settings are those of [server] in --config; WHEELQ_SERVER_PORT=8080 and the like come before it. Its manual is at
-    /docs. Start as many as you like: they share everything through Redis.
+    The settings are in the table [server] of --config; environment variables such as WHEELQ_SERVER_PORT=8080 override
+    them. The dashboard is at /, the manual at /docs. Start as many servers as you like: Redis has all they share.
     """
     hold(lifeline)
-    run.log_to_stderr(log_level, log_format)
-    needs_extra("wheelq server", "fastapi", "uvicorn", "httptools", "httpx", "pydantic", "standardwebhooks")
-    from wheelq.server.environment import with_environment  # these need the extra
-    from wheelq.server.run import HttpServer
+    settings = settings_of(config)
+    process.log_to_stderr(settings, log_level, log_format, speaker)
+    needs_extra("wheelq server", "fastapi", "uvicorn", "httptools", "httpx", "jinja2", "pydantic", "standardwebhooks")
+    from wheelq.server.run import HttpServer  # needs the extra
 
-    found = HttpServer.connect(url, with_environment(settings_of(config), host=host, port=port))
+    given: dict[str, Any] = {"host": host, "port": port}
+    listening = replace(settings.server, **{name: value for name, value in given.items() if value is not None})
+    found = HttpServer.connect(url, replace(settings, server=listening))
     if found.is_open_to_all:
-        logger.warning("anyone who can connect may do anything: access is open, and not only to this machine")
-    run.run_until_signal(found.listen, found.stop)
+        logger.warning("access is open, and not only to this machine: anyone who can connect may do anything")
+    monitor = partial(monitored, metrics_port, metrics_host, url, settings)
+    process.run_until_signal(found.listen, found.stop, monitor)
     logger.info("server has stopped")
 
 
 @keys.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="What you call it: whose it is, what for.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="A name for people: its owner or purpose.", show_default=False)],
     scope: Annotated[
         list[str],
         typer.Option(
@@ -71,12 +84,12 @@ def create(
         ),
     ],
     expires: Annotated[
-        str | None, typer.Option("--expires", help="How long it lives: 90d, 12h; else for ever.")
+        str | None, typer.Option("--expires", help="How long it is valid: 90d, 12h. Default: for ever.")
     ] = None,
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Make a key, and show its token: it is stored nowhere, and never shown again."""
+    """Make a key and show its token, which is stored nowhere and never shown again."""
     now_ms = wall_ms()
     expires_ms = now_ms + round(parse_delay(expires) * 1000) if expires else 0
     key, token = new_key(name, tuple(scope), now_ms, expires_ms)
@@ -86,28 +99,33 @@ def create(
 
 
 @keys.command("list")
-def list_keys(url: Url = None, config: Config = None, as_json: Json = False) -> None:
-    """Show every key: id, name, scopes and times; no secrets, for they are not kept."""
+def list_keys(url: Url = None, config: Config = None, wide: Wide = False, as_json: Json = False) -> None:
+    """Show every key: id, name, scopes and times. Secrets are not stored."""
     with _transport(url, config) as (transport, names):
-        stored = transport.send(calls.api_keys(names))
+        stored, unreadable = transport.send(calls.api_keys(names))
     found = sorted((ApiKey.read(id, what) for id, what in stored.items()), key=lambda key: key.created_ms)
+    for id, why in unreadable.items():
+        typer.echo(f"key {id} cannot be read, and opens nothing: {why}", err=True)
     if as_json:
         say_json([_shown(key) for key in found])
     else:
         rows = [[value or "never" for value in _shown(key).values()] for key in found]
-        stdout().print(table("id", "name", "scopes", "created", "expires", rows=rows))
+        stdout(wide).print(table("id", "name", "scopes~", "created?", "expires?", rows=rows))
 
 
 @keys.command("rotate")
 def rotate(
     id: Id,
-    keep: Annotated[str, typer.Option("--keep", help="How long the present secret works on.")] = "24h",
+    keep: Annotated[str, typer.Option("--keep", help="How long the present secret still works.")] = "24h",
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Give a key a new secret, and show its token; the present one works on for a while."""
+    """Give a key a new secret and show its token; the present secret still works for a while."""
     with _transport(url, config) as (transport, names):
-        stored = transport.send(calls.api_keys(names)).get(id)
+        found = transport.send(calls.api_keys(names))
+        if id in found.unreadable:
+            raise ConfigurationError(f"key {id} cannot be read ({found.unreadable[id]}): revoke it, and make another")
+        stored = found.stored.get(id)
         if stored is None:
             raise _missing(id)
         key, token = ApiKey.read(id, stored).rotated(wall_ms(), round(parse_delay(keep) * 1000))
@@ -117,7 +135,7 @@ def rotate(
 
 @keys.command("revoke")
 def revoke(id: Id, url: Url = None, config: Config = None) -> None:
-    """Take a key away; every server knows within seconds (keys_ms)."""
+    """Revoke a key; every server refuses it within seconds (keys_ms)."""
     with _transport(url, config) as (transport, names):
         if not transport.send(calls.drop_api_key(names, id)):
             raise _missing(id)
@@ -127,7 +145,7 @@ def revoke(id: Id, url: Url = None, config: Config = None) -> None:
 @contextmanager
 def _transport(url: str | None, config: Path | None) -> Iterator[tuple[Transport, Keys]]:
     settings = settings_of(config)
-    transport = Transport(Address(resolve_url(url, settings), settings.connection))
+    transport = Transport(server_address(url, settings))
     try:
         yield transport, Keys(settings.prefix)
     finally:

@@ -1,11 +1,13 @@
-"""Keeps parts running: starts them in order, starts again what ended, stops them in reverse order.
+"""Keeps parts running: starts them in order, restarts parts that end, and stops them in reverse order.
 
     groups:   server  →  scheduler  →  worker, worker …        started left to right, stopped right to left
 
-Who ends by itself is started again after a pause that doubles from 0.1 s to 10 s, and is short again after ten quiet
-seconds. Exit code 2 is the exception: it says that the command as given cannot work, so everything is stopped.
-The first SIGINT or SIGTERM stops in good order, the second at once. Children are in sessions of their own, so that
-Ctrl-C in a terminal reaches only the supervisor and the order is kept; they die with it by the lifeline.
+A part that ends by itself is restarted after a pause, which doubles from 0.1 s to 10 s and is short again after ten
+quiet seconds. Exit code 2 is the exception: it means that the command as given cannot work, so everything is stopped.
+That applies to a part's first process only: a password that is wrong for a while later ends nothing.
+
+The first SIGINT or SIGTERM stops everything in order, the second at once. Children have their own sessions, so that
+Ctrl-C in a terminal reaches only the supervisor, which keeps the order; the lifeline ends them if it dies.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol, TypeVar
 
+from wheelq.base.clock import Clock, SystemClock
 from wheelq.cli.lifeline import GRACE_S
-from wheelq.clock import Clock, SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError
 
@@ -47,7 +49,7 @@ class Part(Protocol):
         ...
 
     def ask_to_stop(self) -> None:
-        """Let it begin to stop in good order. Called once: asking twice means at once."""
+        """Ask it to stop cleanly. Called once: a second request would stop it at once."""
         ...
 
     def finish(self) -> None:
@@ -74,7 +76,7 @@ class ServerPart:
         return self._server.poll()
 
     def ask_to_stop(self) -> None:
-        """Nothing yet: `finish` asks and waits."""
+        """Does nothing: `finish` asks and waits."""
 
     def finish(self) -> None:
         self._server.stop()
@@ -88,7 +90,8 @@ class CommandPart:
 
     def __init__(self, name: str, arguments: Sequence[str], lifeline: int) -> None:
         self.name = name
-        self._arguments = [sys.executable, "-m", "wheelq", *arguments, "--lifeline", str(lifeline)]
+        own = ["--lifeline", str(lifeline), "--speaker", name]
+        self._arguments = [sys.executable, "-m", "wheelq", *arguments, *own]
         self._lifeline = lifeline
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -99,7 +102,7 @@ class CommandPart:
 
     @property
     def pid(self) -> int:
-        """Of the process started last."""
+        """The id of the process started last."""
         assert self._process is not None, "not started"
         return self._process.pid
 
@@ -127,15 +130,23 @@ class CommandPart:
 C = TypeVar("C", bound=CommandPart)
 
 
-def worker_parts(target: str, processes: int, options: Sequence[str], line: int, kind: type[C]) -> list[C]:
-    """So many worker processes of MODULE:NAME, on the lifeline `line`."""
+def worker_parts(
+    target: str,
+    processes: int,
+    options: Sequence[str],
+    line: int,
+    kind: type[C],
+    own: Sequence[Sequence[str]] = (),
+) -> list[C]:
+    """Returns `processes` worker processes of MODULE:NAME, on the lifeline `line`; `own` are the options of each."""
     names = ["worker"] if processes == 1 else [f"worker {number}" for number in range(1, processes + 1)]
-    return [kind(name, ["worker", target, *options], line) for name in names]
+    each = own or [()] * processes
+    return [kind(name, ["worker", target, *options, *more], line) for name, more in zip(names, each, strict=True)]
 
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """The reading end for children to hold; the writing end is this process's alone."""
+    """Yields the reading end of a pipe for children to hold; only this process has the writing end."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -154,9 +165,9 @@ class Supervisor:
         self._is_stopping = False
 
     def run(self, started: Callable[[], None]) -> int:
-        """Start everything, call `started`, and keep it running until a signal comes; the exit code.
+        """Start everything, call `started`, and keep it running until a signal; returns the exit code.
 
-        Raises: ConfigurationError when a part cannot be started; what had been started is stopped.
+        Raises: ConfigurationError if a part cannot be started; the others are stopped.
         """
         handlers = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -204,28 +215,29 @@ class Supervisor:
 
 
 class Crashes:
-    """One part's ends and restarts."""
+    """Notices when a part ends, and restarts it."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
         self._in_a_row = 0
         self._ended_at: float | None = None
         self._started_at = 0.0
+        self._has_restarted = False
 
     def step(self, now: float) -> int | None:
-        """Notice an end; start again once the pause is over. The exit code of an end noticed now."""
+        """Notice an end, or restart the part after its pause; returns the exit code of an end noticed now."""
         if self._ended_at is None:
             code = self._part.poll()
             if code is None:
                 return None
             self._in_a_row = 1 if now - self._started_at > QUIET_S else self._in_a_row + 1
             self._ended_at = now
-            if code != UNUSABLE:
+            if code != UNUSABLE or self._has_restarted:
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
                 logger.warning("%s %s; it is started again in %.1f s", self._part.name, how, self._pause_s)
-            return code
+            return None if self._has_restarted else code
         if now - self._ended_at >= self._pause_s:
-            self._ended_at, self._started_at = None, now
+            self._ended_at, self._started_at, self._has_restarted = None, now, True
             try:
                 self._part.start()
                 logger.info("%s runs again", self._part.name)

@@ -1,4 +1,4 @@
-"""Finds the worker that MODULE:NAME means, and says what is wrong in the terms of whoever wrote the module."""
+"""Loads the worker named by MODULE:NAME, and explains errors in terms of the user's module."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NOT_THEIRS = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "pur
 
 
 def load_worker(target: str) -> Worker:
-    """The worker that `shop.jobs:worker` names: a Worker, or a function without arguments that makes one.
+    """Returns the worker named by `shop.jobs:worker`: a Worker, or a function without arguments that makes one.
 
-    Modules are looked for in the current directory first. Raises: InvalidInput, ConfigurationError.
+    The current directory is searched first. Raises: InvalidInput, ConfigurationError.
     """
     module_name, colon, name = target.partition(":")
     if not module_name or not colon or not name.isidentifier():
@@ -66,16 +66,16 @@ def _call(function: object, target: str) -> object:
         return function()
     except ConfigurationError:
         raise
-    except (Exception, SystemExit) as error:  # whatever the user's function raises is to be shown
+    except (Exception, SystemExit) as error:  # show whatever the user's function raises
         raise _broken(target, "fails", error) from error
 
 
 def _broken(name: str, what: str, error: BaseException) -> ConfigurationError:
-    """The last lines of the traceback that lie in the user's code, and where to look."""
+    """Returns an error with the last lines of the traceback in the user's code, and where to look."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
     lines = traceback.format_list((theirs or frames[-1:])[-SHOWN_FRAMES:]) + traceback.format_exception_only(error)
     shown = "".join(lines).rstrip()
     return ConfigurationError(
-        f"{name} {what}:\n{shown}\nMend that; python -c 'import {name.partition(':')[0]}' tries it."
+        f"{name} {what}:\n{shown}\nFix that; python -c 'import {name.partition(':')[0]}' tries it."
     )

@@ -1,9 +1,14 @@
-"""What is said to Redis, as values: keys, records, scripts, and one `Call` per operation. Nothing here does I/O.
+"""Everything sent to Redis, as values: keys, records, scripts, and one `Call` per operation. Nothing here does I/O.
 
-calls     a pure function per operation, which returns a `Call`: what to send and how to read the reply
-scripts   the Lua files under `lua/`, with their digests
-codec     what is stored for a job, and what a ready entry looks like; registry_codec: what is for topics and nodes
-keys      the name of every key
+call              `Call`: one round trip as a value, what to send and how to read the reply
+calls             a pure function for each operation, which returns a `Call`
+scripts           the Lua files under `lua/`, with their digests
+codec             the stored record of a job
+payloads          the checks of payloads and headers
+attempts          the attempts of a job in its record
+recurring_codec   the stored form of a recurring job
+registry_codec    the stored form of topics, nodes and workers
+keys              the name of every key
 
-PROTOCOL.md tells programs in other languages how to do without any of this: keys, records, scripts, with examples.
+PROTOCOL.md describes keys, records and scripts for programs in other languages, with examples.
 """

@@ -1,8 +1,8 @@
 """`Call[T]`: one round trip to Redis, described as a value.
 
-A call says what to send (a script with its keys, or a plain command), and how to read the reply. Pure functions under
-`calls/` make them, `transport` sends them; so the blocking and the asyncio client cannot say different things, and a
-test can lose, refuse or repeat any of them.
+A call says what to send (a script with its keys, or a plain command) and how to read the reply. Pure functions under
+`calls/` make calls, and `transport` sends them. So the blocking and the asyncio client cannot differ, and a test can
+lose, refuse or repeat any call.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Call(Generic[T]):
     wait_ms: int = 0
     """How long the server itself may wait before it answers (a blocking read)."""
     key: str | None = None
-    """Whose cluster node is to be asked; None: any node can answer."""
+    """The key whose cluster node must answer; None: any node can."""
     behind: tuple[Call[Any], ...] | None = None
-    """Calls that go right behind this one, over the same connection, for one list of replies: see `together`."""
+    """Calls sent right after this one, over the same connection, answered by one list of replies: see `together`."""
 
     @property
     def name(self) -> str:
@@ -40,16 +40,16 @@ class Call(Generic[T]):
 
     @property
     def parts(self) -> tuple[Call[Any], ...]:
-        """This call, and what goes right behind it."""
+        """This call and those sent right after it."""
         return (self, *(self.behind or ()))
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is made of several, and answered with a list."""
+        """Whether it consists of several calls and is answered with a list."""
         return self.behind is not None
 
     def words(self) -> list[Argument]:
-        """The command as sent."""
+        """The words of the command, as sent."""
         if isinstance(self.what, str):
             return [*self.what.split(), *self.keys, *self.args]
         return ["EVALSHA", self.what.sha, len(self.keys), *self.keys, *self.args]
@@ -61,15 +61,15 @@ def scripted(name: str, keys: Sequence[str], args: Sequence[Argument], read: Cal
 
 
 def command(name: str, *args: Argument, read: Callable[[Any], T], wait_ms: int = 0, key: str | None = None) -> Call[T]:
-    """A call of a plain command; `key` is that of its arguments which tells the cluster node, if it names any."""
+    """A call of a plain command; `key` is the argument that selects the cluster node, if there is one."""
     return Call(name, (), args, read, wait_ms, key)
 
 
 def together(calls: Sequence[Call[Any]], read: Callable[[Sequence[Any | ServerError]], T]) -> Call[T]:
-    """Several calls as one: over one connection, with nothing between. `read` gets each one's reply, or its error.
+    """Combine several calls into one, sent back to back over one connection. `read` gets the reply or error of each.
 
-    The cluster node is that of the first. What was not done, because the server does not know its script or the slot is
-    just moving, is sent again; what was done is not.
+    All go to the cluster node of the first. A call is sent again only if it was not executed, because the server does
+    not have its script or the slot is moving.
     """
     first, *behind = calls
     wait_ms = sum(call.wait_ms for call in calls)
@@ -77,10 +77,10 @@ def together(calls: Sequence[Call[Any]], read: Callable[[Sequence[Any | ServerEr
 
 
 def nothing(reply: object) -> None:
-    """A reply that tells nothing."""
+    """Ignores the reply."""
     return
 
 
 def text(reply: bytes) -> str:
-    """A reply that is text."""
+    """Decodes a reply that is text."""
     return reply.decode()

@@ -1,13 +1,13 @@
 """The name of every key in Redis; nothing else builds one.
 
-All keys of one shard carry the hash tag `{topic:shard}`, so that a script touches one cluster slot and a topic spreads
-over the cluster by its shards. With the prefix `wheelq`:
+All keys of one shard carry the hash tag `{topic:shard}`, so that a script touches one cluster slot and a topic's shards
+spread over the cluster. With the prefix `wheelq`:
 
 | key                      | type        | holds                                                                       |
 |--------------------------|-------------|-----------------------------------------------------------------------------|
 | `wheelq:{T:0}:delayed`   | sorted set  | member → due_ms; a member is a job id, or `id \\x1f group` for a retry, or  |
-|                          |             | `id \\x1f group \\x1f entry` where another life of the id waits for one    |
-| `wheelq:{T:0}:jobs`      | hash        | member → record while delayed, → entry id once promoted; gone when finished |
+|                          |             | `id \\x1f group \\x1f entry` where a later job with this id also retries   |
+| `wheelq:{T:0}:jobs`      | hash        | member → record while waiting, → entry id once promoted; gone when finished |
 | `wheelq:{T:0}:ready`     | stream      | one entry per promoted job                                                  |
 | `wheelq:{T:0}:dead`      | stream      | buried jobs                                                                 |
 | `wheelq:{T:0}:lease`     | string, PX  | the leader's token                                                          |
@@ -16,25 +16,37 @@ over the cluster by its shards. With the prefix `wheelq`:
 | `wheelq:{T:0}:near`      | channel     | lines `due_ms id`: jobs scheduled before the horizon                        |
 | `wheelq:{T:0}:buried`    | hash        | `id \\x1f group` → its entry among the dead                                |
 | `wheelq:{T:0}:progress`  | hash        | `id \\x1f group` → how far its handler says it is (msgpack)                |
-| `wheelq:{T:0}:done`      | hash        | id → what is kept of a finished job, for the topic's `keep_done_ms`         |
+| `wheelq:{T:0}:done`      | hash        | id → the kept data of a finished job, for the topic's `keep_done_ms`;       |
+|                          |             | `id \\x1f group` → its earlier attempts there                              |
 | `wheelq:{T:0}:ended`     | sorted set  | id → when it last ended in some group; names what is in `done`              |
-| `wheelq:{T:0}:news`      | stream      | ids that ended just now; there only while somebody waits for one            |
-| `wheelq:{T:0}:replays`   | hash        | name of a replay of what was fired → how far it is; for a day               |
-| `wheelq:{T:0}:shards`    | string      | the topic's terms, after a change: fences out who knows others              |
+| `wheelq:{T:0}:news`      | stream      | ids that ended just now; exists only while a caller waits for one           |
+| `wheelq:{T:0}:replays`   | hash        | name of a rerun → its progress; for a day. `:cancel:NAME`, `:move:NAME`:    |
+|                          |             | the same for a change by due range                                          |
+|                          |             | `:dead`: when a dead job was last replayed                                  |
+| `wheelq:{T:0}:shards`    | string      | the topic's terms, after a change: fences out clients with other terms      |
+| `wheelq:{T:0}:fence`     | string      | the version of the topic that has these terms                               |
 | `wheelq:{T:0}:recurring` | hash        | name → definition and state of a recurring job; in shard 0 only            |
 | `wheelq:{T:0}:occurrences`| sorted set | name → when its next occurrence is due                                     |
-| `wheelq:{T:0}:order:G`   | hash        | who runs the jobs in order for group G; next runs of failed ones         |
+| `wheelq:{T:0}:order:G`   | hash        | the consumer that runs jobs in order for group G; next runs of failed jobs |
+| `wheelq:{T:0}:groups`    | hash        | group that the shard has or had → "", or the last entry while it is removed |
+| `wheelq:{T:0}:counts`    | hash        | outcome → number of jobs (`calls/counts`); the last leader                  |
+| `wheelq:{T:0}:history:H` | hash        | minute of hour H → what was counted in it; for three days                  |
+| `wheelq:{T:0}:retries`   | hash        | span of about 17 minutes → how many retries are due in it                   |
 | `wheelq:{T:0}:rate`      | string      | the time (us) from which a limited rate is counted                          |
-| `wheelq:topics`          | hash        | topic → its settings (msgpack); `:version` counts the changes               |
+| `wheelq:topics`          | hash        | topic → its settings (msgpack); `:version`: the number of the last change   |
 | `wheelq:changes`         | channel     | a topic, a node or the assignment has changed                               |
 | `wheelq:asks:W`          | channel     | `stream entry`: worker W is asked to cancel the delivery of it             |
 | `wheelq:assignment`      | hash        | leader and standby of every shard (msgpack), and its version                |
-| `wheelq:nodes`           | hash        | scheduler node → what it does and when it last said so (msgpack)            |
+| `wheelq:nodes`           | hash        | scheduler node → its last report and when it was sent (msgpack)             |
 | `wheelq:workers`         | hash        | worker → the same                                                           |
-| `wheelq:callbacks`       | set         | topics of which some jobs have a target to be called                        |
+| `wheelq:{wheelq:workers}:beats` | hash | worker → its heartbeat: a number that grows, or `left`, and its group |
+| `wheelq:{wheelq:workers}:histograms` | hash | kind, topic, group → sum and counts; process → number |
+| `wheelq:{wheelq:workers}:measured` | sorted set | the same fields → when they last changed; for an hour |
+| `wheelq:callbacks`       | set         | topics with jobs that have a target to be called                            |
 | `wheelq:access`          | hash        | id of an API key of the HTTP server → its digests and scopes (msgpack)      |
 | `wheelq:task-ids`        | string      | the last numeric task id given out by the classic API                       |
-| `wheelq:note:…`          | string, PX  | answers to requests with an Idempotency-Key; tasks that were pulled         |
+| `wheelq:lease-clock`     | hash        | the clock by which HTTP leases end: its time and its era                    |
+| `wheelq:note:…`          | string, PX  | answers to requests with an Idempotency-Key; pulled tasks                   |
 """
 
 from __future__ import annotations
@@ -44,11 +56,24 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
 MEMBER_SEPARATOR = "\x1f"
-"""Stands between job id and group in the member of a job that waits for its retry in that group; see `id_and_group`."""
+"""Separates job id and group in the member of a job that waits for a retry; see `id_and_group`."""
+
+
+_NOT_UTF8 = "surrogateescape"
+
+
+def member_of(raw: bytes) -> str:
+    """A member as text. If another program wrote bytes that are not UTF-8, `raw_member` restores them."""
+    return raw.decode(errors=_NOT_UTF8)
+
+
+def raw_member(member: str) -> bytes:
+    """The bytes from which `member_of` made this text."""
+    return member.encode(errors=_NOT_UTF8)
 
 
 def id_and_group(member: str) -> tuple[str, str | None]:
-    """The job's id, and the group in which the member waits for a retry; None when it is no retry."""
+    """The job's id, and the group in which the member waits for a retry; None if it is not a retry."""
     id, *rest = member.split(MEMBER_SEPARATOR)
     return id, rest[0] if rest else None
 
@@ -69,15 +94,19 @@ class ShardKeys:
     horizon: str = field(init=False)
     near: str = field(init=False)
     shards: str = field(init=False)
+    fence: str = field(init=False)
     buried: str = field(init=False)
     progress: str = field(init=False)
     done: str = field(init=False)
     ended: str = field(init=False)
     news: str = field(init=False)
     replays: str = field(init=False)
+    groups: str = field(init=False)
+    retries: str = field(init=False)
     rate: str = field(init=False)
     recurring: str = field(init=False)
     occurrences: str = field(init=False)
+    counts: str = field(init=False)
 
     def __post_init__(self) -> None:
         stem = f"{self.prefix}:{{{self.topic}:{self.shard}}}:"
@@ -85,8 +114,12 @@ class ShardKeys:
             object.__setattr__(self, key.name, stem + key.name)
 
     def order(self, group: str) -> str:
-        """Who holds the shard for a group that runs its jobs in order, and what failed there."""
+        """The consumer that holds the shard for a group that runs its jobs in order, and its failed jobs."""
         return f"{self.prefix}:{{{self.topic}:{self.shard}}}:order:{group}"
+
+    def history(self, hour: int) -> str:
+        """The counts of each minute of an hour; `hour` counts from the Unix epoch."""
+        return f"{self.prefix}:{{{self.topic}:{self.shard}}}:history:{hour}"
 
 
 _shard_keys = lru_cache(maxsize=10_000)(ShardKeys)  # a producer needs the same few for every job
@@ -108,7 +141,7 @@ class Keys:
 
     @property
     def asks(self) -> str:
-        """What the channel of every worker begins with; its name follows."""
+        """The prefix of every worker's channel; the worker's name follows."""
         return f"{self.prefix}:asks:"
 
     @property
@@ -128,6 +161,20 @@ class Keys:
         return f"{self.prefix}:workers"
 
     @property
+    def histograms(self) -> str:
+        return f"{self.prefix}:{{{self.workers}}}:histograms"
+
+    @property
+    def measured(self) -> str:
+        """When each histogram last changed."""
+        return f"{self.prefix}:{{{self.workers}}}:measured"
+
+    @property
+    def beats(self) -> str:
+        """The heartbeats of workers, in the slot of `workers` so that one call writes both."""
+        return f"{self.prefix}:{{{self.workers}}}:beats"
+
+    @property
     def callbacks(self) -> str:
         return f"{self.prefix}:callbacks"
 
@@ -139,6 +186,10 @@ class Keys:
     def task_ids(self) -> str:
         return f"{self.prefix}:task-ids"
 
+    @property
+    def lease_clock(self) -> str:
+        return f"{self.prefix}:lease-clock"
+
     def note(self, kind: str, name: str) -> str:
-        """Where a note is kept; `name` may be any text, and so long that only its digest is used."""
+        """The key of a note; `name` may be any text, because only its digest is used if it is long."""
         return f"{self.prefix}:note:{kind}:{hashlib.sha256(name.encode()).hexdigest()}"

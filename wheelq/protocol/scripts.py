@@ -1,8 +1,8 @@
-"""The Lua scripts: one file per operation under `lua/`, what several share under `lua/lib/`.
+"""The Lua scripts: one file per operation under `lua/`, and shared parts under `lua/lib/`, one file per noun.
 
-A script that says `-- uses: leader, emit` in its header has these library files put in front of it. The digest is that
-of the whole text, constant for a release, so the server's script cache is filled once (SCRIPT LOAD: scripts loaded so
-are not evicted).
+A file of the library has parts, each after a line like `-- part: emit`. A script with `-- uses: leader, emit` in its
+header gets exactly these parts put in front of it. The digest covers the whole text and is constant for a release, so
+the server's script cache is filled once (by SCRIPT LOAD, whose scripts are not evicted).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from importlib.resources import files
 
 _LUA = files("wheelq.protocol") / "lua"
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
+_PART = re.compile(r"^-- part: (\w+)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,19 @@ def script(name: str) -> Script:
     """The script in `lua/{name}.lua`."""
     own = _own_text(name)
     uses = _USES.search(own)
-    parts = [(_LUA / "lib" / f"{part.strip()}.lua").read_text() for part in uses[1].split(",")] if uses else []
+    parts = [library()[part.strip()] for part in uses[1].split(",")] if uses else []
     text = "\n".join([*parts, own])
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@cache
+def library() -> dict[str, str]:
+    """Every part of the library, by name."""
+    parts: dict[str, str] = {}
+    for item in (_LUA / "lib").iterdir():
+        _, *found = _PART.split(item.read_text())
+        parts |= {name: text.strip("\n") + "\n" for name, text in zip(found[::2], found[1::2], strict=True)}
+    return parts
 
 
 def script_names() -> list[str]:
@@ -43,13 +54,13 @@ def script_names() -> list[str]:
 
 
 def purpose(name: str) -> str:
-    """What the script is for: the first sentence of its header."""
+    """The purpose of the script: the first sentence of its header."""
     comment = " ".join(line.removeprefix("-- ") for line in header(name))
     return re.split(r"(?<=\.) ", comment, maxsplit=1)[0]
 
 
 def header(name: str) -> list[str]:
-    """The comment that the script's own file begins with, without what it uses: how it is called."""
+    """The comment at the start of the script's file, without the line of parts it uses: how to call it."""
     lines = itertools.takewhile(lambda line: line.startswith("--"), _own_text(name).splitlines())
     return [line for line in lines if not line.startswith("-- uses:")]
 

@@ -1,17 +1,23 @@
-"""The scheduler node: plays its part in shards, and promotes each job at the moment it is due.
+"""The scheduler node: leads shards or stands by, and promotes each job at the moment it is due.
 
-loop         `Scheduler`: one node; topics, hints, and a `Shard` for each that is assigned to it
-membership   which nodes live, and what each looks after
-assignment   shares the shards out (pure)
+loop         `Scheduler`: one node; its topics, and a `Shard` for each that is assigned to it
+hints        the connection on which a node listens
+membership   which nodes are alive, and which shards each serves
+assignment   distributes the shards over the nodes (pure)
+parts        the objects that all parts of a shard share
 shard        a node's part in one shard: leader or standby
-candidate    asks for the lease, also in place of a holder that is gone
-leader       what the holder of the lease does
-clearing     ends the draining of former numbers of shards
+candidate    asks for the lease, and replaces a holder that is gone
+leader       the work of the holder of the lease
+gathering    lets jobs that are due close together share a promotion (pure)
+promotion_lateness  sends how late jobs were promoted
+draining     ends the draining of former numbers of shards
+ended_groups cleans up after groups that another program destroyed
+topics       the topics as a node last read them; registers topics again that a failover lost
 recurring    makes the occurrences of recurring jobs
-lookout      what a standby does: looks after the leader, promotes in its place
-standby      when to look after a leader, and what to do about it (pure)
-lease        what may be believed of a lease (pure)
+standby      watches the leader, and promotes in its place while it is quiet
+lease        how long a lease can be trusted (pure)
 window       which jobs are loaded, and when to load more (pure)
+wheel        the timing wheel: says which of the loaded jobs are due
 """
 
 from __future__ import annotations

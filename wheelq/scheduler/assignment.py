@@ -1,15 +1,14 @@
-"""Who leads which shard, and who stands by. Pure.
+"""Decides which node leads each shard, and which is its standby. Pure.
 
-    assign(shards, nodes, before)      the same answer for whoever asks with the same arguments
+    assign(shards, nodes, before)      the same arguments give the same answer on every node
 
-Every node gets its even share (±1) of the shards to lead, and no more shards change hands than must: what a living
-node leads it keeps, up to its share; of what is left over, a standby inherits what it stood by for, if it has room;
-the rest goes to nodes with room by a hash of the shard's name. Standbys are shared out the same way, never to the
-shard's own leader.
+Every node gets its even share (±1) of the shards to lead, and as few shards as possible change hands. A live node keeps
+the shards that it leads, up to its share. Each other shard goes to its standby, if that has room, or else to a node
+with room, by a hash of the shard's name. Standbys are distributed the same way, never to the shard's own leader.
 
-The answer depends on the one before, so it is kept in Redis, written by whichever node first finds it out of date. It
+The result depends on the previous one, which is kept in Redis; the first node that finds it out of date replaces it. It
 is advice: only a lease makes a leader. (Rendezvous hashing needs no memory, but with an exact bound on each node's
-share one node more moves up to twice as many shards as it needs to, and each move is a handover.)
+share an additional node moves up to twice as many shards as necessary, and each move is a handover.)
 
 Costs O(shards × log shards + nodes²): a second for 100,000 shards on 1,000 nodes.
 """
@@ -25,7 +24,7 @@ ShardName = tuple[str, int]
 
 
 class Post(NamedTuple):
-    """Who looks after one shard."""
+    """The nodes that serve one shard."""
 
     leader: str
     standby: str | None
@@ -36,7 +35,7 @@ Assignment = Mapping[ShardName, Post]
 
 
 def assign(shards: Iterable[ShardName], nodes: Iterable[str], before: Assignment) -> dict[ShardName, Post]:
-    """A post for every shard; empty when there are no nodes."""
+    """Returns a post for every shard; empty without nodes."""
     names, alive = sorted(shards), sorted(set(nodes))
     if not alive:
         return {}
@@ -51,7 +50,7 @@ def assign(shards: Iterable[ShardName], nodes: Iterable[str], before: Assignment
 
 
 class _Sharing:
-    """Sharing one role out: what is given, and how much room each node has left."""
+    """The distribution of one role: the shards given so far, and the room that each node has left."""
 
     def __init__(self, role: str, nodes: Sequence[str], barred: Mapping[ShardName, str]) -> None:
         self.chosen: dict[ShardName, str] = {}
@@ -62,7 +61,7 @@ class _Sharing:
         self._open: list[str] = []
 
     def keep(self, names: Sequence[ShardName], holders: Mapping[ShardName, str | None]) -> None:
-        """Leave what nodes hold with them, up to their shares."""
+        """Let nodes keep what they hold, up to their shares."""
         held: dict[str, list[ShardName]] = {node: [] for node in self._nodes}
         for name in names:
             holder = holders.get(name)
@@ -75,14 +74,14 @@ class _Sharing:
                 self._give(name, node)
 
     def inherit(self, names: Sequence[ShardName], heirs: Mapping[ShardName, str | None]) -> None:
-        """Give what is left to its heirs, as far as they have room."""
+        """Give remaining shards to their heirs, as far as these have room."""
         for name in names:
             heir = heirs.get(name)
             if name not in self.chosen and heir in self._room and heir != self._barred.get(name):
                 self._give(name, heir)
 
     def spread(self, names: Sequence[ShardName]) -> None:
-        """Give the rest to nodes with room, by a hash of the name; if only the barred one has room, to another."""
+        """Give the rest to nodes with room, by a hash of the name; if only the barred node has room, to another."""
         for name in names:
             if name not in self.chosen:
                 node = self._pick(name, self._open) or self._pick(name, self._nodes)
@@ -114,7 +113,7 @@ def _share_out(
     heirs: Mapping[ShardName, str | None],
     barred: Mapping[ShardName, str],
 ) -> dict[ShardName, str]:
-    """A node for every shard: its holder, else its heir, else one by hash; never the barred one of the shard."""
+    """Returns a node for every shard: its holder, else its heir, else one by hash; never the shard's barred node."""
     sharing = _Sharing(role, nodes, barred)
     sharing.keep(names, holders)
     sharing.inherit(names, heirs)
@@ -123,7 +122,7 @@ def _share_out(
 
 
 def _shares(shards: int, nodes: Sequence[str], held: Mapping[str, int]) -> dict[str, int]:
-    """How many each node may have; the odd ones go to those that hold most, so that these need not give one away."""
+    """Returns each node's share. Nodes that hold most get the remainder, so that they need not give a shard away."""
     share, odd = divmod(shards, len(nodes))
     by_holding = sorted(nodes, key=lambda node: -held[node])
     shares = {node: share + (place < odd) for place, node in enumerate(by_holding)}

@@ -1,4 +1,4 @@
-"""`Candidate`: asks for the lease of a shard, also in place of a holder that is gone. Times are monotonic seconds."""
+"""`Candidate`: asks for the lease of a shard, and replaces a holder that is gone. Times are monotonic seconds."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from wheelq.clock import Clock, ServerClock
+from wheelq.errors import TopicUnreadable
+from wheelq.model.topic import HALF_DONE_S, Topic
+from wheelq.protocol.calls import draining, registry
 from wheelq.protocol.calls import leader as calls
-from wheelq.protocol.calls import registry
-from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.scheduler.lease import holder_node
-from wheelq.scheduler.lookout import is_gone
-from wheelq.settings import SchedulerSettings
-from wheelq.topics import Topic
-from wheelq.transport import AsyncTransport
+from wheelq.protocol.keys import Keys
+from wheelq.scheduler.lease import WatchedLease, holder_node
+from wheelq.scheduler.parts import ShardParts
+from wheelq.scheduler.standby import is_gone
 
 logger = logging.getLogger("wheelq.scheduler")
 
 UNPUBLISHED_PAUSE = 0.02
-"""Seconds until terms are read again that a shard asks for and nobody has published yet."""
-HALF_DONE_S = 0.3
-"""How long terms may be in force that nobody has published: who changes them is done within a few round trips."""
+"""Seconds until terms that a shard requires, but that are not published yet, are read again."""
+UNREADABLE_PAUSE = 1.0
+"""Seconds until a topic with unreadable settings is read again."""
 
 
 class Granted(NamedTuple):
-    """The lease is this node's."""
+    """This node has the lease."""
 
     token: str
     asked_at: float
@@ -33,85 +32,105 @@ class Granted(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """Another node has it, at most until then."""
+    """Another node has the lease, at most until `until`."""
 
     again_at: float
 
 
 class Outdated(NamedTuple):
-    """The shard asks for other terms than those that this node knew: these."""
+    """The shard requires terms that this node did not know; `topic` has them."""
 
     topic: Topic
 
 
 class Unpublished(NamedTuple):
-    """The shard asks for terms that are nowhere to be read yet."""
+    """The shard requires terms that are not published yet."""
 
     again_at: float
 
 
 class Candidate:
-    """One node, as it asks for the lease of one shard."""
+    """Asks for the lease of one shard on behalf of one node."""
 
     def __init__(
-        self,
-        keys: ShardKeys,
-        transport: AsyncTransport,
-        node: str,
-        connection: Callable[[], str],
-        settings: SchedulerSettings,
-        clock: Clock,
-        server_clock: ServerClock,
-        topic: Topic,
-        report_gone: Callable[[str], None],
+        self, parts: ShardParts, node: str, connection: Callable[[], str], report_gone: Callable[[str], None]
     ) -> None:
-        self.topic = topic
-        """As last read."""
-        self._keys = keys
-        self._transport = transport
+        self._parts = parts
+        self._keys = parts.keys
+        self._transport = parts.transport
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._server = parts.server
         self._node = node
         self._connection = connection
-        self._settings = settings
-        self._clock = clock
-        self._server = server_clock
         self._report_gone = report_gone
         self._outdated_since: float | None = None
+        self._held = WatchedLease(parts.settings.lease_ms)
 
-    async def ask(self) -> Granted | Denied | Outdated | Unpublished:
+    async def ask(self, over: str = "") -> Granted | Denied | Outdated | Unpublished:
         """Ask once, and once more if the holder is gone. Raises: ServerError."""
         asked_at = self._clock.monotonic()
         connection = self._connection()
-        answer = await self._acquire(connection)
+        answer = await self._acquire(connection, replaceable=over)
         if answer.is_outdated:
             return await self._catch_up(asked_at)
         self._outdated_since = None
-        if not answer.is_ours and await is_gone(self._transport, answer.token):
-            self._report_gone(holder_node(answer.token))
+        if not answer.is_ours and await self._may_replace(answer):
             asked_at = self._clock.monotonic()
             answer = await self._acquire(connection, replaceable=answer.token)
         if answer.is_ours:
             return Granted(answer.token, asked_at, answer.server_us)
-        return Denied(asked_at + max(answer.left_ms, 10) / 1000)
+        return self._denied(asked_at, answer)
 
-    async def _catch_up(self, asked_at: float) -> Outdated | Unpublished:
-        """Read the terms that the shard asks for. Who changes them tells the shards first, and then everyone.
+    def _denied(self, asked_at: float, answer: calls.Acquired) -> Denied:
+        """Returns until when the holder keeps the lease: as the server says, but no longer than leaders ask for."""
+        return Denied(asked_at + min(max(answer.left_ms, 10), self._settings.lease_ms) / 1000)
 
-        Should that one have died in between, the shard would have no leader: then it is told the terms that stand.
+    async def _may_replace(self, answer: calls.Acquired) -> bool:
+        """Whether the holder is gone, or has not renewed the lease for its whole duration."""
+        ends_ms = answer.server_us / 1000 + answer.left_ms
+        if self._held.is_over(self._clock.monotonic(), answer.token, ends_ms):
+            return True
+        if is_dead := await is_gone(self._transport, answer.token):
+            self._report_gone(holder_node(answer.token))
+        return is_dead
+
+    async def _catch_up(self, asked_at: float) -> Granted | Denied | Outdated | Unpublished:
+        """Read the terms that the shard requires.
+
+        A change gives the shards its terms first and publishes them afterwards. If its client is slow, or dies in
+        between, the shard is led by the published settings, under the terms that it requires. A shard that is behind
+        gets the published terms.
         """
-        topic = await self._transport.send(registry.topic(Keys(self._keys.prefix), self._keys.topic))
-        if topic is not None and topic != self.topic:
+        try:
+            topic = await self._transport.send(registry.topic(Keys(self._keys.prefix), self._keys.topic))
+        except TopicUnreadable:  # the terms of a newer release must not be undone here
+            return Unpublished(asked_at + UNREADABLE_PAUSE)
+        if topic is not None and topic != self._parts.topic:
             return Outdated(topic)
         if self._outdated_since is None:
             self._outdated_since = asked_at
-        elif asked_at > self._outdated_since + HALF_DONE_S:
-            logger.warning("%s:%d: a change of the topic was left half done", self._keys.topic, self._keys.shard)
-            await self._transport.send(registry.fence(self._keys, self.topic.terms))
+        elif topic is not None and asked_at > self._outdated_since + HALF_DONE_S:
+            terms = await self._transport.send(draining.terms_in_force(self._keys)) or topic.terms
+            if topic.is_behind(terms, await self._transport.send(registry.fenced_version(self._keys))):
+                return await self._lead_by(terms)
+            await self._transport.send(registry.fence(self._keys, topic.terms, topic.version))
         return Unpublished(asked_at + UNPUBLISHED_PAUSE)
 
-    async def _acquire(self, connection: str, replaceable: str = "") -> calls.Acquired:
+    async def _lead_by(self, terms: str) -> Granted | Denied | Unpublished:
+        """Ask for the lease with terms that are not published yet. Publishing them ends that lease."""
         asked_at = self._clock.monotonic()
-        terms, lease_ms = self.topic.terms, self._settings.lease_ms
-        call = calls.acquire(self._keys, self._node, connection, lease_ms, terms, replaceable)
-        answer = await self._transport.send(call)
-        self._server.observe(asked_at, answer.server_us)
-        return answer
+        answer = await self._acquire(self._connection(), terms=terms)
+        if answer.is_outdated:
+            return Unpublished(asked_at + UNPUBLISHED_PAUSE)
+        if not answer.is_ours:
+            return self._denied(asked_at, answer)
+        logger.warning(
+            "%s:%d: a change of the topic takes long, or was left half done", self._keys.topic, self._keys.shard
+        )
+        return Granted(answer.token, asked_at, answer.server_us)
+
+    async def _acquire(self, connection: str, replaceable: str = "", terms: str | None = None) -> calls.Acquired:
+        named, lease_ms = self._parts.topic.terms if terms is None else terms, self._settings.lease_ms
+        call = calls.acquire(self._keys, self._node, connection, lease_ms, named, replaceable)
+        return await self._server.asking(self._transport.send(call))

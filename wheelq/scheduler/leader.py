@@ -1,13 +1,14 @@
-"""`Leader`: what the holder of a shard's lease does. `act()` does what is due now and says when it wants to act again.
+"""`Leader`: the work of a shard's lease holder. `act()` does the work that is due and returns when to act again.
 
-    ids are due      promote them, up to 500 in one call; more than that, or in a shaped topic: sweep
-    sweep beat       promote by range whatever is due: makes every lost hint harmless
-    window           move the horizon on, put what is read into the wheel
-    kept too long    let the shard be tidied, where the topic keeps anything; together with the window
-    lease            renew it, unless nothing is to be done before its end anyway
+    ids are due      promote them, up to 500 in one call; more than that, or with limits: sweep
+    sweep beat       promote all due jobs by range, which makes every lost hint harmless
+    gathering        after a promotion, let jobs that are due close together share the next (`gathering`)
+    window           move the horizon forward, put the loaded ids into the wheel
+    kept too long    tidy the shard, if it keeps anything; together with the window
+    lease            renew it, unless there is nothing to do before it ends
 
-**What may go wrong costs lateness only.** Ids taken from the wheel are hints: when a promotion fails, nothing is kept
-of them, and the next sweep finds the jobs in the sorted set. A call that was answered "not the leader" changed nothing.
+**Failures only cause lateness.** Ids taken from the wheel are hints: if a promotion fails, they are dropped, and the
+next sweep finds the jobs in the sorted set. A call that was answered "not the leader" changed nothing.
 """
 
 from __future__ import annotations
@@ -15,24 +16,20 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
-from wheelq.clock import Clock, ServerClock
-from wheelq.metrics import Lateness
+from wheelq.base.metrics import Lateness
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leader as calls
-from wheelq.protocol.keys import ShardKeys
-from wheelq.scheduler.lease import Lease
+from wheelq.scheduler.lease import OwnLease
+from wheelq.scheduler.parts import ShardParts
+from wheelq.scheduler.wheel import Wheel
 from wheelq.scheduler.window import Window
-from wheelq.settings import SchedulerSettings, TopicSettings
-from wheelq.topics import Shaping
-from wheelq.transport import AsyncTransport
-from wheelq.wheel import Wheel
 
 logger = logging.getLogger("wheelq.scheduler")
 
 GATHER_MS = 5.0
-"""Where a rate is limited, what it allows is gathered for so long before it is promoted in one call."""
+"""How many milliseconds the due jobs of a rate-limited topic wait to share a promotion."""
 TIDY_CALLS = 10
-"""Calls to tidy a shard that may follow each other; each keeps the server busy for about a millisecond."""
+"""The most calls in a row that tidy a shard; each keeps the server busy for about a millisecond."""
 
 Answer = TypeVar("Answer", bound=calls.LeaderAnswer)
 
@@ -40,102 +37,125 @@ Answer = TypeVar("Answer", bound=calls.LeaderAnswer)
 class Leader:
     """Loads, promotes and sweeps one shard, as long as the lease holds."""
 
-    def __init__(
-        self,
-        keys: ShardKeys,
-        transport: AsyncTransport,
-        lease: Lease,
-        settings: SchedulerSettings,
-        clock: Clock,
-        server_clock: ServerClock,
-        topic: TopicSettings,
-    ) -> None:
-        self._keys = keys
-        self._transport = transport
+    def __init__(self, parts: ShardParts, lease: OwnLease) -> None:
+        self._parts = parts
+        self._keys = parts.keys
+        self._transport = parts.transport
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._server = parts.server
+        self._gathering = parts.gathering
         self._lease = lease
-        self._settings = settings
-        self._clock = clock
-        self._server = server_clock
-        self._window = Window(settings)
+        self._window = Window(parts.settings)
         self._wheel = Wheel(0)
         self._sweep_at = 0.0
-        self._is_behind = False  # the last sweep did not get to the end of what is due
-        self.shaping: Shaping | None = None
-        """How promotion is held back; None: not at all."""
+        self._is_behind = False  # the last sweep did not reach the end of the due jobs
         self._tidy_at = 0.0
-        self.topic = topic
-        """What the topic keeps, and for how long."""
         self.lateness = Lateness()
-        """How late the jobs were that were promoted so far."""
+        """How late the jobs promoted so far were."""
 
-    def ring(self, jobs: list[tuple[str, int]]) -> None:
-        """Jobs (member, due_ms) were scheduled before the horizon."""
+    def hint(self, jobs: list[tuple[str, int]]) -> None:
+        """Take jobs (member, due_ms) that were scheduled before the horizon."""
         now_ms = self._server.now_ms()
         for member, due_ms in jobs:
             if self._window.takes(due_ms, now_ms):
                 self._wheel.insert(member, due_ms)
 
     def start_afresh(self) -> None:
-        """Nothing that is loaded can be relied on: sweep, and load everything near again."""
+        """Drop everything loaded, which may be wrong: sweep, and load everything near again."""
         self._wheel = Wheel(int(self._server.now_ms()))
         self._window.forget()
         self._sweep_at = 0.0
+        self._tidy_at = 0.0  # the topic may keep less than before
 
     def granted(self) -> None:
-        """The lease was acquired: whatever fell due meanwhile comes first."""
+        """The lease was acquired: first promote the jobs that fell due meanwhile."""
         self._sweep_at = 0.0
         self._window.open_at = 0.0
 
     def busy_at(self) -> float:
-        """The monotonic instant at which there is something to do; the lease aside."""
+        """The monotonic instant of the next work, apart from renewing the lease."""
         if self._is_behind:  # a sweep finds everything that is due
             return self._server.monotonic_at(self._sweep_at)
         near = self._wheel.next_tick()
-        at_ms = min(self._window.open_at, self._sweep_at)
-        return self._server.monotonic_at(at_ms if near is None else min(at_ms, near))
+        act_at = self._server.monotonic_at(min(self._window.open_at, self._sweep_at))
+        return act_at if near is None else min(act_at, max(self._server.monotonic_at(near), self._gathering.until))
+
+    def lease_at(self) -> float:
+        """The monotonic instant to take the lease: half a window before the first known job.
+
+        When that job is due, one call is left to do: its promotion.
+        """
+        near, busy_at = self._wheel.next_tick(), self.busy_at()
+        if near is None or self._is_behind:
+            return busy_at
+        return min(busy_at, self._server.monotonic_at(near - self._settings.window_ms / 2))
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether there is no known work."""
+        return not self._wheel and not self._is_behind
+
+    async def rest(self) -> bool:
+        """Move the horizon forward without a lease; False if there is work, which needs one."""
+        settings = self._settings
+        self._window.opening()
+        now_ms = self._server.now_ms()
+        call = calls.rest(self._keys, self._parts.topic.terms, settings.window_ms, settings.idle_ms, now_ms)
+        rested = await self._server.asking(self._transport.send(call))
+        if rested.horizon_ms is None:
+            return False
+        self._window.opened(calls.Opened(rested.server_us, rested.horizon_ms, False, False, []), 0)
+        if self._window.loaded_to is not None:  # else the window was forgotten meanwhile
+            self._sweep_at = float("inf")
+        return True
 
     async def act(self) -> float:
-        """Do what is due; returns the monotonic instant of the next. Raises: NotLeader, ServerError."""
+        """Do the due work; returns the monotonic instant of the next. Raises: NotLeader, ServerError."""
         now = self._clock.monotonic()
         now_ms = self._server.at(now)
-        expired = self._wheel.advance(int(now_ms))
+        expired = [] if now < self._gathering.until else self._wheel.advance(int(now_ms))
         try:
-            in_one_call = not self.shaping and len(expired) <= self._settings.batch
+            in_one_call = not self._parts.shaping and len(expired) <= self._settings.batch
             if now_ms >= self._sweep_at or (expired and not in_one_call and not self._is_behind):
                 await self._sweep(expired)
             elif expired and not self._is_behind:
                 await self._promote(expired)
         except BaseException:
-            self._sweep_at = 0.0  # what was taken from the wheel is found again by sweeping
+            self._sweep_at = 0.0  # sweeping finds the jobs taken from the wheel again
             raise
-        # While a sweep is behind, it will find everything that is due, and there is no use in loading more.
+        # While a sweep is behind it will find every due job, so loading more is useless.
         if now_ms >= self._window.open_at and not self._is_behind:
-            await self._open()
-            if now_ms >= self._tidy_at and (self.topic.retention_ms or self.topic.keep_done_ms):
+            has_kept = await self._open()
+            if has_kept and now_ms >= self._tidy_at:
                 await self._tidy()
         if now >= self._lease.renew_at and self._needs_lease():
             await self._renew()
         return min(self.busy_at(), self._lease.renew_at) if self._needs_lease() else self.busy_at()
 
     def _needs_lease(self) -> bool:
-        """Whether there is something to do before a lease taken now would end; else it is left to lapse."""
+        """Whether there is work before a lease taken now would end; if not, the lease may lapse."""
         return self.busy_at() < self._clock.monotonic() + self._settings.lease_ms / 1000
 
     async def _promote(self, expired: list[tuple[str, int]]) -> None:
         members = [member for member, _ in expired]
         answer = await self._send(calls.promote(self._keys, self._lease.token, self._settings.lease_ms, members))
         self.lateness += answer.lateness
+        if answer.promoted:  # else this node's clock was a little ahead, and it asks again at once
+            self._gathering.promoted(self._clock.monotonic())
         self._sweep_by(answer.server_us / 1000)
-        for member, due_ms in answer.waiting:  # moved, or this node's clock was a little ahead
+        for member, due_ms in answer.waiting:  # rescheduled, or this node's clock was slightly ahead
             if self._window.covers(due_ms):
                 self._wheel.insert(member, due_ms)
 
     async def _sweep(self, expired: list[tuple[str, int]]) -> None:
-        """Promote up to a batch of what is due; among it `expired`, but for what the server's clock has not reached."""
+        """Promote up to a batch of due jobs; those of `expired` that are not due yet go back to the wheel."""
         settings = self._settings
-        call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, self.shaping)
+        call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, self._parts.shaping)
         answer = await self._send(call)
         self.lateness += answer.lateness
+        if answer.promoted:
+            self._gathering.promoted(self._clock.monotonic())
         now_ms = answer.server_us / 1000
         for member, due_ms in expired:
             if due_ms > now_ms:
@@ -145,24 +165,29 @@ class Leader:
             self._sweep_at = now_ms + max(answer.wait_ms, GATHER_MS)
             return
         self._sweep_at = now_ms if answer.is_partial and answer.promoted else float("inf")
-        if self._wheel or answer.is_partial:  # partial and nothing promoted: the stream refuses, so not at once again
+        if self._wheel or answer.is_partial:  # partial and nothing promoted: the stream refuses, so wait
             self._sweep_by(now_ms)
 
     def _sweep_by(self, now_ms: float) -> None:
-        """While anything is near, sweep on a slow beat."""
+        """While any job is near, sweep at a slow, regular beat."""
         self._sweep_at = min(self._sweep_at, now_ms + self._settings.sweep_ms)
 
-    async def _open(self) -> None:
+    async def _open(self) -> bool:
+        """Move the horizon forward. Returns whether there may be something to tidy."""
         settings = self._settings
+        # With an empty wheel nothing near is loaded: reading from the beginning finds a job whose hint was lost.
+        loaded_to = self._window.loaded_to if self._wheel else None
+        self._window.opening()
         answer = await self._send(
             calls.open_window(
                 self._keys,
                 self._lease.token,
                 settings.lease_ms,
-                self._window.loaded_to,
+                loaded_to,
                 settings.window_ms,
                 settings.window_ids,
                 settings.idle_ms,
+                self._server.now_ms(),
             )
         )
         for member, due_ms in answer.jobs:
@@ -170,10 +195,12 @@ class Leader:
         self._window.opened(answer, len(self._wheel))
         if self._wheel:
             self._sweep_by(answer.server_us / 1000)
+        return answer.has_kept
 
     async def _tidy(self) -> None:
-        """Remove what has been kept for long enough; what is too much for now is left to the next time."""
-        kept = self.topic.retention_ms, self.topic.keep_done_ms
+        """Remove entries and finished jobs whose retention has passed; a later call removes what exceeds the limit."""
+        topic = self._parts.topic
+        kept = topic.retention_ms, topic.keep_done_ms
         for _ in range(TIDY_CALLS):
             answer = await self._send(calls.tidy(self._keys, self._lease.token, self._settings.lease_ms, *kept))
             self._tidy_at = answer.server_us / 1000 + self._settings.idle_ms
@@ -181,7 +208,8 @@ class Leader:
                 break
 
     async def _renew(self) -> None:
-        answer = await self._send(calls.renew(self._keys, self._lease.token, self._settings.lease_ms))
+        now_ms = self._server.now_ms()
+        answer = await self._send(calls.renew(self._keys, self._lease.token, self._settings.lease_ms, now_ms))
         expected = self._wheel.next_tick()
         first = answer.first_due_ms
         is_missed = first is not None and self._window.covers(first) and (expected is None or first < expected)
@@ -190,7 +218,7 @@ class Leader:
             self.start_afresh()
 
     async def _send(self, call: Call[Answer]) -> Answer:
-        """Send a leader's call. Each prolongs the lease, and carries the server's time."""
+        """Send a leader's call, which renews the lease and returns the server's time."""
         asked_at = self._clock.monotonic()
         answer = await self._transport.send(call)
         self._lease.prolonged(asked_at)

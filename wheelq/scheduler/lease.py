@@ -1,29 +1,35 @@
-"""What a leader may believe of its lease. Pure: times are monotonic seconds, given as arguments.
+"""How long a leader can trust its lease. Pure: times are monotonic seconds, given as arguments.
 
-**What is authoritative.** The token in the `lease` key. Every script that only a leader may run compares it first, so
-a node that wrongly believes to lead can do no harm: its calls answer "not the leader" and change nothing. A token is
+**The authority** is the token in the `lease` key. Every script that only a leader may run compares it first, so a node
+that wrongly believes it leads does no harm: its calls answer "not the leader" and change nothing. A token is
 `node:epoch:server run id:client id`; the epoch grows with every acquisition, so no two tokens are ever the same.
 
-**What local time is for.** To stop asking when asking is useless, and to renew in time. The lease ends at the server
-`lease_ms` after it was set or prolonged there, which was not before the request left. So the moment before the request
-plus `lease_ms`, less a margin, is a bound this node can trust, whatever its wall clock says.
+**Local time** serves only to renew in time, and to send no useless calls. At the server the lease ends `lease_ms` after
+it was set or renewed there, which was not before the request left. So the moment before the request plus `lease_ms`,
+less a margin, is a bound that this node can trust, whatever its wall clock says.
 
-| what happens                          | what follows                                                                |
+| event                                 | consequence                                                                 |
 |---------------------------------------|-----------------------------------------------------------------------------|
 | reply of acquire lost                 | asked again: the script finds this node's own token and replaces it         |
-| reply of renew lost                   | trusted until the older bound; the next call tells                          |
-| node frozen past the lease, then woken| the bound has passed: it acquires anew; a call already on its way is refused|
-| lease lost in a failover              | the next call is refused; the node acquires anew, with a greater epoch      |
-| node dies                             | its connection closes; whoever sees that may replace the token at once      |
+| reply of renew lost                   | trusted until the older bound; the next call shows                          |
+| node frozen past the lease, then woken| the bound has passed: it must acquire again; a call on its way is refused   |
+| lease lost in a failover              | the next call is refused; the node acquires it again, with a greater epoch  |
+| node dies                             | its connection closes; a node that sees this may replace the token at once  |
 """
 
 from __future__ import annotations
 
+import re
+
 from wheelq.settings import SchedulerSettings
 
+SAME_MS = 20.0
+"""By how much two readings of the end of an unrenewed lease may differ."""
+_NUMBER = re.compile("[0-9]{1,18}")
 
-class Lease:
-    """One shard's lease, as its holder sees it."""
+
+class OwnLease:
+    """The lease of one shard, for its holder."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self._lease = settings.lease_ms / 1000
@@ -33,16 +39,16 @@ class Lease:
         self.token = ""
 
     def granted(self, token: str, asked_at: float) -> None:
-        """The lease was acquired with a request that left at `asked_at`."""
+        """Record that a request sent at `asked_at` acquired the lease."""
         self.token = token
         self._asked_at = asked_at
 
     def prolonged(self, asked_at: float) -> None:
-        """A request that left at `asked_at` was answered as a leader's; each of them prolongs the lease."""
+        """Record that a leader's request sent at `asked_at` succeeded, which renews the lease."""
         self._asked_at = max(self._asked_at, asked_at)
 
     def lost(self) -> None:
-        """The server said that the lease is not this node's."""
+        """Record that the lease is no longer this node's."""
         self._asked_at = float("-inf")
 
     def is_held(self, now: float) -> bool:
@@ -60,10 +66,30 @@ class Lease:
         return self._asked_at + self._renew
 
 
+class WatchedLease:
+    """The lease of another node, for a node that waits for its end.
+
+    The server ends a lease by a clock that may be stepped back, which would prolong the lease by the step. So it is
+    also over if its holder has not renewed it for its whole duration, by the monotonic clock of the waiting node.
+    """
+
+    def __init__(self, lease_ms: int) -> None:
+        self._life = lease_ms / 1000
+        self._token = ""
+        self._ends_ms = 0.0
+        self._since = 0.0
+
+    def is_over(self, now: float, token: str, ends_ms: float) -> bool:
+        """Whether the lease is over; `ends_ms` is its end as the server reports at `now` (monotonic)."""
+        if token != self._token or abs(ends_ms - self._ends_ms) > SAME_MS:
+            self._token, self._ends_ms, self._since = token, ends_ms, now
+        return bool(token) and now - self._since > self._life
+
+
 def holder_connection(token: str) -> tuple[str, int] | None:
-    """Server run id and client id of the token's holder; None when the token was not made by wheelq."""
+    """Server run id and client id of the token's holder; None if wheelq did not make the token."""
     parts = token.split(":")
-    return (parts[2], int(parts[3])) if len(parts) == 4 and parts[3].isdigit() else None
+    return (parts[2], int(parts[3])) if len(parts) == 4 and _NUMBER.fullmatch(parts[3]) else None
 
 
 def holder_node(token: str) -> str:

@@ -1,14 +1,12 @@
-"""`Scheduler`: one node. Finds topics, listens for hints, and plays its part in every shard that is assigned to it.
+"""`Scheduler`: one node. Finds topics, listens for hints, and serves every shard that is assigned to it.
 
-Four things go on beside the shards:
+Four tasks run beside the shards:
 
-    subscription   one connection that listens to the `near` channels of this node's shards and to changes. Its end
-                   means that this node is gone (its number is in every lease), so it is there before any lease.
-                   When it was opened anew, hints may have been lost, and every shard starts afresh.
-    changes        topics are read when their version number has changed, nodes and assignment on every heartbeat;
+    hints          listens on one connection to changes and to the `near` channels of this node's shards (`hints`)
+    changes        reads topics when their version number has changed, nodes and assignment on every heartbeat;
                    a notice brings either forward
-    clearing       former numbers of shards are looked after (`clearing`)
-    connection     the one all shards share; the transport opens it again after it broke
+    draining       drops former numbers of shards when none of their jobs is left (`draining`)
+    ended groups   cleans up after groups that another program destroyed (`ended_groups`)
 """
 
 from __future__ import annotations
@@ -21,22 +19,33 @@ import secrets
 import socket
 from typing import Any, Self
 
-from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
+from wheelq import reminders
+from wheelq.base.clock import Clock, ServerClock, until_stopped
+from wheelq.base.metrics import Lateness
+from wheelq.base.timers import PreciseClock
 from wheelq.errors import ServerError
-from wheelq.metrics import Lateness
-from wheelq.patience import until_usable
+from wheelq.model.topic import Topic
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.scheduler.clearing import Clearing
+from wheelq.scheduler.draining import Draining
+from wheelq.scheduler.ended_groups import EndedGroups
+from wheelq.scheduler.gathering import Gathering
+from wheelq.scheduler.hints import HintSubscription
 from wheelq.scheduler.membership import Membership
-from wheelq.scheduler.recurring import Maker
-from wheelq.scheduler.shard import LONGEST_PAUSE, Role, Shard
-from wheelq.settings import SchedulerSettings, Settings, resolve_url
-from wheelq.topics import Topic
-from wheelq.transport import Address, AsyncTransport, Subscription
+from wheelq.scheduler.promotion_lateness import PromotionLateness
+from wheelq.scheduler.recurring import Occurrences
+from wheelq.scheduler.shard import Role, Shard
+from wheelq.scheduler.topics import TopicList
+from wheelq.settings import SchedulerSettings, Settings, settings_in_force
+from wheelq.transport import AsyncTransport, server_address
+from wheelq.transport.startup import Patience, until_usable
+from wheelq.transport.version import check_server
 
 logger = logging.getLogger("wheelq.scheduler")
+
+RETRY_S = 1.0
+"""Seconds until changes are looked for again when that failed."""
 
 
 class Scheduler:
@@ -53,28 +62,32 @@ class Scheduler:
         self._transport = transport
         self._keys = keys or Keys()
         self._settings = settings or SchedulerSettings()
-        self._clock = clock or SystemClock()
+        self._precise = PreciseClock()
+        self._clock = clock or self._precise
         self._server = ServerClock(self._clock)
         self._members = Membership(transport, self._keys, self.node, self._settings, self._clock, self._server)
-        self._clearing = Clearing(transport, self._keys, self._clock, self._settings.heartbeat_ms, self._draining_here)
+        self._draining = Draining(transport, self._keys, self._clock, self._settings.heartbeat_ms, self._draining_here)
+        self._ended_groups = EndedGroups(transport, self._keys, self._clock, self._first_led_here)
         self._shards: dict[str, Shard] = {}  # by near channel
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._makers: dict[str, Maker] = {}  # by near channel of shard 0
-        self._subscription: Subscription | None = None
-        self._connection = ""
-        self._topics_version = -1
-        self._topics: dict[str, Topic] = {}
+        self._occurrences: dict[str, Occurrences] = {}  # by near channel of shard 0
+        self._hints = HintSubscription(
+            transport, self._clock, lambda: [self._keys.changes, *self._shards], self._enter, self._hear
+        )
+        self._topics = TopicList(transport, self._keys, self._clock)
+        self._gathering = Gathering(self._settings)
         self._is_noticed = False
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._was_run = False
         self._reports: set[asyncio.Task[None]] = set()
-        self._lateness_before = Lateness()  # in shards that are no longer here
+        self._promotion_lateness = PromotionLateness(transport, self._keys, self.node)
 
     @classmethod
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
         """A node on the server at `url` (else WHEELQ_URL). Connects when run. Raises: ConfigurationError."""
-        settings = settings or Settings()
-        transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
+        given, settings = settings, settings or settings_in_force()
+        transport = AsyncTransport(server_address(url, given))
         return cls(transport, Keys(settings.prefix), settings.scheduler)
 
     @property
@@ -85,133 +98,116 @@ class Scheduler:
     @property
     def lateness(self) -> Lateness:
         """How late this node has promoted its jobs so far: from due time to promotion, by the server's clock."""
-        return sum((shard.lateness for shard in self._shards.values()), start=self._lateness_before)
+        return sum((shard.lateness for shard in self._shards.values()), start=self._promotion_lateness.before)
 
     def stop(self) -> None:
-        """Let `run` end: shards finish what they do and give their leases back, so that standbys lead at once."""
+        """Let `run` end: shards finish their current work and give their leases back, so that standbys lead at once."""
         self._stopping.set()
 
     async def run(self, *, patiently: bool = False) -> None:
-        """Play this node's part until stopped. Survives restarts of the server.
+        """Serve shards until stopped. Survives restarts of the server.
 
-        At the very start a server that is busy, or loads its data, is waited for; `patiently` also one that is away.
-        Raises: Unavailable (unless patient) or Refused when the server cannot be used at the very start.
+        At the start it also waits while the server refuses something, and with `patiently` while the server is away.
+        Raises, only at the start: AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which waiting does
+        not cure; Unavailable, OutcomeUnknown and NotPrimary, unless `patiently`. RuntimeError, if it was run before.
         """
-        try:
-            if await until_usable(self._enter, self._stopping, self._clock, logger, patiently=patiently):
-                await self._work()
-        finally:
-            if self._subscription is not None:
-                await self._subscription.close()
-            await self._transport.close()
+        if self._was_run:
+            raise RuntimeError("this scheduler has been run before: make another one")
+        self._was_run = True
+        patience = Patience.OUTAGES if patiently else Patience.REFUSALS
+        with reminders.kept(self._clock), contextlib.closing(self._precise):
+            try:
+                if await until_usable(self._start, self._stopping, self._clock, logger, patience):
+                    await self._work()
+            finally:
+                await self._hints.close()
+                await self._transport.close()
+
+    async def _start(self) -> None:
+        await check_server(self._transport)
+        await self._enter()
 
     async def _enter(self) -> None:
-        """Be one of the nodes. Raises: ServerError, and may be repeated."""
-        await self._subscribe()
+        """Open the subscription and write the first heartbeat. Raises: ServerError; may be repeated."""
+        await self._server.asking(self._transport.send(registry.server_time_us()))
+        await self._hints.open()
         await self._members.join(self._state())
 
     async def _work(self) -> None:
         background = [
-            asyncio.create_task(self._listen(), name="wheelq subscription"),
-            asyncio.create_task(self._clearing.run(), name="wheelq former shards"),
+            asyncio.create_task(self._hints.run(), name="wheelq subscription"),
+            asyncio.create_task(self._draining.run(), name="wheelq former shards"),
+            asyncio.create_task(self._ended_groups.run(), name="wheelq ended groups"),
             asyncio.create_task(self._watch(), name="wheelq changes"),
         ]
         try:
             await until_stopped(self._stopping, background)
-            watching = background.pop()  # shards come and go with it
+            watching = background.pop()  # it starts and ends shards
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             for shard in self._shards.values():
                 shard.stop(node_goes=True)
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             with contextlib.suppress(ServerError):
+                await self._promotion_lateness.send(self._shards)
                 await self._members.leave()
-        finally:  # also when this is cancelled: nothing goes on behind the caller's back
+        finally:  # also if this is cancelled: no task outlives `run`
             rest = [*background, *self._tasks.values(), *self._reports]
             for task in rest:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
-            for maker in self._makers.values():
-                await maker.stop()
-
-    # --- hints -----------------------------------------------------------------------------------------------------
-
-    async def _subscribe(self) -> None:
-        asked_at = self._clock.monotonic()
-        self._server.observe(asked_at, await self._transport.send(registry.server_time_us()))
-        if self._subscription is not None:
-            await self._subscription.close()
-        subscription = self._transport.subscription()
-        await subscription.open([self._keys.changes, *self._shards])
-        self._subscription = subscription
-        self._connection = subscription.name
-
-    async def _listen(self) -> None:
-        pause = 0.0
-        while True:
-            try:
-                if self._subscription is None:
-                    await self._clock.sleep(pause)
-                    await self._enter()
-                    pause = 0.0
-                assert self._subscription is not None
-                async for channel, data in self._subscription.messages():
-                    self._hear(channel, data)
-            except ServerError as error:
-                logger.warning("hints are not heard until the server is back: %s", error)
-                self._subscription = None
-                pause = min(pause * 2 + 0.02, LONGEST_PAUSE)
+            for occurrences in self._occurrences.values():
+                await occurrences.stop()
 
     def _hear(self, channel: str, data: bytes | None) -> None:
         shard = self._shards.get(channel)
-        if channel in self._makers and data in (None, NOTICE):
-            self._makers[channel].notice()
+        if channel in self._occurrences and data in (None, NOTICE):
+            self._occurrences[channel].notice()
         if shard is None:
             self._is_noticed = True
             self._woken.set()
         elif data is None:
             shard.heard()
         elif data != NOTICE:
-            shard.ring(data)
-
-    # --- changes ---------------------------------------------------------------------------------------------------
+            shard.hint(data)
 
     async def _watch(self) -> None:
         beat_at = 0.0
         while True:
-            now = self._clock.monotonic()
+            now, pause = self._clock.monotonic(), min(self._settings.topics_ms, self._settings.heartbeat_ms) / 1000
             try:
-                changed = await self._read_topics()
+                changed = await self._topics.read()
                 if now >= beat_at:
                     await self._members.beat(self._state())
+                    await self._promotion_lateness.send(self._shards)
+                    await self._tell_time()
                     beat_at = now + self._settings.heartbeat_ms / 1000
                     changed = True
+                    await self._topics.lost.restore()
                 if changed or self._is_noticed:
                     self._is_noticed = False
-                    await self._members.refresh(
-                        (name, n) for name, topic in self._topics.items() for n in range(topic.all_shards)
-                    )
+                    await self._members.refresh(self._topics.shards(), self._topics.never_read)
                     await self._play_parts()
             except ServerError as error:
-                logger.warning("changes are not watched until the server is back: %s", error)
-                beat_at = 0.0
-            pause = self._settings.topics_ms / 1000
-            cancel = self._clock.call_at(self._clock.monotonic() + pause, self._woken.set)
-            await self._woken.wait()
+                reminders.warn(logger, "changes are not watched until the server is back", error)
+                beat_at, pause = 0.0, RETRY_S
+            await self._clock.wait(self._woken, pause)
             self._woken.clear()
-            cancel()
 
-    async def _read_topics(self) -> bool:
-        """Whether any has changed, or is new."""
-        if await self._transport.send(registry.topics_version(self._keys)) == self._topics_version:
-            return False
-        topics = await self._transport.send(registry.topics(self._keys))
-        self._topics_version = topics.version
-        self._topics = topics.settings
-        return True
+    async def _tell_time(self) -> None:
+        """Tell the shards their server's time: resting shards would not notice a step of its clock."""
+        by_server: dict[object, list[str]] = {}
+        for channel, shard in self._shards.items():
+            by_server.setdefault(self._transport.server_of(shard.keys.ready), []).append(channel)
+        for channels in by_server.values():
+            asked_at = self._clock.monotonic()
+            server_us = await self._transport.send(registry.server_time_us(self._shards[channels[0]].keys.ready))
+            for part in (*map(self._shards.get, channels), *map(self._occurrences.get, channels)):
+                if part is not None:
+                    part.told_time(asked_at, server_us)
 
     async def _play_parts(self) -> None:
-        """Begin, change and end this node's part in shards, as the assignment says."""
+        """Start, change and end this node's roles in shards, as the assignment says."""
         wanted = {
             self._keys.shard(*name): Role.LEADER if post.leader == self.node else Role.STANDBY
             for name, post in self._members.posts.items()
@@ -220,8 +216,7 @@ class Scheduler:
         for channel in self._shards.keys() - {keys.near for keys in wanted}:
             await self._end(channel)
         for keys, role in wanted.items():
-            topic = self._topics.get(keys.topic)
-            if topic is None:  # another node knows it already: this one is about to
+            if (topic := self._topics.settings.get(keys.topic)) is None:  # only another node has read it so far
                 continue
             if keys.near in self._shards:
                 self._shards[keys.near].configure(topic)
@@ -230,18 +225,25 @@ class Scheduler:
                 await self._begin(keys, topic, role)
         self._return_what_was_stood_in_for()
 
+    def _first_led_here(self) -> dict[str, Topic]:
+        """The topics of which this node leads the first shard."""
+        posts = self._members.posts
+        return {
+            name: topic
+            for name, topic in self._topics.settings.items()
+            if (name, 0) in posts and posts[name, 0].leader == self.node
+        }
+
     def _draining_here(self) -> list[str]:
         """The topics with former numbers of shards of which this node leads the first shard."""
-        draining = [name for name, topic in self._topics.items() if topic.draining]
-        posts = self._members.posts
-        return [name for name in draining if (name, 0) in posts and posts[name, 0].leader == self.node]
+        return [name for name, topic in self._first_led_here().items() if topic.draining]
 
     def _return_what_was_stood_in_for(self) -> None:
-        """A standby that leads hands over when the leader has said that it lives since."""
+        """Hand shards back that this standby leads, once their leader has sent a new heartbeat."""
         for shard in self._shards.values():
             if shard.role is Role.STANDBY and shard.is_leading:
                 post = self._members.posts[(shard.keys.topic, shard.keys.shard)]
-                if self._members.seen_ms.get(post.leader, 0) > shard.led_since_ms:
+                if self._members.seen_at.get(post.leader, 0.0) > shard.led_since:
                     shard.hand_over()
 
     async def _begin(self, keys: ShardKeys, topic: Topic, role: Role) -> None:
@@ -249,47 +251,46 @@ class Scheduler:
             keys,
             self._transport,
             self.node,
-            lambda: self._connection,
+            lambda: self._hints.connection,
             self._settings,
             self._clock,
-            self._server.like(),  # in a cluster it may be another node's
+            self._server.like(),  # in a cluster the shard may be on another node
             topic,
             role,
             self._report_gone,
+            self._gathering,
         )
         self._shards[keys.near] = shard
         self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
         if keys.shard == 0:
-            maker = Maker(keys, self._transport, self._settings, self._clock, self._server.like(), shard.is_responsible)
-            self._makers[keys.near] = maker
-            maker.start()
-        if self._subscription is not None:  # else the next subscription includes it
-            await self._subscription.listen(keys.near)
+            clock, ask = self._server.like(), shard.is_responsible
+            occurrences = Occurrences(keys, self._transport, self._settings, self._clock, clock, ask)
+            self._occurrences[keys.near] = occurrences
+            occurrences.start()
+        await self._hints.listen(keys.near)
 
     async def _end(self, channel: str) -> None:
         shard = self._shards.pop(channel)
         shard.stop()
-        if maker := self._makers.pop(channel, None):
-            await maker.stop()
+        if occurrences := self._occurrences.pop(channel, None):
+            await occurrences.stop()
         await self._tasks.pop(channel)
-        self._lateness_before += shard.lateness
-        if self._subscription is not None:
-            await self._subscription.ignore(channel)
+        self._promotion_lateness.ended(shard)
+        await self._hints.ignore(channel)
 
     def _report_gone(self, node: str) -> None:
         async def report() -> None:
             with contextlib.suppress(ServerError):  # else its missing heartbeats tell
                 await self._members.report_gone(node)
 
-        task = asyncio.create_task(report())
-        self._reports.add(task)  # the event loop itself keeps no hold of it
+        self._reports.add(task := asyncio.create_task(report()))  # the event loop itself keeps only a weak reference
         task.add_done_callback(self._reports.discard)
 
     def _state(self) -> dict[str, Any]:
-        """What `wheelq stats` shows of this node."""
+        """Returns the report of this node, which `wheelq stats` shows."""
         lateness = self.lateness
         return {
-            "connection": self._connection,
+            "connection": self._hints.connection,
             "shards": len(self._shards),
             "leading": sum(shard.is_leading for shard in self._shards.values()),
             "promoted": lateness.jobs,

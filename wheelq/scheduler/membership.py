@@ -1,34 +1,35 @@
-"""`Membership`: which nodes live, and which shards each of them looks after.
+"""`Membership`: which nodes are alive, and which shards each of them serves.
 
-A node says every `heartbeat_ms` that it lives, and is taken for dead when it has not said so three times, or at once
-by whoever takes a lease over because its connection is closed. The
-assignment of shards to nodes stands in Redis. When it does not fit the living nodes and the topics any more, the first
-of the living (by name) makes a new one from it (see `assignment`) and tells all; should two do so at once, the script
-lets one win. A node that comes or goes in good order says so at once.
+A node writes a heartbeat every `heartbeat_ms`. Another node considers it dead when three heartbeats are missing, by its
+own clock (`liveness`), or at once when it takes over a lease because the holder's connection is closed. The assignment
+of shards to nodes is kept in Redis. When it no longer fits the live nodes and the topics, the first live node (by name)
+replaces it (see `assignment`) and tells all the others. If two nodes do so at once, the script accepts one. A node that
+starts or stops cleanly announces it at once.
 
-Nothing rests on it but evenness: that each shard has one leader at a time is the lease's work, that a dead leader is
-replaced at once the standby's.
+Membership only spreads the shards evenly. The lease ensures that each shard has one leader at a time, and the standby
+replaces a dead leader at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from wheelq.clock import Clock, ServerClock
-from wheelq.protocol.calls import registry
+from wheelq.base.clock import Clock, ServerClock
+from wheelq.base.liveness import Watch
+from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.assignment import Assignment, Post, ShardName, assign
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
 
 BEATS_TO_DEATH = 3
-FORGOTTEN_AFTER_MS = 3_600_000
-"""A node that ended without a word is taken off the list after an hour."""
+FORGOTTEN_AFTER_S = 3_600.0
+"""Seconds after which a dead node is removed from the list."""
 
 
 class Membership:
-    """One node's view of all nodes, and of who looks after what."""
+    """One node's view of all nodes and of the assignment."""
 
     def __init__(
         self,
@@ -46,82 +47,110 @@ class Membership:
         self._clock = clock
         self._server = server_clock
         self._version = 0
-        self._connections: dict[str, str] = {}  # of each node: "run id:client id"
+        self._connections: dict[str, str] = {}  # by node: "run id:client id"
         self.posts: Assignment = {}
         """Leader and standby of every shard, as last read."""
-        self.seen_ms: dict[str, int] = {}
-        """When each living node last said so, by the server's clock."""
+        self.seen_at: dict[str, float] = {}
+        """When the latest heartbeat of each live node was first seen, by this node's monotonic clock."""
+        self._silence = BEATS_TO_DEATH * settings.heartbeat_ms / 1000
+        self._watch = Watch(self._silence / 2)
+        self._old_words: dict[str, int] = {}  # last heartbeats of nodes that were already stale when first seen
 
     async def beat(self, what: Mapping[str, Any]) -> None:
-        """Say that this node lives, and what it does."""
+        """Write this node's heartbeat and report; takes a sample of the server's time."""
         told = {"seen_ms": int(self._server.now_ms()), **what}
-        await self._transport.send(registry.beat_node(self._keys, self._node, told))
+        await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, told)))
 
     async def join(self, what: Mapping[str, Any]) -> None:
-        """Say so for the first time, find out who is gone without a word, and let all others know."""
+        """Write the first heartbeat, find dead nodes, and tell all others."""
         await self.beat(what)
         await self._read_nodes()
-        for node in list(self.seen_ms):
+        for node in list(self.seen_at):
             await self._forget_if_gone(node)
         await self._transport.send(registry.announce(self._keys, self._node))
 
     async def leave(self) -> None:
-        """Say that this node goes, and let all others know."""
+        """Remove this node from the list, and tell all others."""
         await self.report_gone(self._node)
 
     async def report_gone(self, node: str) -> None:
-        """Let all others know that `node` is gone; should that be wrong, its next heartbeat brings it back."""
-        await self._transport.send(registry.gone(self._keys.nodes, node))
+        """Remove `node` from the list and tell all others; a live node returns with its next heartbeat."""
+        await self._transport.send(heartbeats.gone(self._keys.nodes, node))
         await self._transport.send(registry.announce(self._keys, node))
 
-    async def refresh(self, shards: Iterable[ShardName]) -> None:
-        """Read who lives and who looks after what; if that does not fit `shards` any more, mend it."""
+    async def refresh(self, shards: Iterable[ShardName], unreadable: Collection[str] = ()) -> None:
+        """Read the live nodes and the assignment; replace the assignment if it no longer fits `shards`.
+
+        The shards of `unreadable` topics stay assigned: a newer node may be able to serve them.
+        """
         await self._read_nodes()
         await self._read_posts()
-        wanted = set(shards)
+        wanted = set(shards) | {name for name in self.posts if name[0] in unreadable}
         if self._fits(wanted):
             return
-        while (first := min(self.seen_ms, default=self._node)) != self._node:
+        while (first := min(self.seen_at, default=self._node)) != self._node:
             if not await self._forget_if_gone(first):
-                return  # it lives, and will mend it
-        posts = assign(wanted, self.seen_ms or [self._node], self.posts)
-        call = registry.put_assignment(self._keys, self._version, self._version + 1, posts)
+                return  # it is alive, and will replace it
+        posts = assign(wanted, self.seen_at or [self._node], self.posts)
+        call = heartbeats.put_assignment(self._keys, self._version, self._version + 1, posts)
         if await self._transport.send(call):
             self._version, self.posts = self._version + 1, posts
         else:
             await self._read_posts()
 
     def _fits(self, wanted: set[ShardName]) -> bool:
-        """Whether the assignment is of these shards, to living nodes, all of them if there is enough to do."""
+        """Whether the assignment covers these shards with live nodes, and uses all nodes if there are enough shards."""
         posted = {node for post in self.posts.values() for node in post if node is not None}
-        alive = set(self.seen_ms)
+        alive = set(self.seen_at)
         if wanted != set(self.posts) or not posted <= alive:
             return False
+        if not wanted:
+            return True
         has_standbys = all(post.standby is not None for post in self.posts.values())
         return has_standbys == (len(alive) > 1) and (posted == alive or len(wanted) < len(alive))
 
     async def _read_nodes(self) -> None:
-        told = await self._transport.send(registry.alive(self._keys.nodes))
-        now_ms = self._server.now_ms()
-        dead_before_ms = now_ms - BEATS_TO_DEATH * self._settings.heartbeat_ms
-        self.seen_ms = {node: what["seen_ms"] for node, what in told.items() if what["seen_ms"] > dead_before_ms}
-        self._connections = {node: what["connection"] for node, what in told.items()}
-        for node, what in told.items():
-            if what["seen_ms"] < now_ms - FORGOTTEN_AFTER_MS:
-                await self._transport.send(registry.gone(self._keys.nodes, node))
+        found = await self._transport.send(heartbeats.alive(self._keys.nodes))
+        told = {node: what for node, what in found.items() if "seen_ms" in what}  # others were not written by wheelq
+        words = {node: what["seen_ms"] for node, what in told.items()}
+        self._note_old(words)
+        self._watch.looked(self._clock.monotonic(), words)
+        self.seen_at = {node: self._watch.changed_at(node) for node in words if self._lives(node)}
+        self._connections = {node: str(what.get("connection", "")) for node, what in told.items()}
+        for node in words:
+            if self._watch.silent(node) >= FORGOTTEN_AFTER_S:
+                await self._transport.send(heartbeats.gone(self._keys.nodes, node))
+
+    def _lives(self, node: str) -> bool:
+        return node not in self._old_words and self._watch.silent(node) < self._silence
+
+    def _note_old(self, words: Mapping[str, int]) -> None:
+        """Record nodes, seen for the first time, whose heartbeat is stale by the server's clock: they count as dead.
+
+        Later only this node's own clock counts, because the server's clock may be stepped.
+        """
+        dead_before_ms = self._server.now_ms() - 1000 * self._silence
+        for node, seen_ms in words.items():
+            if node not in self._watch and seen_ms <= dead_before_ms:
+                self._old_words[node] = seen_ms
+        self._old_words = {node: seen_ms for node, seen_ms in self._old_words.items() if words.get(node) == seen_ms}
 
     async def _forget_if_gone(self, node: str) -> bool:
-        """Whether `node` is gone: its connection is closed, as far as that can be told."""
+        """Whether `node` is gone: its connection is known to be closed. If so, forget it."""
         run_id, _, connection_id = self._connections.get(node, "").partition(":")
-        if node == self._node or not connection_id or await self._transport.is_open(run_id, int(connection_id)):
+        if (
+            node == self._node
+            or not connection_id.isdecimal()
+            or await self._transport.is_open(run_id, int(connection_id))
+        ):
             return False
-        self.seen_ms.pop(node, None)  # the list may have been read anew meanwhile
-        await self._transport.send(registry.gone(self._keys.nodes, node))
+        self.seen_at.pop(node, None)  # the list may have been read again meanwhile
+        await self._transport.send(heartbeats.gone(self._keys.nodes, node))
         return True
 
     async def _read_posts(self) -> None:
-        version = await self._transport.send(registry.assignment_version(self._keys))
+        version = await self._transport.send(heartbeats.assignment_version(self._keys))
         if version != self._version:
-            posts = await self._transport.send(registry.assignment(self._keys))
+            posts = await self._transport.send(heartbeats.assignment(self._keys))
             self.posts = {name: Post(*nodes) for name, nodes in posts.items()}
             self._version = version

@@ -1,16 +1,16 @@
-"""`Maker`: makes the occurrences of a topic's recurring jobs, each once, shortly before it is due.
+"""`Occurrences`: makes the occurrences of a topic's recurring jobs, each once, shortly before it is due.
 
-    near    which recurring jobs have an occurrence within `recurring_ahead_ms`; asked when the first of them comes
+    near    asks which recurring jobs have an occurrence within `recurring_ahead_ms`: when the first of them comes
             near, when one was put or changed (a notice), and after hints may have been lost
-    plan    what to make, also of what was missed while nobody was there (pure: `recurrence.plan`)
-    make    schedule it and note it, in one step, if nobody else has
+    plan    decides which occurrences to make, including missed ones (pure: `model.recurring.plan`)
+    make    schedules them and records that in one step, unless another node has
 
-An occurrence is an ordinary job from then on, and no later than any other. It is made when the one before is due and no
-sooner, so that at most one waits and a change of the definition has only that one to take back.
+From then on an occurrence is an ordinary job, as punctual as any other. It is made when the previous occurrence is due,
+so that at most one waits, and a change of the definition withdraws only that one.
 
-No lease is needed: the script that makes compares what was seen. The shard's leader makes; its standby looks a little
-later, and finds nothing to do unless the leader has stopped. A topic without recurring jobs is looked at every ten
-minutes, in case a notice was lost.
+No lease is needed, because the script compares the state that the node saw. The shard's leader makes the occurrences;
+its standby looks a little later and finds no work unless the leader has stopped. A topic without recurring jobs is
+checked every ten minutes, in case a notice was lost.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from wheelq.arguments import shifted
-from wheelq.clock import Clock, ServerClock
+from wheelq import reminders
+from wheelq.base.backoff import Backoff
+from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import ServerError, WheelqError
+from wheelq.model.checks import shifted
+from wheelq.model.recurring import plan
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import recurring as calls
 from wheelq.protocol.calls.recurring import Coming
-from wheelq.protocol.entries import occurrence_id
 from wheelq.protocol.keys import ShardKeys
-from wheelq.recurrence import plan
+from wheelq.protocol.recurring_codec import occurrence_id
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
 
@@ -36,14 +39,12 @@ logger = logging.getLogger("wheelq.scheduler")
 STANDBY_MS = 1_000
 """How much later than the leader a standby looks."""
 RARELY = 600.0
-"""Seconds between looks where nothing recurs."""
+"""Seconds between looks at a topic without recurring jobs."""
 POSTPONED_MS = 60_000
-"""How long a recurring job rests that cannot be understood here (its time zone is unknown, cronsim is missing)."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Seconds between attempts while the server cannot be used."""
+"""How long to skip a recurring job that cannot be used here (unknown time zone, or cronsim is missing)."""
 
 
-class Maker:
+class Occurrences:
     """The recurring jobs of one topic, on one node."""
 
     def __init__(
@@ -55,20 +56,25 @@ class Maker:
         server_clock: ServerClock,
         is_first: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`keys` are of the topic's shard 0; `is_first` tells whether it is for this node to make, not to stand by."""
+        """`keys` are of the topic's shard 0; `is_first()` tells whether this node makes occurrences or stands by."""
         self.keys = keys
         self._transport = transport
         self._settings = settings
         self._clock = clock
         self._server = server_clock
         self._is_first = is_first
-        self._pause = FIRST_PAUSE
+        self._backoff = Backoff(0.05, 5.0)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def notice(self) -> None:
-        """Something was put or changed, or may have been."""
+        """Look again: a recurring job was or may have been added or changed."""
         self._wake.set()
+
+    def told_time(self, asked_at: float, server_us: int) -> None:
+        """Take the server's time; if its clock was stepped, look at all recurring jobs again."""
+        if self._server.is_set and self._server.observe(asked_at, server_us):
+            self._wake.set()
 
     def start(self) -> None:
         """Run until stopped."""
@@ -76,30 +82,33 @@ class Maker:
         self._task = self._task or asyncio.create_task(self.run(), name=name)
 
     async def stop(self) -> None:
-        """Stop at once, wherever it is: each of its calls is whole in itself."""
+        """Stop at once; each call is complete in itself."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
     async def run(self) -> None:
-        """Make whatever comes near."""
+        """Make occurrences until cancelled."""
         while True:
             self._wake.clear()
             rest = await self._try()
-            cancel = self._clock.call_at(self._clock.monotonic() + rest, self._wake.set)
-            await self._wake.wait()
-            cancel()
+            await self._clock.wait(self._wake, rest)
 
     async def step(self) -> float:
-        """Make what is near; returns the seconds until there may be something again. Raises: ServerError."""
+        """Make the near occurrences; returns the seconds until the next look. Raises: ServerError."""
         while True:
             is_first = self._is_first()
             ahead_ms = self._settings.recurring_ahead_ms - (0 if is_first else STANDBY_MS)
             near = await self._near(ahead_ms)
+            now_ms = near.server_us // 1000
+            for name in near.unreadable:
+                shown = name.decode(errors="backslashreplace")
+                logger.error("%s/%s cannot be read, and is not made here", self.keys.topic, shown)
+                await self._transport.send(calls.put_off(self.keys, name, self._later(now_ms)))
             for coming in near.coming:
-                await self._make(coming, near.server_us // 1000)
-            if not near.coming:
+                await self._make(coming, now_ms)
+            if not near.coming and not near.unreadable:
                 break
         if near.look_ms is None:
             return RARELY
@@ -110,31 +119,35 @@ class Maker:
         try:
             rest = await self.step()
         except ServerError as error:
-            logger.warning("recurring jobs of %s wait %.2f s: %s", self.keys.topic, self._pause, error)
-        except Exception:  # the others on this node go on, and so will this one
-            logger.exception("recurring jobs of %s stumble", self.keys.topic)
-            self._pause = LONGEST_PAUSE
+            reminders.warn(logger, f"recurring jobs of {self.keys.topic} wait", error)
+        except Exception:  # the loop must go on
+            logger.exception("recurring jobs of %s: unexpected error, trying again", self.keys.topic)
+            return self._backoff.longest
         else:
-            self._pause = FIRST_PAUSE
+            self._backoff.failures = 0
             return rest
-        rest, self._pause = self._pause, min(self._pause * 2, LONGEST_PAUSE)
-        return rest
+        return self._backoff.pause()
 
     async def _near(self, ahead_ms: int) -> calls.Near:
-        asked_at = self._clock.monotonic()
-        near = await self._transport.send(calls.near(self.keys, ahead_ms))
-        self._server.observe(asked_at, near.server_us)
-        return near
+        return await self._server.asking(self._transport.send(calls.near(self.keys, ahead_ms)))
 
     async def _make(self, coming: Coming, now_ms: int) -> None:
-        name, state, rule, priority = coming
-        assert state.next_ms is not None, "what has no next occurrence is not looked at"
         try:
-            made, following, is_late = plan(rule, name, state.next_ms, now_ms)
+            call = self._making(coming, now_ms)
         except WheelqError as error:
-            logger.error("%s/%s cannot be made here: %s", self.keys.topic, name, error)
+            logger.error("%s/%s cannot be made here: %s", self.keys.topic, coming.name, error)
             await self._postpone(coming, now_ms)
-            return
+        except Exception:  # another program may have written anything; make the others
+            logger.exception("%s/%s cannot be made here", self.keys.topic, coming.name)
+            await self._postpone(coming, now_ms)
+        else:
+            await self._transport.send(call)
+
+    def _making(self, coming: Coming, now_ms: int) -> Call[bool]:
+        name, state, rule, priority = coming
+        if state.next_ms is None:  # paused, or at its end
+            return calls.make(self.keys, name, state, state, None, (), None)
+        made, following, is_late = plan(rule, name, state.next_ms, now_ms)
         if is_late:
             logger.warning("%s/%s missed occurrences; making up for %d", self.keys.topic, name, len(made))
         dues_ms = [rule.due_ms(name, occurrence) for occurrence in made]
@@ -142,15 +155,18 @@ class Maker:
         jobs = [(id, shifted(str(due_ms), id, priority, None, 0)) for id, due_ms in zip(ids, dues_ms, strict=True)]
         look_ms = None if following is None else rule.due_ms(name, following)
         if look_ms is not None and dues_ms:
-            look_ms = max(look_ms, dues_ms[-1] + self._settings.recurring_ahead_ms)  # when the one before is due
+            look_ms = max(look_ms, dues_ms[-1] + self._settings.recurring_ahead_ms)  # when the previous one is due
         superseded = None
         if is_late and rule.missed != "all" and state.last_ms is not None:
             superseded = occurrence_id(name, state.last_ms)
         after = state.made(made[-1] if made else None, following)
-        await self._transport.send(calls.make(self.keys, name, state, after, look_ms, jobs, superseded))
+        return calls.make(self.keys, name, state, after, look_ms, jobs, superseded)
 
     async def _postpone(self, coming: Coming, now_ms: int) -> None:
-        """Look at it later, so that it does not stand before all others."""
-        look_ms = now_ms + self._settings.recurring_ahead_ms + POSTPONED_MS
+        """Look at it later, so that it does not delay the others."""
+        look_ms = self._later(now_ms)
         name, state = coming.name, coming.state
         await self._transport.send(calls.make(self.keys, name, state, state, look_ms, (), None))
+
+    def _later(self, now_ms: int) -> int:
+        return now_ms + self._settings.recurring_ahead_ms + POSTPONED_MS

@@ -1,21 +1,30 @@
 """The delay service over HTTP. One request's way, which is also the reading order:
 
-    gate            how large, how many at once; safe headers
-    routing         who is it (`access`), what may he do; strict JSON
-    routes/*        one file a resource; `schemas/*` say what it takes and answers
-    gathering       jobs that are made at the same time go to Redis together
-    leases, bells   pull: jobs leased for a while, long polls that are rung
+    connection      HTTP/1.1, with limits for heads, trailers and requests that never end
+    connections     these limits, and which connection is closed when there are too many
+    handshake       TLS before HTTP, within those limits
+    gate            limits on size and number of requests; safe headers
+    routing         the caller and its rights (`access`); strict JSON
+    routes/*        one file per resource; `schemas/*` define its requests and answers
+    client          `ServerClient`: what the server needs beyond the public client
+    coalescing      sends jobs that are scheduled at the same time to Redis together
+    intake          jobs with a target: refuses those that could not be called
+    leases          pull: leases jobs for a while
+    failing         retries or buries leased jobs that failed
+    handles         the names of leases for consumers
+    lease_clock     the clock by which leases end
+    long_poll       wakes the requests that wait for a job
     classic         the classic delay-task API
     idempotency     the same request again gets the same answer
     problems        every error, as problem+json
-    audit           who changed what
+    audit           who changed which object
     readiness       whether requests should come here
-
-    service         what the routes work with: the client and all of the above
+    dashboard       pages for people: jobs, topics, and when jobs are due
+    prometheus      the metrics of `/metrics`
+    service         the objects that the routes use
     app             puts routes, gate and document together
     document        the OpenAPI document and the page that shows it
-    environment     settings from the environment
-    run             listens, and stops in good order
+    run             listens, and stops gracefully
 
-Nothing here decides about jobs: that is done by the client, below, as for everyone else.
+Nothing here decides about jobs: the client does that, as in any other program.
 """

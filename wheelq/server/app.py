@@ -1,27 +1,45 @@
-"""Puts the server together: routes, what stands before them, and what an error looks like."""
+"""Puts the server together: routes, the gate before them, and the answers for errors."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from wheelq.errors import WheelqError
+from wheelq.errors import OutcomeUnknown, ServerError, WheelqError
 from wheelq.server import document, problems
+from wheelq.server.audit import GONE
 from wheelq.server.classic.envelope import PATH as CLASSIC
 from wheelq.server.classic.envelope import failure
+from wheelq.server.dashboard import site
 from wheelq.server.gate import Gate
 from wheelq.server.problems import Problem, problem_of
-from wheelq.server.routes import callbacks, classic, dead, health, jobs, leases, metrics, recurring, topics
+from wheelq.server.routes import (
+    bulk,
+    callbacks,
+    classic,
+    dead,
+    groups,
+    health,
+    jobs,
+    leases,
+    metrics,
+    recurring,
+    topics,
+)
 from wheelq.server.schemas import reading
 from wheelq.server.service import Service
+from wheelq.telemetry import api
 
 logger = logging.getLogger("wheelq.server")
 
@@ -29,20 +47,21 @@ logger = logging.getLogger("wheelq.server")
 def make_app(service: Service) -> FastAPI:
     """The ASGI application around a service that is `running`."""
 
-    # The document and its page are our own: FastAPI's pages load their scripts from the internet.
+    # Document and page are our own, because FastAPI's pages load scripts from the internet.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
-    app.state.methods = []
-    for resource in (jobs, callbacks, classic, leases, topics, dead, recurring, health, metrics):
-        # Not include_router, which would let every request be matched twice: by router, then by route.
+    for resource in (jobs, bulk, callbacks, classic, leases, topics, groups, dead, recurring, health, metrics):
+        # Not include_router, which would match every request twice: by router, then by route.
         app.router.routes += resource.routes.routes
-        app.state.methods += [(r.path_regex, r.methods) for r in resource.routes.routes if isinstance(r, APIRoute)]
-    document.install(app, service.needs_key, service.desk.is_open)
+    site.install(app, service)
+    document.install(app, service.needs_key, service.intake.is_open)
+    app.state.methods = [(r.path_regex, r.methods) for r in app.router.routes if isinstance(r, Route)]
     settings = service.settings.server
     app.add_middleware(
         Gate,
         tell=_response,
         answered=service.answered,
+        waiting=lambda: service.leases.waiting + service.stream.open,
         body_max_bytes=settings.body_max_bytes,
         max_in_flight=settings.max_in_flight,
         is_tls=bool(settings.tls_cert),
@@ -55,17 +74,38 @@ def make_app(service: Service) -> FastAPI:
             allow_headers=["authorization", "content-type", "idempotency-key", "if-match"],
             expose_headers=["etag", "retry-after"],
         )
+    if api._TRACER_PROVIDER is not None:
+        from wheelq.telemetry.asgi import instrument
+
+        instrument(app, partial(_route_of, app))
+    if settings.base_path:
+        app.add_middleware(site.BasePath, base_path=settings.base_path)
+    app.add_exception_handler(ClientDisconnect, _gone)
     for kind in (WheelqError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _tell)
     return app
 
 
 async def _tell(request: Request, error: Exception) -> Response:
-    """The one place where an error becomes an answer."""
+    """Turns an error into an answer; the only place that does."""
     problem = _problem(request, error)
     if problem.kind is problems.BROKEN:
-        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _response(request.url.path, problem)
+        logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+    if isinstance(error, ServerError):
+        service: Service = request.app.state.service
+        service.reminders.warn(logger, "requests cannot be served", error)
+    return _response(request.scope["path"], problem)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """Answer nothing, because the caller left before its request was complete. This is not an error."""
+    return Response(status_code=GONE)
+
+
+def _route_of(app: FastAPI, scope: Mapping[str, Any]) -> str | None:
+    """Returns the path template of the route for a request; None if there is none."""
+    path = scope["path"]
+    return next((r.path for r in app.router.routes if isinstance(r, APIRoute) and r.path_regex.match(path)), None)
 
 
 def _response(path: str, problem: Problem) -> Response:
@@ -73,11 +113,13 @@ def _response(path: str, problem: Problem) -> Response:
 
 
 def _methods(request: Request) -> str:
-    """All that the path takes; the router knows those of the first route that it found."""
-    path = request.url.path
-    return ", ".join(
-        sorted({name for regex, names in request.app.state.methods if regex.match(path) for name in names})
-    )
+    """Returns all methods of the path; the router knows only those of the first matching route.
+
+    A path like `jobs/cancel` could also name a job, but has only the methods of its own route, as documented.
+    """
+    found = [(regex.groups, names) for regex, names in request.app.state.methods if regex.match(request.scope["path"])]
+    fewest = min((groups for groups, _ in found), default=0)
+    return ", ".join(sorted({name for groups, names in found if groups == fewest for name in names}))
 
 
 def _problem(request: Request, error: Exception) -> Problem:
@@ -86,6 +128,8 @@ def _problem(request: Request, error: Exception) -> Problem:
             return error
         case RequestValidationError():
             return problem_of(reading.invalid(error.errors()))
+        case OutcomeUnknown() if request.method in ("GET", "HEAD"):  # a read changes nothing
+            return Problem(problems.UNAVAILABLE, f"{error}.")
         case WheelqError():
             return problem_of(error)
         case HTTPException(status_code=405):

@@ -1,21 +1,32 @@
-"""The audit log: who changed what, a JSON object a line in the log `wheelq.audit`.
+"""The audit log: changes with their callers, and refused requests, one JSON object per line in the log `wheelq.audit`.
 
-Scheduling and consuming are the daily work and told only if asked for. No payload, header or secret is ever in it.
+Scheduling, consuming and refused reads are logged only with "all". The log never holds a payload, a header or a secret.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from typing import Any, Self
 
+from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
+from wheelq.errors import WheelqError
+from wheelq.server import problems
 from wheelq.server.access.keyring import Caller
 from wheelq.server.access.keys import Verb
+from wheelq.server.problems import Problem, problem_of
 
 logger = logging.getLogger("wheelq.audit")
 
 DAILY = (Verb.SCHEDULE, Verb.CONSUME)
+
+
+REFUSED = (401, 403)
+GONE = 499
+"""Replaces the status if the caller left before the answer."""
 
 
 class Audit:
@@ -28,10 +39,47 @@ class Audit:
             "changes": frozenset(Verb) - {Verb.READ, *DAILY},
             "all": frozenset(Verb) - {Verb.READ},
         }[what]
+        self._tells_refusals = what == "all"
 
-    def tell(self, caller: Caller, verb: Verb, request: Request, address: str, status: int) -> None:
-        """A request was answered with this status."""
-        if verb in self._told:
-            who = {"key": caller.id or None, "from": address, "verb": verb}
-            what = {"method": request.method, "path": request.url.path, "status": status}
-            logger.info("%s", to_json({**who, **what}).decode())
+    def of(self, request: Request, verb: Verb, address: str) -> AuditEntry:
+        """Wraps a request that needs this verb, and logs it at its end, however it ends."""
+        return AuditEntry(self, request, verb, address)
+
+    def tell(self, entry: AuditEntry, status: int) -> None:
+        """Log a request that was answered with this status."""
+        if entry.verb in self._told or (self._tells_refusals and status in REFUSED):
+            caller, request = entry.caller, entry.request
+            line: dict[str, Any] = {"key": (caller and caller.id) or None, "from": entry.address, "verb": entry.verb}
+            line |= {"method": request.method, "path": request.scope["path"], "status": status}
+            if entry.topic is not None:
+                line["topic"] = entry.topic
+            logger.info("%s", to_json(line).decode())
+
+
+@dataclass(slots=True)
+class AuditEntry:
+    """The audited facts of one request."""
+
+    audit: Audit
+    request: Request
+    verb: Verb
+    address: str
+    caller: Caller | None = None
+    topic: str | None = None
+    """Set if the path does not name it."""
+    status: int = 500
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        match error:
+            case Problem():
+                self.status = error.kind.status
+            case WheelqError():
+                self.status = problem_of(error).kind.status
+            case RequestValidationError():
+                self.status = problems.INVALID.status
+            case ClientDisconnect():
+                self.status = GONE
+        self.audit.tell(self, self.status)

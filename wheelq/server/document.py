@@ -17,7 +17,8 @@ from wheelq.server import problems
 from wheelq.server.problems import Kind
 from wheelq.server.routing import TAKEN, answer
 from wheelq.server.schemas.jobs import ANY_JSON, JSON_VALUE
-from wheelq.server.schemas.problem import Problem
+from wheelq.server.schemas.problem import ProblemDetails
+from wheelq.server.schemas.views import GroupView, JobView
 
 _STATIC = files("wheelq.server") / "static"
 _PAGES = {
@@ -42,7 +43,7 @@ def install(app: FastAPI, needs_key: bool, has_receivers: bool) -> None:
         return found
 
     async def page(request: Request) -> Response:
-        name, kind = _PAGES[request.url.path]
+        name, kind = _PAGES[request.scope["path"]]
         return Response(_static(name), media_type=kind)
 
     async def openapi(request: Request) -> Response:
@@ -67,21 +68,7 @@ def kinds() -> list[Kind]:
 def _document(app: FastAPI, needs_key: bool, has_receivers: bool) -> dict[str, Any]:
     found = get_openapi(title="wheelq", version=__version__, description=_DESCRIPTION, routes=app.routes)
     components = found.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    models: dict[str, type[BaseModel]] = {**TAKEN, "Problem": Problem}
-    for name, model in models.items():
-        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas.update(schema.pop("$defs", {}))
-        schemas[name] = schema
-    for schema in schemas.values():
-        for told in schema.get("properties", {}).values():
-            if told.pop(ANY_JSON, False):
-                told["$ref"] = "#/components/schemas/JsonValue"
-    schemas["JsonValue"] = JSON_VALUE
-    if not has_receivers:
-        del schemas["NewJob"]["properties"]["target"]
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
+    _complete(components.setdefault("schemas", {}), has_receivers)
     components["securitySchemes"] = {
         "key": {"type": "http", "scheme": "bearer", "description": "An API key: wheelq keys create."}
     }
@@ -95,3 +82,25 @@ def _document(app: FastAPI, needs_key: bool, has_receivers: bool) -> dict[str, A
             for ours in [name for name in operation if name.startswith("x-wheelq-")]:
                 del operation[ours]
     return found
+
+
+def _complete(schemas: dict[str, Any], has_receivers: bool) -> None:
+    """Add what FastAPI does not know, and take away what it says wrongly."""
+    models: dict[str, type[BaseModel]] = {**TAKEN, "Problem": ProblemDetails}
+    for name, model in models.items():
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs", {}))
+        schemas[name] = schema
+    for schema in schemas.values():
+        for told in schema.get("properties", {}).values():
+            if told.get("default", ...) is None:  # it may be left out, and is not null then
+                del told["default"]
+            if told.pop(ANY_JSON, False):
+                told["$ref"] = "#/components/schemas/JsonValue"
+    for answer_model in (GroupView, JobView):  # what is null in an example is left out of it
+        schemas[answer_model.__name__]["examples"] = answer_model.model_json_schema()["examples"]
+    schemas["JsonValue"] = JSON_VALUE
+    if not has_receivers:
+        del schemas["NewJob"]["properties"]["target"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)

@@ -1,7 +1,9 @@
-"""`Gate`: what every request passes first, whatever its path. Plain ASGI, because it is on the way of each.
+"""`Gate`: the limits that every request passes first. Plain ASGI, because every request passes it.
 
-It bounds what one request may take (bytes, and time until its body is there) and how many may be worked on at once:
-beyond that the answer is a 503 at once, instead of a queue without end. And it puts safe headers on every answer.
+It limits the size of a body, the time it may take, and the number of requests at once: further requests get an
+immediate 503 instead of an endless queue. Waiting requests do not count: those whose body is still coming (if there are
+too many, the oldest is dropped), and leases that wait for a job, which have their own limit. Health checks are always
+answered. Every answer gets safe headers.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wheelq.base.plural import counted
 from wheelq.server import problems
 from wheelq.server.problems import Problem
-from wheelq.words import counted
 
 Tell = Callable[[str, Problem], Response]
 BODY_S = 30.0
-"""How long a body may take to come."""
+"""How long a whole body may take to arrive."""
+ALWAYS = frozenset({"/healthz", "/readyz"})
+"""Paths that are answered under any load, because supervisors restart a server that does not answer them."""
 _SAFE: tuple[tuple[bytes, bytes], ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -28,6 +32,9 @@ _SAFE: tuple[tuple[bytes, bytes], ...] = (
     (b"content-security-policy", b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'"),
     (b"cache-control", b"no-store"),
 )
+_NAMES = frozenset(name for name, _ in _SAFE)
+_CLOSE = {"connection": "close"}
+"""For answers to a request whose rest would have to be read and dropped."""
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -39,18 +46,25 @@ class Gate:
         app: ASGIApp,
         tell: Tell,
         answered: Counter[int],
+        waiting: Callable[[], int],
         body_max_bytes: int,
         max_in_flight: int,
         is_tls: bool,
     ) -> None:
-        """`tell` makes the answer for a path and a problem; `answered` counts the answers by status."""
+        """`tell` makes the answer for a path and a problem; `answered` counts the answers by status.
+
+        `waiting` returns how many of the current requests only wait for a job.
+        """
         self._app = app
         self._tell = tell
         self._answered = answered
+        self._waiting = waiting
         self._body_max_bytes = body_max_bytes
         self._max_in_flight = max_in_flight
         self._headers: Sequence[tuple[bytes, bytes]] = (*_SAFE, _HSTS) if is_tls else _SAFE
         self.in_flight = 0
+        """Current requests, without those whose body is still coming."""
+        self._receiving: set[asyncio.Timeout] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,7 +74,7 @@ class Gate:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._answered[message["status"]] += 1
-                message["headers"] = [*message["headers"], *self._headers]
+                message["headers"] = [*message["headers"], *self._missing(message["headers"])]
             await send(message)
 
         problem = self._refuse(scope)
@@ -73,37 +87,72 @@ class Gate:
         finally:
             self.in_flight -= 1
 
+    def _missing(self, headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
+        """The safe headers that an answer has not set itself, as pages do."""
+        given = {name for name, _ in headers}
+        if given.isdisjoint(_NAMES):
+            return self._headers
+        return [pair for pair in self._headers if pair[0] not in given]
+
     def _refuse(self, scope: Scope) -> Problem | None:
-        if self.in_flight >= self._max_in_flight:
-            return Problem(
-                problems.OVERLOADED, f"{counted(self._max_in_flight, 'request is', 'requests are')} under way."
-            )
+        if self._free() < 1 and scope["path"] not in ALWAYS:
+            return self._overloaded()
         length = Headers(scope=scope).get("content-length", "0")
         if length.isdecimal() and int(length) > self._body_max_bytes:
             return self._too_large()
         return None
 
     def _bounded(self, receive: Receive) -> Receive:
-        """`receive`, with an end: what says no length may still be too long, or never end."""
+        """Returns `receive` with limits: a body without a length may be too long, or never end."""
         received = 0
         is_complete = False
+        deadline: float | None = None
 
         async def bounded() -> Message:
-            nonlocal received, is_complete
-            if is_complete:  # what comes now is only that the caller has gone
+            nonlocal received, is_complete, deadline
+            if is_complete:  # only the end of the connection can come now
                 return await receive()
-            try:
-                async with asyncio.timeout(BODY_S):
-                    message = await receive()
-            except TimeoutError as error:
-                raise Problem(problems.TOO_SLOW, f"It had {BODY_S:.0f} s.") from error
+            if deadline is None:
+                deadline = asyncio.get_running_loop().time() + BODY_S
+            message = await self._part(receive, deadline)
             is_complete = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > self._body_max_bytes:
                 raise self._too_large()
+            if is_complete and self._free() < 0:
+                raise self._overloaded()
             return message
 
         return bounded
 
+    async def _part(self, receive: Receive, deadline: float) -> Message:
+        """Returns the next part of a body. Raises: Problem, at the deadline, or if others need the place."""
+        try:
+            async with asyncio.timeout_at(deadline) as timeout:
+                self._receiving.add(timeout)
+                self.in_flight -= 1
+                try:
+                    if len(self._receiving) > self._max_in_flight:
+                        self._give_one_up()
+                    return await receive()
+                finally:
+                    self.in_flight += 1
+                    self._receiving.discard(timeout)
+        except TimeoutError as error:
+            raise Problem(problems.TOO_SLOW, f"It had {BODY_S:.0f} s at most.", more=_CLOSE) from error
+
+    def _give_one_up(self) -> None:
+        first = min(self._receiving, key=lambda timeout: timeout.when() or 0.0)
+        self._receiving.discard(first)
+        first.reschedule(0.0)
+
+    def _free(self) -> int:
+        return self._max_in_flight - self.in_flight + self._waiting()
+
+    def _overloaded(self) -> Problem:
+        under_way = counted(self._max_in_flight, "request is", "requests are")
+        return Problem(problems.OVERLOADED, f"{under_way} under way.")
+
     def _too_large(self) -> Problem:
-        return Problem(problems.TOO_LARGE, f"The body has more than {self._body_max_bytes:,} bytes.", "body")
+        what = f"The body has more than {self._body_max_bytes:,} bytes."
+        return Problem(problems.TOO_LARGE, what, "body", more=_CLOSE)

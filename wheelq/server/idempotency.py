@@ -1,21 +1,20 @@
 """The same Idempotency-Key and the same request: the same answer, for a day.
 
-    remember ─▶ nothing there ─▶ make the job with the id just written down ─▶ write the answer beside it
+    remember ─▶ nothing there ─▶ schedule the job with the id just stored ─▶ store the answer with it
              ─▶ same request, answered      the answer again; nothing is done
-             ─▶ same request, no answer     its server died in between, or it is under way: go on with the same job id
+             ─▶ same request, no answer     its server died, or it is in progress: continue with the same job id
              ─▶ another request             refused
 
-What makes it safe is the id of the job: it is fixed before anything is scheduled, so that two that go on at once make
-one job. The first answer that is written is everybody's; one that says of some jobs that their outcome is unknown is no
-answer yet, and is not written. The id also fixes the job's nonce, so that for Redis those who go on make the very same
-call once more: it finds its own job, alive or among those that are done and kept, and is answered "created".
+The job's id makes this safe. It is fixed before anything is scheduled, so two requests that continue at the same time
+make one job. The first stored answer counts for all of them; an answer with jobs of unknown outcome is not stored. The
+id also fixes the job's nonce, so that Redis sees the same call again: it finds its own job, live or finished and kept,
+and answers "created".
 
-What remains: a job whose first reply was lost, and which nothing is known of any more when the request comes again, is
-made again. That needs all of this: no answer was written (the caller got a 504 or 503, or none); the job has been
-finished by every group, cancelled or given up meanwhile; and it is not kept, because the topic has no `keep_done_ms`,
-or a shorter one. To close that for any topic the schedule script would have to write a note of its own for each such
-job, into the job's shard, and so would what delivers from an outbox; a note of this module lies in no shard, and cannot
-be written in one step with the job.
+One gap remains: a job is made again if its first reply was lost and it is no longer known when the request is repeated.
+This needs all of these: no answer was stored (the caller got a 504 or 503, or none); every group has finished the job,
+or it was cancelled or given up; and it is not kept, because `keep_done_ms` of the topic is 0 or too short. To close the
+gap, the schedule script and the outbox would have to write a note in the job's shard; the notes of this module are in
+no shard, and cannot be written in one step with the job.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from wheelq.ids import made_ms
+from wheelq.base.ids import made_ms
 from wheelq.protocol import codec
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
@@ -48,9 +47,9 @@ class Answers:
     async def once(
         self, caller: str, key: str, request: bytes, id: str, make: Callable[[str | None], Awaitable[dict[str, Any]]]
     ) -> tuple[dict[str, Any], bool]:
-        """The answer, and whether it is a former one. `make` is given the job's id: `id`, or that of the first time.
+        """Returns the answer, and whether it is a former one. `make` gets the job's id: `id`, or the first one.
 
-        Raises: Problem, when the key belongs to another request; ServerError.
+        Raises: Problem, if the key belongs to another request; ServerError.
         """
         name = f"{caller}\n{key}"
         fingerprint = hashlib.sha256(request).digest()
@@ -72,11 +71,11 @@ class Answers:
 
 
 def nonce_of(id: str | None, place: int = 0) -> bytes | None:
-    """The nonce of the job at this place of a request that was given `id`; None, without one: another each time."""
+    """Returns the nonce of the job at this index of a request with `id`; None without an id: a new one each time."""
     return None if id is None else codec.nonce_of(f"{id}-{place}", made_ms(id) or 0)
 
 
 def _is_definite(answer: dict[str, Any]) -> bool:
-    """Whether nothing of it could turn out otherwise when the request comes again: of many jobs, none is in doubt."""
+    """Whether a repeated request would get the same answer: no job's outcome is unknown."""
     problems_of_jobs = (outcome.get("problem", {}) for outcome in answer.get("outcomes", ()))
     return not any(problem.get("status", 0) >= 500 for problem in problems_of_jobs)

@@ -1,7 +1,7 @@
-"""What went wrong, as problem+json (RFC 9457): every error of wheelq in one table.
+"""Problems as problem+json (RFC 9457): every error of wheelq in one table.
 
-The difference that matters most to a caller is kept: after `refused` and `unavailable` nothing was done; after
-`outcome-unknown` it may have been, and the request is to be repeated with the same id, which the problem names.
+It keeps the difference that matters most to a caller: after `refused` and `unavailable` nothing was done; after
+`outcome-unknown` it may have been done, so repeat the request with the same id, which the problem names.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Kind:
 
     status: int
     name: str
-    """What programs know it by: the end of its `type`."""
+    """Its name for programs: the end of its `type`."""
     title: str
     remedy: str = ""
     retry_after_s: int | None = None
-    """After how long a caller may try again."""
+    """The seconds after which a caller may try again."""
 
 
 BAD_REQUEST = Kind(400, "bad-request", "The request cannot be read")
@@ -40,23 +40,39 @@ FOREIGN_ORIGIN = Kind(403, "foreign-origin", "Pages of other web sites may not c
 NOT_FOUND = Kind(404, "not-found", "There is nothing here")
 JOB_NOT_FOUND = Kind(404, "job-not-found", "No live job has this id", "It never was, has finished or was cancelled.")
 DEAD_NOT_FOUND = Kind(404, "dead-not-found", "No dead job has this id", "It was called back, purged or trimmed.")
-RECURRING_NOT_FOUND = Kind(404, "recurring-not-found", "The topic has no recurring job of this name")
-TOPIC_NOT_FOUND = Kind(404, "topic-not-found", "There is no such topic", "A topic comes into being with its first job.")
+RECURRING_NOT_FOUND = Kind(404, "recurring-not-found", "The topic has no recurring job with this name")
+GROUP_NOT_FOUND = Kind(404, "group-not-found", "The topic has no group with this name")
+TOPIC_NOT_FOUND = Kind(404, "topic-not-found", "There is no such topic", "The first job of a topic creates it.")
 METHOD_NOT_ALLOWED = Kind(405, "method-not-allowed", "This path does not take this method")
-TOO_SLOW = Kind(408, "too-slow", "The request's body did not come in time")
+TOO_SLOW = Kind(408, "too-slow", "The request did not come in time")
 TOO_LATE = Kind(409, "too-late", "The job is with its consumers already")
 PAUSED = Kind(409, "paused", "The topic is paused", "The job is due now, and runs first when the topic is resumed.")
 DUPLICATE = Kind(409, "duplicate", "A live job has this id", 'Leave on_duplicate out to keep it, or say "replace".')
+IN_USE = Kind(409, "in-use", "It is in use: nothing was removed", "Stop its workers first, or add ?force=true.")
+BEING_REMOVED = Kind(409, "being-removed", "The topic or group is just being removed", "Try again.", 5)
 CHANGED = Kind(412, "changed", "The job has another due time by now", "Look it up, and decide again.")
 TOO_LARGE = Kind(413, "too-large", "The request is too large")
 UNSUPPORTED = Kind(415, "unsupported", "The body's media type is not known here", "Send application/json.")
 INVALID = Kind(422, "invalid-input", "The request is not acceptable")
 KEY_REUSED = Kind(409, "key-reused", "This Idempotency-Key belongs to another request", "Use a new one.")
+HEAD_TOO_LARGE = Kind(431, "head-too-large", "The request's line and headers are too large together")
 TOO_MANY = Kind(429, "too-many", "Too many requests", "Wait as long as Retry-After says.")
 TOPIC_FULL = Kind(429, "topic-full", "As many jobs wait in the topic as it allows", "Try again when some have run.", 5)
 BROKEN = Kind(500, "broken", "wheelq is at fault", "See the server's log; repeating with the same id is safe.")
+TOPIC_UNREADABLE = Kind(
+    500,
+    "topic-unreadable",
+    "The topic's settings cannot be read here: nothing was done",
+    "A newer release or another program wrote them: upgrade this server, or mend them.",
+)
+RECURRING_UNREADABLE = Kind(
+    500,
+    "recurring-unreadable",
+    "The recurring job cannot be read here: nothing was done",
+    "A newer release or another program wrote it: upgrade this server, or mend it.",
+)
 REFUSED = Kind(502, "refused", "Redis refused it: nothing was done")
-OVERLOADED = Kind(503, "overloaded", "Too much is under way: nothing was done", "Try again.", 1)
+OVERLOADED = Kind(503, "overloaded", "The server is overloaded: nothing was done", "Try again.", 1)
 UNAVAILABLE = Kind(503, "unavailable", "Redis cannot be used now: nothing was done", "Try again.", 2)
 NOT_READY = Kind(503, "not-ready", "This server should get no requests now", "", 2)
 OUTCOME_UNKNOWN = Kind(
@@ -79,7 +95,11 @@ _BY_ERROR: tuple[tuple[type[errors.WheelqError], Kind], ...] = (  # the first th
     (errors.InvalidInput, INVALID),
     (errors.DuplicateJob, DUPLICATE),
     (errors.TopicNotFound, TOPIC_NOT_FOUND),
+    (errors.TopicUnreadable, TOPIC_UNREADABLE),
+    (errors.RecurringUnreadable, RECURRING_UNREADABLE),
     (errors.TopicFull, TOPIC_FULL),
+    (errors.InUse, IN_USE),
+    (errors.BeingRemoved, BEING_REMOVED),
     (errors.NotReplicated, NOT_CONFIRMED),
     (errors.OutcomeUnknown, OUTCOME_UNKNOWN),
     (errors.Unavailable, UNAVAILABLE),
@@ -94,7 +114,7 @@ BY_STATUS = {400: BAD_REQUEST, 404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: TOO
 
 @dataclass(eq=False)
 class Problem(HTTPException):
-    """A request ends in this problem."""
+    """Ends a request with this problem."""
 
     kind: Kind
     what: str = ""
@@ -105,13 +125,13 @@ class Problem(HTTPException):
     """The jobs concerned, so that a repeated request can name them."""
     retry_after_s: float | None = None
     more: Mapping[str, str] | None = None
-    """Headers to be sent with it."""
+    """Headers of the answer."""
 
     def __post_init__(self) -> None:
         super().__init__(self.kind.status, self.what or self.kind.title)
 
     def body(self) -> dict[str, Any]:
-        """What the caller reads."""
+        """Returns the body of the answer."""
         kind = self.kind
         sentences = [self.what, kind.remedy] if self.what else [kind.remedy or kind.title]
         body: dict[str, Any] = {
@@ -127,14 +147,14 @@ class Problem(HTTPException):
         return body
 
     def response(self) -> Response:
-        """As it is sent."""
+        """Returns the answer."""
         wait = self.retry_after_s if self.retry_after_s is not None else self.kind.retry_after_s
         headers = {**(self.more or {}), **({} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))})}
         return Response(to_json(self.body()), self.kind.status, headers, MEDIA_TYPE)
 
 
 def problem_of(error: errors.WheelqError) -> Problem:
-    """What an error of wheelq is to a caller."""
+    """Returns the problem for an error of wheelq."""
     kind = next((kind for cls, kind in _BY_ERROR if isinstance(error, cls)), BROKEN)
     if isinstance(error, errors.InvalidInput):
         return Problem(kind, f"{error.field}: {error.problem}.", error.field)

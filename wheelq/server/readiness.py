@@ -1,62 +1,151 @@
-"""Whether the service can do its work, looked at and not assumed: Redis answers, a scheduler lives, nothing is overdue.
+"""Checks whether the service can work: Redis answers and takes writes, a scheduler is alive, no job is overdue.
 
-Producers are served without a scheduler too (jobs wait), so only Redis and a stop under way make a server unready; the
-rest is told in `problems`, for people and alarms.
+Producers are served without a scheduler too (jobs wait), so only Redis and a shutdown make a server unready; all else
+is listed in `problems`, for people and alarms. A shard at rest has no leader, and a paused or limited topic has overdue
+jobs: neither is a problem.
+
+The check needs no key, so it must be cheap. At most one runs per second, shared by all requests, and it looks at no
+more than `SHARDS` shards. Shards with overdue jobs are looked at again the next time.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
+
 from pydantic import Field
 
-from wheelq.errors import ServerError
-from wheelq.protocol.keys import Keys
-from wheelq.server import nodes
+from wheelq.admin import AsyncInspector, NodeInfo
+from wheelq.base.clock import Clock
+from wheelq.errors import ServerError, Unavailable
+from wheelq.model.topic import Topic
+from wheelq.protocol.calls import leader, notes, registry
+from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.schemas.model import Answer
-from wheelq.topics import TopicInfo
 from wheelq.transport import AsyncTransport
 
 LATE_MS = 1_000
-"""Longer overdue than this means that sweeps do not keep up; paused topics aside."""
+"""Longer overdue than this means that sweeps do not keep up."""
+FRESH_S = 1.0
+"""How long an answer is reused."""
+DEADLINE_S = 1.0
+"""How long Redis may take to answer."""
+SHARDS = 500
+"""The most shards that one check looks at; others have their turn at the next checks."""
+NAMED = 10
+"""The most topics named for one reason."""
+NOTE_MS = 1
+"""How long the note that tests writing is kept."""
 
 
 class Readiness(Answer):
-    """What was found."""
+    """The result of a check."""
 
     ready: bool
-    redis: bool = Field(description="Whether Redis answers.")
-    schedulers: int = Field(description="Scheduler nodes that live.")
-    leading: int = Field(description="Shards that have a leader.")
+    redis: bool = Field(description="Whether Redis answers and takes writes.")
+    schedulers: int = Field(description="Live scheduler nodes.")
+    leading: int = Field(description="Shards that have a leader; a shard at rest needs none.")
     shards: int = Field(description="Shards in all.")
-    overdue_ms: int = Field(description="How long the most overdue job has been due.")
+    overdue_ms: int = Field(description="How long the most overdue job, which should have been promoted, has been due.")
     problems: list[str]
 
 
-async def look(transport: AsyncTransport, keys: Keys, topics: list[TopicInfo]) -> Readiness:
-    """How things stand. Raises: ServerError."""
-    alive = await nodes.alive(transport, keys)
-    leading = sum(said.get("leading", 0) for said in alive.values())
-    shards = sum(topic.shards for topic in topics)
-    overdue_ms = max((topic.overdue_ms for topic in topics), default=0)
+class ReadinessCheck:
+    """Checks Redis, schedulers and shards."""
+
+    def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
+        self._transport = transport
+        self._inspector = AsyncInspector(transport, keys, clock)
+        self._keys = keys
+        self._clock = clock
+        self._looking: asyncio.Task[Readiness] | None = None
+        self._began = float("-inf")
+        self._next = 0
+        self._late: dict[str, ShardKeys] = {}
+
+    async def look(self) -> Readiness:
+        """Returns the result; never raises, and answers within `DEADLINE_S`."""
+        now = self._clock.monotonic()
+        looking = self._looking
+        if looking is None or (looking.done() and now - self._began >= FRESH_S):
+            self._began = now
+            looking = self._looking = asyncio.create_task(self._look())
+        await asyncio.wait([looking], timeout=max(0.0, self._began + DEADLINE_S - now))
+        if not looking.done():
+            return unready(Unavailable(f"Redis has not answered within {DEADLINE_S:g} s"))
+        return looking.result()
+
+    def close(self) -> None:
+        """Stop checking."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _look(self) -> Readiness:
+        try:
+            nodes, topics, _ = await asyncio.gather(
+                self._inspector.nodes(),
+                self._transport.send(registry.topics(self._keys)),
+                self._transport.send(notes.remember(self._keys.note("ready", ""), b"", NOTE_MS)),
+            )
+            overdue_ms = await self._overdue_ms(topics.settings)
+            leaderless = await self._leaderless()
+        except ServerError as error:
+            return unready(error)
+        return _judge(nodes, topics, overdue_ms, leaderless)
+
+    async def _overdue_ms(self, topics: Mapping[str, Topic]) -> int:
+        """Returns how long the most overdue job of the checked shards has been due."""
+        shards = [
+            self._keys.shard(name, n)
+            for name, topic in topics.items()
+            if not topic.paused and not topic.is_shaped
+            for n in range(topic.all_shards)
+        ]
+        known = {keys.delayed for keys in shards}
+        chosen = {name: keys for name, keys in self._late.items() if name in known}
+        start = self._next % max(1, len(shards))
+        turn = [*shards[start:], *shards[:start]][: SHARDS - len(chosen)]
+        self._next = start + len(turn)
+        chosen |= {keys.delayed: keys for keys in turn}
+        first = await asyncio.gather(*(self._transport.send(registry.first_due(keys)) for keys in chosen.values()))
+        now_ms = await self._transport.send(registry.server_time_us()) // 1000
+        overdue = {name: now_ms - due_ms for name, due_ms in zip(chosen, first, strict=True) if due_ms is not None}
+        late = sorted((name for name, ms in overdue.items() if ms > LATE_MS), key=overdue.__getitem__, reverse=True)
+        self._late = {name: chosen[name] for name in late[: SHARDS // 2]}
+        return max(0, *overdue.values()) if overdue else 0
+
+    async def _leaderless(self) -> list[str]:
+        """Returns the topics of the checked shards that lack a leader."""
+        late = list(self._late.values())[:NAMED]
+        looks = await asyncio.gather(*(self._transport.send(leader.look(keys)) for keys in late))
+        return sorted({keys.topic for keys, looked in zip(late, looks, strict=True) if not looked.token})
+
+
+def _judge(
+    nodes: Sequence[NodeInfo], topics: registry.RegisteredTopics, overdue_ms: int, leaderless: Sequence[str]
+) -> Readiness:
     found = []
-    if not alive:
-        found.append("no scheduler node lives: jobs wait, and none becomes due; start wheelq scheduler")
-    elif leading < shards:
-        found.append(f"{shards - leading} of {shards} shards have no leader yet")
+    if not nodes:
+        found.append("no scheduler node is alive: jobs wait and are not promoted; start wheelq scheduler")
     if overdue_ms > LATE_MS:
         found.append(f"a job has been due for {overdue_ms / 1000:,.1f} s: the schedulers do not keep up")
+    found += [f"topic {name!r} has jobs that are due, and a shard without a leader" for name in leaderless]
+    found += [
+        f"topic {name!r} cannot be read: {problem}" for name, problem in sorted(topics.unreadable.items())[:NAMED]
+    ]
     return Readiness(
         ready=True,
         redis=True,
-        schedulers=len(alive),
-        leading=leading,
-        shards=shards,
+        schedulers=len(nodes),
+        leading=sum(node.leading for node in nodes),
+        shards=sum(topic.shards for topic in topics.settings.values()),
         overdue_ms=overdue_ms,
         problems=found,
     )
 
 
 def unready(problem: ServerError | str) -> Readiness:
-    """What there is to say when there is nothing to look at, or no need."""
+    """Returns the answer of a server that is unready for this reason."""
     is_redis = isinstance(problem, ServerError)
     return Readiness(
         ready=False, redis=not is_redis, schedulers=0, leading=0, shards=0, overdue_ms=0, problems=[str(problem)]

@@ -1,7 +1,7 @@
-"""`Route`: what happens around every handler: the key is checked, JSON is read strictly, changes are told to the audit.
+"""`Route`: wraps every handler: checks the API key, reads JSON strictly, and logs changes for the audit.
 
-A route says what a caller must be allowed to do (`needs(Verb.READ)`), or that anyone may use it (`ANYONE`). One that
-says neither cannot be made, so that none is open by oversight.
+A route names the right that its caller needs (`needs(Verb.READ)`), or is open to all (`ANYONE`). A route without either
+cannot be created, so none is open by oversight.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from wheelq.base.as_json import as_json, parse
 from wheelq.server import problems
 from wheelq.server.access.keyring import Caller
 from wheelq.server.access.keys import Verb
-from wheelq.server.jsontext import as_json
 from wheelq.server.problems import Problem
 from wheelq.server.schemas import reading
 from wheelq.server.service import Service, address_of
@@ -41,11 +40,13 @@ READS_ITSELF: dict[str, Any] = {"x-wheelq-reads-itself": True}
 """For `openapi_extra` of a handler that takes the request alone."""
 
 TAKEN: dict[str, type[BaseModel]] = {}
-"""The models that `takes` names, for the document."""
+"""The models named in `takes`, for the document."""
 
 
 def takes(model: type[BaseModel], *parameters: dict[str, Any]) -> dict[str, Any]:
-    """For `openapi_extra` of a handler that reads the request by itself: what it takes, as FastAPI cannot know."""
+    """For `openapi_extra` of a handler that reads the request itself: documents its input, which FastAPI cannot
+    know.
+    """
     TAKEN[model.__name__] = model
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {
@@ -56,32 +57,37 @@ def takes(model: type[BaseModel], *parameters: dict[str, Any]) -> dict[str, Any]
 
 
 class StrictRequest(Request):
-    """A request whose JSON is JSON: no NaN, no lone surrogates, no depth without end."""
+    """A request with strict JSON: no NaN, no lone surrogates, limited depth."""
 
     async def json(self) -> Any:
-        """The body, parsed. Raises: Problem."""
+        """Returns the parsed body. Raises: Problem."""
         kind = self.headers.get("content-type", "")
         if kind != "application/json" and not _is_json(kind):
             raise Problem(problems.UNSUPPORTED, field="Content-Type")
         try:
-            return from_json(await self.body(), allow_inf_nan=False)
+            return parse(await self.body())
         except ValueError as error:
             raise Problem(problems.BAD_REQUEST, f"The body is not JSON: {error}.") from error
 
     async def read(self, model: type[M]) -> M:
-        """The body, as a model. Raises: Problem, InvalidInput."""
+        """Returns the body as a model. Raises: Problem, InvalidInput."""
         return reading.read(model, await self.json())
+
+    async def gone(self) -> None:
+        """Returns when the caller has left, or has its answer. Call it after reading the body."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
 
 
 class Route(APIRoute):
     """A route whose caller is known.
 
-    FastAPI finds a handler's arguments in the request, in its own time: for three of them that takes as long as all
-    the rest. So the handlers that are called most take the request alone, and read it by themselves (see `takes`).
+    FastAPI's parsing of a handler's arguments is slow: three arguments take as long as all the rest. So the handlers
+    that are called most take only the request, and read it themselves (see `takes`).
     """
 
     def get_route_handler(self) -> Handler:
-        """What is called for each request."""
+        """Returns the function that is called for each request."""
         told = self.openapi_extra or {}
         verb = told.get(_NEEDS)
         assert verb is not None, f"{self.path} must say whom it lets in: openapi_extra=needs(…) or ANYONE"
@@ -94,44 +100,38 @@ class Route(APIRoute):
         async def guarded(request: Request) -> Response:
             service = service_of(request)
             address = address_of(request)
-            caller = await service.caller_of(request)
-            service.admit(caller, address, needed, request.path_params.get("topic"))
-            if takes_json and not _is_json(request.headers.get("content-type", "")):  # FastAPI would say 422
-                raise Problem(problems.UNSUPPORTED, field="Content-Type")
-            request.scope["wheelq.caller"] = caller
-            status = 500
-            try:
+            with service.audit.of(request, needed, address) as entry:
+                entry.caller = caller = await service.caller_of(request)
+                service.admit(caller, address, needed, request.path_params.get("topic"))
+                if takes_json and not _is_json(request.headers.get("content-type", "")):  # FastAPI would say 422
+                    raise Problem(problems.UNSUPPORTED, field="Content-Type")
+                request.scope["wheelq.caller"] = caller
                 response = await handle(StrictRequest(request.scope, request.receive))
-                status = response.status_code
-            except Problem as problem:
-                status = problem.kind.status
-                raise
-            finally:
-                service.audit.tell(caller, needed, request, address, status)
-            return response
+                entry.status = response.status_code
+                return response
 
         return guarded
 
 
 def router(tag: str, prefix: str = "/v1") -> APIRouter:
-    """For the routes of one resource."""
+    """Returns a router for the routes of one resource."""
     return APIRouter(prefix=prefix, tags=[tag], route_class=Route, redirect_slashes=False)
 
 
 def service_of(request: Request) -> Service:
-    """What this server works with."""
+    """Returns the service of this server."""
     service: Service = request.app.state.service
     return service
 
 
 def caller_of(request: Request) -> Caller:
-    """Who makes the request."""
+    """Returns the caller of the request."""
     caller: Caller = request.scope["wheelq.caller"]
     return caller
 
 
 def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer in JSON."""
+    """Returns an answer in JSON."""
     return Response(as_json(body), status, headers, "application/json")
 
 

@@ -1,4 +1,4 @@
-"""Listens, and stops in good order: no new requests, those under way finish, waiting leases are answered at once."""
+"""Listens, and stops gracefully: takes no new requests, finishes running ones, answers waiting leases at once."""
 
 from __future__ import annotations
 
@@ -7,32 +7,48 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from socket import socket
 
 import uvicorn
 
-from wheelq.patience import until_usable
+from wheelq import reminders
+from wheelq.base.clock import raise_unexpected_end
+from wheelq.errors import ServerError, is_wrong_setup
 from wheelq.server.app import make_app
+from wheelq.server.connection import Connection
+from wheelq.server.connections import Connections, Limits
+from wheelq.server.handshake import Handshake
 from wheelq.server.service import Service, is_loopback
 from wheelq.settings import Settings
+from wheelq.transport.startup import Patience, until_usable
+from wheelq.transport.version import check_server
 
 logger = logging.getLogger("wheelq.server")
 
+CHECK_S = 2.0
+"""How long the start waits for Redis to confirm the setup. If Redis is away, requests are accepted anyway."""
+
+PARTS = 4
+"""Idle connections are closed within this share of the time for a stop, so that it suffices for all."""
+
 
 class HttpServer(uvicorn.Server):
-    """One server process. It listens until `stop`."""
+    """One server process, which listens until `stop`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, limits: Limits | None = None) -> None:
+        """`limits` are for tests."""
         settings = service.settings.server
         self._service = service
         self._stopping = asyncio.Event()
+        self._ended: asyncio.Task[None] | None = None
         super().__init__(
             uvicorn.Config(
                 make_app(service),
                 host=settings.host,
                 port=settings.port,
-                loop="none",  # the caller has one
-                http="httptools",
+                loop="none",  # the caller has an event loop
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -48,6 +64,7 @@ class HttpServer(uvicorn.Server):
                 ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_ca else ssl.CERT_NONE,
             )
         )
+        self.server_state: Connections = Connections(limits or Limits())
 
     @classmethod
     def connect(cls, url: str | None, settings: Settings) -> HttpServer:
@@ -68,36 +85,66 @@ class HttpServer(uvicorn.Server):
         return not self._service.needs_key and not is_loopback(self._service.settings.server.host)
 
     async def listen(self) -> None:
-        """Listen until stopped. While Redis is away and no API keys could be read yet, wait for it before that.
+        """Listen until stopped. If API keys are needed and Redis is away, first wait for Redis.
 
-        Raises: ConfigurationError; Refused, where waiting would not help.
+        Raises: ConfigurationError; at the start AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which
+        waiting does not cure; the error that ended a necessary background task.
         """
-        async with contextlib.AsyncExitStack() as stack:
+        with reminders.kept(self._service.clock):
+            await self._check_server()
+            async with contextlib.AsyncExitStack() as stack:
 
-            async def begin() -> None:
-                await stack.enter_async_context(self._service.running())
+                async def begin() -> None:
+                    await stack.enter_async_context(self._service.running(self._end))
 
-            if await until_usable(begin, self._stopping, self._service.clock, logger, patiently=True):
-                await self.serve()
+                if await until_usable(begin, self._stopping, self._service.clock, logger, Patience.OUTAGES):
+                    await self.serve()
+        if self._ended is not None:
+            raise_unexpected_end(self._ended)
+
+    async def _check_server(self) -> None:
+        """Raises the error of a wrong setup if Redis reports it soon; otherwise each request gets it."""
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await check_server(self._service.transport)
+        except TimeoutError:
+            pass
+        except ServerError as error:
+            if is_wrong_setup(error):
+                raise
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """End the process after a background task has ended, because it would do only part of its work."""
+        self._ended = task
+        self.stop()
 
     def stop(self) -> None:
-        """Let `listen` end in good order."""
+        """Stop `listen` gracefully."""
         self._stopping.set()
         self.should_exit = True
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Say where, once it listens."""
+        """Log the address once it listens."""
+        if self.config.ssl is not None:  # made from the files; replaced, because uvicorn's handshake has no limits
+            self.server_state.tls, self.config.ssl = self.config.ssl, None
+            self.config.http_protocol_class = Handshake
         await super().startup(sockets)
-        logger.info("server listens on %s; its manual is at %s/docs", self.shown, self.shown)
+        base = f"{self.shown}{self._service.settings.server.base_path}"
+        logger.info("server listens on %s; its manual is at %s/docs, its dashboard at %s/", self.shown, base, base)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """First let go of what only waits."""
+        """First end requests that only wait."""
         self._service.drain()
+        share_s = self._service.settings.server.drain_ms / 1000 / PARTS
+        limits = self.server_state.limits
+        self.server_state.limits = replace(
+            limits, parting_s=min(limits.parting_s, share_s), linger_s=min(limits.linger_s, share_s)
+        )
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Whoever runs it hears the signals."""
+        """Leave signals to the program that runs the server."""
         yield
 
     def _port(self) -> int:

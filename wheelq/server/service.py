@@ -1,6 +1,6 @@
-"""`Service`: what the routes work with; made once for each server process.
+"""`Service`: the objects that the routes use; made once for each server process.
 
-Everything below it is used through here: the client, the jobs that are gathered, keys, rates and the audit log.
+It holds the client, the coalescing of jobs, the API keys, the rates and the audit log.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from ipaddress import ip_address
@@ -16,30 +16,41 @@ from typing import Self
 
 from starlette.requests import Request
 
-from wheelq.aio import AsyncClient
-from wheelq.clock import Clock, SystemClock
-from wheelq.errors import ConfigurationError, ServerError
+from wheelq import __version__
+from wheelq.admin import AsyncInspector
+from wheelq.admin.fleet_metrics import FleetMetrics
+from wheelq.base.clock import Clock, SystemClock
+from wheelq.callbacks.services import Services
+from wheelq.callbacks.worker import CallbackWorker
+from wheelq.errors import ConfigurationError
 from wheelq.protocol.keys import Keys
+from wheelq.reminders import Reminders
 from wheelq.server import problems, readiness
 from wheelq.server.access.keyring import ANYONE, Caller, Keyring
 from wheelq.server.access.keys import Verb
 from wheelq.server.access.rate import Rates
 from wheelq.server.audit import Audit
-from wheelq.server.callbacks.desk import Desk
-from wheelq.server.callbacks.services import Services
-from wheelq.server.callbacks.worker import CallbackWorker
 from wheelq.server.classic.tasks import Tasks
-from wheelq.server.gathering import Gathering
+from wheelq.server.client import ServerClient
+from wheelq.server.coalescing import Coalescing
+from wheelq.server.dashboard.checkup import Checkup
+from wheelq.server.dashboard.horizon import Horizon
+from wheelq.server.dashboard.look import Look
+from wheelq.server.dashboard.past import Past
+from wheelq.server.dashboard.stream import TabStream
 from wheelq.server.idempotency import Answers
+from wheelq.server.intake import Intake
 from wheelq.server.leases import Leases
 from wheelq.server.problems import Problem
-from wheelq.server.readiness import Readiness
-from wheelq.settings import Settings, resolve_url
-from wheelq.transport import Address, AsyncTransport
+from wheelq.server.readiness import Readiness, ReadinessCheck
+from wheelq.settings import Settings, settings_in_force
+from wheelq.transport import AsyncTransport, server_address
 
 logger = logging.getLogger("wheelq.server")
 
 BEARER = "bearer "
+HOST_CHARS = 270
+"""The longest host name, and a port."""
 
 
 class Service:
@@ -50,16 +61,18 @@ class Service:
         self.clock = clock or SystemClock()
         self.transport = transport
         self.keys = Keys(settings.prefix)
-        self.client = AsyncClient(
+        self.client = ServerClient(
             transport, self.keys, settings.client, settings.topic, self.clock, settings.breaker, settings.outbox
         )
-        self.gathering = Gathering(self.client, settings.client, self.clock)
+        self.coalescing = Coalescing(self.client, settings.client, self.clock)
         services = Services.load(settings.server.services) if settings.server.services else None
-        self.desk = Desk(services, self.client, transport, self.keys, self.clock)
+        self.intake = Intake(services, self.client, transport, self.keys, self.clock)
         self.calling: CallbackWorker | None = None
-        """Makes the callbacks, if this process does."""
+        """Makes callbacks, if this process does so."""
         if services is not None and settings.server.calls:
-            self.calling = CallbackWorker(transport.sibling(), services, settings, self.clock)
+            self.calling = CallbackWorker(transport.spare(), services, settings, self.clock)
+        self.inspector = AsyncInspector(transport, self.keys, self.clock)
+        self.fleet_metrics = FleetMetrics(transport, self.keys, self.clock, __version__)
         self.answers = Answers(transport, self.keys, settings.server.idempotency_ms)
         self.needs_key = needs_key(settings)
         self.keyring = Keyring(transport, self.keys, self.clock, settings.server.keys_ms)
@@ -70,62 +83,87 @@ class Service:
         )
         self.tasks = Tasks(
             self.client,
-            self.gathering,
+            self.coalescing,
             self.leases,
-            self.desk,
+            self.intake,
             transport,
             self.keys,
             settings.server.classic_kept_ms,
             self.clock,
         )
+        self.lookout = ReadinessCheck(transport, self.keys, self.clock)
+        self.reminders = Reminders(self.clock)
+        """Log only once, not at every request, that Redis is away or refuses."""
+        self.look = Look(transport, self.keys, self.clock)
+        self.checkup = Checkup(self.inspector, self.clock)
+        self.horizon = Horizon(transport, self.keys, self.clock)
+        self.past = Past(transport, self.keys, self.clock)
+        self.stream = TabStream(self.look, self.clock)
         self.answered: Counter[int] = Counter()
-        """Requests of this process, by status."""
+        """The requests of this process, by status."""
         self.is_draining = False
-        """Whether the server stops: it should get no more requests, and nothing is to wait any longer."""
+        """Whether the server stops: it should get no more requests, and none may wait any longer."""
 
     @classmethod
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
         """The service on the server at `url` (else WHEELQ_URL). Raises: ConfigurationError."""
-        settings = settings or Settings()
-        return cls(AsyncTransport(Address(resolve_url(url, settings), settings.connection)), settings)
+        given, settings = settings, settings or settings_in_force()
+        return cls(AsyncTransport(server_address(url, given)), settings)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Looks after itself meanwhile. Raises: ConfigurationError, if nobody could use it; ServerError."""
+    async def running(
+        self, tell_end: Callable[[asyncio.Task[None]], object] = lambda task: None
+    ) -> AsyncIterator[None]:
+        """Runs the background tasks. Raises: ConfigurationError, if no caller could use the server; ServerError.
+
+        `tell_end` gets a background task that has ended unexpectedly.
+        """
         if self.needs_key and not await self.keyring.read():
             raise ConfigurationError(
-                "this server asks for API keys, and there is none: make one (wheelq keys create NAME --scope '*:*'), "
-                'or let anyone in who can connect (access = "open" in [server], or WHEELQ_SERVER_ACCESS=open)'
+                "this server needs API keys, and there is none: make one (wheelq keys create NAME --scope '*:*'), "
+                'or open it to all that can connect (access = "open" in [server], or WHEELQ_SERVER_ACCESS=open)'
             )
         async with self.client:
-            background = [asyncio.create_task(self.keyring.run())] if self.needs_key else []
-            calling = asyncio.create_task(self.calling.run()) if self.calling is not None else None
-            if calling is not None:
-                calling.add_done_callback(_tell_of_its_end)
+            background = [asyncio.create_task(self.leases.run(), name="wheelq lease clock")]
+            if self.needs_key:
+                background.append(asyncio.create_task(self.keyring.run(), name="wheelq API keys"))
+            calling = None
+            if self.calling is not None:
+                calling = asyncio.create_task(self.calling.run_within(), name="wheelq callbacks")
+            ending = [*background, *([calling] if calling is not None else [])]
+            for task in ending:
+                task.add_done_callback(tell_end)
             try:
                 yield
             finally:
+                for task in ending:
+                    task.remove_done_callback(tell_end)
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
                 if self.calling is not None and calling is not None:
                     self.calling.stop(self.settings.server.drain_ms / 1000)
                     await asyncio.gather(calling, return_exceptions=True)
+                self.lookout.close()
+                self.look.close()
+                self.checkup.close()
+                self.stream.close()
                 await self.leases.close()
 
     def drain(self) -> None:
-        """The server is about to stop: answer what only waits."""
+        """Answer requests that only wait, because the server is about to stop."""
         self.is_draining = True
+        self.stream.close()
         self.leases.wake_all()
 
     async def readiness(self) -> Readiness:
-        """Whether requests should come here; never raises, and never takes longer than Redis may."""
+        """Checks whether requests should come here; never raises, and answers within `readiness.DEADLINE_S`."""
         if self.is_draining:
             return readiness.unready("this server stops")
-        try:
-            return await readiness.look(self.transport, self.keys, await self.client.topics())
-        except ServerError as error:
-            return readiness.unready(error)
+        found = await self.lookout.look()
+        if not self.keyring.problems:
+            return found
+        return found.model_copy(update={"problems": [*found.problems, *self.keyring.problems]})
 
     def admit(self, caller: Caller, address: str, verb: Verb, topic: str | None) -> None:
         """Raises: Problem, unless the caller may do this with the topic, and not too often."""
@@ -137,7 +175,7 @@ class Service:
             raise Problem(problems.NOT_ALLOWED, f"The key has no scope for {verb} {on}.")
 
     async def caller_of(self, request: Request, without: str = "") -> Caller:
-        """Who makes this request; one that brings no key stands for the key `without`, if that is named.
+        """Returns the caller of a request. A request without a key counts as one with the key `without`, if given.
 
         Raises: Problem; ServerError.
         """
@@ -157,19 +195,14 @@ class Service:
         raise Problem(problems.NO_KEY, what, more={"www-authenticate": "Bearer"})
 
 
-def _tell_of_its_end(calling: asyncio.Task[None]) -> None:
-    if not calling.cancelled() and (error := calling.exception()) is not None:
-        logger.error("this process makes no callbacks any more", exc_info=error)
-
-
 def needs_key(settings: Settings) -> bool:
-    """Whether requests need an API key; with "auto" that depends on who can connect."""
+    """Whether requests need an API key; with "auto" this depends on the address."""
     access = settings.server.access
     return access == "keys" or (access == "auto" and not is_loopback(settings.server.host))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to what listens there."""
+    """Whether only this machine can connect to this address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -177,19 +210,25 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from."""
+    """Returns the address that a request comes from."""
     return request.client.host if request.client else ""
 
 
-@lru_cache(maxsize=100)
 def _names_this_machine(host: str) -> bool:
-    """Whether a Host is a name of loopback: a page whose name was made to lead here has its own."""
+    """Whether a Host is a name of loopback: a foreign page whose name resolves to this machine sends its own name."""
+    return len(host) <= HOST_CHARS and _is_loopback_host(host)
+
+
+@lru_cache(maxsize=100)
+def _is_loopback_host(host: str) -> bool:
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return is_loopback(name.strip("[]"))
+    return is_loopback(name.strip("[]").lower().removesuffix("."))
 
 
 def _check_origin(request: Request, allowed: list[str]) -> None:
-    """An open server trusts whoever can connect; the pages that a browser there shows are somebody else's."""
+    """Raises: Problem, for a foreign web page. An open server trusts all that can connect, but not the pages in their
+    browsers.
+    """
     origin = request.headers.get("origin")
     if origin is None or origin in allowed:
         return

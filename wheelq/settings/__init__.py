@@ -1,27 +1,33 @@
-"""Every number a user may want to change: one frozen dataclass per component, checked when made.
+"""All settings: one frozen dataclass per component, checked when made.
 
-Times are integer milliseconds. `Settings.load(path)` reads them from a TOML file; `config/wheelq.toml` documents each
-with its default. The defaults hold the promises of README.md on one server, and cost four commands a second at rest.
+Times are integer milliseconds. `settings_in_force()` reads them from the TOML file that WHEELQ_CONFIG names and from
+environment variables; every `connect()` does so unless it is given settings. `config/wheelq.toml` documents each with
+its default. The defaults hold the promises of README.md on one server, and cost four commands a second at rest.
 
 producers    connection, client, breaker, outbox
-topic        what a topic is made with
+topic        the settings of a new topic
 nodes        schedulers and workers
 server       the HTTP server
 whole        all of them together, read from a file
-checked      what they have in common
+environment  the settings in force: environment variables over the file over the defaults
+provenance   where each of them comes from
+checked      `Checked`, the base class that checks values
 """
 
 from __future__ import annotations
 
 from wheelq.settings.checked import DAY_MS
-from wheelq.settings.nodes import SchedulerSettings, WorkerSettings
+from wheelq.settings.environment import settings_in_force
+from wheelq.settings.nodes import SchedulerSettings, Trace, WorkerSettings
 from wheelq.settings.producers import BreakerSettings, ClientSettings, ConnectionSettings, Durability, OutboxSettings
 from wheelq.settings.server import Access, ServerSettings
 from wheelq.settings.topic import Misfire, TopicSettings
-from wheelq.settings.whole import Settings, resolve_url
+from wheelq.settings.whole import LOG_FORMATS, LOG_LEVELS, Settings, find_url, resolve_url
 
 __all__ = [
     "DAY_MS",
+    "LOG_FORMATS",
+    "LOG_LEVELS",
     "Access",
     "BreakerSettings",
     "ClientSettings",
@@ -33,6 +39,9 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "TopicSettings",
+    "Trace",
     "WorkerSettings",
+    "find_url",
     "resolve_url",
+    "settings_in_force",
 ]

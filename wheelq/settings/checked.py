@@ -1,4 +1,4 @@
-"""What all settings have in common: they are checked when made."""
+"""`Checked`: the base class of all settings, which checks them when they are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DAY_MS = 86_400_000
 
 
 class Checked:
-    """Refuses numbers that are not positive, naming the setting; subclasses add their own relations."""
+    """Refuses numbers that are too low, and names the setting; subclasses add checks of their own."""
 
     __slots__ = ()
 

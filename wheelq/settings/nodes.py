@@ -1,15 +1,19 @@
-"""Settings of what brings jobs to their handlers: scheduler nodes and workers."""
+"""Settings of scheduler nodes and workers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from wheelq.settings.checked import Checked
+
+Trace = Literal["link", "parent"]
+"""How a run's span stands to the one that scheduled its job."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings(Checked):
-    """How a scheduler node leads."""
+    """Settings of a scheduler node."""
 
     lease_ms: int = 9_000
     """Life of a shard's lease. Safety does not depend on it; a dead *host* costs this much lateness."""
@@ -20,22 +24,26 @@ class SchedulerSettings(Checked):
     window_ids: int = 2_000
     """Ids read in one call; a denser window is read in parts. 2,000 keep the server busy for about 1 ms."""
     wheel_ids: int = 50_000
-    """Most ids held in one shard's wheel (about 250 bytes each); what is beyond is promoted by sweeping."""
+    """Most ids held in one shard's wheel (about 250 bytes each); further ids are promoted by sweeping."""
     batch: int = 250
     """Jobs promoted in one call, at most 500. In a herd other topics wait for that long: about half a millisecond on a
     free processor, and five where it is shared by many; larger batches promote no faster."""
+    gather_ms: int = field(default=2, metadata={"lowest": 0})
+    """How long a node waits after a promotion for further jobs, so that they share a call; at most a quarter of
+    `hedge_ms`. A job that falls due after a quiet moment is promoted at once. 0: each on its own."""
     sweep_ms: int = 500
-    """Beat of the sweep while anything is near: the most a lost hint can cost."""
+    """How often the sweep runs while a job is due soon: the most lateness that a lost hint can cause."""
     hedge_ms: int = 100
     """How long a job may be overdue before the standby promotes it in the leader's place."""
-    idle_ms: int = 60_000
+    idle_ms: int = 80_000
     """Longest sleep of a shard with nothing near; also the most a lost hint can cost an idle shard's next look."""
-    topics_ms: int = 1_000
-    """How often a node asks for the topics' version number, in case a notice of a new topic was lost."""
+    topics_ms: int = 5_000
+    """How often a node asks for the topics' version number, in case a notice of a new topic was lost; and with every
+    heartbeat."""
     recurring_ahead_ms: int = 10_000
-    """How long before its due time an occurrence of a recurring job is made, as an ordinary job."""
+    """How long before its due time an occurrence of a recurring job is scheduled, as an ordinary job."""
     heartbeat_ms: int = 5_000
-    """How often a node says that it lives; three missed beats and its shards are shared out anew. Until then, and
+    """How often a node says that it lives; three missed beats and its shards are reassigned. Until then, and
     within `hedge_ms`, standbys do its work."""
 
     def __post_init__(self) -> None:
@@ -49,34 +57,42 @@ class SchedulerSettings(Checked):
 
     @property
     def renew_ms(self) -> int:
-        """The lease is renewed three times in its life, so that two lost renewals do no harm."""
+        """How often a lease is renewed: three times in its life, so that two lost renewals do no harm."""
         return self.lease_ms // 3
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings(Checked):
-    """How a worker reads, acks and recovers."""
+    """Settings of a worker: reading, acking and recovery."""
 
     concurrency: int = 100
     """Handlers running at the same time."""
     threads: int = 32
-    """Of these, how many plain (not async) handlers run at the same time."""
+    """How many of them may be plain (not async) handlers, each in a thread."""
     block_ms: int = 5_000
     """How long one read waits for the next job; only the cost at rest depends on it."""
     ack_batch: int = 500
     """Most acks sent in one call."""
-    ack_ms: int = 5
-    """How long an ack may wait for others."""
+    ack_ms: int = 10
+    """How long an ack may wait for others, after an ack. After a quiet moment it goes at once."""
     renew_ms: int = 1_300
-    """How often running deliveries are renewed, and abandoned ones looked for."""
+    """How often running deliveries are renewed, and abandoned ones recovered."""
     abandoned_ms: int = 3_500
     """A delivery not renewed for this long belongs to a dead worker and is run again. At least 2 × renew_ms."""
     max_deliveries: int = 10
     """A job that was delivered this often without an answer (it kills its workers) is buried."""
     grace_ms: int = 10_000
-    """How long running handlers may finish at a stop; the rest is handed back at once."""
+    """How long running handlers have to finish at a stop; unfinished jobs are then handed back at once."""
+    trace: Trace = "link"
+    """How the span of a run stands to the span that scheduled the job. "link": it begins a trace of its own, and is
+    linked to that span. "parent": it continues that trace, which may be days old. Batches are always linked."""
+    trace_settling: bool = False
+    """Whether each call that acknowledges, retries or buries jobs has a span, which is linked to their runs."""
+    log_jobs: bool = False
+    """Whether there is a line in the log for every job that was run (logger wheelq.jobs); else only at level DEBUG."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         self._require(self.abandoned_ms >= 2 * self.renew_ms, "abandoned_ms", "must be at least twice renew_ms")
+        self._require(self.trace in get_args(Trace), "trace", f"must be link or parent, not {self.trace!r}")
         self._require(self.ack_batch <= 500, "ack_batch", "must be at most 500: a script call must stay short")

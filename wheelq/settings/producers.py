@@ -1,4 +1,4 @@
-"""Settings of what schedules jobs, and of its connection."""
+"""Settings of clients: connection, limits, circuit breaker and outbox."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal, get_args
 from wheelq.settings.checked import DAY_MS, Checked
 
 Durability = Literal["server", "replicated", "fsynced"]
-"""What a schedule call waits for: see `protocol.durability`."""
+"""The confirmation that a schedule call waits for: see `producer.confirmation`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings(Checked):
-    """How wheelq talks to the server."""
+    """Settings of the connections to the server."""
 
     connect_timeout_ms: int = 2_000
     """How long to wait for a connection before calling the server unavailable."""
@@ -25,16 +25,16 @@ class ConnectionSettings(Checked):
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings(Checked):
-    """When something that keeps failing is left alone, and for how long."""
+    """When the circuit opens after repeated failures, and for how long."""
 
     failures: int = 5
     """Calls in a row that must fail, with no success between them."""
     failing_ms: int = 500
     """The time over which they must fail: a hiccup is not an outage."""
     open_ms: int = 1_000
-    """How long nothing is asked then; doubled each time that the one call made after it fails too."""
+    """How long calls then fail at once; doubled each time that the next trial call fails too."""
     open_max_ms: int = 10_000
-    """The longest it grows to: this late at most is it noticed that all is well again."""
+    """The longest such pause, and so the longest time until a recovery is noticed."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -46,36 +46,39 @@ class OutboxSettings(Checked):
     """Where producers keep jobs while the server is away."""
 
     path: str = ""
-    """An SQLite file on a local disk; several processes may share it. Empty: there is no outbox, and calls fail."""
+    """An SQLite file on a local disk; several processes may share it. Empty: no outbox, and calls fail."""
     max_jobs: int = 1_000_000
-    """Jobs that it holds at most; further ones are refused."""
+    """Most jobs in the outbox; further ones are refused."""
     max_bytes: int = 1_073_741_824
-    """Their packed payloads, all together, at most."""
+    """Most bytes of all packed payloads together."""
     retry_ms: int = 500
-    """How often delivery is tried while the server is away, and how soon another process's jobs are seen."""
+    """How often delivery is tried while the server is away, and how soon another process's jobs are noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings(Checked):
-    """Limits and habits of producers."""
+    """Settings of producers: limits, retries and durability."""
 
     payload_max_bytes: int = 64 * 1024
     """Largest packed payload. Redis keeps every waiting payload in memory; store big data elsewhere."""
     max_delay_ms: int = 3_660 * DAY_MS
-    """Furthest due time, about ten years: a due time beyond it is nearly always a unit mistaken."""
+    """Furthest due time, about ten years: a later one is nearly always a wrong unit."""
     topics_ttl_ms: int = 10_000
     """How long a client trusts what it knows of a topic (number of shards)."""
     repeats: int = field(default=1, metadata={"lowest": 0})
     """How often a schedule call whose reply was lost is repeated with the same job id before giving up."""
     durability: Durability = "server"
-    """When a schedule call returns: when the server has answered, when replicas have the jobs, or when a disk has.
-    Changes of topics wait for the same."""
+    """When a schedule call returns: once the server has answered, once replicas have the jobs, or once they are on
+    disk. Changes of topics wait for the same."""
     replicas: int = 1
-    """With "replicated": how many replicas must have the jobs."""
+    """With "replicated": how many replicas must have the jobs. If there are more, a failover may promote another."""
     fsynced_replicas: int = field(default=0, metadata={"lowest": 0})
     """With "fsynced": on how many replicas' disks the jobs must be, besides the server's own."""
     replicated_timeout_ms: int = 2_000
-    """How long to wait for that. A disk that is written every second may take two."""
+    """How long to wait for these confirmations. A disk that is synced every second may take two."""
+    trace_jobs: bool = False
+    """Whether `schedule_many` makes a span `create {topic}` for each job, besides its own; the run of a job is then
+    linked to that span."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)

@@ -1,10 +1,10 @@
-"""All settings together, as read from a TOML file, and the URL that comes before theirs."""
+"""All settings together, as read from a TOML file, and the server's URL."""
 
 from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -17,15 +17,28 @@ from wheelq.settings.topic import TopicSettings
 
 T = TypeVar("T")
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of them together, as read from a file."""
+    """All settings together, as read from a file."""
 
     url: str | None = None
-    """Where the server is; WHEELQ_URL and --url come before it."""
+    """The server's URL. `connect(url)` and --url override it."""
+    username: str = ""
+    """User name at the server. A name in the URL overrides it."""
+    password: str = field(default="", repr=False)
+    """Password at the server. A password in the URL overrides it."""
+    password_file: str = ""
+    """A file whose content is the password."""
     prefix: str = "wheelq"
     """First part of every key: several wheelqs can share a server."""
+    log_level: str = "info"
+    """The least level that commands log: debug, info, warning or error."""
+    log_format: str = "text"
+    """How commands log: "text", or "json" with one object per line."""
     connection: ConnectionSettings = ConnectionSettings()
     client: ClientSettings = ClientSettings()
     breaker: BreakerSettings = BreakerSettings()
@@ -37,6 +50,11 @@ class Settings:
     callbacks: BreakerSettings = BreakerSettings(open_ms=2_000, open_max_ms=60_000)
 
     def __post_init__(self) -> None:
+        for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
+            if getattr(self, name) not in known:
+                raise InvalidSetting(name, f"must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if self.password and self.password_file:
+            raise InvalidSetting("password_file", "cannot be given together with password: leave one of them out")
         if not self.prefix or any(c in self.prefix for c in "{}: \n"):
             raise InvalidSetting("prefix", f"must be non-empty, without braces, colons and spaces, not {self.prefix!r}")
         if self.client.replicated_timeout_ms >= self.connection.reply_timeout_ms:
@@ -44,7 +62,7 @@ class Settings:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The settings in a TOML file; what it does not name has its default. Raises: ConfigurationError."""
+        """Returns the settings in a TOML file; those it omits have their defaults. Raises: ConfigurationError."""
         try:
             table = tomllib.loads(Path(path).read_text())
         except OSError as error:
@@ -83,8 +101,16 @@ def _value(where: str, owner: Any, name: str, value: Any) -> Any:
 
 
 def resolve_url(url: str | None, settings: Settings | None = None) -> str:
-    """The server's URL: the one given, else WHEELQ_URL, else the settings file's. Raises: ConfigurationError."""
-    found = url or os.environ.get("WHEELQ_URL") or (settings.url if settings else None)
+    """Returns the server's URL: `url`, else the settings', else WHEELQ_URL. Raises: ConfigurationError.
+
+    `settings_in_force()` has applied WHEELQ_URL already; it is read here for settings that a program made itself.
+    """
+    found = find_url(url, settings)
     if not found:
         raise ConfigurationError("no server named: give a URL (redis://localhost:6379), --url, or set WHEELQ_URL")
     return found
+
+
+def find_url(url: str | None, settings: Settings | None = None) -> str | None:
+    """Returns the server's URL as `resolve_url` does, or None if none is named."""
+    return url or (settings.url if settings else None) or os.environ.get("WHEELQ_URL") or None

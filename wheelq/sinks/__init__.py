@@ -1,9 +1,9 @@
 """Sinks: batch handlers that store jobs somewhere, exactly once.
 
 sql         `SqlSink`: one transaction for a batch; waits while the database is away
-memory      how a sink remembers what it has stored: a unique column of the user's table, or a ledger
-rows        stores what can be stored when the database refuses a batch: halves, down to the bad rows (pure)
-trouble     what an error of the database is about: its being away, a conflict, or the rows
+dedup       how a sink remembers what it has stored: a unique column of the user's table, or a ledger
+rows        stores the good rows of a refused batch by halving it, down to the bad rows (pure)
+trouble     classifies errors of the database: it is away, a conflict, or the rows
 
 Needs SQLAlchemy and a driver: `pip install wheelq[sql] pymysql`, or `psycopg[binary]`; SQLite needs none.
 """

@@ -1,4 +1,4 @@
-"""Stores what can be stored when a batch is refused because of some of its rows. Pure but for `store`.
+"""Stores the good rows of a batch that is refused because of some bad ones. Pure except for `store`.
 
     500 ✗ ─┬─ 250 ✓
            └─ 250 ✗ ─┬─ 125 ✗ ─ … ─ 1 ✗  the bad row
@@ -18,10 +18,10 @@ T = TypeVar("T")
 def store_in_parts(
     items: Sequence[T], store: Callable[[Sequence[T]], object], is_about_rows: Callable[[Exception], bool]
 ) -> list[Exception | None]:
-    """Per item the error with which it was refused, or None.
+    """Returns for each item the error with which it was refused, or None.
 
-    `store` stores all it is given or nothing. An error of it that is not about the rows comes out as it is; what was
-    stored before stays stored.
+    `store` stores all given items or none. Its errors that are not about the rows are raised; items stored before that
+    stay stored.
     """
     try:
         store(items)

@@ -2,14 +2,14 @@
 
     worker ──jobs──▶ SqlSink ──┬─ BEGIN ─ remember the jobs ─ the user's statements ─ COMMIT ─▶ acked
                                ├─ rows refused: halves, until the bad ones stand alone; these are retried or buried
-                               └─ database away: waits for it, and uses up nobody's attempts
+                               └─ database away: waits for it, and uses up no job's attempts
 
-A worker may die at any point. Before the commit nothing has happened; after it the database knows the jobs, and
-refuses them when they are delivered again. So delivery at least once becomes a row exactly once.
+A worker may die at any point. Before the commit nothing has happened; after it the database knows the jobs, and refuses
+them when they are delivered again. So at-least-once delivery becomes exactly one row.
 
-The usual batch costs one transaction and asks nothing: only when jobs may have been stored before (delivered or tried
-a second time, or refused as already there) the sink looks which are. What it does not do: undo effects outside of the
-database, such as a mail sent by the user's function.
+The usual batch takes one transaction without queries. Only if jobs may have been stored before (delivered or tried a
+second time, or refused as duplicates) does the sink look up which. It cannot undo effects outside of the database, such
+as a mail sent by the user's function.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, create_engine, exc, insert
 
-from wheelq.clock import SystemClock, sleep, wall_ms
+from wheelq.base.backoff import Backoff
+from wheelq.base.clock import SystemClock, sleep, wall_ms
+from wheelq.base.plural import counted
 from wheelq.errors import ConfigurationError
-from wheelq.job import Job
-from wheelq.sinks.memory import Ledger, Memory, UniqueColumn
+from wheelq.model.job import Job
+from wheelq.sinks.dedup import Ledger, Memory, UniqueColumn
 from wheelq.sinks.rows import store_in_parts
 from wheelq.sinks.trouble import Trouble, trouble_of
-from wheelq.words import counted
 
 logger = logging.getLogger("wheelq.sinks")
 
@@ -39,7 +40,7 @@ Row = Callable[[Job], Mapping[str, Any]]
 Statements = Callable[[Connection, Sequence[Job]], object]
 
 REPEATS = 5
-"""How often a transaction is repeated at once when another was in its way."""
+"""How often a transaction is repeated at once after a conflict with another."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between attempts while the database is away."""
 
@@ -64,7 +65,7 @@ class SqlSink:
         *,
         row: Row | None = None,
         unique: str | None = None,
-        identity: Callable[[Job], str] = lambda job: job.id,
+        identity: Callable[[Job], str] | None = None,
         ledger: str = "wheelq_ledger",
         name: str | None = None,
     ) -> None:
@@ -73,20 +74,23 @@ class SqlSink:
         `store` is the table to insert into, with one row per job as `row` makes it (without: the payload, a dict); or
         a function that executes any statements for some jobs over the connection it is given, and does not commit.
 
-        `unique` names a column of that table which is unique and gets the job's identity. Without it, and for a
-        function, identities are kept in the table `ledger`, which is made if it is not there, apart for each `name`
-        (the table's or function's name, if none is given). Two groups that store the same jobs need two names.
+        `unique` names a unique column of that table, which gets the job's identity. Without it, and for a function,
+        identities are kept in the table `ledger`, which is created if missing, separately for each `name` (by default
+        the name of the table or function). Two groups that store the same jobs need two names.
 
-        The identity is the job's id. Jobs that use an id again after the first has finished are the same job to the
-        sink, unless `identity` says otherwise.
+        The identity is the job's id. Jobs that reuse an id after the first has finished are the same job to the sink,
+        unless `identity` says otherwise. A ledger distinguishes topics; a `unique` column serves jobs of one topic,
+        unless `identity` distinguishes those of several.
 
         Raises: ConfigurationError.
         """
         self._engine = create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
-        self._identity = identity
+        self._identity = identity or _id
+        self._serves_any = identity is not None or unique is None
+        self._topic: str | None = None
         self._is_prepared = False
         if isinstance(store, Table):
-            self._store: Statements = partial(_insert, store, row or _payload, unique, identity)
+            self._store: Statements = partial(_insert, store, row or _payload, unique, self._identity)
         elif row is not None or unique is not None:
             raise ConfigurationError("row and unique are for a table; a function makes its own rows")
         else:
@@ -98,8 +102,12 @@ class SqlSink:
         )
 
     async def __call__(self, jobs: Sequence[Job]) -> list[Exception | None]:
-        """Store these jobs of one topic, and wait as long as the database is away; per job its error, or None."""
-        pause, clock = FIRST_PAUSE, SystemClock()
+        """Store these jobs of one topic, waiting while the database is away. Returns for each job its error, or None.
+
+        Raises: ConfigurationError, if a unique column would have to serve two topics.
+        """
+        self._check_topic(jobs[0].topic)
+        backoff, clock = Backoff(FIRST_PAUSE, LONGEST_PAUSE), SystemClock()
         while True:
             try:
                 return await asyncio.to_thread(self._store_parts, jobs)
@@ -107,14 +115,22 @@ class SqlSink:
                 topic, cause = jobs[0].topic, away.__cause__
                 waiting = counted(len(jobs), f"job of {topic} waits", f"jobs of {topic} wait")
                 logger.warning("%s for the database: %s", waiting, cause)
-            await clock.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            await clock.sleep(backoff.pause())
+
+    def _check_topic(self, topic: str) -> None:
+        self._topic = self._topic or topic
+        if topic != self._topic and not self._serves_any:
+            raise ConfigurationError(
+                f"topics {self._topic!r} and {topic!r} would share a unique column, and a job of one could count as "
+                "stored because the other has its id: say what tells them apart, as in identity=lambda job: "
+                "f'{job.topic}/{job.id}' (or identity=lambda job: job.id, if no two have one id)"
+            )
 
     def forget(self, older_than: timedelta) -> int:
-        """Remove from the ledger what was stored so long ago; how many.
+        """Remove ledger entries that are older than this. Returns how many.
 
-        A job delivered once more after that would be stored again. Deliveries are repeated within seconds of a
-        worker's death, and dead jobs when somebody replays them: a week is plenty, unless you replay older ones.
+        A job that is delivered again after that would be stored again. Deliveries are repeated within seconds of a
+        worker's death, and dead jobs when they are replayed: a week is plenty, unless you replay older ones.
         """
         with self._engine.begin() as connection:
             return self._ledger.forget(connection, wall_ms() - int(older_than.total_seconds() * 1000))
@@ -128,12 +144,12 @@ class SqlSink:
             return
         try:
             self._memory.prepare(self._engine)
-        except exc.SQLAlchemyError as error:  # without a memory nothing can be stored, and no row is to blame
+        except exc.SQLAlchemyError as error:  # without a memory nothing can be stored; the rows are not at fault
             raise DatabaseAway from error
         self._is_prepared = True
 
     def _store_all(self, jobs: Sequence[Job]) -> None:
-        """One transaction for all. Raises: DatabaseAway; whatever else is about the rows."""
+        """Store all jobs in one transaction. Raises: DatabaseAway; all other errors are about the rows."""
         may_be_known = any(job.redelivered or job.attempt > 1 for job in jobs)
         conflicts = 0
         while True:
@@ -157,17 +173,33 @@ class SqlSink:
         with self._connection() as connection, connection.begin():
             if may_be_known:
                 known = self._memory.known(connection, topic, [self._identity(job) for job in jobs])
+                self._tell_surprises([job for job in jobs if self._identity(job) in known])
                 jobs = [job for job in jobs if self._identity(job) not in known]
                 if not jobs:
                     return
             self._memory.remember(connection, topic, [self._identity(job) for job in jobs])
             self._store(connection, jobs)
 
+    def _tell_surprises(self, known: Sequence[Job]) -> None:
+        """Warn about jobs that count as stored although this seems to be their first delivery."""
+        first = [job.id for job in known if not job.redelivered and job.attempt == 1 and not job.replays]
+        if first:
+            logger.warning(
+                "%s taken for stored before, though nothing says that it was delivered before: %s. Unless ids are used "
+                "again, or a commit went unanswered, another topic writes to the same column: give the sink identity=",
+                counted(len(first), f"job of {known[0].topic} is", f"jobs of {known[0].topic} are"),
+                ", ".join(first[:5]),
+            )
+
     def _connection(self) -> Connection:
         try:
             return self._engine.connect()
-        except exc.SQLAlchemyError as error:  # whatever the reason, no row is to blame
+        except exc.SQLAlchemyError as error:  # whatever the reason, the rows are not at fault
             raise DatabaseAway from error
+
+
+def _id(job: Job) -> str:
+    return job.id
 
 
 def _insert(
@@ -178,17 +210,17 @@ def _insert(
     connection: Connection,
     jobs: Sequence[Job],
 ) -> None:
-    """Insert a row for each job, with as few statements as rows of different columns allow."""
+    """Insert a row for each job, with one statement for each set of columns."""
     rows = [{**row(job), unique: identity(job)} if unique else dict(row(job)) for job in jobs]
     for values in rows:
-        if unknown := values.keys() - table.c.keys():  # which SQLAlchemy would leave out without a word
+        if unknown := values.keys() - table.c.keys():  # SQLAlchemy would silently leave them out
             raise KeyError(f"table {table.name} has no column {', '.join(sorted(unknown))}")
-    rows.sort(key=sorted)  # SQLAlchemy takes the columns of the first row for those of all
+    rows.sort(key=sorted)  # SQLAlchemy uses the columns of the first row for all
     for _, alike in groupby(rows, key=sorted):
         connection.execute(insert(table), list(alike))
 
 
 def _payload(job: Job) -> Mapping[str, Any]:
     if not isinstance(job.payload, dict):
-        raise TypeError(f"the payload of job {job.id} is no dict: give the sink a row=")
+        raise TypeError(f"the payload of job {job.id} is not a dict: give the sink a row=")
     return job.payload

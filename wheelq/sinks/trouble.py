@@ -1,8 +1,8 @@
-"""What an error of the database is about.
+"""Classifies errors of the database.
 
-Drivers do not agree on classes: PyMySQL calls a violated CHECK and a server that is gone both OperationalError. So the
-codes of the three databases are looked at, and an error that is not known here is taken to be about the rows: then it
-is seen, as a failure of its jobs, and not waited out for ever.
+Drivers do not agree on classes: PyMySQL raises OperationalError both for a violated CHECK and for a lost server. So the
+error codes of the three databases decide. An unknown error counts as one of the rows, so that it shows as a failure of
+its jobs and is not waited out for ever.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from sqlalchemy import exc
 
 
 class Trouble(Enum):
-    """What to do about it."""
+    """The kinds of errors."""
 
     AWAY = "away"
     """The database cannot be used now: wait for it."""
     CONFLICT = "conflict"
     """Another transaction was in the way: repeat."""
     ROWS = "rows"
-    """Something in what was to be stored."""
+    """The rows are at fault."""
 
 
 # MySQL and MariaDB: error numbers
@@ -40,9 +40,9 @@ _MYSQL_AWAY = {
         1226,
     ),  # disk, connections, memory, shut down, network
     *(1290, 1317, 1836, 1927, 3024),  # read-only, interrupted, killed
-    *range(2000, 2100),  # of the client: cannot connect, gone away
+    *range(2000, 2100),  # errors of the client: cannot connect, gone away
 }
-# PostgreSQL: SQLSTATE, of which two characters are the class
+# PostgreSQL: SQLSTATE, whose first two characters are the class
 _POSTGRES_CONFLICT = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
 _POSTGRES_AWAY = {"08", "53", "57", "58"}  # connection, resources, operator (shut down, cancelled), system
 _POSTGRES_READ_ONLY = "25006"
@@ -52,7 +52,7 @@ _SQLITE_AWAY = {7, 8, 10, 13, 14}  # memory, read-only, I/O, full, cannot open
 
 
 def trouble_of(error: Exception) -> Trouble:
-    """What `error`, raised by SQLAlchemy or by the user's own code, is about."""
+    """Returns the kind of `error`, raised by SQLAlchemy or by the user's code."""
     if isinstance(error, exc.TimeoutError):  # no connection of the pool was free
         return Trouble.AWAY
     if not isinstance(error, exc.DBAPIError):

@@ -1,4 +1,4 @@
-"""A wheelq in memory whose time is in the test's hands.
+"""wheelq in memory, with a clock that the test moves.
 
     def test_an_unpaid_order_is_closed(wheelq):              def test(…): WheelqTest, fixture `wheelq`
         wheelq.add(shop.worker)                              async def test(…): AsyncWheelqTest, fixture `async_wheelq`
@@ -7,20 +7,21 @@
         wheelq.advance(minutes=30)
         wheelq.assert_ran("orders", "order-42")
 
-Nothing is mocked but the server and its clock: the real clients write to an in-memory server with the real scripts, the
-real leader promotes, the real worker reads, runs handlers, retries and buries. Time stands still between two calls;
-`advance` goes from one due time to the next and runs at each what is due then, so that a week takes milliseconds.
+Only the server and its clock are fakes: the real clients write to an in-memory server with the real scripts, the real
+leader promotes, and the real worker reads, runs handlers, retries and buries. Time stands still between two calls;
+`advance` goes from one due time to the next and runs the jobs due at each, so a week takes milliseconds.
 
-    kit         `WheelqTest`, `AsyncWheelqTest`: one wheelq under test        asserts   what they can be asked
-    engine      moves the time on, and lets everything happen                 leading   makes, promotes
-    observed    what a test sees                                              plugin    the pytest fixtures
+    kit         `WheelqTest`, `AsyncWheelqTest`: one wheelq under test        asserts   their assertions
+    engine      advances time and runs the jobs that fall due                 leading   makes occurrences, promotes
+    observed    the jobs and runs that a test sees                            plugin    the pytest fixtures
+    locust      load tests of your own topics with Locust (extra `locust`)    limits    limits for their figures
 
-Code under test that connects by itself finds the server by WHEELQ_URL, which is set while the test runs; code that
-takes its URL from settings of its own is given `wheelq.url`. A module that makes its worker or client when it is
-imported needs the variable before that: in conftest.py, `os.environ["WHEELQ_URL"] = wheelq.testing.URL`.
+Code under test that connects by itself finds the server by WHEELQ_URL, which is set while the test runs; pass
+`wheelq.url` to code that has settings of its own. A module that creates its worker or client at import needs the
+variable earlier: in conftest.py, `os.environ["WHEELQ_URL"] = wheelq.testing.URL`.
 
-Not here: what several machines do to each other (take-over, recovery, renewal of long jobs); what a handler takes in
-real time is real. Needs the extra `testing`.
+Not simulated: interaction between machines (take-over, recovery, renewal of long jobs), and the real time that a
+handler takes. Needs the extra `testing`.
 """
 
 from __future__ import annotations

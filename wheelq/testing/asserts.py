@@ -1,4 +1,4 @@
-"""Questions of a test; an answer that disappoints shows what there is instead."""
+"""Assertions for tests; a failing assertion lists the actual jobs or runs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from wheelq.arguments import to_ms
-from wheelq.job import Payload
-from wheelq.testing.observed import ANYTHING, Run, Waiting
-from wheelq.words import counted
+from wheelq.base.plural import counted
+from wheelq.model.checks import to_ms
+from wheelq.model.job import Payload
+from wheelq.testing.observed import ANYTHING, Run, Waiting, as_sent
 
 MOST_SHOWN = 30
 
 
 class Asserts(ABC):
-    """The asserts of a wheelq under test."""
+    """The assertions of a wheelq under test."""
 
     runs: list[Run]
     """Every run of a handler so far, in the order they began."""
 
     @abstractmethod
     def waiting(self, topic: str | None = None) -> list[Waiting]:
-        """The jobs that wait for their due time, retries among them, the first due first."""
+        """Returns the jobs that wait for their due time, including retries, ordered by due time."""
 
     @abstractmethod
     def unread(self, topic: str | None = None) -> dict[str, int]:
-        """By topic, how many jobs are ready and not finished by every group there is."""
+        """Returns, by topic, how many ready jobs are not finished by every group."""
 
     def assert_scheduled(
         self,
@@ -38,15 +38,18 @@ class Asserts(ABC):
         due_at: datetime | None = None,
         within: float = 1.0,
     ) -> Waiting:
-        """A job waits in `topic`, with this key, payload and due time (give or take `within` seconds); the first such.
+        """Assert that a job with this key, payload and due time (± `within` seconds) waits; returns the first match.
 
-        Raises: AssertionError, with the jobs that wait instead.
+        The payload may be given as it was scheduled: a model, or a task's `close_order.job(42)`.
+
+        Raises: AssertionError, which lists the waiting jobs.
         """
         seconds = due_in.total_seconds() if isinstance(due_in, timedelta) else due_in
+        sent = as_sent(payload)
         for job in self.waiting(topic):
             if (
                 key in (None, job.id)
-                and payload == job.payload
+                and sent == job.payload
                 and (seconds is None or abs(job.due_in - seconds) <= within)
                 and (due_at is None or abs(job.due_ms - to_ms(due_at)) <= within * 1000)
             ):
@@ -55,8 +58,9 @@ class Asserts(ABC):
         raise AssertionError(f"no such job waits in {topic!r}{wanted}\n{_listed('waiting', self.waiting())}")
 
     def assert_not_scheduled(self, topic: str, key: str | None = None, *, payload: Payload = ANYTHING) -> None:
-        """No such job waits. Raises: AssertionError, with the jobs that do."""
-        found = [job for job in self.waiting(topic) if key in (None, job.id) and payload == job.payload]
+        """Assert that no such job waits. Raises: AssertionError, which lists the matches."""
+        sent = as_sent(payload)
+        found = [job for job in self.waiting(topic) if key in (None, job.id) and sent == job.payload]
         _expect_none(f"waiting in {topic!r}", found)
 
     def assert_ran(
@@ -68,9 +72,9 @@ class Asserts(ABC):
         times: int | None = None,
         group: str | None = None,
     ) -> list[Run]:
-        """Such a job was run, `times` times if that is given (retries count); those runs.
+        """Assert that such a job ran, exactly `times` times if given (retries count); returns the runs.
 
-        Raises: AssertionError, with the runs there were instead.
+        Raises: AssertionError, which lists all runs.
         """
         found = self._ran(topic, key, payload, group)
         if found and times in (None, len(found)):
@@ -82,14 +86,14 @@ class Asserts(ABC):
     def assert_not_ran(
         self, topic: str, key: str | None = None, *, payload: Payload = ANYTHING, group: str | None = None
     ) -> None:
-        """No such job was run. Raises: AssertionError, with the runs there were."""
+        """Assert that no such job ran. Raises: AssertionError, which lists the matches."""
         found = self._ran(topic, key, payload, group)
         _expect_none(f"runs of {topic!r}", found)
 
     def assert_nothing_waits(self, topic: str | None = None) -> None:
-        """No job waits for its time or its retry, and none is ready without having been finished by every group.
+        """Assert that no job waits for its due time or a retry, and that every group has finished every ready job.
 
-        Raises: AssertionError, with those that do.
+        Raises: AssertionError, which lists the jobs.
         """
         _expect_none("waiting", self.waiting(topic))
         unread = {name: count for name, count in self.unread(topic).items() if count}
@@ -97,12 +101,13 @@ class Asserts(ABC):
             raise AssertionError(f"ready, and not finished by every group (is the worker added?): {unread}")
 
     def _ran(self, topic: str, key: str | None, payload: Payload, group: str | None) -> list[Run]:
+        sent = as_sent(payload)
         return [
             run
             for run in self.runs
             if run.job.topic == topic
             and key in (None, run.job.id)
-            and payload == run.job.payload
+            and sent == run.job.payload
             and group in (None, run.group)
         ]
 
@@ -113,7 +118,7 @@ def _described(key: str | None, payload: Payload, **more: object) -> str:
 
 
 def _expect_none(what: str, found: Sequence[object]) -> None:
-    # Raised by hand: an assert statement's words are altered by pytest, and gone under python -O.
+    # Raised explicitly: pytest rewrites the message of an assert statement, and python -O removes it.
     if found:
         raise AssertionError(_listed(what, found))
 

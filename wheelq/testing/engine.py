@@ -1,40 +1,42 @@
-"""Moves the time of a memory server on, from one due time to the next, and runs at each what is due then.
+"""Advances the clock of a memory server from one due time to the next, and runs the jobs that are due at each.
 
-    settle    occurrences are made ──▶ the leader promotes ──▶ workers run what is ready ──▶ until nothing is due
-    next      the first due time ahead; where the leader holds due jobs back, when it wants to look again
-    move      the clock stands there, and everything is settled anew, until the time asked for has come
+    settle    make occurrences ──▶ the leader promotes ──▶ workers run ready jobs ──▶ repeat until nothing is due
+    next      find the next due time; if the leader holds due jobs back, the time of its next look
+    move      set the clock to it and settle again, until the target time
 
-Everything here lives for one call, as a scheduler and workers that are started for it, so that it does not matter on
-which event loop the next one is made.
+The scheduler and the workers live for one call only, so the next call may come from another event loop.
 """
 
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
-from wheelq.clock import ManualClock
-from wheelq.job import Job, from_ms
+from wheelq import logs
+from wheelq.base.clock import ManualClock
+from wheelq.model.job import Job, from_ms
+from wheelq.model.retry import Bury, RetryAfter
 from wheelq.protocol.keys import Keys
-from wheelq.retry import Bury, RetryAfter
 from wheelq.testing.leading import Leading
 from wheelq.testing.observed import Run
 from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker import Worker
 from wheelq.worker.batching import outcomes, outcomes_of_failure
+from wheelq.worker.hooks import Middleware
+from wheelq.worker.threads import Threads, ThreadSource
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_RUNS = 100_000
-"""At one moment; more is taken for jobs that schedule each other without end."""
+"""The most runs at one moment; more means that jobs schedule each other without end."""
 ON_PURPOSE = (RetryAfter, Bury)
-"""What a handler raises to say what becomes of its job: no error of its own."""
+"""Exceptions that a handler raises on purpose; they are not errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +49,61 @@ class Stage:
     clock: ManualClock
     workers: list[Worker]
     runs: list[Run]
-    """Added to by every run."""
+    """Every run is appended here."""
     on_move: Callable[[datetime], object]
-    """Called with the new time whenever it has moved."""
+    """Called with the new time after each move of the clock."""
     has_threads: bool
-    """Whether plain handlers run in threads, as they do in a real worker, or one after the other."""
+    """Whether plain handlers run in threads, as in a real worker, or one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stepping:
-    """A worker that goes step by step."""
+class SteppedWorker(Worker):
+    """A worker with the handlers, hooks, group and settings of another; it runs only when it is told to.
 
-    step: Callable[[], Awaitable[int]]
-    next_ms: Callable[[], int | None]
+    Its other work (renewing, claiming, heartbeats) is not needed while time stands still.
+    """
+
+    def __init__(
+        self, other: Worker, transport: AsyncTransport, keys: Keys, clock: ManualClock, outermost: Middleware
+    ) -> None:
+        """`outermost` runs around all hooks of `other`."""
+        super().__init__(transport, other.group, keys, other._settings, clock)
+        self._handlers.share(other._handlers)
+        self._hooks.lifespans = other._hooks.lifespans
+        self._hooks.middleware = [outermost, *other._hooks.middleware]
+
+    @asynccontextmanager
+    async def started(self, executor: ThreadSource | None) -> AsyncIterator[Self]:
+        """From start-up to shut-down; `executor` runs plain handlers, in place of threads."""
+        with logs.serving(self.group, self.name):
+            async with self._hooks.alive():
+                threads = self._threads = Threads(self._settings.threads, executor)
+                try:
+                    yield self
+                finally:
+                    await self._lanes.abandon()
+                    threads.close()
+                    await self._heartbeat.leave(self._shards.shards)
+                    await self._close()
+
+    async def step(self) -> int:
+        """Run and settle the ready jobs; returns the number of deliveries."""
+        await self._follow()
+        started = await self._lanes.once()
+        await self._parts.settler.flush()
+        return started
+
+    def next_ms(self) -> int | None:
+        """When a job that keeps its place in an ordered topic runs again; None if there is none."""
+        return self._lanes.next_ms()
 
 
 async def run_until(stage: Stage, until_ms: int, raise_errors: bool) -> None:
-    """Let everything happen that is due by then. Raises: what the first handler raised, with `raise_errors`."""
+    """Run everything that is due by `until_ms`. With `raise_errors`, raises the first handler's error."""
     async with _on(stage) as (leading, workers):
         while True:
-            await _settle(stage, leading, [worker.step for worker in workers], raise_errors)
+            await _settle(stage, leading, workers, raise_errors)
             due = [ms for ms in (leading.next_ms(), *(worker.next_ms() for worker in workers)) if ms is not None]
-            # What is due now was settled as far as it can be, so time goes on.
+            # Jobs due now have been settled as far as possible, so time goes on.
             next_ms = max(min(due, default=until_ms + 1), stage.clock.wall_ms() + 1)
             if next_ms > until_ms:
                 break
@@ -77,7 +112,7 @@ async def run_until(stage: Stage, until_ms: int, raise_errors: bool) -> None:
 
 
 @asynccontextmanager
-async def _on(stage: Stage) -> AsyncIterator[tuple[Leading, Sequence[Stepping]]]:
+async def _on(stage: Stage) -> AsyncIterator[tuple[Leading, Sequence[SteppedWorker]]]:
     executor = None if stage.has_threads else _OneAfterTheOther()
     async with AsyncExitStack() as stack:
         transport = AsyncTransport(Address(stage.url))
@@ -86,22 +121,19 @@ async def _on(stage: Stage) -> AsyncIterator[tuple[Leading, Sequence[Stepping]]]
         for worker in stage.workers:
             if worker.topics:
                 own = AsyncTransport(Address(stage.url))
-                twin = worker.elsewhere(own, stage.keys, stage.clock, _recorder(stage, worker.group))
-                step = await stack.enter_async_context(twin.stepping(executor))
-                workers.append(Stepping(step, twin.next_ms))
+                stepped = SteppedWorker(worker, own, stage.keys, stage.clock, _recorder(stage, worker.group))
+                workers.append(await stack.enter_async_context(stepped.started(executor)))
         leading = Leading(transport, stage.transport, stage.keys, stage.clock)
         stack.push_async_callback(leading.give_back)
         yield leading, workers
 
 
-async def _settle(
-    stage: Stage, leading: Leading, steps: Iterable[Callable[[], Awaitable[int]]], raise_errors: bool
-) -> None:
+async def _settle(stage: Stage, leading: Leading, workers: Sequence[SteppedWorker], raise_errors: bool) -> None:
     ran_before = len(stage.runs)
     is_busy = True
     while is_busy:
         promoted = await leading.promote()
-        started = [await step() for step in steps]
+        started = [await worker.step() for worker in workers]
         is_busy = promoted > 0 or any(started)
         for run in stage.runs[ran_before:]:
             if run.error is not None and _surfaces(run.error, raise_errors):
@@ -114,6 +146,13 @@ def _surfaces(error: BaseException, raise_errors: bool) -> bool:
     if isinstance(error, (Exception, CancelledError)):
         return raise_errors and not isinstance(error, ON_PURPOSE)
     return True  # pytest.fail() and the like: it is meant for the test and not for the worker
+
+
+def _raised(error: BaseException) -> BaseException:
+    """Returns the error that a handler raised: a worker wraps a BaseException that is not an Exception."""
+    cause = error.__cause__
+    is_outcome = cause is not None and not isinstance(cause, (Exception, SystemExit))
+    return cause if cause is not None and is_outcome else error
 
 
 def _move(stage: Stage, to_ms: int) -> None:
@@ -129,11 +168,9 @@ def _recorder(stage: Stage, group: str) -> Callable[[Sequence[Job], Callable[[],
         try:
             result = await proceed()
         except BaseException as error:
-            for run, own in zip(runs, outcomes_of_failure(error, jobs), strict=True):
+            for run, own in zip(runs, outcomes_of_failure(_raised(error), jobs), strict=True):
                 run.error = own
-            if isinstance(error, (Exception, CancelledError, KeyboardInterrupt, SystemExit)):
-                raise
-            raise RuntimeError("the test was told") from error  # so that the worker goes on, and the job is tried again
+            raise
         for run, own in zip(runs, outcomes(result, jobs), strict=True):
             run.error = own
         return result
@@ -142,7 +179,7 @@ def _recorder(stage: Stage, group: str) -> Callable[[Sequence[Job], Callable[[],
 
 
 class _OneAfterTheOther(Executor):
-    """Runs what it is given at once, in the thread that asks."""
+    """Runs each call at once, in the calling thread."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -151,3 +188,7 @@ class _OneAfterTheOther(Executor):
         except Exception as error:  # noqa: BLE001  # it is raised where the result is asked for
             future.set_exception(error)
         return future
+
+    def hold(self) -> Self:
+        """Returns itself, because all calls run in one thread."""
+        return self

@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import Self
 
 from wheelq.aio import AsyncClient
-from wheelq.arguments import to_ms
+from wheelq.base.clock import ManualClock, wall_ms
 from wheelq.client import Client
-from wheelq.clock import ManualClock, wall_ms
 from wheelq.errors import ConfigurationError, InvalidInput
-from wheelq.job import from_ms
+from wheelq.model.checks import to_ms
+from wheelq.model.job import from_ms
 from wheelq.protocol import codec
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys, ShardKeys, id_and_group
-from wheelq.settings import Settings
+from wheelq.settings import Settings, settings_in_force
 from wheelq.testing.asserts import Asserts
 from wheelq.testing.engine import Stage, run_until
 from wheelq.testing.leading import all_shards
@@ -30,11 +30,11 @@ from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker import Worker
 
 URL = "memory://tests"
-"""Where the fixtures' wheelq is; what WHEELQ_URL says while a test runs."""
+"""The URL of the fixtures' wheelq, and the value of WHEELQ_URL while a test runs."""
 
 
 class _Kit(Asserts):
-    """What both kinds have. While entered, WHEELQ_URL leads here."""
+    """The part that both kinds share. Inside the context, WHEELQ_URL points here."""
 
     def __init__(
         self,
@@ -46,24 +46,24 @@ class _Kit(Asserts):
         threads: bool = False,
         on_move: Callable[[datetime], object] | None = None,
     ) -> None:
-        """It is empty, and its clock shows `start` (None: the present).
+        """Create an empty wheelq whose clock shows `start` (None: the present).
 
-        `settings` (the prefix, what topics are made with) are those of the code under test. With `raise_errors`
-        `advance` raises what a handler raises, instead of trying the job again. With `threads` plain handlers run in
-        threads, as in a real worker; without, in the test's own, one after the other. `on_move` is called with the new
-        time whenever it has moved: what else tells the time in the code under test can be set by it.
+        `settings` are those of the code under test (the prefix, the settings of new topics). With `raise_errors`,
+        `advance` raises a handler's error instead of retrying the job. With `threads`, plain handlers run in threads,
+        as in a real worker; otherwise one after the other in the test's own thread. `on_move` is called with the new
+        time after each move: use it to set other clocks in the code under test.
 
         Raises: ConfigurationError without fakeredis.
         """
         address = Address(url)
         from wheelq.transport.memory import memory_server
 
-        settings = settings or Settings()
+        settings = settings or settings_in_force()
         self.url = url
-        """To be given to code that does not read WHEELQ_URL."""
+        """The URL for code that does not read WHEELQ_URL."""
         self.raise_errors = raise_errors
         self.clock = ManualClock(wall_ms=wall_ms() if start is None else to_ms(start))
-        """The server's clock; move it by `advance` only, so that what falls due is run."""
+        """The server's clock. Move it with `advance` only, so that jobs that fall due are run."""
         self.runs: list[Run] = []
         self._server = memory_server(url)
         self._server.reset()
@@ -72,21 +72,21 @@ class _Kit(Asserts):
         self._settings = settings
         self._transport = Transport(address)
         self.client = Client(self._transport, self._keys, settings.client, settings.topic, self.clock)
-        """A blocking client; it may be used on asyncio too, for nothing here waits."""
+        """A blocking client; it works on asyncio too, because nothing here waits."""
         self.worker = Worker(AsyncTransport(address), "default", self._keys, settings.worker, self.clock)
-        """A worker that is part of it already: decorate handlers with `@wheelq.worker.handler(topic)`."""
+        """A worker that is already added: decorate handlers with `@wheelq.worker.handler(topic)`."""
         workers = [self.worker]
         moved = on_move or (lambda now: None)
         self._stage = Stage(url, self._transport, self._keys, self.clock, workers, self.runs, moved, threads)
         self._exit = ExitStack()
 
     def add(self, *workers: Worker) -> None:
-        """Let these workers' handlers run what is ready, each in its group; wherever they are connected to."""
+        """Add workers: their handlers run ready jobs, each in its group. Their own connections are not used."""
         self._stage.workers.extend(worker for worker in workers if worker not in self._stage.workers)
 
     @property
     def now(self) -> datetime:
-        """What the server's clock shows, as an aware datetime in UTC: for `at=`, or to set other clocks by."""
+        """The server's time as an aware datetime in UTC: for `at=`, or to set other clocks."""
         return from_ms(self.clock.wall_ms())
 
     def waiting(self, topic: str | None = None) -> list[Waiting]:
@@ -102,7 +102,7 @@ class _Kit(Asserts):
         return dict(found)
 
     def _unread(self, keys: ShardKeys) -> int:
-        """How many entries the group that is furthest behind has not finished; without groups all."""
+        """Returns how many entries the slowest group has not finished; all entries if there is no group."""
         if not self._transport.send(command("EXISTS", keys.ready, read=bool, key=keys.ready)):
             return 0
         groups = self._transport.send(command("XINFO GROUPS", keys.ready, read=list, key=keys.ready))
@@ -179,19 +179,19 @@ class WheelqTest(_Kit):
     """
 
     def advance(self, by: float | timedelta = 0, **units: float) -> list[Run]:
-        """Move the time on, by seconds, a timedelta or `hours=3, minutes=5` (as timedelta takes them).
+        """Advance the time by seconds, a timedelta or `hours=3, minutes=5` (as timedelta takes them).
 
-        What falls due on the way runs at its moment, in order: promoted, handled, tried again after its pauses. Returns
-        the runs there were. Raises: InvalidInput for a time that is past; with `raise_errors` what a handler raised.
+        Jobs that fall due on the way run at their due time, in order, and are retried after their pauses. Returns the
+        runs. Raises: InvalidInput for a time in the past; with `raise_errors`, a handler's error.
         """
         return self._run(self._after(by, units))
 
     def advance_to(self, at: datetime) -> list[Run]:
-        """Move the time on to an aware datetime, as `advance` does."""
+        """Advance the time to an aware datetime, as `advance` does."""
         return self._run(to_ms(at))
 
     def run_due(self) -> list[Run]:
-        """Run what is due now; the time stands still."""
+        """Run the jobs that are due now; the time stands still."""
         return self._run(self.clock.wall_ms())
 
     def _run(self, to: int) -> list[Run]:
@@ -201,7 +201,7 @@ class WheelqTest(_Kit):
 
     @cached_property
     def _runner(self) -> asyncio.Runner:
-        """One event loop for all calls, so that what handlers keep between them stays usable."""
+        """One event loop for all calls, so that handlers can keep connections between calls."""
         return self._exit.enter_context(asyncio.Runner())
 
 
@@ -216,15 +216,15 @@ class AsyncWheelqTest(_Kit):
     """
 
     async def advance(self, by: float | timedelta = 0, **units: float) -> list[Run]:
-        """Move the time on, by seconds, a timedelta or `hours=3, minutes=5`: see `WheelqTest.advance`."""
+        """Advance the time by seconds, a timedelta or `hours=3, minutes=5`: see `WheelqTest.advance`."""
         return await self._move(self._after(by, units))
 
     async def advance_to(self, at: datetime) -> list[Run]:
-        """Move the time on to an aware datetime, as `advance` does."""
+        """Advance the time to an aware datetime, as `advance` does."""
         return await self._move(to_ms(at))
 
     async def run_due(self) -> list[Run]:
-        """Run what is due now; the time stands still."""
+        """Run the jobs that are due now; the time stands still."""
         return await self._move(self.clock.wall_ms())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""`Leading`: a scheduler node that leads every shard of a wheelq under test, and is told when to act."""
+"""`Leading`: a scheduler node that leads every shard of a wheelq under test, and acts only when called."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 import re
 from typing import NamedTuple
 
-from wheelq.clock import ManualClock, ServerClock
+from wheelq.base.clock import ManualClock, ServerClock
+from wheelq.model.topic import Topic
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.scheduler.recurring import Maker
+from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Shard
 from wheelq.settings import DAY_MS, SchedulerSettings, TopicSettings
-from wheelq.topics import Topic
 from wheelq.transport import AsyncTransport, Transport
 
 NODE = "test"
@@ -22,7 +22,7 @@ FOREVER_MS = 3_660 * DAY_MS
 
 
 class _Held(NamedTuple):
-    """A shard that has due jobs and does not promote them, as it is paused or shaped."""
+    """A shard that has due jobs and does not promote them, because its topic is paused or shaped."""
 
     since_ms: int
     until_ms: int
@@ -37,19 +37,18 @@ class Leading:
         self._keys = keys
         self._clock = clock
         self._server = ServerClock(clock)
-        # Nobody else leads, and nothing is to be looked after while nothing is due: a year at rest is one step. Of what
-        # recurs the next occurrence is always made, so that a test sees it.
+        # No other node leads, and nothing happens while nothing is due, so an idle year is one step. The next
+        # occurrence of a recurring job is always made at once, so that a test sees it.
         self._settings = SchedulerSettings(idle_ms=FOREVER_MS, lease_ms=FOREVER_MS, recurring_ahead_ms=FOREVER_MS)
         self._shards: dict[ShardKeys, Shard] = {}
-        self._makers: dict[ShardKeys, Maker] = {}
+        self._occurrences: dict[ShardKeys, Occurrences] = {}
         self._first_due_ms: dict[ShardKeys, int | None] = {}  # when last looked
         self._make_ms: dict[ShardKeys, int | None] = {}  # the same, of occurrences
         self._held: dict[ShardKeys, _Held] = {}  # shards that hold due jobs back
 
     async def promote(self) -> int:
-        """Let each shard with due jobs do all it wants to do now; how many jobs it promoted."""
-        asked_at = self._clock.monotonic()
-        self._server.observe(asked_at, await self._transport.send(registry.server_time_us()))
+        """Run each shard with due jobs until it rests; returns how many jobs were promoted."""
+        await self._server.asking(self._transport.send(registry.server_time_us()))
         shards = all_shards(self._registry, self._keys)
         self._make_ms = {keys: await self._make(keys) for keys in shards if keys.shard == 0}
         self._first_due_ms = {keys: await self._transport.send(_first(keys.delayed)) for keys in shards}
@@ -62,27 +61,27 @@ class Leading:
         return promoted
 
     def next_ms(self) -> int | None:
-        """The next moment at which anything is due, if nothing has happened since `promote` looked; None: never."""
+        """Returns the next moment at which a job is due, as of the last `promote`; None if there is none."""
         due = (self._held[keys].until_ms if keys in self._held else ms for keys, ms in self._first_due_ms.items() if ms)
         return min((*due, *(ms for ms in self._make_ms.values() if ms)), default=None)
 
     async def give_back(self) -> None:
-        """Give all leases back, for whoever leads next."""
+        """Release all leases, for the next leader."""
         for shard in self._shards.values():
             shard.stop()
             await shard.run()
 
     async def _make(self, keys: ShardKeys) -> int | None:
-        """Make the occurrences of what recurs in a topic; the next moment at which there is something to make."""
+        """Make the due occurrences of a topic's recurring jobs; returns when the next must be made."""
         ahead_ms = self._settings.recurring_ahead_ms
         next_ms = await self._transport.send(_first(keys.occurrences))
         if next_ms is not None and next_ms - ahead_ms <= self._clock.wall_ms():
-            maker = self._makers.get(keys)
-            if maker is None:
-                maker = self._makers[keys] = Maker(
+            occurrences = self._occurrences.get(keys)
+            if occurrences is None:
+                occurrences = self._occurrences[keys] = Occurrences(
                     keys, self._transport, self._settings, self._clock, self._server.like()
                 )
-            await maker.step()
+            await occurrences.step()
             next_ms = await self._transport.send(_first(keys.occurrences))
         return None if next_ms is None else next_ms - ahead_ms
 
@@ -104,7 +103,7 @@ class Leading:
         return promoted
 
     def _hold(self, keys: ShardKeys, rest_ms: int, *, has_promoted: bool) -> None:
-        """Look at what it holds back again when it wants to; ever more seldom, while time passes and nothing comes."""
+        """Note when to look at a shard's due jobs again; less and less often while none is promoted."""
         now_ms = self._clock.wall_ms()
         held = self._held.get(keys)
         if held is not None and now_ms > held.since_ms and not has_promoted:
@@ -113,15 +112,15 @@ class Leading:
 
 
 def all_shards(transport: Transport, keys: Keys) -> list[ShardKeys]:
-    """Every shard of every topic, by name.
+    """Returns every shard of every topic, by name.
 
-    A client from before this test may believe that its topics are registered: where it put jobs, they are.
+    A client made before this test may believe that its topics are registered, so topics with jobs are registered here.
     """
     pattern = keys.shard("*", 0).jobs.replace("*:0", "*")
     found = [re.search(r"\{(.+):(\d+)\}", key.decode()) for key in transport.send(command("KEYS", pattern, read=list))]
     used = sorted((match[1], int(match[2])) for match in found if match)
     known = transport.send(registry.topics(keys)).settings
-    for topic, highest in dict(used).items():  # of each topic the last shard remains
+    for topic, highest in dict(used).items():  # dict() keeps the highest shard of each topic
         if topic not in known:
             settings = TopicSettings(shards=highest + 1)
             known[topic] = transport.send(registry.register_topic(keys, topic, settings))
@@ -129,7 +128,7 @@ def all_shards(transport: Transport, keys: Keys) -> list[ShardKeys]:
 
 
 def _first(key: str) -> Call[int | None]:
-    """The lowest score of a sorted set: the time of its first member."""
+    """Returns the call for a sorted set's lowest score: the time of its first member."""
 
     def read(reply: list[bytes]) -> int | None:
         return codec.due_ms(reply[1]) if reply else None

@@ -1,16 +1,20 @@
-"""What a test sees: jobs that wait, and runs of handlers."""
+"""The waiting jobs and handler runs that a test sees."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from wheelq.job import Job, Payload, from_ms
+from wheelq.errors import InvalidInput
+from wheelq.model.job import Job, Payload, from_ms
+from wheelq.model.task import TaskJob
+from wheelq.protocol import codec
 
 
 class Anything:
-    """Equal to every payload: none was asked for."""
+    """Equal to every payload: stands for a payload that was not given."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -19,6 +23,16 @@ class Anything:
 
 
 ANYTHING = Anything()
+
+
+def as_sent(payload: Payload) -> Payload:
+    """Returns a payload as a job holds it: models, dates and the arguments of a task's job are converted."""
+    if isinstance(payload, TaskJob):
+        payload = payload.arguments
+    try:
+        return codec.decode(codec.encode(payload, None, sys.maxsize, with_nonce=False)).payload
+    except InvalidInput:  # it holds something that only compares, such as pytest.approx
+        return payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +47,9 @@ class Waiting:
     due_in: float
     """Seconds from now."""
     attempt: int = 1
-    """Number of the run it waits for: more than 1 for a retry."""
+    """The number of the run it waits for; more than 1 for a retry."""
     group: str | None = None
-    """The group in which it is retried; None: it was not run yet, and will in every group."""
+    """The group in which it is retried; None: it has not run yet, and will run in every group."""
 
     @property
     def due(self) -> datetime:
@@ -51,13 +65,13 @@ class Waiting:
 
 @dataclass(slots=True)
 class Run:
-    """One job given to one handler."""
+    """One run of a handler for one job."""
 
     job: Job
     group: str
     at_ms: int
     error: BaseException | None = None
-    """What it failed with."""
+    """The error of a failed run."""
 
     @property
     def at(self) -> datetime:

@@ -3,20 +3,27 @@
     blocking   `Transport`: for the blocking client         aio   `AsyncTransport`: for everything on asyncio
     server     a pool of connections to one server          pipe  one connection to one server, shared by many calls
 
-    routes     in a cluster or behind sentinels: each call to the server that serves its key
-    journey    where a call goes next when it was turned away (pure)
-    chart      reads which server serves what
-    slots      which server serves what (pure)
+    routes     in a cluster or behind sentinels: sends each call to the server that serves its key
+    redirects  where a redirected call goes next (pure)
+    topology   reads which server serves which keys
+    slots      which server serves which keys (pure)
+    together   several calls sent as one, when some of them were not done (pure)
 
     subscription   listens to channels
-    guard          a transport behind a circuit breaker
-    siblings       `Siblings`: spare connections on asyncio for calls that hold theirs up
+    per_loop       `PerLoop`: one object for each event loop
+    spares         `Spares`: spare connections on asyncio for calls that block theirs
     address        from a URL to connections
+    connecting     `server_address`: the URL and the login, from the argument, the settings or the environment
+    startup        waits for a server that cannot be used yet
+    version        checks that the server is new enough
+    memory         `memory://name`: a server in this process, for tests
     failures       what a redis error means: refused, unavailable, or outcome unknown
+    advice         what to write instead of the URL (pure)
+    probing        does a port speak TLS, after a connection to it has failed
 
-A call is never sent twice on the sly. redis-py's own retries are off, because they repeat what has perhaps been done;
-connections are used directly, because only so it is known whether a request had left when things broke. What a cluster
-turned away was not done, and is sent again.
+No call is silently sent twice. redis-py's own retries are off, because they could repeat a call that was done.
+Connections are used directly, because only then is it known whether a request was sent before an error. A call that a
+cluster redirected was not done, and is sent again.
 """
 
 from __future__ import annotations
@@ -24,8 +31,9 @@ from __future__ import annotations
 from wheelq.transport.address import Address
 from wheelq.transport.aio import AsyncTransport
 from wheelq.transport.blocking import Transport
-from wheelq.transport.guard import AsyncGuarded, Guarded
-from wheelq.transport.siblings import Siblings
+from wheelq.transport.connecting import server_address
+from wheelq.transport.per_loop import PerLoop
+from wheelq.transport.spares import Spares
 from wheelq.transport.subscription import Subscription
 
-__all__ = ["Address", "AsyncGuarded", "AsyncTransport", "Guarded", "Siblings", "Subscription", "Transport"]
+__all__ = ["Address", "AsyncTransport", "PerLoop", "Spares", "Subscription", "Transport", "server_address"]

@@ -1,30 +1,34 @@
 """From a URL to connections, with user, password and database.
 
-    redis://[user][:password]@host[:port][/database]        one server, or a node of a cluster: which, it says itself
+    redis://[user][:password]@host[:port][/database]        one server, or a node of a cluster: the server tells which
     rediss://…[?ssl_ca_certs=/path/ca.pem]                  TLS; without the option the system's authorities are trusted
     unix://[user][:password]@/path/to/socket[?db=0]         a socket on this machine
-    redis+cluster://[login@]host[:port],host[:port]         a cluster by several nodes, of which some may be down
+    redis+cluster://[login@]host[:port],host[:port]         a cluster by several nodes; some may be down
     redis+sentinel://[login@]host[:port],host[:port]/service[/database]
-        sentinels, and the name of what they watch; the login is the servers', the sentinels' own one is
+        sentinels and the service they watch; the login is for the servers, that of the sentinels is
         ?sentinel_username=…&sentinel_password=…; both also with TLS: rediss+cluster, rediss+sentinel
     memory://name                                           a server in this process, for tests: see `memory`
 
 The URL is the one given (`connect(url)`, `--url`), else the environment's WHEELQ_URL, else `url` in the settings file.
+User name and password may be settings of their own (WHEELQ_USERNAME, WHEELQ_PASSWORD, WHEELQ_PASSWORD_FILE).
 Characters of the password other than letters, digits and `-._~` are %-escaped: `urllib.parse.quote(password, safe="")`
-makes `p%40ss%2F1` of `p@ss/1`; letters of any language are escaped as UTF-8. A URL in which that was forgotten is
-refused, not misread. With TLS the server's certificate and name are always checked; ssl_certfile and ssl_keyfile name
-a certificate of one's own where the server asks for it. `config/acl` has users with no more rights than a producer, a
+makes `p%40ss%2F1` of `p@ss/1`; letters of any language are escaped as UTF-8. A URL with an unescaped password is
+refused, not misread. With TLS the server's certificate and name are always checked; ssl_certfile and ssl_keyfile name a
+client certificate if the server requires one. `config/acl` has users with exactly the rights that a producer, a
 scheduler, a worker or a monitor needs.
 
-Passwords are shown nowhere: `Address.shown` is what errors and logs say, and it ends before the options.
+No password is ever shown: errors and logs use `Address.shown`, which ends before the options.
 """
 
 from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
+from difflib import get_close_matches
 from enum import Enum, auto
-from typing import Any, Self
+from functools import cache
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import redis
@@ -40,27 +44,41 @@ from wheelq.settings import ConnectionSettings
 from wheelq.transport.slots import Node
 
 SERVER_PORT, SENTINEL_PORT = 6379, 26379
+SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+KNOWN_OPTIONS = ("db", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "sentinel_username", "sentinel_password")
+"""The options of a URL that this module documents; others of redis-py work too."""
 
 
-class Kind(Enum):
-    """What a URL leads to."""
+class ServerKind(Enum):
+    """The kind of server that a URL names."""
 
     SERVER = auto()
-    """A server, which may turn out to be a node of a cluster."""
+    """One server, which may turn out to be a node of a cluster."""
     CLUSTER = auto()
     """Nodes of a cluster."""
     SENTINEL = auto()
     """Sentinels, which know where the server is."""
 
 
+class Login(NamedTuple):
+    """User name and password for a URL that has none; empty: none."""
+
+    username: str = ""
+    password: str = ""
+
+
 class Address:
     """Where a server, a cluster or sentinels are, and how to connect."""
 
-    def __init__(self, url: str, settings: ConnectionSettings | None = None) -> None:
-        """Raises: ConfigurationError when `url` is no URL of a server."""
+    def __init__(self, url: str, settings: ConnectionSettings | None = None, login: Login | None = None) -> None:
+        """`login` is for a URL without user name and password.
+
+        Raises: ConfigurationError if `url` is not the URL of a server.
+        """
         self.url = url
         self.settings = settings or ConnectionSettings()
-        self.shown = _without_password(url)
+        self.shown = self.written = without_password(url)
+        self.is_sentinel = False
         if _has_stray_at(url):
             raise ConfigurationError(
                 f"{self.shown!r} cannot be read: / ? # @ in a password are %-escaped in a URL, as "
@@ -70,29 +88,44 @@ class Address:
             self.kind, self.nodes, self.service, plain_url = _take_apart(url)
             _check_database(plain_url, self.shown)
             self._blocking, self._asyncio = _connection_options(plain_url)
+            if login is not None and not url.startswith("memory:"):
+                self._add_login(login)
             self._sentinel_login: dict[str, Any] = {}
             for name in ("username", "password"):
                 self._sentinel_login[name] = self._blocking.pop(f"sentinel_{name}", None)
                 self._asyncio.pop(f"sentinel_{name}", None)
-            self.pool()  # finds options that do not exist
+            self.has_password = bool(self._blocking.get("password"))
+            _check_options(self._blocking, self.connection, self.shown)
         except (ValueError, TypeError) as error:
-            why = "" if "@" in url else f" ({error})"  # with a login in the URL, its words may hold the password
+            scheme, _, rest = self.shown.rpartition("://")
+            if scheme not in SCHEMES and (near := get_close_matches(scheme or "redis", SCHEMES, 1)):
+                problem = f"is not a server URL: did you mean {near[0]}://{rest}?"
+                raise ConfigurationError(f"{self.shown!r} {problem}") from None
+            why = "" if "@" in url else f" ({error})"  # with a login in the URL, the error's text may hold the password
             raise ConfigurationError(
-                f"{self.shown!r} is no server URL{why}; write redis://host:port/0, rediss://… for TLS, unix:///path, "
-                "redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/service"
+                f"{self.shown!r} is not a server URL{why}; write redis://host:port/0, rediss://… for TLS, "
+                "unix:///path, redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/service"
             ) from None
 
+    def _add_login(self, login: Login) -> None:
+        if self._blocking.get("password"):
+            return
+        for options in (self._blocking, self._asyncio):
+            options.update({name: value for name, value in login._asdict().items() if value and not options.get(name)})
+
     def at(self, node: Node) -> Self:
-        """The address of one server, to be reached as this one: same user, password, TLS and time-outs."""
+        """The address of another server with the same user, password, TLS and timeouts."""
         return self._at(node, {})
 
     def at_sentinel(self, node: Node) -> Self:
         """The address of one of the sentinels."""
-        return self._at(node, {**self._sentinel_login, "db": 0})
+        found = self._at(node, {**self._sentinel_login, "db": 0})
+        found.is_sentinel = True
+        return found
 
     def _at(self, node: Node, changes: dict[str, Any]) -> Self:
         found = copy.copy(self)
-        found.kind, found.nodes, found.shown = Kind.SERVER, (node,), str(node)
+        found.kind, found.nodes, found.shown = ServerKind.SERVER, (node,), str(node)
         changes = {**changes, "host": node.host, "port": node.port}
         found._blocking = {**self._blocking, **changes}
         found._asyncio = {**self._asyncio, **changes}
@@ -103,7 +136,7 @@ class Address:
         return found
 
     def pool(self, reply_timeout_ms: int | None = None) -> redis.BlockingConnectionPool:
-        """A pool of blocking connections that never repeats a request by itself."""
+        """A pool of blocking connections that never repeat a request by themselves."""
         reply_timeout = (reply_timeout_ms or self.settings.reply_timeout_ms) / 1000
         options: dict[str, Any] = {
             **self._options(),
@@ -116,7 +149,7 @@ class Address:
         return redis.BlockingConnectionPool(**options)
 
     def connection(self) -> redis.asyncio.Connection:
-        """A new asyncio connection, not yet open. Time-outs are the user's: replies may come late on purpose."""
+        """A new asyncio connection, not yet open, without timeouts, because some replies come late on purpose."""
         options: dict[str, Any] = {
             **self._options(),
             "socket_timeout": None,
@@ -128,13 +161,23 @@ class Address:
         return connection
 
     def _options(self) -> dict[str, Any]:
-        # RESP2: replies are plain lists in every release, and reading them costs a third less.
-        options = {"protocol": 2, "socket_connect_timeout": self.settings.connect_timeout_ms / 1000}
+        # RESP2: replies are plain lists in every release, and take a third less time to read.
+        options = {**_driver(), "protocol": 2, "socket_connect_timeout": self.settings.connect_timeout_ms / 1000}
         return options if "path" in self._blocking else {**options, "socket_keepalive": True}
 
 
+@cache
+def _driver() -> dict[str, Any]:
+    """What tells the server the release of redis-py, which else reads its own package's files for each connection."""
+    try:
+        from redis.driver_info import DriverInfo
+    except ImportError:  # a release that reads them once
+        return {}
+    return {"driver_info": DriverInfo()}
+
+
 def _connection_options(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What blocking and asyncio connections are made with."""
+    """Returns the options of blocking and of asyncio connections."""
     if url.startswith("memory:"):
         try:
             from wheelq.transport import memory
@@ -144,26 +187,42 @@ def _connection_options(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return dict(redis.connection.parse_url(url)), dict(redis.asyncio.connection.parse_url(url))
 
 
-def _take_apart(url: str) -> tuple[Kind, tuple[Node, ...], str, str]:
-    """Kind, nodes, service, and a URL of one server with all the rest."""
+def _take_apart(url: str) -> tuple[ServerKind, tuple[Node, ...], str, str]:
+    """Returns kind, nodes, service, and the URL of one server with the rest."""
     scheme, plus, kind_name = url.partition("://")[0].partition("+")
     if not plus:
         parts = urlsplit(url)
         host, port = parts.hostname or "localhost", SERVER_PORT if scheme == "unix" else parts.port or SERVER_PORT
-        return Kind.SERVER, (Node(host, port),), "", url
-    kinds = {"cluster": Kind.CLUSTER, "sentinel": Kind.SENTINEL}
+        return ServerKind.SERVER, (Node(host, port),), "", url
+    kinds = {"cluster": ServerKind.CLUSTER, "sentinel": ServerKind.SENTINEL}
     if kind_name not in kinds or scheme not in ("redis", "rediss"):
         raise ValueError(f"{scheme}+{kind_name} is not known")
     kind, parts = kinds[kind_name], urlsplit(url)
     login, at, hosts = parts.netloc.rpartition("@")
-    nodes = tuple(_node(text, SENTINEL_PORT if kind is Kind.SENTINEL else SERVER_PORT) for text in hosts.split(","))
+    nodes = tuple(
+        _node(text, SENTINEL_PORT if kind is ServerKind.SENTINEL else SERVER_PORT) for text in hosts.split(",")
+    )
     service, path = "", parts.path
-    if kind is Kind.SENTINEL:
+    if kind is ServerKind.SENTINEL:
         service, _, database = parts.path.strip("/").partition("/")
         path = f"/{database}" if database else ""
         if not service:
             raise ValueError("the service that the sentinels watch is missing: …/service")
     return kind, nodes, service, parts._replace(scheme=scheme, netloc=f"{login}{at}{nodes[0]}", path=path).geturl()
+
+
+def _check_options(options: dict[str, Any], connect: Callable[[], object], shown: str) -> None:
+    """Raises: ConfigurationError, if connections do not know one of the options."""
+    try:
+        connect()
+    except TypeError as error:
+        unknown = next((name for name in options if f"'{name}'" in str(error)), "?")
+        if unknown.startswith("ssl_") and unknown in KNOWN_OPTIONS:
+            problem = "is for TLS: write rediss://"
+        else:
+            near = get_close_matches(unknown, KNOWN_OPTIONS)
+            problem = f"does not exist{': did you mean ' + ' or '.join(near) + '?' if near else ''}"
+        raise ConfigurationError(f"the option {unknown} of {shown!r} {problem}") from None
 
 
 def _check_database(url: str, shown: str) -> None:
@@ -179,15 +238,15 @@ def _node(text: str, default_port: int) -> Node:
     return Node(parts.hostname, parts.port or default_port)
 
 
-def _without_password(url: str) -> str:
-    """What may be shown: without options, and without what stands before the last @, except the user's name.
+def without_password(url: str) -> str:
+    """Returns the URL without options, and of the part before the last @ only the user's name.
 
-    So nothing is given away by a URL that nobody can read, because its password holds a / or # that was not escaped.
+    This hides the password even in a malformed URL, whose password holds an unescaped / or #.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
-    if rest.startswith("/"):  # a socket's path and no login: an @ is the path's own
+    if rest.startswith("/"):  # a socket's path without login: an @ belongs to the path
         return f"{scheme}{separator}{rest.partition('?')[0]}"
     login, at, place = rest.rpartition("@")
     user, colon, _ = login.partition(":")
@@ -195,7 +254,7 @@ def _without_password(url: str) -> str:
 
 
 def _has_stray_at(url: str) -> bool:
-    """Whether an @ that should end the password stands where none is read as such."""
+    """Whether the URL has an @ outside its login, which should perhaps end a password."""
     place = url.partition("://")[2]
     network = re.split("[/?#]", place, maxsplit=1)[0]
     beyond = place[len(network) :]

@@ -1,7 +1,7 @@
 """`AsyncTransport`: sends calls on asyncio, all over one connection to each server, in the order they were made.
 
-What the URL leads to is found out at the first call: one server (`pipe`), or a cluster or sentinels (`routes`). Those
-who send need not know which; what differs for a blocking read is behind `slot` and `unblock`.
+The first call finds out what the URL names: one server (`pipe`), or a cluster or sentinels (`routes`). Callers need not
+know which; `slot` and `unblock` hide what differs for a blocking read.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar
 from weakref import WeakSet
 
-from wheelq.clock import Clock, SystemClock
+from wheelq.base.clock import Clock, SystemClock
 from wheelq.errors import ServerError, WheelqError
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import registry
-from wheelq.transport.address import Address, Kind
-from wheelq.transport.chart import AsyncChart
+from wheelq.transport.address import Address, ServerKind
 from wheelq.transport.pipe import Pipe
 from wheelq.transport.routes import AsyncRoutes
 from wheelq.transport.slots import Node, SlotMap
 from wheelq.transport.subscription import Subscription
+from wheelq.transport.topology import AsyncTopology
 
 T = TypeVar("T")
 
@@ -34,16 +34,27 @@ class AsyncTransport:
         self._address = address
         self._clock = clock or SystemClock()
         self._link: Pipe | AsyncRoutes | None = None
-        self._chart: AsyncChart | None = None  # shared with siblings
-        self._connecting = asyncio.Lock()
+        self._topology: AsyncTopology | None = None  # shared with spare transports
+        self._first: Pipe | None = None  # finds out what the URL names; None once that is known
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._leaving: set[asyncio.Task[None]] = set()
 
-    def sibling(self) -> AsyncTransport:
+    @property
+    def node(self) -> Node:
+        """The server's address in the URL; the first one of a cluster or sentinels."""
+        return self._address.nodes[0]
+
+    def spare(self) -> AsyncTransport:
         """Another transport to the same place, with connections of its own: for calls that wait in the server."""
-        sibling = AsyncTransport(self._address, self._clock)
-        sibling._chart = self._chart
-        return sibling
+        spare = AsyncTransport(self._address, self._clock)
+        spare._topology = self._topology
+        return spare
+
+    def elsewhere(self) -> AsyncTransport:
+        """Another transport to the same place that shares nothing with this one: for another event loop."""
+        other = self.spare()
+        other._topology = None
+        return other
 
     def subscription(self) -> Subscription:
         """A connection that listens to channels of the same server."""
@@ -52,7 +63,7 @@ class AsyncTransport:
         return subscription
 
     async def send(self, call: Call[T]) -> T:
-        """The answer to one call.
+        """Send a call and return its answer.
 
         Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown (repeat the call).
         """
@@ -61,10 +72,19 @@ class AsyncTransport:
             link = await self._connect()
         return call.read(await link.ask(call))
 
-    async def stream(self, calls: Iterable[Call[T]]) -> AsyncIterator[T]:
-        """The answers to many calls, in order; while the server works on one, the next is made and sent.
+    async def try_to_listen(self, channel: str) -> None:
+        """Listen to a channel for a moment. Raises: Unavailable, Refused."""
+        listening = self.subscription()
+        try:
+            await listening.open([channel])
+            await anext(listening.messages())
+        finally:
+            await listening.close()
 
-        Raises as `send` does, at the first call that fails; of the calls after it, some may have happened.
+    async def stream(self, calls: Iterable[Call[T]]) -> AsyncIterator[T]:
+        """Yield the answers to many calls, in order; while the server works on one, the next is made and sent.
+
+        Raises as `send` does, at the first call that fails; later calls may have been done.
         """
         under_way: deque[asyncio.Task[T]] = deque()
         failure: WheelqError | None = None
@@ -75,7 +95,7 @@ class AsyncTransport:
                     call = next(remaining)
                 except StopIteration:
                     break
-                except WheelqError as error:  # the next call cannot be made: read what is still to come, then say so
+                except WheelqError as error:  # the next call cannot be made: read the pending replies, then raise
                     failure = error
                     break
                 under_way.append(asyncio.create_task(self.send(call)))
@@ -92,26 +112,31 @@ class AsyncTransport:
 
     async def close(self) -> None:
         """Close the connections; requests under way end in OutcomeUnknown."""
-        if self._link is not None:
-            await self._link.close()
+        for link in (self._link, self._first):
+            if link is not None:
+                await link.close()
 
-    # --- what depends on the server --------------------------------------------------------------------------------
+    # --- differences between servers -------------------------------------------------------------------------------
 
     def slot(self, key: str) -> int:
-        """Keys with the same number may be named in one call. Known once any call was answered."""
-        return self._link.chart.slots.slot(key) if isinstance(self._link, AsyncRoutes) else 0
+        """Returns the key's slot: one call may name keys of the same slot. Known after the first answer to any call."""
+        return self._link.topology.slots.slot(key) if isinstance(self._link, AsyncRoutes) else 0
 
-    async def unblock(self, sibling: AsyncTransport) -> None:
-        """Let the blocking reads of a sibling end at once, as if nothing had come. Raises as `send` does."""
-        for node, pipe in sibling._pipes().items():
+    def server_of(self, key: str) -> Node | None:
+        """Which of several servers, each with its own clock, serves the key; None if there is only one."""
+        return self._link.topology.slots.owner(key) if isinstance(self._link, AsyncRoutes) else None
+
+    async def unblock(self, spare: AsyncTransport) -> None:
+        """End the blocking reads of a spare at once, as if their time were up. Raises as `send` does."""
+        for node, pipe in list(spare._pipes().items()):  # a failover adds one meanwhile
             if pipe.connection_id and not pipe.is_idle:
                 await self._pipe(node).ask(registry.unblock(pipe.connection_id))
 
     async def is_open(self, run_id: str, connection_id: int) -> bool:
-        """Whether a connection is open, of which this is the number in the server process `run_id`.
+        """Whether the connection with this number in the server process `run_id` is open.
 
-        True also when that cannot be told: in a cluster the process may be any of the masters, it may be gone, or it
-        may keep CLIENT to itself.
+        True also if it cannot be determined: in a cluster the process may be any of the masters, it may be gone, or it
+        may not permit CLIENT.
         """
         await self._connect()
         for node in self._nodes():
@@ -125,32 +150,30 @@ class AsyncTransport:
         return True
 
     async def _connect(self) -> Pipe | AsyncRoutes:
-        async with self._connecting:
-            if self._link is None:
-                self._link = await self._find_out()
-            return self._link
-
-    async def _find_out(self) -> Pipe | AsyncRoutes:
-        if self._chart is None:
-            if self._address.kind is Kind.SERVER:
-                pipe = Pipe(self._address, self._clock)
-                await pipe.open()
-                if not pipe.is_of_cluster:
-                    return pipe
-                await pipe.close()
-            self._chart = AsyncChart(self._address, self._clock)
-        return AsyncRoutes(self._address, self._chart, self._clock, self._follow)
+        """Find out what the URL names, once for all waiting calls. Raises: Unavailable, Refused."""
+        if self._link is None and self._topology is None and self._address.kind is ServerKind.SERVER:
+            pipe = self._first = self._first or Pipe(self._address, self._clock)
+            await pipe.open()
+            if self._link is None and not pipe.is_of_cluster:
+                self._link, self._first = pipe, None
+        if self._link is None:
+            self._topology = self._topology or AsyncTopology(self._address, self._clock)
+            self._link = AsyncRoutes(self._address, self._topology, self._clock, self._follow)
+            if self._first is not None:
+                first, self._first = self._first, None
+                await first.close()
+        return self._link
 
     def _follow(self, slots: SlotMap) -> None:
-        """Behind sentinels, let subscriptions end that lead to a former primary. In a cluster any node will do."""
-        if self._address.kind is Kind.SENTINEL:
+        """Behind sentinels, end subscriptions that lead to a former primary. In a cluster any node will do."""
+        if self._address.kind is ServerKind.SENTINEL:
             for subscription in self._subscriptions:
                 task = asyncio.create_task(subscription.leave_unless(slots.nodes))
-                self._leaving.add(task)  # the event loop itself keeps no hold of it
+                self._leaving.add(task)  # the event loop itself keeps only a weak reference
                 task.add_done_callback(self._leaving.discard)
 
     def _nodes(self) -> Sequence[Node]:
-        return self._link.chart.slots.nodes if isinstance(self._link, AsyncRoutes) else self._address.nodes
+        return self._link.topology.slots.nodes if isinstance(self._link, AsyncRoutes) else self._address.nodes
 
     def _pipe(self, node: Node) -> Pipe:
         assert self._link is not None, "nothing was sent yet"
@@ -161,10 +184,11 @@ class AsyncTransport:
             return self._link.pipes
         return {} if self._link is None else {self._address.nodes[0]: self._link}
 
-    async def _listening_places(self) -> list[Address]:
-        link = await self._connect()
+    async def _listening_places(self) -> tuple[list[Address], int]:
+        link, settings = await self._connect(), self._address.settings
         if isinstance(link, Pipe):
-            return [self._address]
-        await link.chart.refresh()
-        nodes = link.chart.slots.nodes
-        return [self._address.at(node) for node in random.sample(nodes, len(nodes))]
+            return [self._address], settings.connect_timeout_ms + settings.reply_timeout_ms
+        await link.topology.refresh()
+        nodes = link.topology.slots.nodes
+        places = [self._address.at(node) for node in random.sample(nodes, len(nodes))]
+        return places, settings.connect_timeout_ms  # do not wait for a silent node: another may answer

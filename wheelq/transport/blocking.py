@@ -1,6 +1,6 @@
 """`Transport`: sends calls and waits for the answers. Safe for threads; each call has a connection to itself.
 
-What the URL leads to is found out at the first call: one server (`server`), or a cluster or sentinels (`routes`).
+The first call finds out what the URL names: one server (`server`), or a cluster or sentinels (`routes`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from wheelq.clock import Clock, SystemClock
+from wheelq.base.clock import Clock, SystemClock
 from wheelq.protocol.call import Call
-from wheelq.transport.address import Address, Kind
-from wheelq.transport.chart import Chart
+from wheelq.transport.address import Address, ServerKind
 from wheelq.transport.routes import Routes
 from wheelq.transport.server import Server
+from wheelq.transport.slots import Node
+from wheelq.transport.topology import Topology
 
 T = TypeVar("T")
 
@@ -28,19 +29,32 @@ class Transport:
         self._link: Server | Routes | None = None
         self._connecting = threading.Lock()
 
+    @property
+    def node(self) -> Node:
+        """The server's address in the URL; the first one of a cluster or sentinels."""
+        return self._address.nodes[0]
+
     def send(self, call: Call[T]) -> T:
-        """The answer to one call.
+        """Send a call and return its answer.
 
         Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown (repeat the call).
         """
         return call.read((self._link or self._connect()).ask(call))
 
     def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
-        """The answers to many calls, in order; while the server works on one, the next is made and sent.
+        """Yield the answers to many calls, in order; while the server works on one, the next is made and sent.
 
-        Raises as `send` does, at the first call that fails; of the calls after it, some may have happened.
+        Raises as `send` does, at the first call that fails; later calls may have been done.
         """
         return (self._link or self._connect()).stream(calls)
+
+    def try_to_listen(self, channel: str) -> None:
+        """Listen to a channel for a moment, to see whether this user is permitted to. Raises as `send` does."""
+        (self._link or self._connect()).try_to_listen(channel)
+
+    def slot(self, key: str) -> int:
+        """Keys with the same number may be named in one call. Known once any call was answered."""
+        return self._link.slot(key) if isinstance(self._link, Routes) else 0
 
     def close(self) -> None:
         """Close all connections."""
@@ -54,9 +68,9 @@ class Transport:
             return self._link
 
     def _find_out(self) -> Server | Routes:
-        if self._address.kind is Kind.SERVER:
+        if self._address.kind is ServerKind.SERVER:
             server = Server(self._address)
             if not server.is_of_cluster():
                 return server
             server.close()
-        return Routes(self._address, Chart(self._address, self._clock), self._clock)
+        return Routes(self._address, Topology(self._address, self._clock), self._clock)

@@ -1,78 +1,96 @@
-"""What a redis error means to a caller; every redis exception is translated here, once."""
+"""Translates every exception of redis-py into the error that it means to a caller."""
 
 from __future__ import annotations
 
 import re
+import ssl
 
 from redis import exceptions as redis_errors
 
 from wheelq import errors
 from wheelq.protocol.scripts import script
+from wheelq.transport.advice import AskedServer, about_connecting, instead, tls_mismatch
 from wheelq.transport.slots import UNKNOWN_HOSTS, Node
 
 REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
-"""What the redis package raises; asyncio's and socket's time-outs are OSErrors."""
+"""The errors that the redis package raises; timeouts of asyncio and sockets are OSErrors."""
 
 
 SCRIPT_LOADS = 3
-"""How often a script is loaded for one call: somebody may flush the server's scripts in between, again and again."""
+"""How often a script is loaded for one call, in case the server's scripts are flushed again and again."""
 
 
 class ScriptUnknown(errors.OutcomeUnknown):
     """The server has lost its scripts (it was restarted or flushed): load this one and send the call again."""
 
 
+class AskedSentinel(redis_errors.RedisError):
+    """The URL names a server, and a sentinel listens there."""
+
+    def __init__(self) -> None:
+        super().__init__("it is a sentinel")
+
+
 class Redirected(errors.NotPrimary):
     """A cluster node says that another one serves the key; nothing was done.
 
-    MOVED: from now on. ASK: for this one time, because the slot is just moving there.
+    MOVED: from now on. ASK: only this time, because the slot is moving there.
     """
 
     def __init__(self, message: str, node: Node, is_ask: bool) -> None:
         super().__init__(message)
         self.node = node
-        """Who serves it; no host: the one that was asked, at another port."""
+        """The node that serves it; without a host, another port of the host that was asked."""
         self.is_ask = is_ask
 
 
 _BY_TYPE: tuple[tuple[type[Exception], type[errors.Refused]], ...] = (
     (redis_errors.AuthenticationError, errors.AuthenticationFailed),
     (redis_errors.AuthorizationError, errors.AuthenticationFailed),
-    (redis_errors.NoPermissionError, errors.AuthenticationFailed),
+    (redis_errors.NoPermissionError, errors.NotPermitted),
     (redis_errors.OutOfMemoryError, errors.ServerFull),
     (redis_errors.BusyLoadingError, errors.ServerBusy),
     (redis_errors.ReadOnlyError, errors.NotPrimary),
     (redis_errors.ClusterDownError, errors.ServerBusy),
+    (AskedSentinel, errors.WrongServerKind),
     (redis_errors.TryAgainError, errors.ServerBusy),
 )
-# Errors that happen inside a script come as plain text: the first word of the inner error, somewhere in it.
+# An error inside a script arrives as text that contains the first word of the inner error.
 _BY_TEXT: tuple[tuple[str, type[errors.Refused]], ...] = (
     ("OOM command not allowed", errors.ServerFull),
     ("NOAUTH", errors.AuthenticationFailed),
     ("WRONGPASS", errors.AuthenticationFailed),
     ("invalid password", errors.AuthenticationFailed),
     ("invalid username-password", errors.AuthenticationFailed),
-    ("NOPERM", errors.AuthenticationFailed),
-    ("ACL failure in script", errors.AuthenticationFailed),
-    ("The user executing the script can't", errors.AuthenticationFailed),
+    ("NOPERM", errors.NotPermitted),
+    ("ACL failure in script", errors.NotPermitted),
+    ("The user executing the script can't", errors.NotPermitted),
+    ("NOGROUP", errors.GroupNotFound),
     ("BUSY ", errors.ServerBusy),
     ("MASTERDOWN", errors.ServerBusy),
     ("READONLY", errors.NotPrimary),
+    ("DB index is out of range", errors.WrongDatabase),
+    ("SELECT is not allowed in cluster mode", errors.WrongDatabase),
+    ("unknown command 'SENTINEL'", errors.WrongServerKind),
+    ("unknown command `SENTINEL`", errors.WrongServerKind),  # Redis 6.2
+    ("unknown command 'CLUSTER", errors.WrongServerKind),  # a sentinel's answer
+    ("unknown command `CLUSTER", errors.WrongServerKind),
+    ("cluster support disabled", errors.WrongServerKind),
     ("unknown command", errors.ServerTooOld),
     ("Unknown Redis command", errors.ServerTooOld),
     ("wrong number of arguments for 'client|list'", errors.ServerTooOld),
 )
 _ADVICE = {
-    errors.AuthenticationFailed: "check user and password in the URL, and the user's ACL (config/acl has examples)",
+    errors.NotPermitted: "the user's ACL lacks a right (config/acl has examples)",
     errors.ServerFull: "the server is out of memory: new jobs are refused until some have run; raise maxmemory",
-    errors.ServerBusy: "the server or cluster is loading, busy or being rearranged: try again shortly",
+    errors.ServerBusy: "the server or cluster is loading, busy or resharding: try again shortly",
     errors.NotPrimary: "this address is not the primary: connect to the one that takes writes",
     errors.ServerTooOld: "wheelq needs Redis 6.2.2 or newer, or Valkey",
 }
 
 
-def refusal(error: Exception) -> errors.Refused | None:
-    """The refusal that this error is, or None when it is a broken connection."""
+def refusal(error: Exception, place: AskedServer) -> errors.Refused | None:
+    """Returns the refusal that this error means, or None for a broken connection."""
     if isinstance(error, redis_errors.AskError):  # MovedError is a kind of it
         is_ask = not isinstance(error, redis_errors.MovedError)
         host = "" if error.host.encode() in UNKNOWN_HOSTS else error.host
@@ -84,16 +102,30 @@ def refusal(error: Exception) -> errors.Refused | None:
         if not isinstance(error, redis_errors.ResponseError):
             return None
         found = errors.Refused
-    advice = _ADVICE.get(found)
-    return found(f"{error}; {advice}" if advice else str(error))
+    words = str(error).rstrip(". ")
+    if found is errors.NotPermitted:
+        advice: str | None = _about_rights(words)
+    else:
+        advice = instead(found, words, place) or _ADVICE.get(found)
+    return found(f"{words}; {advice}" if advice else str(error))
 
+
+def _about_rights(words: str) -> str:
+    return CHANNELS if "channel" in words else KEYS if " key" in words else _ADVICE[errors.NotPermitted]
+
+
+CHANNELS = "give the user the channels: ACL SETUSER <user> &wheelq:* (with another prefix &<prefix>:*)"
+"""What to do if a channel is refused. In Redis 7 a new user may use no channel."""
+
+KEYS = "the user's ACL must allow the keys that begin with the prefix (~wheelq:*; config/acl has examples)"
+"""What to do if a key is refused."""
 
 _LINE = re.compile(r"@user_script: ?(\d+)")
 _COMMAND = re.compile(r"redis\.p?call\('(\w+)'")
 
 
 def _refused_line(words: str, name: str) -> str:
-    """Which command of a script was refused: servers before Redis 7.2 name the line only."""
+    """Returns the command of a script that was refused. Servers before Redis 7.2 name only the line."""
     found = _LINE.search(words)
     if found is None:
         return ""
@@ -101,19 +133,39 @@ def _refused_line(words: str, name: str) -> str:
     return f" ({command[1]})" if command else ""
 
 
-def not_sent(error: Exception, where: str) -> errors.ServerError:
-    """The error of a request that never left: nothing was done."""
-    return refusal(error) or errors.Unavailable(f"no connection to {where}: {error or type(error).__name__}")
+def not_sent(error: Exception, place: AskedServer, speaks_tls: bool | None = None) -> errors.ServerError:
+    """Returns the error of a request that was never sent: nothing was done. `speaks_tls` is what `probing` found."""
+    if (refused := refusal(error, place)) is not None:
+        return refused
+    if speaks_tls is not None:
+        return errors.TlsFailed(tls_mismatch(place, speaks_tls))
+    kind = errors.TlsFailed if _is_tls(error) else errors.Unavailable
+    why = str(error).rstrip(". ") or type(error).__name__
+    return kind(f"no connection to {place.shown}: {why}{about_connecting(error, place)}")
 
 
-def not_answered(error: Exception, where: str, name: str) -> errors.ServerError:
-    """The error of a request that left: refused, or nobody knows."""
+def broken_off(error: Exception, place: AskedServer) -> errors.ServerError:
+    """Returns the error of a working connection that broke with no request in flight."""
+    return refusal(error, place) or errors.Unavailable(
+        f"no connection to {place.shown}: {error or type(error).__name__}"
+    )
+
+
+def _is_tls(error: BaseException | None) -> bool:
+    """Whether TLS itself failed, rather than the connection during the handshake."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error is not None and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+
+
+def not_answered(error: Exception, place: AskedServer, name: str) -> errors.ServerError:
+    """Returns the error of a request that was sent: refused, or of unknown outcome."""
     if isinstance(error, redis_errors.NoScriptError):
-        return ScriptUnknown(f"{where} does not know the script {name}")
-    refused = refusal(error)
-    if isinstance(refused, errors.AuthenticationFailed):
-        return errors.AuthenticationFailed(f"{name}{_refused_line(str(error), name)} was not permitted: {refused}")
+        return ScriptUnknown(f"{place.shown} does not know the script {name}")
+    refused = refusal(error, place)
+    if isinstance(refused, errors.NotPermitted):
+        return errors.NotPermitted(f"{name}{_refused_line(str(error), name)} was not permitted: {refused}")
     return refused or errors.OutcomeUnknown(
-        f"{name} was sent to {where} and no reply came ({error or type(error).__name__}): it may or may not have "
+        f"{name} was sent to {place.shown} and no reply came ({error or type(error).__name__}): it may or may not have "
         "happened; repeating the call is safe"
     )

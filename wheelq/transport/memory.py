@@ -1,40 +1,30 @@
 """A server in this process: `memory://name`, for tests. Needs the extra `testing` (fakeredis, which runs the scripts).
 
-    Client.connect("memory://tests")      everyone in this process who names it meets on the same server
+    Client.connect("memory://tests")      all users of this name in this process share one server
 
-Its clock is the system's until another one is set: then TIME, expiry and stream ids follow that one, and a week passes
-when it is told to. What else in the process uses fakeredis keeps the system's clock.
+Its clock is the system's until another one is set: then TIME, expiry and stream ids follow that one, and a test can let
+a week pass. Other uses of fakeredis in the process keep the system's clock.
 
-fakeredis reads `time.time()` in several modules. They are given a stand-in for the module `time`, which asks the server
-whose command is being carried out in this context; there is no other place where all of them could be told the time.
+The modules of fakeredis call `time.time()`. They get a replacement for the module `time`, which asks the server that
+executes the current command. Beyond that only public classes of fakeredis are used; a test fails if a release of it
+reads the time in another way.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import fakeredis._core._server
-import fakeredis._helpers
-import fakeredis._socket._base
-import fakeredis.commands_mixins.server_mixin
-import fakeredis.model._stream
-from fakeredis import FakeRedisConnection, FakeServer
-from fakeredis.aioredis import FakeAsyncRedisConnection
+from fakeredis import FakeAsyncRedisConnection, FakeRedisConnection, FakeServer
 
-from wheelq.clock import Clock, SystemClock
+from wheelq.base.clock import Clock, SystemClock
 
-_READ_THE_TIME: tuple[Any, ...] = (
-    fakeredis._core._server,
-    fakeredis._helpers,
-    fakeredis._socket._base,
-    fakeredis.commands_mixins.server_mixin,
-    fakeredis.model._stream,
-)
-_asked: ContextVar[MemoryServer | None] = ContextVar("the server whose command is carried out", default=None)
+_asked: ContextVar[MemoryServer | None] = ContextVar("the server that executes the current command", default=None)
 
 
 class MemoryServer(FakeServer):
@@ -45,33 +35,30 @@ class MemoryServer(FakeServer):
         self.clock: Clock = SystemClock()
 
     def reset(self) -> None:
-        """Forget all data, and go by the system's clock. Connections stay open."""
+        """Forget all data, and follow the system's clock. Connections stay open."""
         with self.lock:
             for database in self.dbs.values():
                 database.clear()
         self.clock = SystemClock()
 
     def seconds(self) -> float:
-        """Its time, as `time.time()` gives it; whoever takes whole milliseconds of that gets what the clock says."""
+        """Its time, in the form of `time.time()`; its whole milliseconds are exactly the clock's."""
         ms = self.clock.wall_ms()
         seconds = ms / 1000
         return seconds if int(seconds * 1000) == ms else math.nextafter(seconds, math.inf)
 
-    def at_its_time(self, carry_out: Callable[[list[bytes]], None]) -> Callable[[list[bytes]], None]:
-        """`carry_out` a command, by this server's clock."""
-
-        def carry_out_then(fields: list[bytes]) -> None:
-            token = _asked.set(self)
-            try:
-                carry_out(fields)
-            finally:
-                _asked.reset(token)
-
-        return carry_out_then
+    @contextmanager
+    def at_its_time(self) -> Iterator[None]:
+        """Use this server's clock for commands within this context."""
+        token = _asked.set(self)
+        try:
+            yield
+        finally:
+            _asked.reset(token)
 
 
 class _Time:
-    """The module `time`, as fakeredis sees it."""
+    """Replaces the module `time` for fakeredis."""
 
     def time(self) -> float:
         server = _asked.get()
@@ -82,29 +69,40 @@ class _Time:
 
 
 class _Connection(FakeRedisConnection):
-    def _connect(self) -> Any:
-        socket: Any = super()._connect()
-        socket._process_command = socket._server.at_its_time(socket._process_command)
-        return socket
+    """Executes commands as it sends them."""
+
+    def __init__(self, *args: Any, server: MemoryServer, **options: Any) -> None:
+        self._memory = server
+        super().__init__(*args, server=server, **options)
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> Any:
+        sending: Any = super()  # its method has no types
+        with self._memory.at_its_time():
+            return sending.send_packed_command(command, check_health)
 
 
 class _AsyncConnection(FakeAsyncRedisConnection):
-    async def _connect(self) -> None:
-        await super()._connect()
-        socket: Any = self._sock
-        socket._process_command = socket._server.at_its_time(socket._process_command)
+    """The asyncio counterpart of `_Connection`."""
+
+    def __init__(self, *args: Any, server: MemoryServer, **options: Any) -> None:
+        self._memory = server
+        super().__init__(*args, server=server, **options)
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        with self._memory.at_its_time():
+            await super().send_packed_command(command, check_health)
 
 
 _servers: dict[str, MemoryServer] = {}
 
 
 def memory_server(url: str) -> MemoryServer:
-    """The server of this name; made when first asked for."""
+    """Returns the server with this name; creates it at the first call."""
     return _servers.setdefault(url, MemoryServer())
 
 
 def connection_options(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What leads blocking and asyncio connections there, instead of host and port."""
+    """Returns the options of blocking and asyncio connections that replace host and port."""
     server = memory_server(url)
     return (
         {"connection_class": _Connection, "server": server},
@@ -112,5 +110,10 @@ def connection_options(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-for _module in _READ_THE_TIME:
-    _module.time = _Time()
+def _give_the_time() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "fakeredis" and getattr(module, "time", None) is time:
+            module.time = _Time()  # type: ignore[attr-defined]  # as every module that says `import time`
+
+
+_give_the_time()

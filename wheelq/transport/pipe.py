@@ -6,10 +6,13 @@
 
 The connection is opened at the first call and again after it broke. When it breaks, every request under way ends in
 `OutcomeUnknown`; a request that could not be written because no connection could be made ends in `Unavailable`.
-A call that waits in the server (a blocking read) holds up what is sent behind it: give it a pipe of its own.
+A call that waits in the server (a blocking read) delays all calls sent after it: give it a pipe of its own.
 
-Whoever opens it learns from HELLO whether the server is a node of a cluster, and by which number it knows the
-connection. A server that refuses HELLO is taken for a single one.
+All calls share one attempt to connect, which goes on when they stop waiting: a call waits only 0.2 s for a server that
+did not answer before, and a later call finds the connection made.
+
+The reply to HELLO, sent first, tells whether the server is a node of a cluster, and the connection's number there. A
+server that refuses HELLO is taken for a single one.
 """
 
 from __future__ import annotations
@@ -21,16 +24,27 @@ from typing import Any, NamedTuple
 
 import hiredis
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from wheelq.clock import Clock
-from wheelq.errors import OutcomeUnknown
+from wheelq.base.clock import Clock
+from wheelq.errors import OutcomeUnknown, ServerError, Unavailable
 from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.calls import registry
 from wheelq.protocol.scripts import Script
+from wheelq.transport import probing
 from wheelq.transport.address import Address
-from wheelq.transport.chain import Chain
-from wheelq.transport.failures import REDIS_FAILURES, SCRIPT_LOADS, ScriptUnknown, not_answered, not_sent
+from wheelq.transport.failures import (
+    REDIS_FAILURES,
+    SCRIPT_LOADS,
+    AskedSentinel,
+    ScriptUnknown,
+    not_answered,
+    not_sent,
+)
+from wheelq.transport.together import Chain
 
+AFTER_SILENCE_S = 0.2
+"""How long a call waits for a connection to a server that has just not answered."""
 ASKING = hiredis.pack_command(("ASKING",))
 
 
@@ -43,20 +57,27 @@ class _Request(NamedTuple):
 class Pipe:
     """One shared connection to one server. For one event loop."""
 
-    def __init__(self, address: Address, clock: Clock, greeting_ms: int | None = None) -> None:
-        """`greeting_ms` is how long to wait for the connection and the server's greeting (None: and as for a reply)."""
+    def __init__(
+        self, address: Address, clock: Clock, greeting_ms: int | None = None, *, sends_hello: bool = True
+    ) -> None:
+        """`greeting_ms` limits connecting and the greeting together (None: the settings' times of both).
+
+        Without HELLO, it stays unknown what the server is and which number the connection has.
+        """
         settings = address.settings
+        self._sends_hello = sends_hello
         self._greeting_ms = greeting_ms or settings.connect_timeout_ms + settings.reply_timeout_ms
         self._address = address
         self._clock = clock
         self._connection: Any = None
         self._reader: asyncio.Task[None] | None = None
         self._requests: deque[_Request] = deque()
-        self._opening = asyncio.Lock()
+        self._attempt: asyncio.Task[ServerError | None] | None = None
+        self._was_silent = False
         self._watchdog: asyncio.TimerHandle | None = None
         self._run_id = ""
         self.connection_id = 0
-        """The server's number for the connection; 0 while there is none, or unknown."""
+        """The server's number for the connection; 0 if there is none or it is unknown."""
         self.is_of_cluster = False
         """Whether the server is a node of a cluster; known once the connection was opened."""
 
@@ -66,14 +87,14 @@ class Pipe:
         return not self._requests
 
     async def open(self) -> None:
-        """Connect, unless it is. Raises: Unavailable, Refused."""
+        """Connect, unless connected. Raises: Unavailable, Refused."""
         if self._connection is None:
             await self._open()
 
     async def ask(self, call: Call[Any], *, is_asking: bool = False) -> Any:
-        """The reply to one call, as it came; of several together a list, with errors in the places of replies.
+        """Send a call and return its raw reply; for several calls together, a list of replies and errors.
 
-        `is_asking` puts ASKING in front of a single one, with nothing in between.
+        `is_asking` sends ASKING directly before a single call.
 
         Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown.
         """
@@ -92,7 +113,7 @@ class Pipe:
         return await self._ask(call, call.words(), is_asking)
 
     async def run_id(self) -> str:
-        """Names the server's process. Raises as `ask` does."""
+        """Returns the id of the server's process. Raises as `ask` does."""
         if not self._run_id:
             call = registry.info("server")
             self._run_id = call.read(await self.ask(call)).get("run_id", "")
@@ -100,39 +121,53 @@ class Pipe:
 
     async def close(self) -> None:
         """Close the connection; requests under way end in OutcomeUnknown."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+        tasks = [task for task in (self._attempt, self._reader) if task is not None]
+        self._attempt = self._reader = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._break(OutcomeUnknown("the transport was closed"))
 
     async def _ask(self, call: Call[Any], words: Sequence[Argument], is_asking: bool = False) -> Any:
-        # Packed first: what cannot be packed must not leave a place in the queue of replies. By hiredis, because the
-        # asyncio connection's own packer is written in Python and takes ten times as long.
+        # Packed first, because a call that cannot be packed must not enter the queue of replies. hiredis does it,
+        # because the asyncio connection's own packer is written in Python and takes ten times as long.
         packed = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # its stub knows one-word commands only
-        connection = self._connection
-        if connection is None:
-            connection = await self._open()
+        connection = await self._ready()
         if is_asking:
-            self._expect("ASKING", call.wait_ms).cancel()  # its reply interests nobody
+            self._expect("ASKING", call.wait_ms).cancel()  # its reply is not needed
             packed = ASKING + packed
         answer = self._expect(call.name, call.wait_ms)
-        try:
-            await connection.send_packed_command(packed, check_health=False)
-        except REDIS_FAILURES as error:
-            await self._break(error)
+        await self._write(connection, packed)
         return await answer
 
     async def _ask_together(self, call: Call[Any]) -> list[Any]:
-        """The replies to a call of several parts, written in one go; errors stand in the places of replies."""
+        """Returns the replies to a call of several parts, written at once, with errors in place of missing replies."""
         packed = b"".join(hiredis.pack_command(tuple(part.words())) for part in call.parts)  # type: ignore[arg-type]
-        connection = self._connection or await self._open()
+        connection = await self._ready()
         answers = [self._expect(part.name, call.wait_ms) for part in call.parts]
+        await self._write(connection, packed)
+        return await asyncio.gather(*answers, return_exceptions=True)
+
+    async def _ready(self) -> Any:
+        """Returns the connection whose replies are read. Raises: Unavailable, Refused.
+
+        It is never a broken one: the driver would silently open another to write to, whose replies nobody reads, and
+        each later reply would go to the call before its own.
+        """
+        if self._connection is not None and not self._connection.is_connected:
+            await self._break(ConnectionError("a call was cancelled while it was written"))
+        if self._connection is None:
+            await self._open()
+        if self._connection is None:
+            raise Unavailable(f"no connection to {self._address.shown}: it broke as soon as it was made")
+        return self._connection
+
+    async def _write(self, connection: Any, packed: bytes) -> None:
         try:
             await connection.send_packed_command(packed, check_health=False)
         except REDIS_FAILURES as error:
-            await self._break(error)
-        return await asyncio.gather(*answers, return_exceptions=True)
+            if connection is self._connection:  # another call may have found it broken, and there may be a new one
+                await self._break(error)
 
     async def _load(self, call: Call[Any]) -> None:
         for part in call.parts:
@@ -140,7 +175,7 @@ class Pipe:
                 await self._ask(part, ["SCRIPT", "LOAD", part.what.text])
 
     def _expect(self, name: str, wait_ms: int) -> asyncio.Future[Any]:
-        """The reply to the request that is written next."""
+        """Returns the future of the reply to the request that is written next."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         wait_ms += self._address.settings.reply_timeout_ms
         request = _Request(name, answer, self._clock.monotonic() + wait_ms / 1000)
@@ -149,31 +184,48 @@ class Pipe:
             self._watch(request.deadline)
         return answer
 
-    async def _open(self) -> Any:
-        async with self._opening:
-            if self._connection is not None:
-                return self._connection
-            connection = self._address.connection()
-            try:
-                async with asyncio.timeout(self._greeting_ms / 1000):  # the connection's own ends with the handshake
-                    await connection.connect()
+    async def _open(self) -> None:
+        """Connect, together with all who wait for it. Raises: Unavailable, Refused."""
+        if self._attempt is None or self._attempt.done():
+            self._attempt = asyncio.create_task(self._connect(), name="wheelq transport")
+        attempt = self._attempt
+        await asyncio.wait((attempt,), timeout=AFTER_SILENCE_S if self._was_silent else None)
+        if attempt.cancelled() or not attempt.done():
+            raise Unavailable(f"no connection to {self._address.shown}: it does not answer")
+        failure = attempt.result()
+        if failure is not None:
+            raise type(failure)(str(failure)) from failure  # a separate error for each call
+
+    async def _connect(self) -> ServerError | None:
+        """Returns why there is no connection, if so. Shared by all calls that still wait for it."""
+        connection = self._address.connection()
+        try:
+            async with asyncio.timeout(self._greeting_ms / 1000):  # the connection's own ends with the handshake
+                await connection.connect()
+                if self._sends_hello:
                     await self._introduce(connection)
-            except REDIS_FAILURES as error:
-                await connection.disconnect(nowait=True)
-                raise not_sent(error, self._address.shown) from error
-            self._connection = connection
-            self._reader = asyncio.create_task(self._read(connection), name="wheelq transport")
-            return connection
+        except REDIS_FAILURES as error:
+            self._was_silent = isinstance(error, TimeoutError | RedisTimeoutError)
+            await connection.disconnect(nowait=True)
+            return not_sent(error, self._address, await probing.aspeaks_tls(error, self._address))
+        except asyncio.CancelledError:
+            await connection.disconnect(nowait=True)
+            raise
+        self._connection, self._was_silent = connection, False
+        self._reader = asyncio.create_task(self._read(connection), name="wheelq transport")
+        return None
 
     async def _introduce(self, connection: Any) -> None:
         await connection.send_command("HELLO", check_health=False)
         try:
             reply = await connection.read_response()
-        except ResponseError:  # before Redis 7 a user must be allowed it
+        except ResponseError:  # before Redis 7 a user needs a right for HELLO
             reply = [b"id", await self._ask_id(connection)]
         said = dict(zip(reply[::2], reply[1::2], strict=False))
         self.connection_id = said.get(b"id", 0)
         self.is_of_cluster = said.get(b"mode") == b"cluster"
+        if said.get(b"mode") == b"sentinel":
+            raise AskedSentinel
 
     async def _ask_id(self, connection: Any) -> int:
         await connection.send_command("CLIENT", "ID", check_health=False)
@@ -183,10 +235,14 @@ class Pipe:
             return 0
 
     async def _read(self, connection: Any) -> None:
-        """Give every reply to the request it belongs to, until the connection breaks."""
+        """Match every reply with its request, until the connection breaks."""
         while True:
             try:
                 reply = await connection.read_response(disconnect_on_error=False)
+            except asyncio.CancelledError:
+                if self._reader is asyncio.current_task():  # cancelled from outside: replies would no longer be read
+                    await self._break(ConnectionError("all tasks were cancelled"))
+                raise
             except REDIS_FAILURES as error:
                 if not self._requests or not self._answer_with(error):
                     self._reader = None
@@ -200,7 +256,7 @@ class Pipe:
     def _answer_with(self, error: Exception) -> bool:
         """Whether `error` is the server's answer to the oldest request, and not a broken connection."""
         request = self._requests[0]
-        failure = not_answered(error, self._address.shown, request.name)
+        failure = not_answered(error, self._address, request.name)
         if type(failure) is OutcomeUnknown:
             return False
         self._requests.popleft()
@@ -220,7 +276,7 @@ class Pipe:
         self._reader = None
         for request in requests:
             if not request.answer.done():
-                request.answer.set_exception(not_answered(error, self._address.shown, request.name))
+                request.answer.set_exception(not_answered(error, self._address, request.name))
         if connection is not None:
             await connection.disconnect(nowait=True)
 
@@ -235,4 +291,5 @@ class Pipe:
         if self._requests[0].deadline > self._clock.monotonic():
             self._watch(self._requests[0].deadline)
             return
+        self._was_silent = True
         self._late = asyncio.create_task(self._break(TimeoutError("no reply in time")))

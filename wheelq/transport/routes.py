@@ -2,37 +2,37 @@
 
 How a call finds its node:
 
-    call.key ──CRC16──▶ slot ──map──▶ node ──▶ its connection ──▶ reply, or a refusal that tells where else (`journey`)
-                                └─ `chart`: read from any node, again when a call lost its way
+    call.key ──CRC16──▶ slot ──map──▶ node ──▶ its connection ──▶ reply, or a refusal (`redirects`)
+                                └─ `topology`: read from any node, and again after a call has found the wrong one
 
-Each node has a connection of its own (a pool of them, where calls block), opened when first needed; those to nodes
-that serve nothing any more are closed. A script is loaded into each node that turns out not to know it. What any node
-can answer (TIME, PUBLISH) goes to the first slot's; so times are one node's as long as that lives. Each shard's times
-are those of its own node: a cluster's clocks must agree, to within what lateness may be, as NTP holds them.
+Each node has its own connection (a pool of them, where calls block), opened when first needed; connections to nodes
+that no longer serve slots are closed. A script is loaded into each node that turns out not to have it. A call that any
+node can answer (TIME, PUBLISH) goes to the node of the first slot, so its times come from one node as long as that
+lives. Each shard uses the clock of its own node: the clocks of a cluster must agree, as NTP keeps them, to within the
+acceptable lateness.
 
-What replication has not carried is lost when a master fails over; what the old one did not answer is `OutcomeUnknown`.
+A failover loses writes that were not replicated; calls that the old master did not answer end in `OutcomeUnknown`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from wheelq.clock import Clock
+from wheelq.base.clock import Clock, sleep
 from wheelq.errors import NotPrimary, OutcomeUnknown, ServerBusy, ServerError, Unavailable, WheelqError
 from wheelq.protocol.call import Call
 from wheelq.transport.address import Address
-from wheelq.transport.chart import AsyncChart, Chart
 from wheelq.transport.failures import Redirected, ScriptUnknown
-from wheelq.transport.journey import Detour, Journey
 from wheelq.transport.pipe import Pipe
+from wheelq.transport.redirects import Detour, Redirects
 from wheelq.transport.server import Server
 from wheelq.transport.slots import Node, SlotMap
+from wheelq.transport.topology import AsyncTopology, Topology
 
 T = TypeVar("T")
 
@@ -41,20 +41,24 @@ class AsyncRoutes:
     """One connection to each server."""
 
     def __init__(
-        self, address: Address, chart: AsyncChart, clock: Clock, on_map: Callable[[SlotMap], None] = lambda slots: None
+        self,
+        address: Address,
+        topology: AsyncTopology,
+        clock: Clock,
+        on_map: Callable[[SlotMap], None] = lambda slots: None,
     ) -> None:
-        """`on_map` is given the map whenever it was read for a call of these."""
+        """`on_map` receives the map whenever one of these calls has read it."""
         self._address = address
         self._clock = clock
         self._pipes: dict[Node, Pipe] = {}
         self._on_map = on_map
         self._keeping_up: asyncio.Task[None] | None = None
-        self.chart = chart
+        self.topology = topology
 
     def pipe(self, node: Node) -> Pipe:
         """The connection to a node, perhaps not yet open."""
         found = self._pipes.get(node)
-        if found is None:  # one that is silent is not waited for: another may have been promoted
+        if found is None:  # do not wait for a silent node: another may have been promoted
             found = self._pipes[node] = Pipe(
                 self._address.at(node), self._clock, self._address.settings.connect_timeout_ms
             )
@@ -67,21 +71,21 @@ class AsyncRoutes:
 
     async def ask(self, call: Call[Any]) -> Any:
         """The reply to one call. Raises: Unavailable, Refused, OutcomeUnknown."""
-        journey = _journey(call, self._clock, self._address)
-        chart = self.chart
-        while not journey.is_over:
+        redirects = _redirects(call, self._clock, self._address)
+        topology = self.topology
+        while not redirects.is_over:
             try:
-                if chart.is_old:
+                if topology.is_old:
                     await self._keep_up()
-                stop = journey.stop(chart.slots)
-                failure = journey.came(await self.pipe(stop.node).ask(journey.call, is_asking=stop.is_asking))
+                stop = redirects.stop(topology.slots)
+                failure = redirects.came(await self.pipe(stop.node).ask(redirects.call, is_asking=stop.is_asking))
             except OutcomeUnknown:
                 raise
             except ServerError as error:
                 failure = error
             if failure is not None:
-                await self._detour(journey.failed(failure, self._clock.monotonic()), call.key, failure)
-        return journey.reply
+                await self._detour(redirects.failed(failure, self._clock.monotonic()), call.key, failure)
+        return redirects.reply
 
     async def close(self) -> None:
         """Close all connections."""
@@ -97,24 +101,24 @@ class AsyncRoutes:
         if detour.reads_map:
             await self._read_map()
         if isinstance(error, Redirected) and not error.is_ask and key is not None and error.node.host:
-            self.chart.slots.moved(key, error.node)
+            self.topology.slots.moved(key, error.node)
 
     async def _keep_up(self) -> None:
-        """Read an old map anew, beside the calls: these wait only while nothing is known at all."""
-        if not self.chart.slots.nodes:
+        """Refresh an old map in the background: calls wait only while there is no map at all."""
+        if not self.topology.slots.nodes:
             await self._read_map()
         elif self._keeping_up is None or self._keeping_up.done():
             self._keeping_up = asyncio.create_task(self._read_map(), name="wheelq transport")
 
     async def _read_map(self) -> None:
-        """Read the map; when nobody tells it just now, what is known has to do."""
+        """Read the map; if no node answers, keep the known one."""
         try:
-            await self.chart.refresh()
+            await self.topology.refresh()
         except ServerError:
-            if not self.chart.slots.nodes:
+            if not self.topology.slots.nodes:
                 raise
-        self._on_map(self.chart.slots)
-        for node in self._pipes.keys() - set(self.chart.slots.nodes):
+        self._on_map(self.topology.slots)
+        for node in self._pipes.keys() - set(self.topology.slots.nodes):
             if self._pipes[node].is_idle:
                 await self._pipes.pop(node).close()
 
@@ -122,31 +126,41 @@ class AsyncRoutes:
 class Routes:
     """A pool of connections to each server. Safe for threads."""
 
-    def __init__(self, address: Address, chart: Chart, clock: Clock) -> None:
+    def __init__(self, address: Address, topology: Topology, clock: Clock) -> None:
         self._address = address
-        self._chart = chart
+        self._topology = topology
         self._clock = clock
         self._servers: dict[Node, Server] = {}
         self._lock = threading.Lock()
 
     def ask(self, call: Call[Any]) -> Any:
         """The reply to one call. Raises: Unavailable, Refused, OutcomeUnknown."""
-        return self._travel(_journey(call, self._clock, self._address), call.key)
+        return self._travel(_redirects(call, self._clock, self._address), call.key)
 
-    def _travel(self, journey: Journey, key: str | None) -> Any:
-        while not journey.is_over:
+    def slot(self, key: str) -> int:
+        """The number of the key's slot."""
+        return self._topology.slots.slot(key)
+
+    def try_to_listen(self, channel: str) -> None:
+        """Listen to a channel of any node for a moment. Raises: Unavailable, Refused, OutcomeUnknown."""
+        if self._topology.is_old:
+            self._read_map()
+        self._server(self._topology.slots.nodes[0]).try_to_listen(channel)
+
+    def _travel(self, redirects: Redirects, key: str | None) -> Any:
+        while not redirects.is_over:
             try:
-                if self._chart.is_old:
+                if self._topology.is_old:
                     self._read_map()
-                stop = journey.stop(self._chart.slots)
-                failure = journey.came(self._server(stop.node).ask(journey.call, is_asking=stop.is_asking))
+                stop = redirects.stop(self._topology.slots)
+                failure = redirects.came(self._server(stop.node).ask(redirects.call, is_asking=stop.is_asking))
             except OutcomeUnknown:
                 raise
             except ServerError as error:
                 failure = error
             if failure is not None:
-                self._detour(journey.failed(failure, self._clock.monotonic()), key, failure)
-        return journey.reply
+                self._detour(redirects.failed(failure, self._clock.monotonic()), key, failure)
+        return redirects.reply
 
     def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
         """The answers to many calls, in order: see `Transport.stream`. Different nodes work at the same time."""
@@ -160,7 +174,7 @@ class Routes:
                     call = next(remaining)
                 except StopIteration:
                     break
-                except WheelqError as error:  # the next call cannot be made: read what is still to come, then say so
+                except WheelqError as error:  # the next call cannot be made: read the pending replies, then raise
                     failure = error
                     break
                 under_way.append((call, self._begin(call, lanes)))
@@ -172,7 +186,7 @@ class Routes:
                 raise failure
         finally:
             for node, connection in lanes.items():
-                if under_way:  # replies are still to come that nobody will read
+                if under_way:  # pending replies will not be read
                     connection.disconnect()
                 self._server(node).release(connection)
 
@@ -182,8 +196,8 @@ class Routes:
             server.close()
 
     def _begin(self, call: Call[T], lanes: dict[Node, Any]) -> Callable[[], Any]:
-        """Send a call over the stream's own connection to the call's node; returns what fetches the reply."""
-        node = self._chart.slots.owner(call.key)
+        """Send a call over the stream's own connection to the call's node. Returns a function that reads the reply."""
+        node = self._topology.slots.owner(call.key)
         if node is None:
             return lambda: self.ask(call)
         server = self._server(node)
@@ -194,7 +208,7 @@ class Routes:
             lanes[node] = server.connect()
         except Unavailable:
             return lambda: self.ask(call)
-        # The first one alone, so that a script unknown to the node is loaded before others need it.
+        # The first call goes alone, so that a script unknown to the node is loaded before others need it.
         reply = self._or_ask(call, lambda: server.ask_over(lanes[node], call))
         return lambda: reply
 
@@ -205,11 +219,11 @@ class Routes:
         return call.read(reply)
 
     def _or_ask(self, call: Call[Any], fetch: Callable[[], Any]) -> Any:
-        """The reply; a call that has lost its way is sent again, on its own."""
-        journey = _journey(call, self._clock, self._address)
+        """Returns the reply; a call that reached the wrong node is sent again, on its own."""
+        redirects = _redirects(call, self._clock, self._address)
         with suppress(NotPrimary, ServerBusy, ScriptUnknown):
-            journey.came(fetch())
-        return self._travel(journey, call.key)
+            redirects.came(fetch())
+        return self._travel(redirects, call.key)
 
     def _server(self, node: Node) -> Server:
         with self._lock:
@@ -220,25 +234,25 @@ class Routes:
 
     def _detour(self, detour: Detour, key: str | None, error: ServerError) -> None:
         if detour.pause:
-            time.sleep(detour.pause)
+            sleep(detour.pause)
         if detour.reads_map:
             self._read_map()
         if isinstance(error, Redirected) and not error.is_ask and key is not None and error.node.host:
-            self._chart.slots.moved(key, error.node)
+            self._topology.slots.moved(key, error.node)
 
     def _read_map(self) -> None:
-        """Read the map; when nobody tells it just now, what is known has to do."""
+        """Read the map; if no node answers, keep the known one."""
         try:
-            self._chart.refresh()
+            self._topology.refresh()
         except ServerError:
-            if not self._chart.slots.nodes:
+            if not self._topology.slots.nodes:
                 raise
         with self._lock:
-            gone = [self._servers.pop(node) for node in self._servers.keys() - set(self._chart.slots.nodes)]
+            gone = [self._servers.pop(node) for node in self._servers.keys() - set(self._topology.slots.nodes)]
         for server in gone:
             server.close_idle()
 
 
-def _journey(call: Call[Any], clock: Clock, address: Address) -> Journey:
-    """It ends, wherever it has got to, when a reply has been waited for long enough."""
-    return Journey(call, clock.monotonic() + address.settings.reply_timeout_ms / 1000)
+def _redirects(call: Call[Any], clock: Clock, address: Address) -> Redirects:
+    """Returns the redirects of a call, which end at the latest when a reply would time out."""
+    return Redirects(call, clock.monotonic() + address.settings.reply_timeout_ms / 1000)

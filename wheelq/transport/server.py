@@ -13,15 +13,23 @@ from redis.exceptions import ResponseError
 from wheelq.errors import Refused, ServerError, Unavailable, WheelqError
 from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.scripts import Script
+from wheelq.transport import probing
 from wheelq.transport.address import Address
-from wheelq.transport.chain import Chain
-from wheelq.transport.failures import REDIS_FAILURES, SCRIPT_LOADS, ScriptUnknown, not_answered, not_sent
+from wheelq.transport.failures import (
+    REDIS_FAILURES,
+    SCRIPT_LOADS,
+    AskedSentinel,
+    ScriptUnknown,
+    not_answered,
+    not_sent,
+)
+from wheelq.transport.together import Chain
 
 T = TypeVar("T")
 
 
 class Server:
-    """One server, seen from a blocking client."""
+    """One server, for a blocking client."""
 
     def __init__(self, address: Address, reply_timeout_ms: int | None = None) -> None:
         self._address = address
@@ -36,15 +44,18 @@ class Server:
         except ResponseError:
             return False
         except REDIS_FAILURES as error:
-            raise not_sent(error, self._address.shown) from error
+            raise not_sent(error, self._address, probing.speaks_tls(error, self._address)) from error
         finally:
             self.release(connection)
-        return dict(zip(reply[::2], reply[1::2], strict=False)).get(b"mode") == b"cluster"
+        mode = dict(zip(reply[::2], reply[1::2], strict=False)).get(b"mode")
+        if mode == b"sentinel":
+            raise not_sent(AskedSentinel(), self._address)
+        return bool(mode == b"cluster")
 
     def ask(self, call: Call[Any], *, is_asking: bool = False) -> Any:
-        """The reply to one call, as it came; of several together a list, with errors in the places of replies.
+        """Send a call and return its raw reply; for several calls together, a list of replies and errors.
 
-        `is_asking` puts ASKING in front of a single one.
+        `is_asking` sends ASKING directly before a single call.
         Raises: Unavailable (nothing was done), Refused (nothing was done), OutcomeUnknown.
         """
         connection = self.connect()
@@ -53,13 +64,25 @@ class Server:
         finally:
             self.release(connection)
 
+    def try_to_listen(self, channel: str) -> None:
+        """Listen to a channel for a moment. Raises: Unavailable, Refused, OutcomeUnknown."""
+        connection = self.connect()
+        try:
+            connection.send_command("SUBSCRIBE", channel, check_health=False)
+            connection.read_response()
+        except REDIS_FAILURES as error:
+            raise not_answered(error, self._address, "SUBSCRIBE") from error
+        finally:
+            connection.disconnect()  # it can now only listen, and UNSUBSCRIBE needs another right
+            self.release(connection)
+
     def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
-        """The answers to many calls, in order: see `Transport.stream`."""
+        """Yield the answers to many calls, in order: see `Transport.stream`."""
         connection = self.connect()
         under_way: deque[Call[T]] = deque()
         try:
             remaining = iter(calls)
-            for first in remaining:  # alone, so that a script unknown to the server is loaded before others need it
+            for first in remaining:  # sent alone, so that its script is loaded before others need it
                 yield first.read(self.ask_over(connection, first))
                 break
             failure: WheelqError | None = None
@@ -68,7 +91,7 @@ class Server:
                     call = next(remaining)
                 except StopIteration:
                     break
-                except WheelqError as error:  # the next call cannot be made: read what is still to come, then say so
+                except WheelqError as error:  # the next call cannot be made: read the pending replies, then raise
                     failure = error
                     break
                 self.write(connection, call, *(part.words() for part in call.parts))
@@ -80,7 +103,7 @@ class Server:
             if failure is not None:
                 raise failure
         finally:
-            if under_way:  # replies are still to come that nobody will read
+            if under_way:  # pending replies will not be read
                 connection.disconnect()
             self.release(connection)
 
@@ -89,42 +112,42 @@ class Server:
         self._pool.disconnect()
 
     def close_idle(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         self._pool.disconnect(inuse_connections=False)
 
-    # --- for whoever keeps several connections busy ----------------------------------------------------------------
+    # --- for callers with several busy connections -----------------------------------------------------------------
 
     def connect(self) -> Any:
-        """A connection of the pool, to be given back with `release`. Raises: Unavailable, Refused."""
+        """Take a connection from the pool; `release` gives it back. Raises: Unavailable, Refused."""
         try:
             return self._pool.get_connection()
         except REDIS_FAILURES as error:
-            raise not_sent(error, self._address.shown) from error
+            raise not_sent(error, self._address, probing.speaks_tls(error, self._address)) from error
 
     def release(self, connection: Any) -> None:
         """Give a connection back."""
         self._pool.release(connection)
 
     def write(self, connection: Any, call: Call[Any], *commands: list[Argument]) -> None:
-        """Send commands, together. Raises: OutcomeUnknown."""
+        """Send commands at once. Raises: OutcomeUnknown."""
         try:
             packed = b"".join(hiredis.pack_command(tuple(words)) for words in commands)  # type: ignore[arg-type]  # its stub knows one-word commands only
             connection.send_packed_command([packed], check_health=False)
         except REDIS_FAILURES as error:
-            raise not_answered(error, self._address.shown, call.name) from error
+            raise not_answered(error, self._address, call.name) from error
 
     def read(self, connection: Any, call: Call[Any]) -> Any:
-        """The reply to the oldest call; to one of several parts a list, with errors in the places of replies.
+        """Read the reply to the oldest call; for one of several parts, a list of replies and errors.
 
-        Parts whose script the server does not know go again over another connection, for on this one other calls may
-        be under way. Raises: Refused, OutcomeUnknown.
+        Parts whose script the server does not have are sent again over another connection, because other calls may be
+        in flight on this one. Raises: Refused, OutcomeUnknown.
         """
         if not call.is_chain:
             return self._read(connection, call.name)
         chain = Chain(call)
         chain.take(self._read_all(connection, call))
         if chain.lacks_scripts():
-            with suppress(Unavailable, Refused):  # what was done stays done; where it was not, an error stands
+            with suppress(Unavailable, Refused):  # done parts stay done; the others keep their error
                 chain.take(self.ask(chain.rest))
         return chain.replies
 
@@ -138,7 +161,7 @@ class Server:
         return replies
 
     def ask_over(self, connection: Any, call: Call[Any], is_asking: bool = False) -> Any:
-        """`ask`, over a connection that was taken before."""
+        """Like `ask`, over a connection taken before."""
         if call.is_chain:
             return self._ask_together(connection, call)
         for _ in range(SCRIPT_LOADS):
@@ -181,4 +204,4 @@ class Server:
         try:
             return connection.read_response()
         except REDIS_FAILURES as error:
-            raise not_answered(error, self._address.shown, name) from error
+            raise not_answered(error, self._address, name) from error

@@ -4,8 +4,8 @@
     Sentinel       every key: the primary of the moment         asked of the sentinels
     cluster        16,384 slots, each served by one master      asked of any node (CLUSTER SLOTS)
 
-A key's slot is the CRC16 of what stands between its braces (of all of it without any), modulo 16,384. All keys of one
-shard have `{topic:shard}` in common and so one slot: a script touches one node, and a topic's shards spread over all.
+A key's slot is the CRC16 of the text between its braces (or of the whole key, without braces), modulo 16,384. All keys
+of one shard share `{topic:shard}` and so one slot: a script touches one node, and a topic's shards spread over all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wheelq.errors import ServerBusy
 from wheelq.protocol.call import Call, command
 
 UNKNOWN_HOSTS = (None, b"", b"?")
-"""What a node says of itself or others while it does not know the address: take that at which it was reached."""
+"""A node reports this host while it does not know the address: use the address at which it was reached."""
 
 
 class Node(NamedTuple):
@@ -34,10 +34,10 @@ class Node(NamedTuple):
 
 
 class SlotMap:
-    """The master of every slot, as last heard."""
+    """The master of every slot, as last reported."""
 
     def __init__(self, owners: list[Node | None], nodes: Iterable[Node]) -> None:
-        """`owners` by slot; a single one is that of all keys. `nodes` are all masters."""
+        """`owners` are by slot; a single one owns all keys. `nodes` are all masters."""
         self._owners = owners
         self.nodes = tuple(dict.fromkeys(nodes))
         """Every master."""
@@ -64,11 +64,11 @@ class SlotMap:
         return cls(owners, masters)
 
     def slot(self, key: str) -> int:
-        """The number of the key's slot. Keys with the same may be named in one call."""
+        """The number of the key's slot. One call may name keys of the same slot."""
         return key_slot(key.encode(), len(self._owners))
 
     def owner(self, key: str | None) -> Node | None:
-        """Who serves the key; without a key whoever serves the first slot. None: nobody, as far as is known."""
+        """Returns the node that serves the key, or without a key the first slot; None if none is known."""
         return self._owners[0 if key is None else self.slot(key)]
 
     def another(self, than: Node) -> Node | None:
@@ -77,7 +77,7 @@ class SlotMap:
         return random.choice(others) if others else than
 
     def moved(self, key: str, to: Node) -> None:
-        """The key's slot is served by `to` now: its former owner says so."""
+        """Record that `to` now serves the key's slot, as its former owner reports."""
         self._owners[self.slot(key)] = to
 
 
@@ -91,7 +91,7 @@ def find_primary(service: str) -> Call[SlotMap]:
 
     def read(reply: list[bytes] | None) -> SlotMap:
         if reply is None:
-            raise ServerBusy(f"the sentinels know of no service {service!r}")
+            raise ServerBusy(f"the sentinels do not know a service {service!r}")
         return SlotMap.whole(Node(reply[0].decode(), int(reply[1])))
 
     return command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service, read=read)

@@ -1,7 +1,7 @@
 """`Subscription`: a connection that listens to channels.
 
-A message may be lost whenever the connection breaks, so nothing may rest on one. In a cluster what is published on any
-node reaches the subscribers on every node, so any living one will do.
+A message may be lost whenever the connection breaks, so nothing may depend on it. In a cluster a message published on
+any node reaches the subscribers of every node, so any live node will do.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from wheelq.errors import ServerError, Unavailable
 from wheelq.protocol.calls import registry
 from wheelq.transport.address import Address
-from wheelq.transport.failures import REDIS_FAILURES, not_sent
+from wheelq.transport.failures import REDIS_FAILURES, broken_off, not_sent
 from wheelq.transport.slots import Node
 
 
 class Subscription:
     """Listens to channels of a server, or of any node of a cluster."""
 
-    def __init__(self, where: Callable[[], Awaitable[Sequence[Address]]]) -> None:
-        """`where` tells the servers of which one is to be listened to, the best first."""
+    def __init__(self, where: Callable[[], Awaitable[tuple[Sequence[Address], int]]]) -> None:
+        """`where` returns the servers to try, the best first, and the milliseconds for each; one is listened to."""
         self._where = where
         self._node: Node | None = None
         self._connection: Any = None
-        self._shown = ""
+        self._address: Any = None  # of the open connection
         self._silence = 0.0
         self.name = ""
         """ "run id:client id", by which others can see whether this connection is still open."""
@@ -33,19 +33,20 @@ class Subscription:
     async def open(self, channels: Sequence[str]) -> None:
         """Connect and listen to `channels`. Raises: Unavailable, Refused."""
         failure: ServerError | None = None
-        for address in await self._where():
+        addresses, greeting_ms = await self._where()
+        for address in addresses:
             try:
-                await self._open(address, channels)
+                await self._open(address, channels, greeting_ms)
             except ServerError as error:
                 failure = error
             else:
                 return
         raise failure or Unavailable("no server is known to listen to")
 
-    async def _open(self, address: Address, channels: Sequence[str]) -> None:
+    async def _open(self, address: Address, channels: Sequence[str], greeting_ms: int) -> None:
         connection: Any = address.connection()
         try:
-            async with asyncio.timeout(address.settings.connect_timeout_ms / 1000):
+            async with asyncio.timeout(greeting_ms / 1000):
                 await connection.connect()
                 await connection.send_command("CLIENT", "ID", check_health=False)
                 number = int(await connection.read_response())
@@ -55,8 +56,8 @@ class Subscription:
                     await connection.send_command("SUBSCRIBE", *channels, check_health=False)
         except REDIS_FAILURES as error:
             await connection.disconnect(nowait=True)
-            raise not_sent(error, address.shown) from error
-        self._connection, self._shown, self._node = connection, address.shown, address.nodes[0]
+            raise not_sent(error, address) from error
+        self._connection, self._address, self._node = connection, address, address.nodes[0]
         self._silence = address.settings.reply_timeout_ms / 1000
         self.name = f"{run_id}:{number}"
 
@@ -65,11 +66,11 @@ class Subscription:
         await self._command("SUBSCRIBE", channels)
 
     async def ignore(self, *channels: str) -> None:
-        """Listen to these no more. Raises: Unavailable."""
+        """Stop listening to these channels. Raises: Unavailable."""
         await self._command("UNSUBSCRIBE", channels)
 
     async def messages(self) -> AsyncIterator[tuple[str, bytes | None]]:
-        """Channel and data of each message; data None: from now on this channel is heard.
+        """Yield channel and data of each message; data None: the subscription to this channel has begun.
 
         Raises: Unavailable when the connection breaks.
         """
@@ -78,17 +79,17 @@ class Subscription:
                 message = await self._next()
             except REDIS_FAILURES as error:
                 await self.close()
-                raise not_sent(error, self._shown) from error
+                raise broken_off(error, self._address) from error
             match message:
                 case [b"message", channel, data]:
                     yield channel.decode(), data
                 case [b"subscribe", channel, _]:
                     yield channel.decode(), None
-                case _:  # other channels are heard no more, or the server lives
+                case _:  # an unsubscription, or the reply to a ping
                     pass
 
     async def _next(self) -> Any:
-        """What comes next; when nothing has come for as long as a reply may take, the server is asked if it lives."""
+        """Returns the next message. Pings the server when none has come for the time that a reply may take."""
         try:
             async with asyncio.timeout(self._silence):
                 return await self._connection.read_response(disconnect_on_error=False)
@@ -98,7 +99,7 @@ class Subscription:
             return await self._connection.read_response(disconnect_on_error=False)
 
     async def leave_unless(self, nodes: Collection[Node]) -> None:
-        """Close the connection, if it leads to none of these: nothing is published there any more."""
+        """Close the connection unless it leads to one of these nodes: nothing is published elsewhere."""
         if self._node not in nodes:
             await self.close()
 
@@ -113,4 +114,4 @@ class Subscription:
         try:
             await self._connection.send_command(name, *channels, check_health=False)
         except REDIS_FAILURES as error:
-            raise not_sent(error, self._shown) from error
+            raise broken_off(error, self._address) from error

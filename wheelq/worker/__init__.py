@@ -1,25 +1,37 @@
-"""The worker: reads ready jobs in a consumer group, runs handlers, settles what came of them.
+"""The worker: reads ready jobs in a consumer group, runs handlers, and settles the outcomes.
 
 loop        `Worker`: its life, from start to stop
-decorators  how functions become its handlers
-following   the shards of its topics, as they come and change
+decorators  the decorators that register handlers and hooks
+shards      the shards of its topics, as they come and change
 running     one delivery, from its entry to its outcome
-wiring      gives each topic that has got its handler the hooks around it and its lane
+hints       listens for changes of topics and for requests to cancel a job
 lanes       the ways from the shards to the handlers: one for single handlers, one for each batch handler
 reader      reads new deliveries, as many as could start at once
-handlers    which function runs the jobs of a topic, and how it is called
-hooks       what runs around handlers, and around a worker's life
+places      how the readers of a lane share its free places
+backlog     which of many shards may hold unread entries (pure)
+handlers    the function that runs the jobs of a topic, and how it is called
+typed       converts payloads to the types of a function's signature
+hooks       middleware around handlers, and lifespans of a worker
 threads     runs plain functions, each in a thread that can be abandoned
-pool        at most `concurrency` deliveries at a time, with no task of their own unless they wait
-batching    gathers deliveries to lists, runs them, and finds the outcome of each
+daemons     the threads themselves
+pool        at most `concurrency` deliveries at a time, without a task for those that never wait
+batching    gathers deliveries in lists, runs them, and finds the outcome of each
 ordering    runs the jobs of a shard or key one at a time: `ordered_shard` holds and reads, `ordered_deliveries`
             starts each in its turn, `sequence` keeps the places
-outcome     what a handler's result means: done, again, or buried (pure)
-held        the deliveries that Redis has not answered for yet
-settling    tells Redis: acks in batches, retries, burials
-presence    what the others know of this worker: its heartbeat, and its leave
-recovery    renews what runs, takes over what a dead worker left
-janitor     removes what dead workers and dead jobs leave behind
+parts       the objects that all parts of a worker share
+outcome     whether a job is too late to start, and its outcome after the run (pure)
+durations   how late jobs start, and how long handlers run
+run_log     log lines about runs
+tracing     the span around each run, while a tracer provider is set
+holding     names async handlers that block the event loop
+progress    the progress and results of handlers
+held        the deliveries that Redis has not confirmed as settled
+settling    reports outcomes to Redis: acks in batches, retries, burials
+heartbeat   this worker's heartbeat, and its farewell
+peers       which other workers are alive, by their heartbeats (pure)
+recovery    renews running deliveries, takes over those of dead workers
+overdue     warns that due jobs wait because no scheduler runs
+janitor     removes leftovers of dead workers, and old dead jobs
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Batch handlers: deliveries of one topic are gathered and given to their handler as a list.
+"""Batch handlers: deliveries of one topic are gathered and passed to their handler as a list.
 
     reader ──▶ gathered ▓▓▓▓▓░░░ ──full, or the first has waited max_wait──▶ pool ──▶ handler(jobs) ──▶ an outcome each
 
-`Batcher` stands towards readers and recovery where the pool stands for single deliveries: it tells how many more would
-fit the batch that is being gathered, and none while as many batches run as may. So a batch is never starved by single
-jobs, and nothing waits here behind a running batch while another worker is free. A read that waits in the server does
-so no longer than the batch begun. What waits here is held, and so renewed, like everything else.
+For readers and recovery, `Batcher` replaces the pool of single deliveries: its `free` is how many more deliveries fit
+into the batch being gathered, and 0 while the maximum of batches runs. So single jobs never starve a batch, and no job
+waits behind a running batch while another worker is free. A read waits in the server no longer than the batch being
+gathered. Gathered deliveries are held, and so renewed, like all others.
 
-What a handler says becomes one outcome per job in `outcomes`, which is pure.
+`outcomes`, which is pure, turns the handler's result into one outcome per job.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wheelq import logs
-from wheelq.clock import Clock
+from wheelq.base.clock import Clock
+from wheelq.base.plural import counted
 from wheelq.errors import BatchFailed, InvalidInput
-from wheelq.job import Job
-from wheelq.words import counted
+from wheelq.model.job import Job
+from wheelq.telemetry import api
 from wheelq.worker.held import Delivery
 from wheelq.worker.pool import Pool
 
+if TYPE_CHECKING:
+    from wheelq.telemetry.spans import Processing
+
 MAX_SIZE_LIMIT = 5_000
-"""All jobs of a batch are renewed by one worker and settled together; more gain nothing."""
+"""The largest batch: one worker renews all its jobs and settles them together, so more gain nothing."""
 
 SETTLED_TOGETHER = 32
-"""Failed jobs of a batch that are settled at the same time; each takes a call."""
+"""How many failed jobs of a batch are settled at the same time; each takes a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,9 @@ class BatchTerms:
     """How a topic's deliveries are gathered."""
 
     max_size: int
-    """Most jobs in one list."""
+    """The most jobs in one list."""
     max_wait: float
-    """Seconds that the first of them may wait for others."""
+    """How many seconds the first job may wait for others."""
     concurrency: int
     """How many batches run at the same time."""
 
@@ -71,18 +75,18 @@ class Batcher:
 
     @property
     def free(self) -> int:
-        """How many more deliveries the batch being gathered can take; none while no batch could start."""
+        """How many more deliveries the batch being gathered can take; 0 while no batch could start."""
         return max(0, self._terms.max_size - len(self._gathered)) if self._pool.free else 0
 
     @property
     def patience_ms(self) -> int | None:
-        """Milliseconds until the batch being gathered starts, for a read to wait no longer; None: none is begun."""
+        """Milliseconds until the batch being gathered starts, which limits a read's wait; None: no batch is begun."""
         if not self._gathered:
             return None
         return max(1, round((self._ends_at - self._clock.monotonic()) * 1000))
 
     def add(self, deliveries: Iterable[Delivery]) -> None:
-        """Gather these; a batch that is full starts."""
+        """Gather deliveries; start a batch that is full."""
         for delivery in deliveries:
             if not self._gathered:
                 self._ends_at = self._clock.monotonic() + self._terms.max_wait
@@ -92,7 +96,7 @@ class Batcher:
                 self.flush()
 
     def flush(self) -> None:
-        """Start what has been gathered."""
+        """Start the gathered batch."""
         self._cancel_timer()
         if self._gathered:
             batch, self._gathered = self._gathered, []
@@ -100,28 +104,28 @@ class Batcher:
             self._changed.set()
 
     async def room(self) -> int:
-        """Wait until anything would fit that is not set aside; how much."""
+        """Wait until there is room that is not reserved. Returns how much."""
         while self.free <= self._aside:
             self._changed.clear()
             await self._changed.wait()
         return self.free - self._aside
 
     def set_aside(self, places: int) -> None:
-        """Keep room for what is being read."""
+        """Reserve room for a read."""
         self._aside += places
 
     def give_back(self, places: int) -> None:
-        """It has been read."""
+        """Release the room reserved for a read."""
         self._aside -= places
         self._changed.set()
 
     async def idle(self) -> None:
-        """Start what has been gathered, and wait until no batch runs."""
+        """Start the gathered batch, and wait until no batch runs."""
         self.flush()
         await self._pool.idle()
 
     async def abandon(self) -> None:
-        """Cancel what runs and forget what waits."""
+        """Cancel running batches and forget gathered deliveries."""
         self._cancel_timer()
         self._gathered.clear()
         await self._pool.abandon()
@@ -130,30 +134,36 @@ class Batcher:
         try:
             await self._run(batch)
         finally:
-            # The pool frees the place when this coroutine has ended, which is before anybody who waits is woken.
+            # The pool frees the place when this coroutine ends, which is before any waiter is woken.
             self._changed.set()
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What is done with the deliveries of a batch, as with any other."""
+    """The steps for each delivery of a batch, the same as for single deliveries."""
 
     prepare: Callable[[Delivery], Awaitable[Job | None]]
-    """The job; None: there is nothing to run, and the delivery is settled."""
+    """Returns the job; None if there is nothing to run and the delivery is settled."""
     run: Callable[[list[Job]], Awaitable[Any]]
     succeed: Callable[[Delivery, object], None]
-    """With what the handler returned for this job."""
+    """Takes what the handler returned for this job."""
     fail: Callable[[Delivery, Job, BaseException], Awaitable[None]]
+    trace: Callable[[Sequence[Delivery], Sequence[Job]], None]
+    """Begins the span of the batch; called while a tracer provider is set."""
+    handed_back: Callable[[Processing], None]
+    """Records in that span that the worker stops."""
 
 
 async def run_batch(steps: Steps, batch: list[Delivery]) -> None:
-    """Run the handler once for all, and settle each delivery by its own outcome."""
+    """Run the handler once for all jobs, and settle each delivery by its own outcome."""
     prepared = [(delivery, await steps.prepare(delivery)) for delivery in batch]
     deliveries = [delivery for delivery, job in prepared if job is not None]
     jobs = [job for _, job in prepared if job is not None]
     if not jobs:
         return
     logs.running(jobs)
+    if api._TRACER_PROVIDER is not None:
+        steps.trace(deliveries, jobs)
     result: object = None
     try:
         result = await steps.run(list(jobs))
@@ -161,6 +171,8 @@ async def run_batch(steps: Steps, batch: list[Delivery]) -> None:
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
+            if deliveries[0].span is not None:
+                steps.handed_back(deliveries[0].span)
             raise  # this worker is stopping: the deliveries stay held, and are handed back
         errors = outcomes_of_failure(error, jobs)
     except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its jobs
@@ -176,11 +188,11 @@ async def run_batch(steps: Steps, batch: list[Delivery]) -> None:
 
 
 def outcomes(result: object, jobs: Sequence[Job]) -> list[BaseException | None]:
-    """Per job the error it failed with, or None, from what a batch handler returned.
+    """Returns for each job its error, or None, from the return value of a batch handler.
 
-    A list or tuple as long as the batch is read like that of `asyncio.gather(..., return_exceptions=True)`: the errors
-    in it are failures of the jobs in their places. Anything else means that all succeeded. Raises: InvalidInput for a
-    list with errors in it that is of another length, because then nobody knows whose they are.
+    A list or tuple as long as the batch is read like that of `asyncio.gather(..., return_exceptions=True)`: an error in
+    it is the failure of the job with the same index. Any other value means that all succeeded. Raises: InvalidInput for
+    a list with errors of another length, because their jobs are unknown.
     """
     if not isinstance(result, (list, tuple)) or not any(isinstance(item, BaseException) for item in result):
         return [None] * len(jobs)
@@ -192,12 +204,12 @@ def outcomes(result: object, jobs: Sequence[Job]) -> list[BaseException | None]:
 
 
 def results_of(result: object, jobs: Sequence[Job]) -> Sequence[object]:
-    """Per job what is to be kept as its result: its part of a list or tuple as long as the batch, or else nothing."""
+    """Returns the result to keep for each job: its item of a list or tuple as long as the batch, else None."""
     return result if isinstance(result, (list, tuple)) and len(result) == len(jobs) else [None] * len(jobs)
 
 
 def outcomes_of_failure(error: BaseException, jobs: Sequence[Job]) -> list[BaseException | None]:
-    """Per job the error it failed with, or None, from what a batch handler raised: all failed, if it does not say."""
+    """Returns for each job its error, or None, from the exception of a batch handler; by default all failed."""
     if not isinstance(error, BatchFailed):
         return [error] * len(jobs)
     failures: Mapping[str, BaseException] = error.failures
@@ -207,4 +219,4 @@ def outcomes_of_failure(error: BaseException, jobs: Sequence[Job]) -> list[BaseE
 
 
 def _nothing() -> None:
-    """No timer runs."""
+    """Does nothing: no timer runs."""

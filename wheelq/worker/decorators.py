@@ -1,46 +1,103 @@
-"""How functions become the handlers of a worker: decorators, which are part of `Worker`, as those of `hooks` are."""
+"""The decorators of `Worker`, which register functions as handlers and hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
-from wheelq.arguments import check_topic
-from wheelq.retry import Retry
+from wheelq.errors import InvalidInput
+from wheelq.model.checks import check_topic
+from wheelq.model.job import Job
+from wheelq.model.retry import Retry
+from wheelq.model.task import Task, TaskDecorator
 from wheelq.worker.batching import BatchTerms
 from wheelq.worker.handlers import BatchFunction, Find, Function, Handlers, Ordered
-from wheelq.worker.hooks import Hooks
+from wheelq.worker.hooks import Hooks, Lifespan, Managed, Middleware, after_each, before_each, on_each_error
+from wheelq.worker.typed import run_task, typed, typed_batch
 
 F = TypeVar("F", bound=Function)
 B = TypeVar("B", bound=BatchFunction)
+T = TypeVar("T")
+M = TypeVar("M", bound=Middleware)
+JobHook = TypeVar("JobHook", bound=Callable[[Job], object])
+ErrorHook = TypeVar("ErrorHook", bound=Callable[[Job, Exception], object])
 
 
-class Decorators(Hooks):
+class Decorators:
     """The handlers of a worker, and the hooks around them."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._handlers = Handlers()
+        self._hooks = Hooks()
 
     def handler(
-        self, topic: str, *, retry: Retry | None = None, timeout: float | None = None, ordered: Ordered = False
+        self,
+        topic: str,
+        *,
+        retry: Retry | None = None,
+        timeout: float | None = None,
+        ordered: Ordered = False,
+        inline: bool = False,
     ) -> Callable[[F], F]:
         """Decorate the function that runs the jobs of `topic`: `async def`, or a plain one, which runs in a thread.
 
-        When it returns the job is done; when it raises, or takes more than `timeout` seconds, it is tried again as
+        With a parameter annotated `Job[Order]`, for a dataclass, TypedDict or model, `job.payload` is an `Order`; a job
+        whose payload does not fit is buried, and its error names the field.
+
+        When it returns, the job is done. When it raises or takes more than `timeout` seconds, the job is retried as
         `retry` says (by default 5 attempts with growing pauses), and then buried.
 
         `ordered=True` runs the jobs of each shard one at a time and in due order, over all workers of the group;
-        `ordered="key"` those of each partition key. A job that is to be tried again holds back those behind it until
-        it is done or buried.
+        `ordered="key"` does so for each partition key. A job that waits for a retry holds back later ones until it is
+        done or buried.
+
+        `inline=True` runs a plain function on the event loop instead of in a thread. For functions that take well below
+        a millisecond and never block: it costs less than a thread, but nothing else of the worker runs meanwhile, and
+        there can be no `timeout`. Raises: InvalidInput for an `async def`, which runs on the event loop anyway.
         """
         check_topic(topic)  # at once: `@worker.handler` without its topic would take the function for one
 
         def register(function: F) -> F:
-            self._handlers.add(topic, function, retry or Retry(), timeout, ordered=ordered)
+            self._handlers.add(topic, typed(function), retry or Retry(), timeout, ordered=ordered, inline=inline)
             return function
 
         return register
+
+    def task(
+        self,
+        topic: str | None = None,
+        *,
+        retry: Retry | None = None,
+        timeout: float | None = None,
+        ordered: Ordered = False,
+        inline: bool = False,
+    ) -> TaskDecorator:
+        """Decorate a function whose signature is the payload of its jobs; `topic` None is the function's name.
+
+            @worker.task("orders", retry=Retry(max_attempts=5), timeout=30)
+            async def close_order(order_id: int, reason: str = "unpaid") -> bool: ...
+
+            client.schedule(close_order.job(42, reason="late"), delay=1800, key="order-42")
+
+        The function becomes a `Task`, which can still be called directly. Type checkers check the arguments of `.job`.
+        The worker converts them to the annotated types, and fills in defaults; a job whose arguments do not fit, are
+        missing or unknown is buried, and its error names the argument. A first parameter annotated `Job` gets the job.
+        The other options are those of `handler`.
+
+        Raises: InvalidInput, if arguments cannot be sent by name (`*args`, `**kwargs`) or their types cannot be sent.
+        """
+        if callable(topic):
+            raise InvalidInput("topic", "is a function: write @worker.task() with parentheses")
+        if topic is not None:
+            check_topic(topic)
+
+        def register(function: Callable[..., Any]) -> Task[..., Any, ..., Any]:
+            made: Task[..., Any, ..., Any] = Task(topic, function)
+            run = run_task(made)
+            self._handlers.add(made.topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline)
+            return made
+
+        return cast("TaskDecorator", register)  # mypy cannot tell that its overloads only differ in types
 
     def handler_for_each(
         self,
@@ -49,14 +106,14 @@ class Decorators(Hooks):
         retry: Retry | None = None,
         timeout: float | None = None,
     ) -> Callable[[F], F]:
-        """Decorate the function that runs the jobs of every topic that `find` names, which is asked again and again.
+        """Decorate the function that runs the jobs of every topic that `find` returns; it is called again and again.
 
-        For services whose topics come and go. A topic that has a handler of its own keeps it; one that is no longer
-        named goes on being served until this worker ends.
+        For services whose topics come and go. A topic with its own handler keeps it; a topic that `find` no longer
+        returns is still served until this worker ends.
         """
 
         def register(function: F) -> F:
-            self._handlers.add_for_each(find, function, retry or Retry(), timeout)
+            self._handlers.add_for_each(find, typed(function), retry or Retry(), timeout)
             return function
 
         return register
@@ -70,20 +127,86 @@ class Decorators(Hooks):
         concurrency: int = 1,
         retry: Retry | None = None,
         timeout: float | None = None,
+        inline: bool = False,
     ) -> Callable[[B], B]:
         """Decorate the function that takes the jobs of `topic` as lists of up to `max_size`.
 
-        It is called when so many have come, or the first of them has waited `max_wait` seconds; `concurrency` calls
-        run at the same time, besides the worker's single handlers. When it returns the jobs are done; when it raises,
-        or takes more than `timeout` seconds, each is tried again or buried as `retry` says. For outcomes of their own
-        it returns a list with an error in the place of each job that failed (as `asyncio.gather` with
-        `return_exceptions=True` makes it), or raises `wheelq.errors.BatchFailed`.
+        It is called when the list is full, or when its first job has waited `max_wait` seconds; `concurrency` calls run
+        at the same time, besides the worker's single handlers. When it returns, the jobs are done; when it raises or
+        takes more than `timeout` seconds, each is retried or buried as `retry` says. If only some jobs failed, it
+        returns a list with an error in the place of each failed job (like `asyncio.gather` with
+        `return_exceptions=True`), or raises `wheelq.errors.BatchFailed`. `inline` is as for `handler`.
         """
         check_topic(topic)
         terms = BatchTerms(max_size, max_wait, concurrency)
 
         def register(function: B) -> B:
-            self._handlers.add(topic, function, retry or Retry(), timeout, terms)
+            self._handlers.add(topic, typed_batch(function), retry or Retry(), timeout, terms, inline=inline)
             return function
 
         return register
+
+    def middleware(self, function: M) -> M:
+        """Decorate a function that runs around every handler.
+
+            @worker.middleware
+            async def timed(jobs, proceed):
+                began = monotonic()
+                try:
+                    return await proceed()
+                finally:
+                    seconds.observe(monotonic() - began)
+
+        `jobs` is one job, or all jobs of a batch. An error raised here counts as raised by the handler. An error of
+        `proceed()`, including the handler's timeout, may be swallowed here: then the jobs are done.
+        """
+        self._hooks.middleware.append(function)
+        return function
+
+    def before(self, function: JobHook) -> JobHook:
+        """Decorate a function, async or not, that is called with each job before its handler; its error fails the run.
+
+        A plain function runs in the thread of a plain handler, and on the event loop with an async one. Context
+        variables set in it are the handler's too.
+        """
+        self._hooks.middleware.append(before_each(function))
+        return function
+
+    def after(self, function: JobHook) -> JobHook:
+        """Decorate a function that is called with each job after its handler has returned; if it raises, the run fails.
+
+        For a batch it is called only with jobs that did not fail. A plain function runs where the handler ran, as with
+        `before`.
+        """
+        self._hooks.middleware.append(after_each(function))
+        return function
+
+    def on_error(self, function: ErrorHook) -> ErrorHook:
+        """Decorate a function that is called with each job and its exception when its handler raises or times out.
+
+        It is not called for `RetryAfter`, which is not a failure. The exception alone decides the job's outcome: an
+        error of the hook itself is only logged. A plain function runs where the handler ran, as with `before`; after a
+        timeout it runs in another thread, because the handler's own thread goes on.
+        """
+        self._hooks.middleware.append(on_each_error(function))
+        return function
+
+    def lifespan(self, function: Callable[[], Managed[T]]) -> Lifespan[T]:
+        """Decorate a resource that starts before the first job and stops after the last; `.value` is what it yields.
+
+            @worker.lifespan
+            async def database() -> AsyncIterator[Pool]:
+                async with create_pool() as pool:
+                    yield pool
+
+            @worker.handler("orders")
+            async def close_order(job: Job) -> None:
+                await database.value.execute(...)
+
+        It is an async or plain generator, or a function that returns a context manager; put clean-up that must also run
+        after an error in a `finally`. Several start in the order they were added, and stop in reverse. If a start-up
+        raises, `run` raises the same.
+        """
+        lifespan = Lifespan(function)
+        self._hooks.lifespans.append(lifespan)
+        return lifespan

@@ -1,52 +1,66 @@
-"""Which function runs the jobs of a topic, and how it is called."""
+"""The functions that run the jobs of topics, and how they are called."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Literal, get_args
 
-from wheelq.arguments import check_topic
+from wheelq.base.clock import Clock
 from wheelq.errors import ConfigurationError, InvalidInput
-from wheelq.job import Job
-from wheelq.retry import Retry
+from wheelq.model.checks import check_topic
+from wheelq.model.job import Job
+from wheelq.model.retry import Retry
 from wheelq.worker.batching import BatchTerms
-from wheelq.worker.threads import Threads, time_limit
+from wheelq.worker.holding import TO_A_THREAD, watched
+from wheelq.worker.threads import FunctionRunner, time_limit
 
 Function = Callable[[Job], Any]
 BatchFunction = Callable[[list[Job]], Any]
 Find = Callable[[], Awaitable[Iterable[str]]]
-"""Names topics: those that there are at the moment."""
+"""Returns the names of the present topics."""
 Ordered = Literal[False, True, "key"]
 Run = Callable[[Any], Awaitable[Any]]
-"""Runs a function of either kind, with what it takes."""
+"""Runs a function of either kind with its argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A topic's function and its terms."""
+    """A topic's function and its options."""
 
     topic: str
     function: Function | BatchFunction
     retry: Retry
     timeout: float | None
-    """Seconds after which the function is given up and counts as failed; None: it may take as long as it likes."""
+    """Seconds after which the function is abandoned and counts as failed; None: no limit."""
     batch: BatchTerms | None = None
-    """How its jobs are gathered to lists; None: it takes one job."""
+    """How its jobs are gathered in lists; None: it takes one job."""
     ordered: Ordered = False
-    """Whether its jobs run one at a time and in order: those of a shard, or of a partition key."""
+    """Whether its jobs run one at a time and in order, for each shard or each partition key."""
+    inline: bool = False
+    """Whether a plain function runs on the event loop instead of in a thread."""
 
     @property
     def can_be_cancelled(self) -> bool:
-        """Whether one job that it runs can be: a thread cannot, and of a batch no part can."""
-        return self.batch is None and _is_async(self.function)
+        """Whether a job that it runs can be cancelled: not in a thread, and not as part of a batch."""
+        return self.batch is None and is_async(self.function)
 
-    def bind(self, threads: Threads) -> Run:
-        """How a job is run: plain functions in `threads`, each within the handler's timeout."""
-        if not _is_async(self.function):
-            return _surviving(_in_thread(self.function, threads, self.timeout))
-        return _surviving(self.function if self.timeout is None else _within(self.timeout, self.function))
+    @property
+    def has_thread(self) -> bool:
+        """Whether the function runs in a thread."""
+        return not self.inline and not is_async(self.function)
+
+    def bind(self, threads: FunctionRunner, clock: Clock) -> Run:
+        """Returns how a job is run: plain functions in `threads` unless `inline`, each within the handler's timeout."""
+        if self.has_thread:
+            return surviving(_in_thread(self.function, threads, self.timeout))
+        function = _on_the_loop(self.function) if self.inline else self.function
+        advice = "Leave out inline=True, so that it runs in a thread" if self.inline else TO_A_THREAD
+        run = watched(function, self.topic, clock, advice)
+        return surviving(run if self.timeout is None else _within(self.timeout, run))
 
 
 class Handlers:
@@ -64,8 +78,10 @@ class Handlers:
         timeout: float | None,
         batch: BatchTerms | None = None,
         ordered: Ordered = False,
+        *,
+        inline: bool = False,
     ) -> None:
-        """Register a handler. Raises: InvalidInput, ConfigurationError when the topic has one."""
+        """Register a handler. Raises: InvalidInput, ConfigurationError if the topic has one."""
         check_topic(topic)
         if not callable(function):
             raise InvalidInput("function", f"must be a function that takes jobs, not {type(function).__name__}")
@@ -75,13 +91,15 @@ class Handlers:
             raise InvalidInput("timeout", f"must be more than 0 seconds, not {timeout!r}")
         if ordered not in get_args(Ordered):
             raise InvalidInput("ordered", f"must be False, True or 'key', not {ordered!r}")
+        if inline:
+            _check_inline(function, timeout)
         if topic in self._by_topic:
             other = self._by_topic[topic].function
             raise ConfigurationError(f"topic {topic!r} has the handler {getattr(other, '__qualname__', other)} already")
-        self._by_topic[topic] = Handler(topic, function, retry, timeout, batch, ordered)
+        self._by_topic[topic] = Handler(topic, function, retry, timeout, batch, ordered, inline)
 
     def add_for_each(self, find: Find, function: Function, retry: Retry, timeout: float | None) -> None:
-        """Let `function` run the jobs of every topic that `find` names, unless it has a handler."""
+        """Let `function` run the jobs of every topic that `find` returns, unless the topic has a handler."""
 
         async def find_more() -> None:
             for topic in await find():
@@ -91,22 +109,22 @@ class Handlers:
         self._find_more = find_more
 
     async def find_more(self) -> None:
-        """Ask which topics there are now, if there is a handler for each."""
+        """Ask `find` for the present topics, if a handler was registered with one."""
         if self._find_more is not None:
             await self._find_more()
 
     @property
     def may_get_more(self) -> bool:
-        """Whether topics may get their handler later."""
+        """Whether more topics may get a handler later."""
         return self._find_more is not None
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none, and never will be."""
+        """Whether there are no handlers, and never will be."""
         return not self._by_topic and not self.may_get_more
 
     def share(self, others: Handlers) -> None:
-        """Be the same as another worker's, also in what it gets later."""
+        """Share the handlers of another worker, including later ones."""
         self._by_topic = others._by_topic
 
     def __getitem__(self, topic: str) -> Handler:
@@ -121,29 +139,65 @@ class Handlers:
         return list(self._by_topic)
 
 
-def _is_async(function: Function | BatchFunction) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call of the function returns a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _surviving(run: Run) -> Run:
-    """A handler that calls a program's `main()` has failed when that exits; its worker goes on."""
+def _check_inline(function: Callable[..., Any], timeout: float | None) -> None:
+    """Raises: InvalidInput, if the function cannot run on the event loop as it is."""
+    if is_async(function):
+        raise InvalidInput("inline", "is for plain functions: an async handler runs on the event loop anyway")
+    if timeout is not None:
+        raise InvalidInput("timeout", "cannot be kept with inline=True: nothing can stop a function on the event loop")
+
+
+def surviving(run: Run) -> Run:
+    """Returns a handler that counts as failed when it raises a BaseException that is not an Exception.
+
+    Such are the errors of sys.exit(), KeyboardInterrupt, and the outcomes of pytest: the worker goes on. Only
+    cancellation passes unchanged.
+    """
 
     async def run_on(given: Any) -> Any:
+        task = _current_task()
         try:
             return await run(given)
+        except (Exception, asyncio.CancelledError):
+            raise
         except SystemExit as error:
             raise RuntimeError(f"the handler called sys.exit({error.code!r})") from error
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and _current_task() is not task:
+                raise  # the handler did not raise it: the event loop is gone, and this coroutine is closed
+            raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
 
     return run_on
 
 
-def _in_thread(function: Function | BatchFunction, threads: Threads, timeout: float | None) -> Run:
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        return None
+
+
+def _in_thread(function: Function | BatchFunction, threads: FunctionRunner, timeout: float | None) -> Run:
     async def run(given: Any) -> Any:
         result = await threads.run(function, given, timeout)
-        if inspect.isawaitable(result):  # `lambda job: close_order(job)`, and many a decorator
+        if inspect.isawaitable(result):  # `lambda job: close_order(job)`, and many decorators
             async with time_limit(timeout):
                 return await result
         return result
+
+    return run
+
+
+def _on_the_loop(function: Function | BatchFunction) -> Callable[[Any], Awaitable[Any]]:
+    @wraps(function)
+    async def run(given: Any) -> Any:
+        result = function(given)
+        return await result if inspect.isawaitable(result) else result
 
     return run
 

@@ -1,40 +1,56 @@
-"""What a worker holds: the deliveries that were read or claimed, and that Redis has not answered for yet."""
+"""The deliveries that a worker holds: read or claimed, and not yet confirmed as settled by Redis."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from wheelq.model.topic import Topic
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import ShardKeys
-from wheelq.topics import Topic
+
+if TYPE_CHECKING:
+    from wheelq.telemetry.spans import Processing
 
 
 @dataclass(slots=True, eq=False)
-class Line:
-    """One shard of a topic, as a worker serves it."""
+class ServedShard:
+    """One shard of a topic that a worker serves."""
 
     keys: ShardKeys
     topic: Topic
-    """As last read."""
+    """The topic as last read."""
+    is_gone: bool = False
+    """Whether the topic, or this worker's group in it, was removed."""
+    has_lost: bool = False
+    """Whether this worker has handed back deliveries that it did not know of. If it holds an ordered shard, they came
+    back to itself, and it must ask for them."""
 
 
-class Order(Protocol):
+class TurnKeeper(Protocol):
     """Keeps the places of deliveries in a shard that runs in order."""
 
     def put_off(self, delivery: Delivery, pause_ms: int, record: bytes) -> Call[int]:
-        """In place of `retry`: it stays pending, in its place."""
+        """Returns the call to make instead of `retry`: the delivery stays pending, in its place."""
         ...
 
     def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
-        """Redis has put it off."""
+        """Record that Redis has postponed the delivery."""
+        ...
+
+    async def until_due(self, delivery: Delivery) -> None:
+        """Wait for the moment of its next run, if it was postponed."""
+        ...
+
+    def may_run(self, delivery: Delivery) -> bool:
+        """Whether it may still start; if not, it returns to its place."""
         ...
 
     def end(self, delivery: Delivery) -> None:
-        """Redis has acknowledged or buried it, or given it to another worker."""
+        """Record that Redis has acknowledged or buried it, or given it to another worker."""
         ...
 
 
@@ -42,56 +58,74 @@ class Order(Protocol):
 class Delivery:
     """One entry that this worker holds."""
 
-    line: Line
+    shard: ServedShard
     entry: Entry
     safe_until_ms: int
-    """Until then, by the server's clock, nobody else can have claimed it."""
+    """No other worker can have claimed it before this moment, by the server's clock."""
     is_redelivered: bool = False
-    """Another worker had it before."""
-    order: Order | None = None
-    """Whom to tell when it is settled, if its shard runs in order."""
+    """Whether another worker had it before."""
+    turn_keeper: TurnKeeper | None = None
+    """Told when the delivery is settled, if its shard runs in order."""
     started_ms: float = 0.0
-    """When its handler was started, by the server's clock."""
+    """When its handler started, by the server's clock."""
     result: bytes = b""
-    """What its handler returned, packed, if that is to be kept."""
+    """The packed result of its handler, if it is kept."""
     task: asyncio.Task[None] | None = None
-    """Runs its handler, if that can be cancelled."""
+    """The task that runs its handler, if that can be cancelled."""
     is_cancelled: bool = False
-    """Somebody wants it cancelled."""
-    has_notes: bool = False
-    """Its handler has told its progress."""
+    """Whether its cancellation was requested."""
+    is_dropped: bool = False
+    """Whether it was too late to start its handler."""
+    has_progress: bool = False
+    """Whether its handler has reported progress."""
+    span: Processing | None = None
+    """The span around its handler, while a tracer provider is set."""
 
     @property
     def leaves_something(self) -> bool:
-        """Whether there is more to do at its end than to acknowledge it; an earlier run may have told its progress."""
-        return self.line.topic.keep_done_ms > 0 or self.has_notes or self.is_redelivered or self.entry.attempt > 1
+        """Whether its end takes more than an acknowledgement; an earlier run may have reported progress."""
+        return self.shard.topic.keep_done_ms > 0 or self.has_progress or self.is_redelivered or self.entry.attempt > 1
 
 
 Start = Callable[[Sequence[Delivery]], None]
 """Runs deliveries of one shard as soon as there is room."""
 
 
+Regroup = Callable[[Iterable[ServedShard]], Awaitable[None]]
+"""Creates the group again on shards that lack it, unless it was removed. Raises: ServerError."""
+
+
+def in_calls(shards: Iterable[ServedShard], slot: Callable[[str], int], most: int) -> Iterator[list[ServedShard]]:
+    """Divides shards into parts that one call may name: up to `most`, in a cluster all of one slot."""
+    by_slot: dict[int, list[ServedShard]] = {}
+    for shard in shards:
+        by_slot.setdefault(slot(shard.keys.ready), []).append(shard)
+    for some in by_slot.values():
+        for first in range(0, len(some), most):
+            yield some[first : first + most]
+
+
 class Held:
     """The deliveries this worker holds, by shard and entry id."""
 
     def __init__(self) -> None:
-        self._by_line: dict[Line, dict[str, Delivery]] = {}
+        self._by_shard: dict[ServedShard, dict[str, Delivery]] = {}
 
     def add(self, delivery: Delivery) -> None:
-        self._by_line.setdefault(delivery.line, {})[delivery.entry.entry_id] = delivery
+        self._by_shard.setdefault(delivery.shard, {})[delivery.entry.entry_id] = delivery
 
-    def of(self, line: Line) -> dict[str, Delivery]:
-        """Those of one shard, by entry id."""
-        return self._by_line.setdefault(line, {})
+    def of(self, shard: ServedShard) -> dict[str, Delivery]:
+        """Returns the deliveries of one shard, by entry id."""
+        return self._by_shard.setdefault(shard, {})
 
     def find(self, ready: str, entry_id: str) -> Delivery | None:
-        """The delivery of an entry of this stream."""
-        lines = (line for line in self._by_line if line.keys.ready == ready)
-        return next((self._by_line[line].get(entry_id) for line in lines), None)
+        """Returns the delivery of an entry in this stream; None if it is not held."""
+        shards = (shard for shard in self._by_shard if shard.keys.ready == ready)
+        return next((self._by_shard[shard].get(entry_id) for shard in shards), None)
 
     def drop(self, delivery: Delivery) -> None:
-        self._by_line[delivery.line].pop(delivery.entry.entry_id, None)
+        self._by_shard[delivery.shard].pop(delivery.entry.entry_id, None)
 
-    def lines(self) -> Iterable[Line]:
-        """The shards of which any was ever held."""
-        return list(self._by_line)
+    def shards(self) -> Iterable[ServedShard]:
+        """The existing shards with held deliveries."""
+        return [shard for shard, held in self._by_shard.items() if held and not shard.is_gone]

@@ -1,4 +1,4 @@
-"""What a worker does around its handlers, and around its life.
+"""Hooks: functions that run around handlers, and around a worker's life.
 
     lifespan        start-up ─────────────── the worker runs ─────────────── shut-down
     middleware          the first one added is the outermost ┐
@@ -6,15 +6,19 @@
     handler, or batch handler, within its timeout            │
     after, on_error                                          ┘ the other way round
 
-All of them are middleware: a function that is given the jobs of one run (one job; all of a batch) and what runs them.
-A worker without any calls its handlers as if this module were not there.
+All are middleware: functions that take the jobs of one run (one job, or all of a batch) and a function that runs them.
+A worker without middleware calls its handlers directly.
+
+    handler     async hooks, middleware     plain hooks
+    async       event loop                  event loop
+    plain       event loop                  the thread that runs the handler
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -22,24 +26,24 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from wheelq.base.clock import Clock
 from wheelq.errors import ConfigurationError
-from wheelq.job import Job
-from wheelq.retry import RetryAfter
+from wheelq.model.job import Job
+from wheelq.model.retry import RetryAfter
 from wheelq.worker.batching import outcomes, outcomes_of_failure
+from wheelq.worker.handlers import Handler, Run, is_async, surviving
+from wheelq.worker.threads import FunctionRunner, Threads
 
 logger = logging.getLogger("wheelq.worker")
 
 T = TypeVar("T")
-Work = TypeVar("Work", Job, Sequence[Job])
 
 Proceed = Callable[[], Awaitable[Any]]
 Middleware = Callable[[Sequence[Job], Proceed], Awaitable[Any]]
-M = TypeVar("M", bound=Middleware)
-JobHook = TypeVar("JobHook", bound=Callable[[Job], object])
-ErrorHook = TypeVar("ErrorHook", bound=Callable[[Job, Exception], object])
 Managed = (
     AsyncIterator[T]
     | Iterator[T]
@@ -48,8 +52,31 @@ Managed = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class OutcomeReading:
+    """Reads the outcome of each job from what its run returned or raised."""
+
+    returned: Callable[[object, Sequence[Job]], list[BaseException | None]]
+    raised: Callable[[BaseException, Sequence[Job]], list[BaseException | None]]
+
+
+OF_A_BATCH = OutcomeReading(outcomes, outcomes_of_failure)
+OF_ONE = OutcomeReading(lambda result, jobs: [None], lambda error, jobs: [error])
+"""A single handler may return any value, even a list of errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Built-in middleware that calls a user's function with each job."""
+
+    call: Callable[[Sequence[Job], Proceed, OutcomeReading, FunctionRunner], Awaitable[Any]]
+    """The last argument runs plain functions, in the handler's thread if it has one."""
+    is_plain: bool
+    """Whether the function is not async."""
+
+
 class Lifespan(Generic[T]):
-    """What a worker has while it runs, such as a pool of database connections."""
+    """A resource that a worker has while it runs, such as a pool of database connections."""
 
     def __init__(self, function: Callable[[], Managed[T]]) -> None:
         self._function = function
@@ -65,7 +92,7 @@ class Lifespan(Generic[T]):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """From start-up to shut-down."""
+        """Keeps the resource from start-up to shut-down."""
         async with AsyncExitStack() as stack:
             self._values.append(await self._enter(stack))
             try:
@@ -87,129 +114,137 @@ class Lifespan(Generic[T]):
 
 
 class Hooks:
-    """The middleware and lifespans of a worker; its decorators are part of `Worker`."""
+    """The middleware and lifespans of one worker."""
 
     def __init__(self) -> None:
-        self._middleware: list[Middleware] = []
-        self._lifespans: list[Lifespan[Any]] = []
-
-    def middleware(self, function: M) -> M:
-        """Decorate what runs around every handler.
-
-            @worker.middleware
-            async def timed(jobs, proceed):
-                began = monotonic()
-                try:
-                    return await proceed()
-                finally:
-                    seconds.observe(monotonic() - began)
-
-        `jobs` is one job, or all those of a batch. What is raised here counts as raised by the handler; what
-        `proceed()` raises, the handler's time-out included, may be swallowed here: then the jobs are done.
-        """
-        self._middleware.append(function)
-        return function
-
-    def before(self, function: JobHook) -> JobHook:
-        """Decorate what is called with each job before its handler, async or not; if it raises, the run has failed.
-
-        Plain functions run on the event loop, so that context variables set there are the handler's too.
-        """
-
-        async def call(jobs: Sequence[Job], proceed: Proceed) -> Any:
-            for job in jobs:
-                await _result(function(job))
-            return await proceed()
-
-        self._middleware.append(call)
-        return function
-
-    def after(self, function: JobHook) -> JobHook:
-        """Decorate what is called with each job when its handler has returned; if it raises, the run has failed.
-
-        Of a batch only with the jobs that did not fail.
-        """
-
-        async def call(jobs: Sequence[Job], proceed: Proceed) -> Any:
-            result = await proceed()
-            for job, error in zip(jobs, outcomes(result, jobs), strict=True):
-                if error is None:
-                    await _result(function(job))
-            return result
-
-        self._middleware.append(call)
-        return function
-
-    def on_error(self, function: ErrorHook) -> ErrorHook:
-        """Decorate what is called with each job and its exception when its handler raises or takes too long.
-
-        Not when it asks by `RetryAfter` to run later, which is no failure. What becomes of the job is up to the
-        exception alone: what the hook itself raises is logged.
-        """
-
-        async def tell(jobs: Sequence[Job], errors: Sequence[BaseException | None]) -> None:
-            for job, error in zip(jobs, errors, strict=True):
-                if isinstance(error, Exception) and not (isinstance(error, RetryAfter) and not error.counts):
-                    try:
-                        await _result(function(job, error))
-                    except Exception:
-                        logger.exception("the error hook %r failed for job %s", function, job.id)
-
-        async def call(jobs: Sequence[Job], proceed: Proceed) -> Any:
-            try:
-                result = await proceed()
-            except Exception as error:
-                await tell(jobs, outcomes_of_failure(error, jobs))
-                raise
-            await tell(jobs, outcomes(result, jobs))
-            return result
-
-        self._middleware.append(call)
-        return function
-
-    def lifespan(self, function: Callable[[], Managed[T]]) -> Lifespan[T]:
-        """Decorate what is started before the first job and shut down after the last; `.value` is what it yields.
-
-            @worker.lifespan
-            async def database() -> AsyncIterator[Pool]:
-                async with create_pool() as pool:
-                    yield pool
-
-            @worker.handler("orders")
-            async def close_order(job: Job) -> None:
-                await database.value.execute(...)
-
-        An async or plain generator, or a function that returns a context manager; what must be shut down when the
-        worker ends with an error too stands in a `finally`. Several start in the order they were added, and stop in
-        the opposite one. When a start-up raises, `run` does.
-        """
-        lifespan = Lifespan(function)
-        self._lifespans.append(lifespan)
-        return lifespan
+        self.middleware: list[Middleware | Hook] = []
+        self.lifespans: list[Lifespan[Any]] = []
 
     @asynccontextmanager
-    async def _alive(self) -> AsyncIterator[None]:
-        """All lifespans, from start-up to shut-down."""
+    async def alive(self) -> AsyncIterator[None]:
+        """Keeps all lifespans from start-up to shut-down."""
         async with AsyncExitStack() as stack:
-            for lifespan in self._lifespans:
+            for lifespan in self.lifespans:
                 await stack.enter_async_context(lifespan.running())
             yield
 
-    def _around(self, run: Callable[[Work], Awaitable[Any]]) -> Callable[[Work], Awaitable[Any]]:
-        """How a handler, of single jobs or of batches, is called with all middleware around it."""
-        if not self._middleware:
+    def around(self, handler: Handler, threads: Threads, clock: Clock) -> Run:
+        """Returns the call of a handler, single or batch, with all middleware around it."""
+        run = handler.bind(threads, clock)
+        if not self.middleware:
             return run
 
-        async def run_within(work: Work) -> Any:
-            jobs: Sequence[Job] = (work,) if isinstance(work, Job) else work
-            proceed: Proceed = partial(run, work)
-            for middleware in reversed(self._middleware):
+        async def on_the_loop(work: Job | Sequence[Job]) -> Any:
+            return await self._run_within(run, work, _ON_THE_LOOP)
+
+        async def in_one_thread(work: Job | Sequence[Job]) -> Any:
+            async with threads.one() as thread:
+                return await self._run_within(handler.bind(thread, clock), work, thread)
+
+        has_plain_hooks = any(isinstance(hook, Hook) and hook.is_plain for hook in self.middleware)
+        return surviving(in_one_thread if handler.has_thread and has_plain_hooks else on_the_loop)
+
+    async def _run_within(self, run: Run, work: Job | Sequence[Job], plain: FunctionRunner) -> Any:
+        jobs, reading = ((work,), OF_ONE) if isinstance(work, Job) else (work, OF_A_BATCH)
+        proceed: Proceed = partial(run, work)
+        for middleware in reversed(self.middleware):
+            if isinstance(middleware, Hook):
+                proceed = partial(middleware.call, jobs, proceed, reading, plain)
+            else:
                 proceed = partial(middleware, jobs, proceed)
-            return await proceed()
-
-        return run_within
+        return await proceed()
 
 
-async def _result(value: object) -> None:
-    if inspect.isawaitable(value):
-        await value
+class _OnTheLoop:
+    """Runs plain functions on the event loop."""
+
+    async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
+        return function(given)
+
+
+_ON_THE_LOOP = _OnTheLoop()
+
+
+def before_each(function: Callable[[Job], object]) -> Hook:
+    """Calls `function` with each job before the handler."""
+    is_plain = not is_async(function)
+
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: FunctionRunner) -> Any:
+        await _call_each(function, jobs, plain if is_plain else _ON_THE_LOOP)
+        return await proceed()
+
+    return Hook(call, is_plain)
+
+
+def after_each(function: Callable[[Job], object]) -> Hook:
+    """Calls `function` with each job that has not failed, after the handler."""
+    is_plain = not is_async(function)
+
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: FunctionRunner) -> Any:
+        result = await proceed()
+        errors = reading.returned(result, jobs)
+        done = [job for job, error in zip(jobs, errors, strict=True) if error is None]
+        await _call_each(function, done, plain if is_plain else _ON_THE_LOOP)
+        return result
+
+    return Hook(call, is_plain)
+
+
+def on_each_error(function: Callable[[Job, Exception], object]) -> Hook:
+    """Calls `function` with each job that has failed and its error; what that raises is logged."""
+    is_plain = not is_async(function)
+
+    def say(failure: tuple[Job, Exception]) -> object:
+        result: object = None
+        with _logged(function, failure[0]):
+            result = function(*failure)
+        return finish(result, failure[0]) if inspect.isawaitable(result) else None
+
+    async def finish(result: Awaitable[object], job: Job) -> None:
+        with _logged(function, job):
+            await result
+
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: FunctionRunner) -> Any:
+        runner = plain if is_plain else _ON_THE_LOOP
+        try:
+            result = await proceed()
+        except Exception as error:
+            await _call_each(say, _failures(jobs, reading.raised(error, jobs)), runner)
+            raise
+        await _call_each(say, _failures(jobs, reading.returned(result, jobs)), runner)
+        return result
+
+    return Hook(call, is_plain)
+
+
+def _failures(jobs: Sequence[Job], errors: Sequence[BaseException | None]) -> list[tuple[Job, Exception]]:
+    """Returns the failed jobs with their errors. A `RetryAfter` is not a failure."""
+    return [
+        (job, error)
+        for job, error in zip(jobs, errors, strict=True)
+        if isinstance(error, Exception) and not (isinstance(error, RetryAfter) and not error.counts)
+    ]
+
+
+@contextmanager
+def _logged(function: Callable[[Job, Exception], object], job: Job) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        logger.exception("the error hook %r failed for job %s", function, job.id)
+
+
+async def _call_each(function: Callable[[Any], object], given: Sequence[Any], runner: FunctionRunner) -> None:
+    """Call `function` with each item in turn, with as few changes of thread as possible."""
+    items = iter(given)
+    while given and (awaitable := await runner.run(partial(_until_awaitable, function), items, None)) is not None:
+        await awaitable
+
+
+def _until_awaitable(function: Callable[[Any], object], items: Iterable[Any]) -> Awaitable[object] | None:
+    """Call `function` with the items until a result must be awaited, and return that result; None: all are done."""
+    for item in items:
+        result = function(item)
+        if inspect.isawaitable(result):
+            return result
+    return None

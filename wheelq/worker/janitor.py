@@ -1,10 +1,11 @@
-"""`Janitor`: removes what dead workers and dead jobs leave behind, once a minute.
+"""`Janitor`: removes leftovers of dead workers, and old dead jobs, once a minute.
 
-    consumers of this group that hold nothing and were not heard of for an hour      a worker killed leaves one a shard
-    heartbeats of workers not heard of for a day
-    dead jobs older than the topic's `dead_retention_ms`, or more than `dead_max`     also where none is buried any more
+    consumers of this group that hold nothing and were silent for an hour            a killed worker leaves one a shard
+    heartbeats that have not changed for ten minutes, and workers not heard of for a day
+    dead jobs older than the topic's `dead_retention_ms`, or more than `dead_max`     even if no more are buried
 
-Everything is checked and done in one script call, so any number of workers may do it at the same time.
+Everything is checked and done in one script call, so any number of workers may do it at the same time. The same call
+tells when the first waiting job of each shard is due: `overdue` looks closer where one is late.
 """
 
 from __future__ import annotations
@@ -12,63 +13,81 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from wheelq.clock import Clock, ServerClock
+from wheelq.base.liveness import Watch
+from wheelq.base.plural import counted
 from wheelq.errors import ServerError
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import heartbeats
 from wheelq.protocol.calls import worker as calls
-from wheelq.protocol.keys import Keys
-from wheelq.transport import AsyncTransport
-from wheelq.words import counted
-from wheelq.worker.held import Line
+from wheelq.worker.held import ServedShard, in_calls
+from wheelq.worker.overdue import OVERDUE_MS
+from wheelq.worker.parts import WorkerParts
 
 logger = logging.getLogger("wheelq.worker")
 
 TIDY_MS = 60_000
 SILENT_MS = 3_600_000
-"""A live consumer reads every few seconds. One that was only away is made again by its next read."""
+"""A live consumer reads every few seconds. If it was only away, its next read creates it again."""
 FORGOTTEN_MS = 86_400_000
+SILENT_S = 600.0
+"""Seconds after which the heartbeat of a gone worker is useless, because its deliveries were taken over."""
+TIDY_AT_ONCE = 25
 
 
 class Janitor:
     """Tidies the shards that a worker serves."""
 
-    def __init__(
-        self, transport: AsyncTransport, keys: Keys, group: str, clock: Clock, server_clock: ServerClock
-    ) -> None:
-        self._transport = transport
-        self._keys = keys
-        self._group = group
-        self._clock = clock
-        self._server = server_clock
+    def __init__(self, parts: WorkerParts, found_late: Callable[[], None] = lambda: None) -> None:
+        """`found_late()` is called when a job has been due for `OVERDUE_MS` and was not promoted."""
+        self._found_late = found_late
+        self._transport = parts.transport
+        self._keys = parts.keys
+        self._group = parts.group
+        self._clock = parts.clock
+        self._server = parts.server
+        self._watch = Watch(2 * TIDY_MS / 1000)
 
-    async def run(self, lines: Callable[[], Sequence[Line]]) -> None:
+    async def run(self, shards: Callable[[], Sequence[ServedShard]]) -> None:
         """Tidy until cancelled."""
         while True:
             await self._clock.sleep(TIDY_MS / 1000)
-            await self.step(lines())
+            await self.step(shards())
 
-    async def step(self, lines: Sequence[Line]) -> None:
+    async def step(self, shards: Sequence[ServedShard]) -> None:
         """Tidy once."""
-        for line in lines:
-            try:
-                await self._tidy(line)
-            except ServerError as error:
-                logger.debug("%s was not tidied: %s", line.keys.ready, error)
+        try:
+            for some in in_calls(shards, self._transport.slot, TIDY_AT_ONCE):
+                await self._tidy(some)
+        except ServerError as error:
+            logger.debug("shards were not tidied: %s", error)
         try:
             await self._forget()
         except ServerError as error:
             logger.debug("heartbeats were not tidied: %s", error)
 
-    async def _tidy(self, line: Line) -> None:
-        while True:
-            consumers, dead = await self._transport.send(calls.clear_out(line.keys, self._group, SILENT_MS, line.topic))
-            if consumers:
-                logger.info("removed %s without a worker from %s", counted(consumers, "consumer"), line.keys.ready)
-            if not dead:
-                return
+    async def _tidy(self, shards: Sequence[ServedShard]) -> None:
+        """Tidy these shards, and again those with more to remove."""
+        while shards:
+            call = calls.clear_out([(shard.keys, shard.topic) for shard in shards], self._group, SILENT_MS)
+            removed = await self._transport.send(call)
+            for shard, one in zip(shards, removed, strict=True):
+                if one.consumers:
+                    what = counted(one.consumers, "consumer")
+                    logger.info("removed %s without a worker from %s", what, shard.keys.ready)
+                if one.first_due_ms is not None and not shard.topic.paused and self._is_late(one.first_due_ms):
+                    self._found_late()
+            shards = [shard for shard, one in zip(shards, removed, strict=True) if one.dead]
+
+    def _is_late(self, due_ms: int) -> bool:
+        return self._server.is_set and self._server.now_ms() - due_ms > OVERDUE_MS
 
     async def _forget(self) -> None:
+        """Remove workers that have been silent for long from the lists."""
+        beats = await self._transport.send(heartbeats.beats(self._keys))
+        self._watch.looked(self._clock.monotonic(), beats)
+        silent = [worker for worker in beats if self._watch.silent(worker) >= SILENT_S]
         now_ms = self._server.now_ms()
-        for name, what in (await self._transport.send(registry.alive(self._keys.workers))).items():
-            if now_ms - what.get("seen_ms", 0) > FORGOTTEN_MS:
-                await self._transport.send(registry.gone(self._keys.workers, name))
+        said = await self._transport.send(heartbeats.alive(self._keys.workers))
+        silent += [name for name, what in said.items() if now_ms - what.get("seen_ms", 0) > FORGOTTEN_MS]
+        for worker in silent:
+            await self._transport.send(heartbeats.gone(self._keys.beats, worker))
+            await self._transport.send(heartbeats.gone(self._keys.workers, worker))

@@ -1,28 +1,40 @@
-"""The lanes of a worker: the ways on which deliveries get from their shards to their handlers.
+"""The lanes of a worker: the ways of deliveries from their shards to their handlers.
 
-    topics with a single handler     one lane together:   readers ──▶ Pool ──▶ handler(job)
-    a topic with a batch handler     a lane of its own:   readers ──▶ Batcher ──▶ handler(jobs)
-    a topic that runs in order       a lane of its own:   see `ordering`
+    topics with a single handler     one shared lane:     readers ──▶ Pool ──▶ handler(job)
+    a topic with a batch handler     its own lane:        readers ──▶ Batcher ──▶ handler(jobs)
+    a topic that runs in order       its own lane:        see `ordering`
 
-Each lane reads with connections of its own and only what it has room for, so that no topic waits for another's room.
+Each lane has its own connections, and reads only what it has room for, so that no topic waits for another's room.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
-from wheelq.worker.held import Delivery, Held, Line
-from wheelq.worker.reader import Places, Reading
+from wheelq.settings import WorkerSettings
+from wheelq.worker.batching import Batcher, BatchTerms, Steps, run_batch
+from wheelq.worker.handlers import Handler, Handlers, Run
+from wheelq.worker.held import Delivery, Held, Regroup, ServedShard
+from wheelq.worker.ordering import OrderedLane
+from wheelq.worker.parts import WorkerParts
+from wheelq.worker.places import Places
+from wheelq.worker.reader import Reading
+from wheelq.worker.running import Running
+
+LEND_S = 0.02
+"""Seconds between checks whether places reserved for a read are free again."""
 
 
 class Lane(Protocol):
-    """What a worker needs of each."""
+    """The interface of a lane."""
 
-    async def follow(self, lines: Sequence[Line], block_ms: int) -> None:
-        """From now on serve these shards, and wait so long for one read."""
+    async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
+        """Serve these shards from now on, with reads that wait up to `block_ms`."""
         ...
 
     async def run(self) -> None:
@@ -34,23 +46,23 @@ class Lane(Protocol):
         ...
 
     def next_ms(self) -> int | None:
-        """When something falls due that only this lane knows of; None: nothing."""
+        """When the next run that only this lane knows of is due; None if there is none."""
         ...
 
     def start(self, deliveries: Sequence[Delivery]) -> None:
-        """Run these as soon as there is room; until they are settled they are held."""
+        """Run these as soon as there is room; they are held until settled."""
         ...
 
-    def turn(self, line: Line) -> AbstractAsyncContextManager[int]:
-        """Waits for room for abandoned deliveries of one of its shards; how many."""
+    def turn(self, shard: ServedShard) -> AbstractAsyncContextManager[int]:
+        """Waits for room for abandoned deliveries of one of its shards. Yields how many fit."""
         ...
 
     async def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         ...
 
     async def idle(self) -> None:
-        """Wait until all that is to be run has been run."""
+        """Wait until all read deliveries have run."""
         ...
 
     async def abandon(self) -> None:
@@ -63,7 +75,7 @@ class Lane(Protocol):
 
 
 class Runs(Places, Protocol):
-    """What runs deliveries: a `Pool` or a `Batcher`."""
+    """Runs deliveries: a `Pool` or a `Batcher`."""
 
     @property
     def free(self) -> int: ...
@@ -76,17 +88,17 @@ class Runs(Places, Protocol):
 
 
 class ReadingLane:
-    """Readers, and what runs the deliveries they read."""
+    """Readers, and the pool or batcher that runs their deliveries."""
 
     def __init__(self, reading: Reading, runs: Runs, held: Held) -> None:
         self._reading = reading
         self._runs = runs
         self._held = held
-        self._lines: Sequence[Line] = ()
+        self._shards: Sequence[ServedShard] = ()
 
-    async def follow(self, lines: Sequence[Line], block_ms: int) -> None:
-        self._lines = lines
-        await self._reading.follow(lines, block_ms)
+    async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
+        self._shards = shards
+        await self._reading.follow(shards, block_ms)
 
     async def run(self) -> None:
         await self._reading.run(self.start)
@@ -105,23 +117,34 @@ class ReadingLane:
         self._runs.add(deliveries)
 
     @asynccontextmanager
-    async def turn(self, line: Line) -> AsyncIterator[int]:
-        """A fair share of what is free, and none while it stops.
+    async def turn(self, shard: ServedShard) -> AsyncIterator[int]:
+        """Yields a fair share of the free places; none while the lane stops.
 
-        Where nothing is free it waits in line with the readers, so that no other work, however much, comes before for
-        ever. Where something is, it may be set aside for a read; that need not fill it, and places are lent once more.
+        If no place is free it queues with the readers, so that a busy shard cannot starve it. Places reserved for a
+        read may stay unused, so they are lent a second time.
         """
         free = self._runs.free
-        if self._reading.is_stopping or line not in self._lines:
+        if self._reading.is_stopping or shard not in self._shards:
             yield 0
         elif free:
-            yield max(1, free // len(self._lines))
-        else:
-            places = await self._reading.take_places(waits=False)
+            yield max(1, free // len(self._shards))
+        elif places := await self._wait_in_line():
             try:
                 yield 0 if self._reading.is_stopping else places
             finally:
                 self._runs.give_back(places)
+        else:
+            yield 0 if self._reading.is_stopping else max(1, self._runs.free // len(self._shards))
+
+    async def _wait_in_line(self) -> int:
+        """Returns how many places were reserved; 0 if the free ones are reserved for a read that waits for jobs."""
+        taking = asyncio.ensure_future(self._reading.places.take(waits=False))
+        try:
+            while not taking.done() and not self._runs.free:
+                await asyncio.wait([taking], timeout=LEND_S)
+            return taking.result() if taking.done() else 0
+        finally:
+            taking.cancel()
 
     async def stop(self) -> None:
         await self._reading.stop()
@@ -139,22 +162,35 @@ class ReadingLane:
 class Lanes:
     """All lanes of a worker; each topic has one."""
 
-    def __init__(self, default: Lane) -> None:
-        """`default` serves the topics that `add` was not called for."""
-        self._default = default
+    def __init__(self, parts: WorkerParts, handlers: Handlers, running: Running, runs: Runs, regroup: Regroup) -> None:
+        """`runs` runs the deliveries of topics without their own lane."""
+        self._parts = parts
+        self._handlers = handlers
+        self._running = running
+        self._regroup = regroup
+        self._default: Lane = self._reading_lane(runs, parts.settings)
         self._of_topic: dict[str, Lane] = {}
 
-    def add(self, topic: str, lane: Lane) -> None:
-        """Give a topic a lane of its own."""
-        self._of_topic[topic] = lane
+    def bind(self, bind: Callable[[Handler], Run]) -> None:
+        """Prepare lanes for topics with a new handler; `bind` wraps the hooks around it."""
+        for topic in set(self._handlers.topics) - set(self._running.runs):
+            handler = self._handlers[topic]
+            run = self._running.runs[topic] = bind(handler)
+            if handler.batch is not None:
+                self._of_topic[topic] = self._batch_lane(handler.batch, run)
+            elif handler.ordered:
+                is_by_key = handler.ordered == "key"
+                self._of_topic[topic] = OrderedLane(
+                    self._parts, self._running.handle, self._regroup, is_by_key=is_by_key
+                )
 
-    async def follow(self, lines: Sequence[Line], block_ms: int) -> None:
+    async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Tell each lane the shards of its topics."""
         for lane in self._all():
-            await lane.follow([line for line in lines if self._of(line) is lane], block_ms)
+            await lane.follow([shard for shard in shards if self._of(shard) is lane], block_ms)
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Start reading; the tasks are to be cancelled."""
+        """Start reading. Returns the tasks, which the caller cancels."""
         return [asyncio.create_task(lane.run(), name="wheelq reading") for lane in self._all()]
 
     async def once(self) -> int:
@@ -162,24 +198,24 @@ class Lanes:
         return sum([await lane.once() for lane in self._all()])
 
     def next_ms(self) -> int | None:
-        """When something falls due that only a lane knows of; None: nothing."""
+        """When the next run that only a lane knows of is due; None if there is none."""
         return min((ms for lane in self._all() if (ms := lane.next_ms()) is not None), default=None)
 
     def start(self, deliveries: Sequence[Delivery]) -> None:
         """Run deliveries of one shard that were taken over."""
         if deliveries:
-            self._of(deliveries[0].line).start(deliveries)
+            self._of(deliveries[0].shard).start(deliveries)
 
-    def turn(self, line: Line) -> AbstractAsyncContextManager[int]:
-        """Waits for room for abandoned deliveries of a shard; how many can be taken over."""
-        return self._of(line).turn(line)
+    def turn(self, shard: ServedShard) -> AbstractAsyncContextManager[int]:
+        """Waits for room for abandoned deliveries of a shard. Yields how many fit."""
+        return self._of(shard).turn(shard)
 
     async def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         await asyncio.gather(*(lane.stop() for lane in self._all()))
 
     async def idle(self) -> None:
-        """Wait until all that was read has been run."""
+        """Wait until all read deliveries have run."""
         await asyncio.gather(*(lane.idle() for lane in self._all()))
 
     async def abandon(self) -> None:
@@ -191,8 +227,19 @@ class Lanes:
         for lane in self._all():
             await lane.close()
 
-    def _of(self, line: Line) -> Lane:
-        return self._of_topic.get(line.keys.topic, self._default)
+    def _of(self, shard: ServedShard) -> Lane:
+        return self._of_topic.get(shard.keys.topic, self._default)
 
     def _all(self) -> list[Lane]:
         return [self._default, *self._of_topic.values()]
+
+    def _batch_lane(self, terms: BatchTerms, run: Run) -> ReadingLane:
+        running = self._running
+        steps = Steps(running.prepare, run, running.succeed, running.fail, running.trace, running.handed_back)
+        batcher = Batcher(terms, partial(run_batch, steps), self._parts.clock)
+        return self._reading_lane(batcher, replace(self._parts.settings, concurrency=terms.max_size))
+
+    def _reading_lane(self, runs: Runs, settings: WorkerSettings) -> ReadingLane:
+        parts = self._parts
+        reading = Reading(parts, settings, runs, self._regroup)
+        return ReadingLane(reading, runs, parts.held)

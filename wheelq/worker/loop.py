@@ -2,10 +2,10 @@
 
     lane (reader ──▶ pool or batcher) ──▶ handler ──▶ outcome ──▶ settler
       ▲
-    recovery: renews what is held, claims what is abandoned
+    recovery: renews held deliveries, claims abandoned ones
 
-A job is read only when it could start at once, so that none waits here while another worker is free. Effects are
-at-least-once: a worker may die between the effect and the ack.
+A job is read only if it could start at once, so that none waits here while another worker is free. Effects happen at
+least once: a worker may die between the effect and the ack.
 """
 
 from __future__ import annotations
@@ -15,43 +15,41 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
-from wheelq import logs
-from wheelq.clock import Clock, ServerClock, SystemClock, until_stopped
+from wheelq import logs, reminders
+from wheelq.base.clock import Clock, SystemClock, until_stopped
+from wheelq.base.metrics import Histogram
 from wheelq.errors import ConfigurationError, ServerError
-from wheelq.metrics import Histogram
-from wheelq.patience import until_usable
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
-from wheelq.settings import Settings, WorkerSettings, resolve_url
-from wheelq.transport import Address, AsyncTransport
+from wheelq.settings import Settings, WorkerSettings, settings_in_force
+from wheelq.transport import AsyncTransport, server_address
+from wheelq.transport.startup import Patience, until_usable
+from wheelq.transport.version import check_server
 from wheelq.worker.decorators import Decorators
-from wheelq.worker.following import Following
-from wheelq.worker.ground import Ground
-from wheelq.worker.held import Delivery, Held
-from wheelq.worker.hooks import Middleware
+from wheelq.worker.heartbeat import Heartbeat
+from wheelq.worker.held import Delivery
+from wheelq.worker.hints import HintListener
 from wheelq.worker.janitor import Janitor
-from wheelq.worker.notes import Notes
-from wheelq.worker.notices import Notices
+from wheelq.worker.lanes import Lanes
+from wheelq.worker.overdue import OverdueWarning
+from wheelq.worker.parts import WorkerParts
 from wheelq.worker.pool import Pool
-from wheelq.worker.presence import Presence
-from wheelq.worker.recovery import Recovery
+from wheelq.worker.progress import ProgressWriter
 from wheelq.worker.running import Running
-from wheelq.worker.settling import Settler
+from wheelq.worker.shards import ServedShards
 from wheelq.worker.threads import Threads
-from wheelq.worker.wiring import Wiring
 
 logger = logging.getLogger("wheelq.worker")
 
 UNKNOWN_TOPIC_MS = 500
-"""How often topics are asked for while one of this worker's does not exist yet, and changes are not heard of."""
+"""Seconds between reads of the topics while one of this worker's is missing and it hears no changes."""
 TOPICS_MS = 5_000
-"""How often they are asked for otherwise: their number of shards may change."""
+"""Seconds between reads otherwise, because the number of shards may change."""
 
 
 class Worker(Decorators):
@@ -75,7 +73,9 @@ class Worker(Decorators):
         settings: WorkerSettings | None = None,
         clock: Clock | None = None,
         start: GroupStart = "beginning",
+        also_says: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
+        """`also_says()` returns more fields for its reports, every few seconds."""
         super().__init__()
         self.group = group
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -84,23 +84,19 @@ class Worker(Decorators):
         self._clock = clock = clock or SystemClock()
         self._threads: Threads | None = None
         self._stopping = asyncio.Event()
+        self._was_run = False
         self._noticed = asyncio.Event()
         self._grace = settings.grace_ms / 1000
-        keys, held, server = keys or Keys(), Held(), ServerClock(clock)
-        self._following = Following(transport, keys, group, self._handlers, self._bind, clock, server, start)
-        self._settler = Settler(transport, group, self.name, settings, held, clock)
-        self._recovery = Recovery(transport, group, self.name, settings, held, self._settler, clock, server)
-        self._notes = Notes(transport, group, self.name, clock, server)
-        self._running = Running(group, self._handlers, held, self._settler, self._notes, server)
-        self._janitor = Janitor(transport, keys, group, clock, server)
-        concerns, cancel = self._following.concerns, self._running.cancel
-        asks = keys.asks + self.name
-        self._notices = Notices(transport, keys.changes, asks, concerns, self._noticed.set, cancel, clock)
-        ground = Ground(transport, group, self.name, settings, held, self._settler, self._recovery, clock, server)
+        parts = self._parts = WorkerParts(transport, keys or Keys(), group, self.name, settings, clock)
+        self._shards = ServedShards(parts, self._handlers, self._bind, start)
+        self._progress = ProgressWriter(parts)
+        self._running = Running(parts, self._handlers, self._progress)
+        self._overdue = OverdueWarning(parts)
+        self._janitor = Janitor(parts, self._overdue.suspect)
+        self._hints = HintListener(parts, self._shards.concerns, self._noticed.set, self._running.cancel)
         pool: Pool[Delivery] = Pool(settings.concurrency, self._running.handle)
-        self._presence = Presence(ground, keys, self._handlers, self._running, pool)
-        self._wiring = Wiring(ground, self._handlers, self._running, pool)
-        self._lanes = self._wiring.lanes
+        self._heartbeat = Heartbeat(parts, self._handlers, self._running, pool, parts.recovery.look_soon, also_says)
+        self._lanes = Lanes(parts, self._handlers, self._running, pool, self._shards.regroup)
 
     @classmethod
     def connect(
@@ -114,19 +110,19 @@ class Worker(Decorators):
     ) -> Self:
         """A worker on the server at `url` (else WHEELQ_URL). Connects when run. Raises: ConfigurationError.
 
-        `start` is where a group starts that is new to a topic: at the "beginning" of what the topic keeps, its
-        `retention_ms` and whatever other groups have not finished, or with what is promoted from "now" on. The first
-        group of all gets everything that has been waiting for one.
+        `start` is where a new group of a topic starts: at the "beginning" of the entries that the topic keeps (for its
+        `retention_ms`, or because other groups have not finished them), or with jobs promoted from "now" on. The first
+        group of a topic always gets everything.
         """
-        settings = settings or Settings()
+        given, settings = settings, settings or settings_in_force()
         own = settings.worker if concurrency is None else replace(settings.worker, concurrency=concurrency)
-        transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
+        transport = AsyncTransport(server_address(url, given))
         return cls(transport, group, Keys(settings.prefix), own, start=start)
 
     @property
     def lateness(self) -> Histogram:
         """Milliseconds from due time to start of the handler, of every delivery."""
-        return self._running.lateness
+        return self._running.durations.lateness
 
     @property
     def handled(self) -> int:
@@ -165,109 +161,89 @@ class Worker(Decorators):
     async def run(self, *, patiently: bool = False) -> None:
         """Work until stopped. Survives restarts of the server.
 
-        At the start a server that is busy, or loads its data, is waited for; `patiently` also one that is away.
-        Raises: ConfigurationError without handlers; Unavailable (unless patient) or Refused if the server cannot be
-        used at the start.
+        At the start it also waits while the server refuses something, and with `patiently` while the server is away.
+        Raises: ConfigurationError without handlers. At the start: AuthenticationFailed, TlsFailed, WrongDatabase and
+        ServerTooOld, which waiting does not cure; Unavailable, OutcomeUnknown and NotPrimary, unless `patiently`.
+        RuntimeError, if it was run before.
         """
+        await self._run(Patience.OUTAGES if patiently else Patience.REFUSALS)
+
+    async def run_within(self) -> None:
+        """Work until stopped, within a running process: never raises because of the server."""
+        await self._run(Patience.EVERYTHING)
+
+    async def _run(self, patience: Patience) -> None:
+        if self._was_run:
+            raise RuntimeError("this worker has been run before: make another one")
         if self._handlers.is_empty:
             raise ConfigurationError("this worker has no handlers: decorate functions with @worker.handler(topic)")
-        with logs.serving(self.group, self.name):
-            async with self._alive():
-                await self._start_and_work(patiently=patiently)
+        self._was_run = True
+        with logs.serving(self.group, self.name), reminders.kept(self._clock):
+            async with self._hooks.alive():
+                await self._start_and_work(patience)
 
-    def elsewhere(self, transport: AsyncTransport, keys: Keys, clock: Clock, *around: Middleware) -> Self:
-        """A worker with the same handlers, hooks, group and settings on another server; `around` goes outermost."""
-        other = type(self)(transport, self.group, keys, self._settings, clock)
-        other._handlers.share(self._handlers)
-        other._lifespans = self._lifespans
-        other._middleware = [*around, *self._middleware]
-        return other
-
-    @asynccontextmanager
-    async def stepping(self, executor: Executor | None) -> AsyncIterator[Callable[[], Awaitable[int]]]:
-        """For tests, in place of `run`: a function that runs and settles what is ready, and tells how much that was.
-
-        Nothing goes on beside it: what needs renewing, claiming or a heartbeat does not come up. `executor` runs plain
-        handlers, in place of threads.
-        """
-        with logs.serving(self.group, self.name):
-            async with self._alive():
-                threads = self._threads = Threads(self._settings.threads, executor)
-                try:
-                    yield self._step
-                finally:
-                    await self._lanes.abandon()
-                    threads.close()
-                    await self._presence.leave(self._following.lines)
-                    await self._close()
-
-    def next_ms(self) -> int | None:
-        """For tests, while `stepping`: when a job that keeps its place in an ordered topic runs again."""
-        return self._lanes.next_ms()
-
-    async def _step(self) -> int:
-        await self._follow()
-        started = await self._lanes.once()
-        await self._settler.flush()
-        return started
-
-    async def _start_and_work(self, *, patiently: bool) -> None:
+    async def _start_and_work(self, patience: Patience) -> None:
         threads = self._threads = Threads(self._settings.threads)
         try:
-            if await until_usable(self._follow, self._stopping, self._clock, logger, patiently=patiently):
+            if await until_usable(self._begin, self._stopping, self._clock, logger, patience):
                 await self._work()
         finally:
             threads.close()
             await self._close()
 
     async def _work(self) -> None:
+        parts, lanes = self._parts, self._lanes
         background = [
-            *self._lanes.tasks(),
-            asyncio.create_task(self._settler.run(), name="wheelq acks"),
+            *lanes.tasks(),
+            asyncio.create_task(parts.settler.run(), name="wheelq acks"),
             asyncio.create_task(
-                self._recovery.run(self._following.served, self._lanes.turn, self._lanes.start), name="wheelq recovery"
+                parts.recovery.run(self._shards.served, lanes.turn, lanes.start), name="wheelq recovery"
             ),
-            asyncio.create_task(self._notes.run(), name="wheelq progress"),
+            asyncio.create_task(self._progress.run(), name="wheelq progress"),
+            asyncio.create_task(self._heartbeat.run(), name="wheelq heartbeat"),
             asyncio.create_task(self._watch(), name="wheelq topics"),
-            asyncio.create_task(self._notices.run(), name="wheelq notices"),
-            asyncio.create_task(self._janitor.run(lambda: self._following.lines), name="wheelq janitor"),
+            asyncio.create_task(self._hints.run(), name="wheelq notices"),
+            asyncio.create_task(self._janitor.run(lambda: self._shards.shards), name="wheelq janitor"),
+            asyncio.create_task(self._overdue.run(lambda: self._shards.shards), name="wheelq overdue"),
         ]
         try:
             await until_stopped(self._stopping, background)
             await self._lanes.stop()
             await self._finish()
-        finally:  # also when this is cancelled: nothing goes on behind the caller's back
+        finally:  # also if this is cancelled: no task outlives `run`
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, self._lanes.abandon(), return_exceptions=True)
-            await self._presence.leave(self._following.lines)
+            await self._heartbeat.leave(self._shards.shards)
 
     def _bind(self) -> None:
         assert self._threads is not None
-        self._wiring.bind(self._threads, self._around)
+        self._lanes.bind(partial(self._hooks.around, threads=self._threads, clock=self._clock))
+
+    async def _begin(self) -> None:
+        await check_server(self._transport)
+        await self._follow()
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Learn what the topics are now, and read their shards."""
-        await self._following.find()
-        block_ms = self._settings.block_ms if self._following.knows_all else UNKNOWN_TOPIC_MS
-        await self._lanes.follow(self._following.served(), block_ms)
+        """Read the present topics and serve their shards; also check whether to log a line per job."""
+        self._running.log.look()
+        await self._shards.find()
+        block_ms = self._settings.block_ms if self._shards.knows_all else UNKNOWN_TOPIC_MS
+        await self._lanes.follow(self._shards.served(), block_ms)
 
     async def _watch(self) -> None:
-        """Tell that this worker lives, and look for new shards."""
+        """Look for new shards, and for changes of known ones."""
         while True:
             try:
-                await self._presence.beat()
-                is_calm = self._following.knows_all or self._notices.is_listening
+                is_calm = self._shards.knows_all or self._hints.is_listening
                 pause = (TOPICS_MS if is_calm else UNKNOWN_TOPIC_MS) / 1000
-                cancel = self._clock.call_at(self._clock.monotonic() + pause, self._noticed.set)
-                await self._noticed.wait()
+                await self._clock.wait(self._noticed, pause)
                 self._noticed.clear()
-                cancel()
                 await self._follow()
             except ServerError as error:
-                logger.warning("topics are not watched until the server is back: %s", error)
+                reminders.warn(logger, "topics are not watched until the server is back", error)
                 await self._clock.sleep(UNKNOWN_TOPIC_MS / 1000)
 
     # --- stopping --------------------------------------------------------------------------------------------------

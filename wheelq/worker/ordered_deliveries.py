@@ -1,45 +1,75 @@
-"""The deliveries of one shard that runs in order: each starts in its turn, and keeps its place when it failed."""
+"""The deliveries of one shard that runs in order: each starts in its turn, and keeps its place after a failure."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from wheelq import reminders
+from wheelq.base.backoff import Backoff
+from wheelq.errors import ServerError
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import order as calls
+from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.calls.worker import Entry
-from wheelq.worker.course import Course
-from wheelq.worker.ground import Ground
-from wheelq.worker.held import Delivery, Line
+from wheelq.worker.held import Delivery, Regroup, ServedShard
+from wheelq.worker.parts import WorkerParts
 from wheelq.worker.pool import Pool
 from wheelq.worker.sequence import Rank, Sequence
 
+logger = logging.getLogger("wheelq.worker")
+
 PATIENCE = 1.0
-"""Seconds that ready jobs wait for one that is overdue and not promoted."""
+"""How many seconds ready jobs wait for an overdue job that is not promoted."""
 ONE_KEY = ""
+READ_AHEAD = 100
+"""How many deliveries of a shard are held if it runs one at a time."""
+READ_AHEAD_BY_KEY = 1_000
+"""How many are held if the shard runs by key. If so many wait behind busy keys, all other keys wait too."""
+
+
+@dataclass(slots=True, eq=False)
+class OrderedState:
+    """The state that the shards of one ordered lane share."""
+
+    regroup: Regroup
+    is_by_key: bool
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    holds: int = 0
+    """How many of the shards are held."""
+    next_pass_at: float = 0.0
+    """When the next shard may be passed on, by the monotonic clock."""
+
+    @property
+    def read_ahead(self) -> int:
+        """The most deliveries held of a shard."""
+        return READ_AHEAD_BY_KEY if self.is_by_key else READ_AHEAD
 
 
 class OrderedDeliveries:
-    """What is held of one shard, and its order. It is the `Order` of each delivery."""
+    """The held deliveries of one shard, in order. It is the `TurnKeeper` of each."""
 
     def __init__(
         self,
-        line: Line,
-        ground: Ground,
-        course: Course,
+        shard: ServedShard,
+        parts: WorkerParts,
+        state: OrderedState,
         pool: Pool[Delivery],
         may_begin: Callable[[], bool],
         tell_end: Callable[[], None],
     ) -> None:
-        """`may_begin()` is asked before any starts; `tell_end()` is called when one has ended."""
+        """`may_begin()` is asked before each start; `tell_end()` is called when one has ended, or runs again later."""
         self.overdue_ms: int | None = None
-        """Due time of the first job that is overdue and not promoted, as last read; None: there is none."""
+        """The due time of the first overdue job that is not promoted, as last read; None if there is none."""
         self.finished: list[str] = []
-        """Entry ids of those that had been put off and have ended, which Redis is still to be told."""
-        self._line = line
-        self._ground = ground
-        self._course = course
+        """Entry ids of postponed deliveries that have ended, which Redis does not know yet."""
+        self._shard = shard
+        self._parts = parts
+        self._state = state
         self._pool = pool
         self._may_begin = may_begin
         self._tell_end = tell_end
@@ -53,74 +83,110 @@ class OrderedDeliveries:
 
     @property
     def is_running(self) -> bool:
-        """Whether any has begun and not ended."""
+        """Whether any delivery is running."""
         return self._sequence.is_running
 
     def wait_for(self, overdue_ms: int | None) -> None:
-        """A job due then is overdue and not promoted: those due after it wait a while."""
+        """Make jobs due later than `overdue_ms` wait a while for an overdue job that is not promoted."""
         if overdue_ms != self.overdue_ms:
-            self._overdue_since = self._ground.clock.monotonic()
+            self._overdue_since = self._parts.clock.monotonic()
         self.overdue_ms = overdue_ms
 
     def add(self, delivery: Delivery, put_off: calls.PutOff | None) -> None:
-        """Give a delivery its place; `put_off`: it failed before, and has kept this."""
-        ground, entry = self._ground, delivery.entry
-        if entry.group is not None and entry.group != ground.group:  # a retry that concerns another group
-            ground.settler.done(delivery)
+        """Give a delivery its place; `put_off` is its next due time and record, if it failed before."""
+        parts, entry = self._parts, delivery.entry
+        if entry.group is not None and entry.group != parts.group:  # a retry that concerns another group
+            parts.settler.done(delivery)
             return
-        delivery.order = self
+        delivery.turn_keeper = self
         rank = _rank(entry)
         if put_off is not None:
             self._put_off.add(entry.entry_id)
             delivery.entry = _next_run(entry, put_off.due_ms, put_off.record)
-        key = _key(entry) if self._course.is_by_key else ONE_KEY
+        key = _key(entry) if self._state.is_by_key else ONE_KEY
         self._sequence.add(delivery, key, rank, put_off.due_ms if put_off else 0)
 
     def give_up(self) -> list[Delivery]:
-        """Forget those that have not begun; which they are."""
-        return self._sequence.give_up()
+        """Remove and return the deliveries that have not started or wait for their next run."""
+        waiting = self._sequence.give_up()
+        self._put_off.difference_update(delivery.entry.entry_id for delivery in waiting)
+        return waiting
+
+    async def until_due(self, delivery: Delivery) -> None:
+        """Wait until a postponed delivery is due by the server's clock, which this worker only estimates.
+
+        Also renews it. Returns at once if it was not postponed.
+        """
+        parts, entry = self._parts, delivery.entry
+        if entry.entry_id not in self._put_off:
+            return
+        backoff = Backoff()
+        while entry.entry_id in self._put_off:
+            call = worker_calls.keep(self._shard.keys, parts.group, parts.consumer, [entry.entry_id])
+            try:
+                server_us, _ = await parts.transport.send(call)
+            except ServerError as error:
+                pause = backoff.pause()
+                reminders.warn(logger, f"job {entry.id} waits for its next run", error)
+            else:
+                backoff.failures = 0
+                pause = entry.due_ms / 1000 - server_us / 1e6
+            if pause <= 0:
+                return
+            await parts.clock.sleep(min(pause, parts.settings.renew_ms / 1000))  # the server's clock may be stepped
 
     def advance(self) -> None:
-        """Start what may start."""
+        """Start the deliveries whose turn it is."""
         if not self._may_begin():
             return
-        ground = self._ground
-        now, now_ms = ground.clock.monotonic(), ground.server.now_ms()
+        parts = self._parts
+        now, now_ms = parts.clock.monotonic(), parts.server.now_ms()
         overdue_ms = self.overdue_ms if now - self._overdue_since < PATIENCE else None
-        held = ground.held.of(self._line)
+        held = parts.held.of(self._shard)
         while started := self._sequence.start(now_ms, overdue_ms, self._pool.free):
             for delivery in started:
                 if delivery.entry.entry_id in held:
                     self._pool.add([delivery])
-                else:  # it was given to another worker meanwhile
+                else:  # another worker has taken it meanwhile
                     self._sequence.end(delivery)
         next_ms = self._sequence.next_ms(now_ms)
         self._cancel_timer()
         if next_ms is not None:
-            self._cancel_timer = ground.clock.call_at(now + max(0.001, (next_ms - now_ms) / 1000), self.advance)
+            self._cancel_timer = parts.clock.call_at(now + max(0.001, (next_ms - now_ms) / 1000), self.advance)
+
+    def may_run(self, delivery: Delivery) -> bool:
+        """See `TurnKeeper`."""
+        if delivery.entry.entry_id not in self._parts.held.of(self._shard):
+            self._sequence.end(delivery)
+            return False
+        if not self._may_begin():
+            self._sequence.again(delivery, 0)
+            return False
+        return True
 
     def stop(self) -> None:
-        """Set no timer off any more."""
+        """Cancel the timer."""
         self._cancel_timer()
 
     def next_ms(self) -> int | None:
-        """When the first job that failed runs again."""
-        return self._sequence.next_ms(self._ground.server.now_ms())
+        """When the first failed job runs again."""
+        return self._sequence.next_ms(self._parts.server.now_ms())
 
     def put_off(self, delivery: Delivery, pause_ms: int, record: bytes) -> Call[int]:
-        """See `Order`."""
-        ground = self._ground
-        return calls.put_off(self._line.keys, ground.group, ground.consumer, delivery.entry.entry_id, pause_ms, record)
+        """See `TurnKeeper`."""
+        parts = self._parts
+        return calls.put_off(self._shard.keys, parts.group, parts.consumer, delivery.entry.entry_id, pause_ms, record)
 
     def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
-        """See `Order`."""
+        """See `TurnKeeper`."""
         delivery.entry = _next_run(delivery.entry, due_ms, record)
         self._put_off.add(delivery.entry.entry_id)
         self._sequence.again(delivery, due_ms)
+        self._tell_end()
         self.advance()
 
     def end(self, delivery: Delivery) -> None:
-        """See `Order`."""
+        """See `TurnKeeper`."""
         entry_id = delivery.entry.entry_id
         if entry_id in self._put_off:
             self._put_off.discard(entry_id)
@@ -131,7 +197,7 @@ class OrderedDeliveries:
 
 
 def _key(entry: Entry) -> str:
-    """The key a job is ordered by; one without a partition key is alone with its own."""
+    """Returns the key that orders a job; without a partition key it is the job's id."""
     with contextlib.suppress(codec.UnreadableRecord):
         if (key := codec.decode(entry.record).partition_key) is not None:
             return key
@@ -148,4 +214,4 @@ def _rank(entry: Entry) -> Rank:
 
 
 def _nothing() -> None:
-    """No timer runs."""
+    """Does nothing: no timer runs."""

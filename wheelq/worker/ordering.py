@@ -4,19 +4,20 @@
      every renew_ms          ▲                      │ failed: keeps its place, runs again after its pause
                              └──────────────────────┘
 
-Of all workers of a group one *holds* a shard: a lease in Redis, in the shard's own slot. Only the holder may read,
-which is compared in the script that reads, so a worker that was frozen past its lease gets nothing out of turn. All
-that was read stays pending until it is done, also while it waits for a retry. Who takes the lease next takes that over,
-in its old places and with its attempts, before it reads anything new: what was not renewed for `abandoned_ms` it
-claims, and for what is renewed still it waits, so that a job of the former holder that runs on is not overtaken. An
-acknowledgement is accepted from the delivery's owner alone.
+One worker of a group *holds* a shard by a lease in Redis, in the shard's own slot. Only the holder may read. The script
+that reads checks this, so a worker that was frozen past its lease reads nothing out of turn. A delivery stays pending
+until it is done, even while it waits for a retry. The next holder takes over pending deliveries, in their old places
+and with their attempts, before it reads new ones. It claims those of workers that are gone, and waits for those of live
+workers, so that no job overtakes one that still runs at the former holder. A hold ends when its holder has not renewed
+it for `abandoned_ms`, by the clock of the worker that watches it. Redis accepts an acknowledgement only from the owner
+of the delivery.
 
-A job starts when Redis has acknowledged the one before it, so what is repeated after a crash is never older than what
-has begun since. Due order is that of promotion; where a job is overdue in the sorted set, those due after it wait for
-it, at most `PATIENCE` seconds: a paused or stalled scheduler must not stop what is ready.
+A job starts after Redis has acknowledged the previous one, so a job repeated after a crash is never older than a job
+that has started since. Due order is the order of promotion. If a job is overdue in the sorted set, later ones wait for
+it, at most `PATIENCE` seconds: a paused or stalled scheduler must not stop ready jobs.
 
-Workers share the shards: one that holds at least two more than another that asks passes a shard on, when nothing of it
-is running. With fewer shards than workers, some workers have nothing to do.
+Workers share the shards: a worker that holds at least two more than another that asks passes on a shard when none of
+its jobs is running. With fewer shards than workers, some workers have nothing to do.
 """
 
 from __future__ import annotations
@@ -27,82 +28,90 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from typing import Any
 
-from wheelq.worker.course import Course
-from wheelq.worker.ground import Ground
-from wheelq.worker.held import Delivery, Line
+from wheelq.worker.held import Delivery, Regroup, ServedShard
+from wheelq.worker.ordered_deliveries import OrderedState
 from wheelq.worker.ordered_shard import OrderedShard
+from wheelq.worker.parts import WorkerParts
 from wheelq.worker.pool import Pool
-from wheelq.worker.settling import LONGEST_PAUSE
+
+STOP_PATIENCE = 1.0
+"""How many seconds a stopping lane waits for the reply to a read."""
 
 
 class OrderedLane:
     """The lane of a topic whose handler is ordered."""
 
     def __init__(
-        self, ground: Ground, run: Callable[[Delivery], Coroutine[Any, Any, None]], *, is_by_key: bool
+        self,
+        parts: WorkerParts,
+        run: Callable[[Delivery], Coroutine[Any, Any, None]],
+        regroup: Regroup,
+        *,
+        is_by_key: bool,
     ) -> None:
         """`run` settles one delivery and does not raise."""
-        self._ground = ground
-        self._course = Course(is_by_key)
-        self._pool: Pool[Delivery] = Pool(ground.settings.concurrency, self._run_one)
+        self._parts = parts
+        self._state = OrderedState(regroup, is_by_key)
+        self._pool: Pool[Delivery] = Pool(parts.settings.concurrency, self._run_one)
         self._run = run
         self._started = 0
-        self._shards: dict[Line, OrderedShard] = {}
-        self._new: asyncio.Queue[OrderedShard] = asyncio.Queue()  # those that `run` has not started yet
+        self._shards: dict[ServedShard, OrderedShard] = {}
+        self._new: asyncio.Queue[OrderedShard] = asyncio.Queue()  # shards that `run` has not started yet
         self._loops: set[asyncio.Task[None]] = set()
 
-    async def follow(self, lines: SequenceOf[Line], block_ms: int) -> None:
-        """From now on serve these shards too, as far as other workers do not hold them.
+    async def follow(self, shards: SequenceOf[ServedShard], block_ms: int) -> None:
+        """Also serve these shards from now on, unless other workers hold them.
 
-        One that is no more among them belongs to a paused topic: it stays held, and begins nothing.
+        A shard that is no longer among them belongs to a paused topic: it stays held, and starts nothing.
         """
-        for line in lines:
-            if line not in self._shards:
-                shard = self._shards[line] = OrderedShard(line, self._ground, self._course, self._pool)
-                self._new.put_nowait(shard)
-        for shard in self._shards.values():
-            shard.look_again()
+        self._shards = {shard: ordered for shard, ordered in self._shards.items() if not shard.is_gone}
+        for shard in shards:
+            if shard not in self._shards:
+                ordered = self._shards[shard] = OrderedShard(shard, self._parts, self._state, self._pool)
+                self._new.put_nowait(ordered)
+        for ordered in self._shards.values():
+            ordered.look_again()
 
     async def run(self) -> None:
-        """Serve them until cancelled."""
-        async with asyncio.TaskGroup() as shards:
+        """Serve the shards until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
             while True:
-                shard = await self._new.get()
-                loop = shards.create_task(shard.run())
+                ordered = await self._new.get()
+                loop = tasks.create_task(ordered.run())
                 self._loops.add(loop)
                 loop.add_done_callback(self._loops.discard)
 
     async def once(self) -> int:
-        """For tests: hold every shard, and run what is ready, one after the other, to its end."""
+        """For tests: hold every shard, and run the ready jobs one after another to their ends."""
         self._started = 0
-        for shard in self._shards.values():
-            await shard.step()
+        for ordered in self._shards.values():
+            await ordered.step()
         before = -1
         while before < self._started:
             before = self._started
             await self._pool.idle()
-            await self._ground.settler.flush()
+            await self._parts.settler.flush()
         return self._started
 
     def next_ms(self) -> int | None:
-        """When the first job that failed runs again."""
-        return min((ms for shard in self._shards.values() if (ms := shard.next_ms()) is not None), default=None)
+        """When the first failed job runs again."""
+        return min((ms for ordered in self._shards.values() if (ms := ordered.next_ms()) is not None), default=None)
 
     def start(self, deliveries: SequenceOf[Delivery]) -> None:
-        """Never asked: no turn has room."""
+        """Never called: `turn` never has room."""
 
     @asynccontextmanager
-    async def turn(self, line: Line) -> AsyncIterator[int]:
-        """None: what is abandoned is taken over by who holds the shard."""
+    async def turn(self, shard: ServedShard) -> AsyncIterator[int]:
+        """Yields no room, because the holder of the shard takes over abandoned deliveries."""
         yield 0
 
     async def stop(self) -> None:
-        """Read and start nothing more, and wait until what is being read is known."""
-        self._course.stopping.set()
-        for shard in self._shards.values():
-            shard.stop()
+        """Read and start nothing more, and wait for the replies to current reads."""
+        self._state.stopping.set()
+        for ordered in self._shards.values():
+            ordered.stop()
         if self._loops:
-            await asyncio.wait(self._loops, timeout=LONGEST_PAUSE)
+            await asyncio.wait(self._loops, timeout=STOP_PATIENCE)
 
     async def idle(self) -> None:
         """Wait until nothing runs."""
@@ -113,17 +122,21 @@ class OrderedLane:
         await self._pool.abandon()
 
     async def close(self) -> None:
-        """Let the shards go."""
-        for shard in self._shards.values():
-            await shard.close()
+        """Release the shards."""
+        for ordered in self._shards.values():
+            await ordered.close()
 
     async def _run_one(self, delivery: Delivery) -> None:
         self._started += 1
         try:
+            if delivery.turn_keeper is not None:
+                await delivery.turn_keeper.until_due(delivery)
+                if not delivery.turn_keeper.may_run(delivery):  # this worker was frozen after the delivery was chosen
+                    return
             await self._run(delivery)
-        finally:  # soon: its place in the pool is free when this coroutine has ended
+        finally:  # soon, because its place in the pool is free after this coroutine
             asyncio.get_running_loop().call_soon(self._advance)
 
     def _advance(self) -> None:
-        for shard in self._shards.values():
-            shard.advance()
+        for ordered in self._shards.values():
+            ordered.advance()

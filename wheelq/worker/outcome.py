@@ -1,17 +1,26 @@
-"""What a handler's result means for its job. Pure."""
+"""Decides the outcome of a job: if it is too late to start, and after its handler has returned or raised. Pure.
+
+    expires      of the job: after this it never runs; it is dropped, or buried if the topic buries late jobs
+    misfire      of the topic: a job later than its `grace_ms` runs anyway, is dropped, or is buried
+
+Both are checked at the start of every run. For a retry, `expires` still counts from the first due time, but the grace
+from the due time of the retry. A job that is delivered again because its worker died is checked again.
+"""
 
 from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
 
-from wheelq.dead import Reason
-from wheelq.retry import Bury, Retry, RetryAfter
+from wheelq.errors import PayloadMismatch
+from wheelq.model.dead import Reason
+from wheelq.model.retry import Bury, Retry, RetryAfter
+from wheelq.settings import TopicSettings
 
 TRACEBACK_CHARS = 4_000
-"""Most of a traceback's end that is kept with a dead job."""
+"""The most characters of a traceback's end that a dead job keeps."""
 ERROR_CHARS = 500
-"""Most of an error's beginning that is kept, with a dead job or while it is retried."""
+"""The most characters of an error's beginning that a dead or retried job keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,7 @@ class Again:
 
     pause_ms: int
     error: str | None = None
-    """What to remember of this run; None: nothing new."""
+    """The error to keep from this run; None: nothing new."""
     counts: bool = True
     """Whether the next run is another attempt; False: the handler only asked for more time."""
 
@@ -39,14 +48,35 @@ class Buried:
     traceback: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The job is forgotten, as if it had run."""
+
+    why: str
+
+
 Outcome = Done | Again | Buried
 DONE = Done()
 
 
+def too_late(now_ms: float, due_ms: int, expires_ms: float, topic: TopicSettings) -> Dropped | Buried | None:
+    """Returns the outcome of a job that is too late to start now; None if it may start."""
+    if now_ms > expires_ms:
+        reason, why = Reason.EXPIRED, f"it could start until {expires_ms - due_ms:,.0f} ms after its due time"
+    elif topic.misfire != "run" and now_ms > due_ms + topic.grace_ms:
+        reason, why = Reason.MISFIRED, f"its grace of {topic.grace_ms:,} ms has passed"
+    else:
+        return None
+    why += f", and it is {now_ms - due_ms:,.0f} ms late"
+    return Buried(reason, why) if topic.misfire == "bury" else Dropped(why)
+
+
 def of_failure(error: BaseException, attempt: int, retry: Retry, draw: float) -> Again | Buried:
-    """What follows when attempt number `attempt` raised `error`; `draw` in [0, 1) decides the jitter."""
+    """Returns the outcome after attempt number `attempt` raised `error`; `draw` in [0, 1) decides the jitter."""
     if isinstance(error, RetryAfter) and not error.counts:
-        return Again(error.pause_ms, str(error) or None, counts=False)
+        return Again(error.pause_ms, _said(error) or None, counts=False)
+    if isinstance(error, PayloadMismatch):
+        return Buried(Reason.UNREADABLE, _text(_said(error)[:ERROR_CHARS]))
     if isinstance(error, Bury):
         return _buried(Reason.GIVEN_UP, error)
     asked = error.pause_ms if isinstance(error, RetryAfter) else None
@@ -61,9 +91,9 @@ def _buried(reason: Reason, error: BaseException) -> Buried:
 
 
 def error_line(error: BaseException) -> str:
-    """The error in one line: its type and what it says."""
-    said = str(error) if isinstance(error, (Bury, RetryAfter)) else ""
-    said = said or "".join(traceback.format_exception_only(error))  # which no broken __str__ can stop
+    """The error in one line: its type and message."""
+    said = _said(error) if isinstance(error, (Bury, RetryAfter)) else ""
+    said = said or "".join(traceback.format_exception_only(error))  # safe even with a broken __str__
     return _text(" ".join(said.split())[:ERROR_CHARS])
 
 
@@ -72,5 +102,12 @@ def traceback_text(error: BaseException) -> str:
     return _text("".join(traceback.format_exception(error))[-TRACEBACK_CHARS:])
 
 
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a class of the user's, with a __str__ that raises
+        return ""
+
+
 def _text(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()  # a file name that is no UTF-8 comes as lone surrogates
+    return text.encode(errors="backslashreplace").decode()  # a file name that is not UTF-8 holds lone surrogates

@@ -1,13 +1,13 @@
 """`Pool`: runs deliveries, at most `concurrency` at a time.
 
-A task for every job would cost more than a quick handler. So a *runner* (a task) works off the queue, one delivery
-after the other, and only when one has to wait does another runner take over the queue:
+A task for every job would cost more than a quick handler. So a *runner* (a task) works through the queue, one delivery
+after another, and another runner takes over the queue only when a delivery has to wait:
 
     queue  a b c d e …        runner 1   a✓ b✓ c…(waits) ─────────────▶ c✓ ends
                               runner 2         d✓ e…(waits) ──▶ e✓ ends
-    a handler that never waits costs no task; one that waits costs one, as it would anyway
+    a handler that never waits costs no task; a handler that waits costs one, as it would anyway
 
-Each delivery has a context of its own (contextvars), as if it had a task of its own.
+Each delivery has its own context (contextvars), as if it had its own task.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 SLICE = 64
-"""Deliveries a runner works off before it lets the event loop breathe."""
+"""How many deliveries a runner handles before it yields to the event loop."""
 
 
 class Pool(Generic[T]):
-    """A queue of deliveries and the runners that work it off."""
+    """A queue of deliveries, and its runners."""
 
     def __init__(self, concurrency: int, run: Callable[[T], Coroutine[Any, Any, None]]) -> None:
         """`run` settles one delivery and does not raise."""
@@ -36,6 +36,7 @@ class Pool(Generic[T]):
         self._held = 0
         self._aside = 0
         self._changed = asyncio.Event()
+        self._waiting = 0  # how many wait for room
 
     @property
     def free(self) -> int:
@@ -44,46 +45,52 @@ class Pool(Generic[T]):
 
     @property
     def patience_ms(self) -> int | None:
-        """A read may wait as long as it likes: nothing here waits for what it brings."""
+        """A read may wait for any time, because nothing here depends on it."""
         return None
 
     def add(self, deliveries: Iterable[T]) -> None:
-        """Run these as soon as there is room."""
+        """Run these deliveries as soon as there is room."""
         before = len(self._queue)
         self._queue.extend(deliveries)
         self._held += len(self._queue) - before
         self._hire()
 
     async def room(self) -> int:
-        """Wait until any place is free and not set aside; how many are."""
+        """Wait until there are free places that are not reserved. Returns how many."""
         while self.free <= self._aside:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._change()
         return self.free - self._aside
 
     def set_aside(self, places: int) -> None:
-        """Keep free places for what is being read."""
+        """Reserve free places for a read."""
         self._aside += places
 
     def give_back(self, places: int) -> None:
-        """It has been read: what was set aside for it is free again."""
+        """Release the places reserved for a read."""
         self._aside -= places
         self._changed.set()
 
     async def idle(self) -> None:
         """Wait until nothing is queued or running."""
         while self._held:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._change()
 
     async def abandon(self) -> None:
-        """Cancel what runs and forget what is queued."""
+        """Cancel running deliveries and forget queued ones."""
         self._held -= len(self._queue)
         self._queue.clear()
         runners = list(self._runners)
         for runner in runners:
             runner.cancel()
         await asyncio.gather(*runners, return_exceptions=True)
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        self._waiting += 1
+        try:
+            await self._changed.wait()
+        finally:
+            self._waiting -= 1
 
     def _hire(self) -> None:
         if self._queue and len(self._runners) < self._concurrency:
@@ -103,14 +110,15 @@ class Pool(Generic[T]):
                 await _Isolated(self._run(delivery), self._hire)
             finally:
                 self._held -= 1
-                self._changed.set()
+                if self._waiting:
+                    self._changed.set()
             done += 1
             if done % SLICE == 0:
                 await asyncio.sleep(0)
 
 
 class _Isolated(Awaitable[None]):
-    """Awaits a coroutine in a context of its own; calls `on_wait` when it waits for the first time."""
+    """Awaits a coroutine in its own context; calls `on_wait` when it waits for the first time."""
 
     __slots__ = ("_coroutine", "_on_wait")
 

@@ -3,14 +3,15 @@
     one server      one blocking read waits for the jobs of all shards
     cluster         the keys named in one call must share a slot, so each slot has a reader, with its own connection
 
-    places of the pool   ▓▓▓▓▓▓▓ running  ▒▒▒ set aside for reads under way  ░░░░ free
+    places of the pool   ▓▓▓▓▓▓▓ running  ▒▒▒ reserved for current reads  ░░░░ free
 
-Readers share the free places: each read has some set aside that it may fill. While it waits in the server that is a
-small part, so that one busy shard can have nearly all; a read that filled its part is followed by one that does not
-wait, with all that is free then. A worker with fewer than four places for each reader cannot leave any set aside for
-long: there a read waits 50 ms at most, and the readers take turns.
+Readers share the free places: see `places`.
 
-A read under way at a stop is unblocked, not cut off: it may just have been given something.
+A worker with many shards (more than `MANY`, or than it has places) cannot ask all of them for as much as it has room
+for, nor wait for each in turn. It listens to all at once, which consumes nothing, and reads those with new entries in
+one script that stops when there is no more room (`backlog`).
+
+At a stop a current read is unblocked, not cut off, because it may just have received entries.
 """
 
 from __future__ import annotations
@@ -20,101 +21,89 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeVar
 
-from wheelq.clock import Clock, ServerClock
-from wheelq.errors import ServerError
+from wheelq import reminders
+from wheelq.base.backoff import Backoff
+from wheelq.errors import GroupNotFound, Refused, ServerError
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
-from wheelq.worker.held import Delivery, Line, Start
+from wheelq.worker.backlog import Backlog
+from wheelq.worker.held import Delivery, Regroup, ServedShard, Start
+from wheelq.worker.parts import WorkerParts
+from wheelq.worker.places import Places, SharedPlaces
 from wheelq.worker.recovery import SAFETY_MS
-from wheelq.worker.settling import LONGEST_PAUSE
 
 logger = logging.getLogger("wheelq.worker")
 
-SCARCE = 4
-"""Places for each reader below which none is set aside for long."""
-SCARCE_BLOCK_MS = 50
+T = TypeVar("T")
+
+MANY = 64
+"""With more shards than this a worker listens, and reads only shards with new entries."""
+READ_AT_ONCE = 500
+LISTEN_APART = 0.005
+"""Seconds between a listening call that heard of entries and the next; each costs the server a little per shard."""
+READ_ALL_EVERY = 60.0
+"""Seconds after which all shards are read again without news, because their groups may have been changed."""
 SOME_SHARDS_MS = 5
-"""How long a read waits that asks only some of its shards, because there is no room for a job of each."""
-NEARLY_FULL = 8
-"""With less than 1/8 of the places free more will be in a moment, and reading for them together is cheaper."""
+"""How long a read waits if it asks only some of its shards, for lack of room for a job from each."""
 UNBLOCK_PAUSE, UNBLOCK_PATIENCE = 0.1, 2.0
-"""Seconds between attempts to end reads under way, and in all: one just being sent is not in the server yet."""
-
-
-class Places(Protocol):
-    """Room for deliveries, some of which is set aside for what is being read."""
-
-    @property
-    def patience_ms(self) -> int | None: ...
-
-    async def room(self) -> int: ...
-
-    def set_aside(self, places: int) -> None: ...
-
-    def give_back(self, places: int) -> None: ...
+"""Seconds between attempts to end current reads, and in total: a read that is just being sent is not in the server
+yet."""
 
 
 class Reading:
     """All readers of a lane."""
 
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        group: str,
-        consumer: str,
-        settings: WorkerSettings,
-        pool: Places,
-        clock: Clock,
-        server_clock: ServerClock,
-    ) -> None:
-        self.group = group
-        self.consumer = consumer
+    def __init__(self, parts: WorkerParts, settings: WorkerSettings, pool: Places, regroup: Regroup) -> None:
+        """`settings` are the lane's own; `regroup` is called if the group does not exist."""
+        self.group = parts.group
+        self.consumer = parts.consumer
         self.settings = settings
-        self.pool = pool
-        self.clock = clock
-        self.server = server_clock
+        self.clock = parts.clock
+        self.server = parts.server
+        self.regroup = regroup
+        self.doubt = parts.recovery.look_soon
+        """Called when a reply to a read may have been lost."""
+        self.places = SharedPlaces(pool, settings, parts.clock)
         self.is_stopping = False
         self.any_ended = asyncio.Event()
         """Set when a read has ended."""
-        self._transport = transport
-        self._block_ms = settings.block_ms
+        self._transport = parts.transport
         self._readers: dict[int, Reader] = {}  # by slot
-        self._new: asyncio.Queue[Reader] = asyncio.Queue()  # those that `run` has not started yet
-        self._turn = asyncio.Lock()
+        self._new: asyncio.Queue[Reader] = asyncio.Queue()  # readers that `run` has not started yet
 
-    async def follow(self, lines: Sequence[Line], block_ms: int) -> None:
-        """From their next reads on, read these shards, and wait so long in the server. What waits there is ended."""
-        self._block_ms = block_ms
-        by_slot: defaultdict[int, list[Line]] = defaultdict(list)
-        for line in lines:
-            by_slot[self._transport.slot(line.keys.ready)].append(line)
+    async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
+        """Read these shards from the next reads on, which wait up to `block_ms`. Waiting reads are ended."""
+        by_slot: defaultdict[int, list[ServedShard]] = defaultdict(list)
+        for shard in shards:
+            by_slot[self._transport.slot(shard.keys.ready)].append(shard)
+        self.places.share(len({*by_slot, *self._readers}), block_ms)
         for slot in {*by_slot, *self._readers}:
             mine, reader = by_slot[slot], self._readers.get(slot)
             if reader is None:
-                reader = self._readers[slot] = Reader(self._transport.sibling(), self)
+                reader = self._readers[slot] = Reader(self._transport.spare(), self)
                 self._new.put_nowait(reader)
-            if set(mine) != set(reader.lines):
-                reader.lines = mine
-                reader.has_lines.set()
+            if set(mine) != set(reader.shards):
+                reader.follow(mine)
                 if reader.is_reading:
-                    with contextlib.suppress(ServerError):  # else it ends by itself
+                    with contextlib.suppress(ServerError):  # on failure it ends by itself
                         await self._transport.unblock(reader.transport)
 
     async def run(self, start: Start) -> None:
-        """Read until cancelled; `start` is given what was read. Survives restarts of the server."""
+        """Read until cancelled, and pass deliveries to `start`. Survives restarts of the server."""
         async with asyncio.TaskGroup() as readers:
             while True:
                 readers.create_task((await self._new.get()).run(start))
 
     async def once(self, start: Start) -> int:
-        """Read what is there, without waiting for more; how many deliveries. Not beside `run`."""
+        """Read present entries without waiting for more. Returns how many. Not while `run` runs."""
         return sum([await reader.once(start) for reader in self._readers.values()])
 
     async def stop(self) -> None:
-        """Read no more, and end the reads under way without losing what they may have been given just now."""
+        """Stop reading, and end current reads without losing entries that they may just have received."""
         self.is_stopping = True
         patience_ends = self.clock.monotonic() + UNBLOCK_PATIENCE
         while self.clock.monotonic() < patience_ends:
@@ -134,38 +123,9 @@ class Reading:
         for reader in self._readers.values():
             await reader.transport.close()
 
-    async def take_places(self, *, waits: bool) -> int:
-        """Wait until a place is free, and set some aside. Readers are served in the order they came."""
-        async with self._turn:
-            free = await self.pool.room()
-            if free * NEARLY_FULL < self.settings.concurrency:
-                await self.clock.sleep(0.001)
-                free = await self.pool.room()
-            taken = max(1, free // (SCARCE * len(self._readers))) if waits and not self.is_alone else free
-            self.pool.set_aside(taken)
-            return taken
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is one reader, which can have all places for as long as it likes."""
-        return len(self._readers) == 1
-
-    @property
-    def block_ms(self) -> int:
-        """How long a read may wait in the server."""
-        is_scarce = not self.is_alone and self.settings.concurrency < SCARCE * len(self._readers)
-        most = min(self._block_ms, SCARCE_BLOCK_MS) if is_scarce else self._block_ms
-        patience_ms = self.pool.patience_ms
-        return most if patience_ms is None else min(most, patience_ms)
-
-    async def make_groups(self, lines: Sequence[Line]) -> None:
-        """The group is gone, perhaps with the stream: make it again, from the beginning. Raises: ServerError."""
-        for line in lines:
-            await self._transport.send(calls.make_group(line.keys, self.group))
-
 
 class Read(NamedTuple):
-    """What came of one read."""
+    """The result of one read."""
 
     started: int
     """Deliveries."""
@@ -174,72 +134,152 @@ class Read(NamedTuple):
 
 
 class Reader:
-    """Reads the shards of one slot over a connection of its own."""
+    """Reads the shards of one slot over its own connection."""
 
     def __init__(self, transport: AsyncTransport, reading: Reading) -> None:
         self.transport = transport
-        self.lines: Sequence[Line] = ()
-        self.has_lines = asyncio.Event()
-        """Set when there is something to read again."""
+        self.shards: Sequence[ServedShard] = ()
+        self.has_shards = asyncio.Event()
+        """Set when there are shards to read again."""
         self.is_reading = False
-        """Whether a read is under way, which may have been given something."""
+        """Whether a read is in progress, which may have received entries."""
         self._reading = reading
-        self._waits = True  # the last read was not filled: nothing more is there
+        self._waits = True  # the last read was not full: there is nothing more
+        self._backlog = Backlog()
+        self._listened_at = float("-inf")
+        self._read_all_at = float("-inf")
+
+    def follow(self, shards: Sequence[ServedShard]) -> None:
+        """Read these shards from the next read on."""
+        self.shards = shards
+        self._backlog.follow(shards)
+        self.has_shards.set()
+
+    @property
+    def _has_many(self) -> bool:
+        return len(self.shards) > min(MANY, self._reading.settings.concurrency)
 
     async def run(self, start: Start) -> None:
         """Read until stopped."""
-        pause = 0.0
+        backoff = Backoff()
         while not self._reading.is_stopping:
             try:
                 await self.step(start)
-                pause = 0.0
+                backoff.failures = 0
             except ServerError as error:
-                pause = min(pause * 2 + 0.02, LONGEST_PAUSE)
-                shown = ", ".join(line.keys.ready for line in self.lines[:1])
-                logger.warning("%s is not read until the server is back: %s", shown, error)
-                await self._reading.clock.sleep(pause)
-                if "NOGROUP" in str(error):
+                self._reading.doubt()
+                self._backlog.doubt()
+                shown = ", ".join(shard.keys.ready for shard in self.shards[:1])
+                reminders.warn(logger, f"{shown} is not read until the server is back", error)
+                await self._reading.clock.sleep(backoff.pause())
+                if isinstance(error, GroupNotFound):
                     with contextlib.suppress(ServerError):
-                        await self._reading.make_groups(self.lines)
+                        await self._reading.regroup(self.shards)
+                    self.follow([shard for shard in self.shards if not shard.is_gone])
 
     async def once(self, start: Start) -> int:
-        """Ask every shard once, without waiting in the server; how many deliveries came. Raises: ServerError."""
+        """Read every shard once, without waiting in the server. Returns how many came. Raises: ServerError."""
         started = asked = 0
-        while asked < len(self.lines):
+        if self._has_many:
+            self._backlog.doubt()
+            while self._backlog.unread(1):
+                started += (await self.step(start)).started
+            return started
+        while asked < len(self.shards):
             self._waits = False
             read = await self.step(start)
             started, asked = started + read.started, asked + read.asked
         return started
 
     async def step(self, start: Start) -> Read:
-        """One read, and the start of what it was given. Raises: ServerError."""
+        """Read once, and start the deliveries. Raises: ServerError."""
         reading = self._reading
-        while not self.lines:
-            self.has_lines.clear()
-            await self.has_lines.wait()
-        places = await reading.take_places(waits=self._waits)
+        while not self.shards:
+            self.has_shards.clear()
+            await self.has_shards.wait()
+        if self._has_many:
+            return await self._step_of_many(start)
+        places = await reading.places.take(waits=self._waits)
         if reading.is_stopping:
             return Read(0, 0)
-        block_ms = reading.block_ms if self._waits else None
-        # The server counts for each stream. With less room than shards only some are asked, and others the next time.
-        lines = self.lines[:places]
-        if not lines:  # paused meanwhile
-            reading.pool.give_back(places)
+        block_ms = reading.places.block_ms if self._waits else None
+        # The limit holds for each stream. With less room than shards only some are asked, and others the next time.
+        shards = self.shards[:places]
+        if not shards:  # paused meanwhile
+            reading.places.give_back(places)
             return Read(0, 0)
-        if len(lines) < len(self.lines):
-            self.lines = [*self.lines[places:], *lines]
+        if len(shards) < len(self.shards):
+            self.shards = [*self.shards[places:], *shards]
             block_ms = SOME_SHARDS_MS
-        count = places // len(lines)
+        count = places // len(shards)
         safe_until_ms = int(reading.server.now_ms()) + reading.settings.abandoned_ms - SAFETY_MS
-        call = calls.read([line.keys for line in lines], reading.group, reading.consumer, count, block_ms)
+        call = calls.read([shard.keys for shard in shards], reading.group, reading.consumer, count, block_ms)
+        try:
+            found = await self._asked(call)
+        finally:
+            reading.places.give_back(places)
+        for shard, entries in zip(shards, found, strict=True):
+            start([Delivery(shard, entry, safe_until_ms) for entry in entries])
+        self._waits = reading.places.is_alone or not any(len(entries) == count for entries in found)
+        return Read(sum(map(len, found)), len(shards))
+
+    async def _step_of_many(self, start: Start) -> Read:
+        """Read shards that may have entries; if there are none, listen."""
+        reading, now = self._reading, self._reading.clock.monotonic()
+        if now >= self._read_all_at:
+            self._read_all_at = now + READ_ALL_EVERY
+            self._backlog.doubt()
+        if not self._backlog.unread(1):
+            await self._listen()
+            return Read(0, 0)
+        places = await reading.places.take(waits=False)
+        if reading.is_stopping:
+            return Read(0, 0)
+        shards = self._backlog.unread(READ_AT_ONCE)
+        safe_until_ms = int(reading.server.now_ms()) + reading.settings.abandoned_ms - SAFETY_MS
+        call = calls.read_some([shard.keys for shard in shards], reading.group, reading.consumer, places)
+        try:
+            found = await self._asked(call)
+        finally:
+            reading.places.give_back(places)
+        failed = {}
+        for shard, read in zip(shards, found, strict=False):  # the rest was not read for lack of room
+            if isinstance(read, str):
+                failed[shard] = read
+            else:
+                self._backlog.was_read(shard, read.last_id)
+                start([Delivery(shard, entry, safe_until_ms) for entry in read.entries])
+        await self._mend(failed)
+        return Read(sum(len(read.entries) for read in found if not isinstance(read, str)), len(found))
+
+    async def _mend(self, failed: dict[ServedShard, str]) -> None:
+        """Create missing groups again. Raises: Refused for any other error."""
+        gone = [shard for shard, error in failed.items() if "NOGROUP" in error]
+        for shard, error in failed.items():
+            self._backlog.was_read(shard, "")  # after those that can be read
+            if shard not in gone:
+                raise Refused(f"{shard.keys.ready}: {error}")
+        if gone:
+            await self._reading.regroup(gone)
+            self.follow([shard for shard in self.shards if not shard.is_gone])
+
+    async def _listen(self) -> None:
+        """Wait until an entry has come to any of the shards, or the time for a read is over."""
+        reading = self._reading
+        too_soon = self._listened_at + LISTEN_APART - reading.clock.monotonic()
+        if too_soon > 0:
+            await reading.clock.sleep(too_soon)
+        shards, places = self._backlog.listening()
+        if shards and not reading.is_stopping:
+            came = await self._asked(calls.listen(places, reading.places.block_ms))
+            self._backlog.came(shards[place] for place in came)
+        self._listened_at = reading.clock.monotonic()
+
+    async def _asked(self, call: Call[T]) -> T:
+        """Returns the answer to a read that can be ended while it waits."""
         self.is_reading = True
         try:
-            found = await self.transport.send(call)
+            return await self.transport.send(call)
         finally:
             self.is_reading = False
-            reading.any_ended.set()
-            reading.pool.give_back(places)
-        for line, entries in zip(lines, found, strict=True):
-            start([Delivery(line, entry, safe_until_ms) for entry in entries])
-        self._waits = reading.is_alone or not any(len(entries) == count for entries in found)
-        return Read(sum(map(len, found)), len(lines))
+            self._reading.any_ended.set()

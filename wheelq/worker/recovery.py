@@ -1,43 +1,72 @@
-"""Renews the deliveries that run here, and takes over those that nobody renews any more.
+"""Renews the deliveries that run here, and takes over those of consumers that are gone.
 
-A worker that lives renews everything it holds every `renew_ms`. So a delivery that was not renewed for `abandoned_ms`
-belongs to a worker that died, or that was stopped and handed it back; whoever sees it first claims it. A worker that
-was only frozen finds out when it renews or settles: the scripts compare the owner.
+    a worker is gone      its heartbeat stopped (`peers`): a look finds its deliveries, and claims them all
+    a reply was lost      its deliveries are known to no worker: two looks `abandoned_ms` apart find them
+    no heartbeat          a consumer in another language: a look every `LOOK_EVERY` seconds finds unrenewed deliveries
 
-Each shard is looked after on its own: while its cluster node is away, those on others are renewed in time.
+A look asks which consumers hold deliveries, for many shards in one call, so that a worker at rest costs next to
+nothing. Deliveries of live workers are never claimed. They are renewed anyway: this tells a worker that was frozen and
+considered dead what it has lost, and shows workers of older releases and other languages that it is alive.
+
+Each shard is handled separately: while its cluster node is away, deliveries on other nodes are renewed in time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 
-from wheelq.clock import Clock, ServerClock
-from wheelq.dead import Reason
+from wheelq import reminders
+from wheelq.base.clock import Clock, ServerClock
+from wheelq.base.plural import counted
 from wheelq.errors import ServerError
+from wheelq.model.dead import Reason
 from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
-from wheelq.words import counted
-from wheelq.worker.held import Delivery, Held, Line, Start
+from wheelq.worker.held import Delivery, Held, ServedShard, Start, in_calls
 from wheelq.worker.outcome import Buried
+from wheelq.worker.peers import Peers, Standing
 from wheelq.worker.settling import Settler
 
 logger = logging.getLogger("wheelq.worker")
 
-Turn = Callable[[Line], AbstractAsyncContextManager[int]]
-"""Waits until a delivery of the shard could start; how many could."""
+Turn = Callable[[ServedShard], AbstractAsyncContextManager[int]]
+"""Waits until deliveries of the shard could start. Yields how many."""
 
 BATCH = 500
-START = "0-0"
+LOOK_EVERY = 45.0
+"""Seconds between looks: unrenewed deliveries of a consumer without a heartbeat are claimed within a minute."""
+LOOK_AGAIN_BEATS = 10
+"""If consumers without a heartbeat hold deliveries, the next look comes after this many `renew_ms`."""
+LOOK_AT = 100
+"""How many shards one call looks at."""
+LEAST_SUSPECT = 3
+"""A job delivered more often than this, and than half of `max_deliveries`, is suspected of killing its workers."""
 SAFETY_MS = 200
-"""Taken off a bound on the server's clock, which this worker only estimates."""
+"""A margin for bounds by the server's clock, which this worker only estimates."""
+
+
+@dataclass(slots=True, eq=False)
+class _Found:
+    """The result of a look at one shard."""
+
+    gone: list[str] = field(default_factory=list)
+    """Consumers that are gone."""
+    unknown: list[str] = field(default_factory=list)
+    """Consumers of unknown state."""
+    lost: list[str] = field(default_factory=list)
+    """Entry ids of this consumer's own deliveries that it does not hold."""
+
+    def __bool__(self) -> bool:
+        return bool(self.gone or self.unknown or self.lost)
 
 
 class Recovery:
-    """Keeps what is held, claims what is abandoned."""
+    """Renews held deliveries, and claims abandoned ones."""
 
     def __init__(
         self,
@@ -47,6 +76,7 @@ class Recovery:
         settings: WorkerSettings,
         held: Held,
         settler: Settler,
+        peers: Peers,
         clock: Clock,
         server_clock: ServerClock,
     ) -> None:
@@ -56,91 +86,208 @@ class Recovery:
         self._settings = settings
         self._held = held
         self._settler = settler
+        self._peers = peers
         self._clock = clock
         self._server = server_clock
-        self._cursors: dict[Line, str] = {}
+        self._found: dict[ServedShard, _Found] = {}
+        self._unseen: dict[ServedShard, dict[str, float]] = {}
+        """Entry ids of own deliveries that are not held, and when each was first found."""
+        self._known: frozenset[ServedShard] = frozenset()
+        self._suspect: Delivery | None = None  # delivered so often that it may be killing its workers
+        self._look_at = float("-inf")
+        self._woken = asyncio.Event()
 
-    async def run(self, lines: Callable[[], Sequence[Line]], turn: Turn, start: Start) -> None:
-        """Keep and claim until cancelled. `turn(line)` waits for room, `start(deliveries)` starts what was claimed.
+    def look_soon(self) -> None:
+        """Look now which consumer holds what: a worker may be gone, or a reply was lost."""
+        self._look_at = float("-inf")
+        self._woken.set()
 
-        Keeping does not wait for claiming, which where all places are taken may have to wait for long.
+    async def run(self, shards: Callable[[], Sequence[ServedShard]], turn: Turn, start: Start) -> None:
+        """Renew and claim until cancelled. `turn(shard)` waits for room, `start(deliveries)` starts claimed deliveries.
+
+        Renewing does not wait for claiming, which may have to wait for a long time if all places are taken.
         """
-        keeping: dict[Line, asyncio.Task[None]] = {}
-        claiming: dict[Line, asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as shards:
+        keeping: dict[ServedShard, asyncio.Task[None]] = {}
+        claiming: dict[ServedShard, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
             while True:
-                await self._clock.sleep(self._settings.renew_ms / 1000)
-                served = lines()
-                for line in {*served, *self._held.lines()}:
-                    if line not in keeping or keeping[line].done():
-                        keeping[line] = shards.create_task(self._look_after(line))
-                for line in served:
-                    if line not in claiming or claiming[line].done():
-                        claiming[line] = shards.create_task(self._take_over(line, turn, start))
+                look_in = self._look_at - self._clock.monotonic()
+                await self._clock.wait(self._woken, min(self._settings.renew_ms / 1000, look_in))
+                self._woken.clear()
+                for shard in self._held.shards():
+                    if shard not in keeping or keeping[shard].done():
+                        keeping[shard] = tasks.create_task(self._look_after(shard))
+                served = list(shards())
+                await self._look_if_due(served)
+                for shard in filter(self._found.__contains__, served):
+                    if shard not in claiming or claiming[shard].done():
+                        claiming[shard] = tasks.create_task(self._take_over(shard, turn, start))
 
-    async def _look_after(self, line: Line) -> None:
+    async def _look_after(self, shard: ServedShard) -> None:
         try:
-            await self._keep(line)
+            await self._keep(shard)
         except ServerError as error:
-            logger.warning("deliveries of %s are not renewed until the server is back: %s", line.keys.ready, error)
-
-    async def _take_over(self, line: Line, turn: Turn, start: Start) -> None:
-        try:
-            async with turn(line) as places:
-                if places:
-                    start(await self.claim(line, min(places, BATCH)))
-        except ServerError as error:
-            logger.warning("%s is not looked through until the server is back: %s", line.keys.ready, error)
+            reminders.warn(logger, f"deliveries of {shard.keys.ready} are not renewed until the server is back", error)
 
     async def keep(self) -> None:
-        """Renew everything held; what was given to another worker is held no more. Raises: ServerError."""
-        for line in self._held.lines():
-            await self._keep(line)
+        """Renew all held deliveries, and drop those that another worker has taken. Raises: ServerError."""
+        for shard in self._held.shards():
+            await self._keep(shard)
 
-    async def _keep(self, line: Line) -> None:
-        held = self._held.of(line)
+    async def _keep(self, shard: ServedShard) -> None:
+        held = self._held.of(shard)
         entry_ids = list(held)
         for first in range(0, len(entry_ids), BATCH):
             asked_at = self._clock.monotonic()
             part = entry_ids[first : first + BATCH]
-            server_us, lost = await self._transport.send(calls.keep(line.keys, self._group, self._consumer, part))
+            server_us, lost = await self._transport.send(calls.keep(shard.keys, self._group, self._consumer, part))
             self._server.observe(asked_at, server_us)
             for entry_id in lost:
                 if held.pop(entry_id, None):
-                    logger.warning("delivery %s of %s was given to another worker", entry_id, line.keys.topic)
+                    logger.warning("delivery %s of %s was given to another worker", entry_id, shard.keys.topic)
             safe_until_ms = server_us // 1000 + self._settings.abandoned_ms - SAFETY_MS
             for entry_id in part:
                 if entry_id in held:
                     held[entry_id].safe_until_ms = safe_until_ms
 
-    async def claim(self, line: Line, count: int) -> list[Delivery]:
-        """Take over up to `count` abandoned deliveries of a shard; those delivered too often are buried instead."""
-        asked_ms = int(self._server.now_ms())
-        claimed = await self._transport.send(
-            calls.claim(
-                line.keys,
-                self._group,
-                self._consumer,
-                self._settings.abandoned_ms,
-                self._cursors.get(line, START),
-                count,
-            )
-        )
-        self._cursors[line] = claimed.cursor
-        return await self.adopt(line, claimed.entry_ids, asked_ms)
+    # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def adopt(self, line: Line, entry_ids: Sequence[str], asked_ms: int) -> list[Delivery]:
-        """The deliveries of a shard that this worker was given by a call at `asked_ms`, but for those it held before.
+    async def _look_if_due(self, shards: Sequence[ServedShard]) -> None:
+        now = self._clock.monotonic()
+        if now < self._look_at and self._known.issuperset(shards):
+            return
+        self._look_at = now + LOOK_EVERY
+        try:
+            await self.look(shards)
+        except ServerError as error:
+            self._look_at = now + self._settings.renew_ms / 1000
+            reminders.warn(logger, "nothing is taken over until the server is back", error)
+        else:
+            self._known = frozenset(shards)
 
-        Those delivered too often are buried. Raises: ServerError.
+    async def look(self, shards: Iterable[ServedShard]) -> None:
+        """Find shards with deliveries to take over. Raises: ServerError."""
+        for some in in_calls(shards, self._transport.slot, LOOK_AT):
+            held = await self._transport.send(calls.holders([shard.keys for shard in some], self._group))
+            for shard, holders in zip(some, held, strict=True):
+                await self._weigh(shard, holders)
+
+    async def _weigh(self, shard: ServedShard, holders: Mapping[str, int]) -> None:
+        found = _Found()
+        for consumer in holders.keys() - {self._consumer}:
+            match self._peers.standing(consumer):
+                case Standing.GONE:
+                    found.gone.append(consumer)
+                case Standing.UNKNOWN:
+                    found.unknown.append(consumer)
+        if found.unknown:
+            again = self._clock.monotonic() + LOOK_AGAIN_BEATS * self._settings.renew_ms / 1000
+            self._look_at = min(self._look_at, again)
+        if holders.get(self._consumer, 0) > len(self._held.of(shard)):
+            found.lost = await self._look_for_lost(shard)
+        else:
+            self._unseen.pop(shard, None)
+        if found:
+            self._found[shard] = found
+        else:
+            self._found.pop(shard, None)
+
+    async def _look_for_lost(self, shard: ServedShard) -> list[str]:
+        """Returns deliveries made to this worker long ago that it does not hold, because a reply was lost.
+
+        A delivery whose reply is still on its way must not be among them.
         """
-        new = [entry_id for entry_id in entry_ids if entry_id not in self._held.of(line)]
+        held = self._held.of(shard)
+        own = await self._transport.send(calls.own(shard.keys, self._group, self._consumer, len(held) + BATCH))
+        now, before = self._clock.monotonic(), self._unseen.get(shard, {})
+        unseen = self._unseen[shard] = {entry_id: before.get(entry_id, now) for entry_id in own if entry_id not in held}
+        lost_after = self._settings.abandoned_ms / 1000
+        lost = [entry_id for entry_id, since in unseen.items() if now - since >= lost_after]
+        if len(lost) < len(unseen):
+            self._look_at = min(self._look_at, now + lost_after)
+        return lost
+
+    # --- claiming --------------------------------------------------------------------------------------------------
+
+    async def _take_over(self, shard: ServedShard, turn: Turn, start: Start) -> None:
+        """Take over the deliveries found in a shard, as far as there is room."""
+        try:
+            while shard in self._found:
+                async with turn(shard) as places:
+                    if not places:  # others get what this worker may not start: the holder of an ordered shard
+                        await self._settler.hand_back(shard, self._found[shard].lost)
+                        shard.has_lost |= bool(self._found[shard].lost)
+                        self._found[shard].lost = []
+                        return
+                    start(await self.claim(shard, min(places, BATCH)))
+        except ServerError as error:
+            self.look_soon()  # the reply may have been lost
+            reminders.warn(logger, f"{shard.keys.ready} is not searched until the server is back", error)
+
+    async def claim(self, shard: ServedShard, count: int) -> list[Delivery]:
+        """Take over up to `count` of the deliveries found in a shard; those delivered too often are buried.
+
+        Raises: ServerError.
+        """
+        found = self._found.get(shard)
+        if found is None:
+            return []
+        asked_ms = int(self._server.now_ms())
+        entry_ids, found.lost = found.lost[:count], found.lost[count:]
+        for entry_id in entry_ids:
+            self._unseen.get(shard, {}).pop(entry_id, None)
+        entry_ids += await self._claim_of_others(shard, found, count - len(entry_ids))
+        if not found and self._found.get(shard) is found:
+            del self._found[shard]
+        return await self._one_suspect(shard, await self.adopt(shard, entry_ids, asked_ms))
+
+    async def _one_suspect(self, shard: ServedShard, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Returns the deliveries to start, at most one of them suspected of killing workers; hands back other suspects.
+
+        Jobs that run beside such a job would be delivered as often, and be buried in the end. Raises: ServerError.
+        """
+        suspect_after = max(LEAST_SUSPECT, self._settings.max_deliveries // 2)
+        chosen, others, suspect = [], [], self._suspect
+        for delivery in deliveries:
+            if delivery.entry.deliveries <= suspect_after:
+                chosen.append(delivery)
+            elif suspect is None or self._held.of(suspect.shard).get(suspect.entry.entry_id) is not suspect:
+                self._suspect = suspect = delivery
+                chosen.append(delivery)
+            else:
+                others.append(delivery)
+        if others:
+            for delivery in others:
+                self._held.drop(delivery)
+            await self._settler.hand_back(shard, [delivery.entry.entry_id for delivery in others])
+            self.look_soon()
+        return chosen
+
+    async def _claim_of_others(self, shard: ServedShard, found: _Found, count: int) -> list[str]:
+        standing = self._peers.standing
+        found.gone = [name for name in found.gone if standing(name) is Standing.GONE]  # perhaps only frozen
+        found.unknown = [name for name in found.unknown if standing(name) is Standing.UNKNOWN]
+        if not count or not (found.gone or found.unknown):
+            return []
+        keys, abandoned_ms = shard.keys, self._settings.abandoned_ms
+        call = calls.take_over(keys, self._group, self._consumer, count, abandoned_ms, found.gone, found.unknown)
+        taken = await self._transport.send(call)
+        if len(taken) < count:
+            found.gone, found.unknown = [], []
+        return taken
+
+    async def adopt(self, shard: ServedShard, entry_ids: Sequence[str], asked_ms: int) -> list[Delivery]:
+        """Returns the deliveries that a call at `asked_ms` gave to this worker, without those it held before.
+
+        Deliveries made too often are buried. Raises: ServerError.
+        """
+        new = [entry_id for entry_id in entry_ids if entry_id not in self._held.of(shard)]
         if not new:
             return []
-        entries = await self._transport.send(calls.adopt(line.keys, self._group, self._consumer, new))
+        entries = await self._transport.send(calls.adopt(shard.keys, self._group, self._consumer, new))
         deliveries = []
         for entry in entries:
-            delivery = Delivery(line, entry, asked_ms + self._settings.abandoned_ms - SAFETY_MS, is_redelivered=True)
+            delivery = Delivery(shard, entry, asked_ms + self._settings.abandoned_ms - SAFETY_MS, is_redelivered=True)
             self._held.add(delivery)
             if entry.deliveries > self._settings.max_deliveries:
                 error = f"delivered {counted(entry.deliveries - 1, 'time')} without an answer"
@@ -149,5 +296,5 @@ class Recovery:
                 deliveries.append(delivery)
         if deliveries:
             found = counted(len(deliveries), "abandoned delivery", "abandoned deliveries")
-            logger.info("took over %s of %s", found, line.keys.topic)
+            logger.info("took over %s of %s", found, shard.keys.topic)
         return deliveries

@@ -1,8 +1,8 @@
 """`Running`: one delivery, from its entry to its outcome.
 
-    prepare ──▶ handler ──▶ succeed | fail          skipped when it is too late; cancelled when somebody asks for it
+    prepare ──▶ handler ──▶ succeed | fail          skipped when it is too late; cancelled on request
 
-What a handler raises is the outcome of its job, and decided by `outcome`; `settling` tells Redis.
+`outcome` turns a handler's error into the outcome of its job; `settling` reports it to Redis.
 """
 
 from __future__ import annotations
@@ -10,47 +10,64 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from wheelq import logs
-from wheelq.clock import ServerClock
-from wheelq.dead import Reason
-from wheelq.job import Job
-from wheelq.metrics import Histogram
+from wheelq.model.dead import Reason
+from wheelq.model.job import Job
 from wheelq.protocol import codec
+from wheelq.telemetry import api
+from wheelq.worker.durations import Durations
 from wheelq.worker.handlers import Handlers, Run
-from wheelq.worker.held import Delivery, Held
-from wheelq.worker.notes import Notes, packed_result
-from wheelq.worker.outcome import Again, Buried, of_failure
-from wheelq.worker.punctuality import Dropped, too_late
-from wheelq.worker.settling import Settler
+from wheelq.worker.held import Delivery
+from wheelq.worker.outcome import DONE, Again, Buried, Dropped, Outcome, of_failure, too_late
+from wheelq.worker.parts import WorkerParts
+from wheelq.worker.progress import ProgressWriter, packed_result
+from wheelq.worker.run_log import RunLog
+
+if TYPE_CHECKING:
+    from wheelq.telemetry.spans import Processing
 
 logger = logging.getLogger("wheelq.worker")
 
 
 class Running:
-    """Runs the deliveries of one worker, and counts."""
+    """Runs the deliveries of one worker, and counts them."""
 
-    def __init__(
-        self, group: str, handlers: Handlers, held: Held, settler: Settler, notes: Notes, server: ServerClock
-    ) -> None:
+    def __init__(self, parts: WorkerParts, handlers: Handlers, progress: ProgressWriter) -> None:
         self.runs: dict[str, Run] = {}
-        """How the jobs of each topic are run, hooks and all."""
-        self.lateness = Histogram()
+        """By topic: the function that runs its jobs, including hooks."""
+        self.durations = Durations(parts.group)
         self.handled = 0
         self.failed = 0
         self.cancelled = 0
         self.skipped = 0
-        self._group = group
+        self._group = parts.group
         self._handlers = handlers
-        self._held = held
-        self._settler = settler
-        self._notes = notes
-        self._server = server
+        self._held = parts.held
+        self._settler = parts.settler
+        self._progress = progress
+        self._server = parts.server
+        self._parts = parts
+        self.log = RunLog(parts.server, parts.settings.log_jobs)
+
+    def trace(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
+        """Begin the span of a run; called while a tracer provider is set."""
+        from wheelq.worker import tracing
+
+        tracing.begin(self._parts, deliveries, jobs)
+
+    def handed_back(self, span: Processing) -> None:
+        """Record in the span of a run that the worker stops before its end."""
+        from wheelq.worker import tracing
+
+        tracing.handed_back(span)
 
     async def prepare(self, delivery: Delivery) -> Job | None:
-        """The job for the handler; None when there is nothing to run, and the delivery is settled."""
-        entry, topic = delivery.entry, delivery.line.keys.topic
+        """Returns the job for the handler; None if there is nothing to run and the delivery is settled."""
+        entry, topic = delivery.entry, delivery.shard.keys.topic
         if entry.group is not None and entry.group != self._group:  # a retry that concerns another group
             self._settler.done(delivery)
             return None
@@ -60,7 +77,7 @@ class Running:
             await self._settler.settle(delivery, Buried(Reason.UNREADABLE, str(error)))
             return None
         now_ms = self._server.now_ms()
-        if late := too_late(now_ms, entry.due_ms, record.expires_ms(entry.due_ms), delivery.line.topic):
+        if late := too_late(now_ms, entry.due_ms, record.expires_ms(entry.due_ms), delivery.shard.topic):
             await self._skip(delivery, late)
             return None
         job = Job(
@@ -70,34 +87,38 @@ class Running:
             entry.due_ms,
             record.attempt,
             entry.entry_id,
-            max(now_ms, entry.due_ms),  # only estimated here, and by the server's clock it was due
+            max(now_ms, entry.due_ms),  # an estimate, but the job was due by the server's clock
             record.headers,
             delivery.is_redelivered,
             record.last_error,
             record.first_due_ms or entry.due_ms,
             record.replays,
-            partial(self._notes.progress, delivery),
+            partial(self._progress.progress, delivery),
         )
         delivery.started_ms = job.started_ms
-        self.lateness.add(job.started_ms - entry.due_ms)
+        late_ms = job.started_ms - entry.due_ms
+        self.durations.started(topic, late_ms)
         return job
 
     async def _skip(self, delivery: Delivery, late: Dropped | Buried) -> None:
         self.skipped += 1
         entry = delivery.entry
         if isinstance(late, Buried):
-            logger.warning("job %s of %s is buried unrun: %s", entry.id, delivery.line.keys.topic, late.error)
+            logger.warning("job %s of %s is buried unrun: %s", entry.id, delivery.shard.keys.topic, late.error)
             await self._settler.settle(delivery, late)
         else:
-            logger.info("job %s of %s is dropped unrun: %s", entry.id, delivery.line.keys.topic, late.why)
+            logger.info("job %s of %s is dropped unrun: %s", entry.id, delivery.shard.keys.topic, late.why)
+            delivery.is_dropped = True
             self._settler.done(delivery)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Run the handler of one delivery, and settle what comes of it."""
+        """Run the handler of one delivery, and settle its outcome."""
         job = await self.prepare(delivery)
         if job is None:
             return
         logs.running((job,))
+        if api._TRACER_PROVIDER is not None:
+            self.trace((delivery,), (job,))
         task = delivery.task = asyncio.current_task()
         try:
             result = await self.runs[job.topic](job)
@@ -105,6 +126,8 @@ class Running:
             was_asked = delivery.is_cancelled and task is not None and task.uncancel() == 0
             delivery.task = None
             if task is not None and task.cancelling():
+                if delivery.span is not None:
+                    self.handed_back(delivery.span)
                 raise  # this worker is stopping: the delivery stays held, and is handed back
             await (self._cancelled(delivery) if was_asked else self.fail(delivery, job, error))
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
@@ -115,49 +138,68 @@ class Running:
             self.succeed(delivery, result)
 
     def _ran(self, delivery: Delivery) -> None:
-        """Its handler has ended by itself, perhaps although it was cancelled."""
+        """Count a handler that has ended by itself, perhaps despite its cancellation."""
         if delivery.is_cancelled and delivery.task is not None:
             delivery.task.uncancel()
         delivery.task = None
 
     async def _cancelled(self, delivery: Delivery) -> None:
         self.cancelled += 1
-        logger.info("job %s of %s was cancelled while it ran", delivery.entry.id, delivery.line.keys.topic)
-        await self._settler.settle(delivery, Buried(Reason.CANCELLED, "cancelled while it ran"))
+        logger.info("job %s of %s was cancelled while it ran", delivery.entry.id, delivery.shard.keys.topic)
+        outcome = Buried(Reason.CANCELLED, "cancelled while it ran")
+        self._tell(delivery, outcome)
+        await self._settler.settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
 
     def cancel(self, ready: str, entry_id: str) -> None:
-        """Somebody asks for the delivery of an entry to be cancelled."""
+        """Cancel the delivery of an entry, as a client asks."""
         delivery = self._held.find(ready, entry_id)
         if delivery is None or delivery.task is None or delivery.is_cancelled:
             return
-        if self._handlers[delivery.line.keys.topic].can_be_cancelled:
+        if self._handlers[delivery.shard.keys.topic].can_be_cancelled:
             delivery.is_cancelled = True
             delivery.task.cancel()
 
     def succeed(self, delivery: Delivery, result: object) -> None:
-        """Its handler has returned."""
+        """Settle a delivery whose handler has returned. Never raises: an unsettled delivery would be held for ever."""
         self.handled += 1
-        if delivery.line.topic.keep_done_ms:
+        self._observe(delivery)
+        if delivery.shard.topic.keep_done_ms:
             delivery.result = packed_result(delivery, result)
+        if self.log.has_jobs or delivery.span is not None:
+            self._tell(delivery, DONE)
         self._settler.done(delivery)
 
     async def fail(self, delivery: Delivery, job: Job, error: BaseException) -> None:
-        """Its handler has raised."""
+        """Settle a delivery whose handler has raised. Never raises, whatever the error: see `succeed`."""
         outcome = self._outcome(job, error)
         self.failed += not (isinstance(outcome, Again) and not outcome.counts)
-        match outcome:
-            case Buried():
-                logger.error("job %s of %s is buried after attempt %d", job.id, job.topic, job.attempt, exc_info=error)
-            case Again(pause_ms, counts=True):
-                logger.warning("job %s of %s failed, again in %.1f s: %r", job.id, job.topic, pause_ms / 1000, error)
-            case Again(pause_ms):
-                logger.info("job %s of %s asks to run again in %.1f s", job.id, job.topic, pause_ms / 1000)
-        await self._settler.settle(delivery, outcome)
+        self._observe(delivery)
+        self.log.failed(job, outcome, error)
+        self._tell(delivery, outcome, error)
+        await self._settler.settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
+
+    def _observe(self, delivery: Delivery) -> None:
+        """Measure how long its handler ran."""
+        seconds = (self._server.now_ms() - delivery.started_ms) / 1000
+        self.durations.ended(delivery.shard.keys.topic, seconds)
+
+    def _tell(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
+        """Record the outcome in the log and in the span of the run."""
+        if self.log.has_jobs:
+            self.log.ran(delivery, outcome)
+        if delivery.span is not None:
+            from wheelq.worker import tracing
+
+            tracing.decided(delivery.span, delivery.entry.id, outcome, error)
 
     def _outcome(self, job: Job, error: BaseException) -> Again | Buried:
         retry = self._handlers[job.topic].retry
         try:
             return of_failure(error, job.attempt, retry, random.random())
-        except Exception:  # `delays` is the user's function
+        except BaseException:  # `delays` is the user's function
             logger.exception("the delays of topic %s cannot be used; pauses grow instead", job.topic)
+        try:
             return of_failure(error, job.attempt, retry.without_delays(), random.random())
+        except Exception:  # a user's subclass of RetryAfter without its attributes
+            logger.exception("the error of job %s of %s cannot be used", job.id, job.topic)
+            return Buried(Reason.FAILED, f"{type(error).__name__}, which cannot be used")

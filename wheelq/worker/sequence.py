@@ -4,8 +4,8 @@
     key B   ◷ b1   b2          b1 failed and waits for its next run: b2 waits behind it
     key C     c1   c2          c1 may start
 
-With a single key this is a queue that runs one at a time. At rest each key is either running one delivery, or *open*:
-its first one may start as soon as its time has come.
+With a single key this is a queue that runs one at a time. Between calls each key is either running one delivery, or
+*open*: its first one may start as soon as its time has come.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rank = tuple[int, int, int]
 
 
 @dataclass(slots=True, eq=False)
-class _Place(Generic[T]):
+class _Turn(Generic[T]):
     item: T
     key: str
     rank: Rank
@@ -32,26 +32,26 @@ class Sequence(Generic[T]):
     """Deliveries by key, each key in order."""
 
     def __init__(self) -> None:
-        self._places: dict[T, _Place[T]] = {}
-        self._waiting: dict[str, list[_Place[T]]] = {}
-        self._running: dict[str, _Place[T]] = {}
+        self._places: dict[T, _Turn[T]] = {}
+        self._waiting: dict[str, list[_Turn[T]]] = {}
+        self._running: dict[str, _Turn[T]] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
     @property
     def is_running(self) -> bool:
-        """Whether any has started and not ended."""
+        """Whether any delivery has started and not ended."""
         return bool(self._running)
 
     def add(self, item: T, key: str, rank: Rank, not_before_ms: int = 0) -> None:
-        """Line up a delivery in its place."""
-        self._line_up(_Place(item, key, rank, not_before_ms))
+        """Add a delivery in its place."""
+        self._line_up(_Turn(item, key, rank, not_before_ms))
 
     def start(self, now_ms: float, overdue_ms: int | None, most: int) -> list[T]:
-        """Up to `most` deliveries that may start now, one of each key; they are running from here on.
+        """Returns up to `most` deliveries that may start now, one of each key; they count as running.
 
-        `overdue_ms`: a job with this due time is still to come, and those due later wait for it.
+        `overdue_ms`: a job with this due time is still to come, and later ones wait for it.
         """
         if most <= 0 or not self._waiting:
             return []
@@ -69,40 +69,40 @@ class Sequence(Generic[T]):
         return [place.item for place in started]
 
     def end(self, item: T) -> None:
-        """A delivery is done with: the next one of its key may start."""
+        """Remove a delivery that has ended: the next one of its key may start."""
         place = self._places.pop(item, None)
         if place is not None and self._running.get(place.key) is place:
             del self._running[place.key]
 
     def again(self, item: T, not_before_ms: int) -> None:
-        """A running delivery failed: it keeps its place, and may start again at that time."""
+        """Return a failed delivery to its place; it may start again at `not_before_ms`."""
         place = self._places[item]
         del self._running[place.key]
-        self._line_up(_Place(item, place.key, place.rank, not_before_ms))
+        self._line_up(_Turn(item, place.key, place.rank, not_before_ms))
 
     def next_ms(self, now_ms: float) -> int | None:
-        """When the first of those that wait for their time may start; None: none waits for it."""
+        """When the first delivery that waits for its time may start; None if none does."""
         times = [line[0].not_before_ms for key, line in self._waiting.items() if key not in self._running]
         return min((time for time in times if time > now_ms), default=None)
 
     def give_up(self) -> list[T]:
-        """Forget all that wait; which ones."""
+        """Remove and return all waiting deliveries."""
         waiting = [place.item for line in self._waiting.values() for place in line]
         self._waiting.clear()
         for item in waiting:
             del self._places[item]
         return waiting
 
-    def _line_up(self, place: _Place[T]) -> None:
+    def _line_up(self, place: _Turn[T]) -> None:
         self._places[place.item] = place
         insort(self._waiting.setdefault(place.key, []), place, key=_rank)
 
-    def _leave_line(self, place: _Place[T]) -> None:
+    def _leave_line(self, place: _Turn[T]) -> None:
         line = self._waiting[place.key]
         del line[0]
         if not line:
             del self._waiting[place.key]
 
 
-def _rank(place: _Place[T]) -> Rank:
+def _rank(place: _Turn[T]) -> Rank:
     return place.rank

@@ -1,9 +1,9 @@
-"""Tells Redis what came of deliveries: acks in batches, retries and burials one by one; or gives them back.
+"""Reports the outcomes of deliveries to Redis: acks in batches, retries and burials one by one; or hands them back.
 
-Every delivery this worker holds is in `Held` until Redis has answered for it, and is renewed as long. All three calls
-may be repeated after a lost reply: they change nothing for a delivery that is no longer this consumer's.
+Every delivery of this worker is in `Held`, and renewed, until Redis has confirmed its outcome. All three calls may be
+repeated after a lost reply: they change nothing for a delivery that is no longer this consumer's.
 
-Each shard's acks are sent on their own: while its cluster node is away, those of the others go on.
+Each shard's acks are sent separately: while its cluster node is away, those of the others go on.
 """
 
 from __future__ import annotations
@@ -12,42 +12,47 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
-from wheelq.clock import Clock
-from wheelq.errors import OutcomeUnknown, ServerError
-from wheelq.protocol import codec
+from wheelq import reminders
+from wheelq.base.backoff import Backoff
+from wheelq.base.clock import Clock
+from wheelq.base.plural import counted
+from wheelq.errors import GroupNotFound, OutcomeUnknown, ServerError
+from wheelq.model.state import Attempt
+from wheelq.protocol import attempts, codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import state
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
-from wheelq.words import counted
-from wheelq.worker.held import Delivery, Held, Line, Order
+from wheelq.worker.held import Delivery, Held, ServedShard, TurnKeeper
 from wheelq.worker.outcome import Again, Buried, Done, Outcome
 
 logger = logging.getLogger("wheelq.worker")
 
-T = TypeVar("T")
-
-LONGEST_PAUSE = 1.0
+FIRST_PAUSE = 0.05
+"""Seconds until a call without an answer is repeated; see `Backoff`."""
 HAND_BACK_IDLE_MS = 86_400_000
-"""Idle time shown for a delivery that is handed back, so that any worker's next look claims it."""
+"""The idle time given to a delivery that is handed back, so that any worker's next look claims it."""
 HAND_BACK_AT_ONCE = 500
 
 
 @dataclass(slots=True, eq=False)
 class _Acks:
-    """The acks of one shard that wait to be sent."""
+    """The unsent acks of one shard."""
 
-    line: Line
+    shard: ServedShard
     waiting: list[Delivery] = field(default_factory=list)
     any: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while any wait."""
+    """Set while there are unsent acks."""
     enough: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is time to send them."""
+    next_at: float = float("-inf")
+    """They wait for others until this monotonic time: `ack_ms` after the answer to the last call."""
     is_unsure: bool = False
     """Whether the reply to the last call was lost."""
 
@@ -70,99 +75,117 @@ class Settler:
         self._settings = settings
         self._held = held
         self._clock = clock
-        self._acks: dict[Line, _Acks] = {}
-        self._new: asyncio.Queue[_Acks] = asyncio.Queue()  # those that `run` does not look after yet
+        self._acks: dict[ServedShard, _Acks] = {}
+        self._new: asyncio.Queue[_Acks] = asyncio.Queue()  # shards that `run` does not handle yet
         self.lost = 0
-        """Deliveries that had been given to another worker when this one wanted to settle them."""
+        """The number of deliveries that another worker had taken before this one could settle them."""
 
     def done(self, delivery: Delivery) -> None:
-        """A job is finished: acknowledge it with the next batch."""
-        acks = self._acks.get(delivery.line)
+        """Acknowledge a finished job with the next batch."""
+        acks = self._acks.get(delivery.shard)
         if acks is None:
-            acks = self._acks[delivery.line] = _Acks(delivery.line)
+            acks = self._acks[delivery.shard] = _Acks(delivery.shard)
             self._new.put_nowait(acks)
         acks.waiting.append(delivery)
-        acks.any.set()
-        if len(acks.waiting) >= self._settings.ack_batch or delivery.order is not None:  # another waits for this one
+        if len(acks.waiting) == 1:
+            acks.any.set()
+            if self._clock.monotonic() >= acks.next_at:
+                acks.enough.set()  # together with others that finish before the loop runs
+        if len(acks.waiting) >= self._settings.ack_batch or delivery.turn_keeper is not None:  # another waits for it
             acks.enough.set()
 
-    async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Tell Redis, however often it takes."""
-        entry, keys = delivery.entry, delivery.line.keys
+    async def settle(self, delivery: Delivery, outcome: Outcome, took_ms: float | None = None) -> None:
+        """Report an outcome to Redis until it succeeds. `took_ms` is the handler's duration; None: it did not run."""
+        entry, keys = delivery.entry, delivery.shard.keys
+        attempt = None if took_ms is None else self._attempt(delivery, outcome, took_ms)
         match outcome:
             case Done():
                 self.done(delivery)
                 return
             case Again(pause_ms, error, counts):
-                record = codec.again(entry.record, entry.due_ms, error, counts=counts)
-                if delivery.order is not None:
-                    await self._put_off(delivery, delivery.order, pause_ms, record)
+                record = codec.again(entry.record, entry.due_ms, error, counts=counts, attempt=attempt)
+                if delivery.turn_keeper is not None:
+                    await self._put_off(delivery, delivery.turn_keeper, pause_ms, record)
                     return
                 call = calls.retry(keys, self._group, self._consumer, entry, pause_ms, record)
             case Buried():
-                call = calls.bury(
-                    keys, self._group, self._consumer, entry, _burial(entry, outcome), delivery.line.topic
-                )
-        was_ours, is_sure = await self._insist(call, entry)
+                burial = _burial(entry, outcome, attempt)
+                call = calls.bury(keys, self._group, self._consumer, entry, burial, delivery.shard.topic)
+        was_ours, is_sure = await self._insist(call, delivery)
         self.lost += not was_ours and is_sure
         self._drop(delivery)
 
-    async def _put_off(self, delivery: Delivery, order: Order, pause_ms: int, record: bytes) -> None:
-        due_ms, is_sure = await self._insist(order.put_off(delivery, pause_ms, record), delivery.entry)
+    def _attempt(self, delivery: Delivery, outcome: Outcome, took_ms: float) -> Attempt:
+        error = None if isinstance(outcome, Done) or not outcome.error else attempts.cut_error(outcome.error)
+        return Attempt(int(delivery.started_ms), max(round(took_ms), 0), self._consumer, error)
+
+    async def _put_off(self, delivery: Delivery, turn_keeper: TurnKeeper, pause_ms: int, record: bytes) -> None:
+        due_ms, is_sure = await self._insist(turn_keeper.put_off(delivery, pause_ms, record), delivery)
         if due_ms:
-            order.again(delivery, record, due_ms)
+            turn_keeper.again(delivery, record, due_ms)
         else:
             self.lost += is_sure
             self._drop(delivery)
 
-    async def _insist(self, call: Call[T], entry: Entry) -> tuple[T, bool]:
-        """The answer, however often it takes, and whether it is to the only call that can have arrived."""
-        pause = 0.05
+    async def _insist(self, call: Call[Any], delivery: Delivery) -> tuple[int, bool]:
+        """Repeats a call until it is answered; returns the answer, and whether only one call can have arrived.
+
+        If the group no longer exists, the delivery belongs to no consumer.
+        """
+        backoff = Backoff(FIRST_PAUSE)
         is_sure = True
         while True:
             try:
-                return await self._transport.send(call), is_sure
+                with self._span("bury" if call.name == "bury" else "retry", [delivery]):
+                    return await self._transport.send(call), is_sure
+            except GroupNotFound:
+                return 0, is_sure
             except ServerError as problem:
                 is_sure &= not isinstance(problem, OutcomeUnknown)
-                logger.warning("%s of job %s waits: %s", call.name, entry.id, problem)
-                await self._clock.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                reminders.warn(logger, f"{call.name} of job {delivery.entry.id} waits", problem)
+                await self._clock.sleep(backoff.pause())
 
-    async def hand_back(self, line: Line, entry_ids: Sequence[str]) -> None:
-        """Let other workers have these deliveries now, unsettled. Raises: ServerError."""
+    def _span(self, name: str, deliveries: Sequence[Delivery]) -> AbstractContextManager[None]:
+        """The span of one call, if such spans are asked for and a tracer provider is set."""
+        if not self._settings.trace_settling or all(delivery.span is None for delivery in deliveries):
+            return contextlib.nullcontext()
+        from wheelq.worker import tracing  # imports OpenTelemetry
+
+        return tracing.settling(name, self._group, self._consumer, self._transport.node, deliveries)
+
+    async def hand_back(self, shard: ServedShard, entry_ids: Sequence[str]) -> None:
+        """Hand these deliveries to other workers now, unsettled. Raises: ServerError."""
         for first in range(0, len(entry_ids), HAND_BACK_AT_ONCE):
             part = entry_ids[first : first + HAND_BACK_AT_ONCE]
-            call = calls.hand_back(line.keys, self._group, self._consumer, HAND_BACK_IDLE_MS, part)
+            call = calls.hand_back(shard.keys, self._group, self._consumer, HAND_BACK_IDLE_MS, part)
             await self._transport.send(call)
 
     def _drop(self, delivery: Delivery) -> None:
         self._held.drop(delivery)
-        if delivery.order is not None:
-            delivery.order.end(delivery)
+        if delivery.turn_keeper is not None:
+            delivery.turn_keeper.end(delivery)
 
     async def run(self) -> None:
-        """Send acks until cancelled: when `ack_batch` have come together, or the first has waited `ack_ms`."""
-        async with asyncio.TaskGroup() as shards:
+        """Send acks until cancelled: at once after a quiet moment, else `ack_ms` after the last, or a full batch."""
+        async with asyncio.TaskGroup() as tasks:
             while True:
-                shards.create_task(self._run(await self._new.get()))
+                tasks.create_task(self._run(await self._new.get()))
 
     async def _run(self, acks: _Acks) -> None:
-        pause = 0.0
+        backoff = Backoff(FIRST_PAUSE)
         while True:
             await acks.any.wait()
-            cancel = self._clock.call_at(self._clock.monotonic() + self._settings.ack_ms / 1000, acks.enough.set)
-            await acks.enough.wait()
-            cancel()
+            if not acks.enough.is_set():
+                await self._clock.wait(acks.enough, acks.next_at - self._clock.monotonic())
             try:
                 await self._send(acks)
-                pause = 0.0
+                backoff.failures = 0
             except ServerError as error:
-                pause = min(pause * 2 + 0.05, LONGEST_PAUSE)
-                logger.warning("%s: %s", counted(len(acks.waiting), "ack waits", "acks wait"), error)
-                await self._clock.sleep(pause)
+                reminders.warn(logger, counted(len(acks.waiting), "ack waits", "acks wait"), error)
+                await self._clock.sleep(backoff.pause())
 
     async def flush(self) -> None:
-        """Send all acks that wait. Raises: ServerError; what has no answer still waits."""
+        """Send all acks. Raises: ServerError; unanswered ones stay queued."""
         results = await asyncio.gather(*(self._flush(acks) for acks in self._acks.values()), return_exceptions=True)
         for result in results:
             if result is not None:
@@ -173,16 +196,20 @@ class Settler:
             await self._send(acks)
 
     async def _send(self, acks: _Acks) -> None:
-        """Send up to a batch."""
+        """Send up to a batch of acks."""
         acks.enough.clear()
-        line, batch = acks.line, acks.waiting[: self._settings.ack_batch]
+        shard, batch = acks.shard, acks.waiting[: self._settings.ack_batch]
         try:
-            acked = await self._transport.send(self._ack(line, batch))
+            with self._span("ack", batch):
+                acked = await self._transport.send(self._ack(shard, batch))
         except OutcomeUnknown:
             acks.is_unsure = True
             raise
+        except GroupNotFound:
+            acked = 0
         del acks.waiting[: len(batch)]
-        if not acks.is_unsure:  # else it may have been acknowledged by the call whose reply was lost
+        acks.next_at = self._clock.monotonic() + self._settings.ack_ms / 1000
+        if not acks.is_unsure:  # if unsure, the call whose reply was lost may have acknowledged it
             self.lost += len(batch) - acked
         acks.is_unsure = False
         for delivery in batch:
@@ -192,36 +219,46 @@ class Settler:
         elif len(acks.waiting) >= self._settings.ack_batch:
             acks.enough.set()
 
-    def _ack(self, line: Line, batch: Sequence[Delivery]) -> Call[int]:
-        topic = line.topic
+    def _ack(self, shard: ServedShard, batch: Sequence[Delivery]) -> Call[int]:
+        topic = shard.topic
+        dropped = sum(delivery.is_dropped for delivery in batch)
+        if dropped:
+            batch = sorted(batch, key=_is_dropped)
         if any(delivery.leaves_something for delivery in batch):
             concluded = [_concluded(delivery) for delivery in batch]
             return state.conclude(
-                line.keys, self._group, self._consumer, topic.retention_ms, topic.keep_done_ms, concluded
+                shard.keys, self._group, self._consumer, topic.retention_ms, topic.keep_done_ms, concluded, dropped
             )
         return calls.ack(
-            line.keys,
+            shard.keys,
             self._group,
             self._consumer,
             min(delivery.safe_until_ms for delivery in batch),
             topic.retention_ms,
             [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
+            dropped,
         )
 
 
+def _is_dropped(delivery: Delivery) -> bool:
+    return delivery.is_dropped
+
+
 def _concluded(delivery: Delivery) -> state.Concluded:
-    entry, record = delivery.entry, b""
-    if delivery.line.topic.keep_done_ms and (entry.group is not None or entry.attempt > 1):
+    entry, record, earlier = delivery.entry, b"", b""
+    if delivery.shard.topic.keep_done_ms and (entry.group is not None or entry.attempt > 1):
         with contextlib.suppress(codec.UnreadableRecord):
             record = codec.original(entry.record)
-    promoted_ms = int(entry.entry_id.partition("-")[0])  # by the server's clock, which the worker only estimates
+            earlier = attempts.pack(codec.decode(entry.record).attempts)
+    promoted_ms = int(entry.entry_id.partition("-")[0])  # by the server's clock, which this worker only estimates
     started_ms = max(int(delivery.started_ms), promoted_ms)
-    return state.Concluded(entry.entry_id, entry.member, started_ms, delivery.result, record)
+    return state.Concluded(entry.entry_id, entry.member, started_ms, delivery.result, record, earlier)
 
 
-def _burial(entry: Entry, buried: Buried) -> Burial:
-    attempt, first_due_ms = entry.attempt, entry.due_ms
+def _burial(entry: Entry, buried: Buried, ran: Attempt | None) -> Burial:
+    attempt, first_due_ms, told = entry.attempt, entry.due_ms, b""
     with contextlib.suppress(codec.UnreadableRecord):
         record = codec.decode(entry.record)
         attempt, first_due_ms = record.attempt, record.first_due_ms or entry.due_ms
-    return Burial(buried.reason, buried.error, buried.traceback, attempt, first_due_ms)
+        told = codec.attempted(entry.record, ran) if ran else b""
+    return Burial(buried.reason, buried.error, buried.traceback, attempt, first_due_ms, told)

@@ -1,11 +1,12 @@
-"""`Threads`: runs plain functions, at most so many at a time, each in a thread that can be abandoned.
+"""`Threads`: runs plain functions, a limited number at a time, each in a thread that can be abandoned.
 
-Nothing can stop a thread. One whose function takes longer than its timeout is abandoned: it goes on in the background,
-nobody waits for what it returns, and its place is another's. Of those there may be `ABANDONED_LIMIT`; beyond that an
-abandoned thread keeps its place until it ends, so that a worker whose handlers all hang does not drown in threads.
+Nothing can stop a thread. A thread whose function exceeds its timeout is abandoned: it runs on in the background, its
+result is dropped, and its place is free again. Only `ABANDONED_LIMIT` threads give their places back; after that an
+abandoned thread keeps its place until it ends, so that hanging handlers cannot fill a worker with threads.
 
-The threads are daemons, and the standard library's pool is not used: it would keep a process from ending until the
-last abandoned thread has returned, which may be never.
+If plain hooks run around a plain handler, `OneThread` holds one thread for all of them, so that they share thread-local
+values, such as a database connection. Context variables are copied to that thread and back, so that hooks on the event
+loop see the same values.
 """
 
 from __future__ import annotations
@@ -18,37 +19,67 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from functools import partial
-from queue import SimpleQueue
-from threading import Lock, Thread
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from wheelq import reminders
+from wheelq.base.backoff import Backoff
+from wheelq.worker.daemons import Daemons
 
 logger = logging.getLogger("wheelq.worker")
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 ABANDONED_LIMIT = 64
 
-_Work = tuple["Future[Any]", Callable[[], Any]]
+_UNSET: Any = object()
+
+
+class FunctionRunner(Protocol):
+    """Runs plain functions: `Threads`, or a `OneThread`."""
+
+    async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
+        """Returns `function(given)`. Raises: TimeoutError, and the errors of the function."""
+        ...
+
+
+class ThreadSource(Protocol):
+    """Provides threads."""
+
+    def submit(self, fn: Callable[[], T], /) -> Future[T]:
+        """Call a function in any thread. Raises: RuntimeError when no thread can be started."""
+        ...
+
+    def hold(self) -> Executor:
+        """Take one thread, until `shutdown` gives it back. Raises: RuntimeError when no thread can be started."""
+        ...
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Let the threads end when they have nothing to do."""
+        ...
 
 
 class Threads:
     """Belongs to the event loop it was made in."""
 
-    def __init__(self, places: int, executor: Executor | None = None) -> None:
-        """`executor` runs the functions in place of daemon threads: for tests."""
+    def __init__(self, places: int, executor: ThreadSource | None = None) -> None:
+        """`executor` replaces the daemon threads in tests."""
         self.abandoned = 0
-        """Threads that go on although nobody waits for them."""
+        """The number of abandoned threads that still run."""
         self._places = asyncio.Semaphore(places)
-        self._executor = executor or _Daemons()
+        self._executor = executor or Daemons()
 
     async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
-        """What `function(given)` returns, in a copy of the caller's context. Waiting for a place is not its time.
+        """Returns `function(given)`, called in a copy of the caller's context. `timeout` begins with a place.
 
-        Raises: TimeoutError, and what the function raises.
+        Raises: TimeoutError, and the errors of the function.
         """
         await self._places.acquire()
-        call = self._executor.submit(contextvars.copy_context().run, function, given)
+        try:
+            work = partial(contextvars.copy_context().run, function, given)
+            call = await self._in_time(lambda: self._executor.submit(work))
+        except BaseException:
+            self._places.release()
+            raise
         try:
             async with time_limit(timeout):
                 return await asyncio.wrap_future(call)
@@ -58,21 +89,43 @@ class Threads:
             else:
                 self._abandon(call, function)
 
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[OneThread]:
+        """One thread for several functions. The first call takes it, with a place."""
+        thread = OneThread(self)
+        try:
+            yield thread
+        finally:
+            thread._give_back()
+
     def close(self) -> None:
         """Let the threads end when they have nothing to do."""
         self._executor.shutdown(wait=False)
 
-    def _abandon(self, call: Future[Any], function: Callable[[Any], Any]) -> None:
+    async def _hold(self) -> Executor:
+        return await self._in_time(self._executor.hold)
+
+    async def _in_time(self, begin: Callable[[], T]) -> T:
+        """Returns `begin()`. While the machine has no spare thread, the job waits instead of failing."""
+        backoff = Backoff()
+        while True:
+            try:
+                return begin()
+            except RuntimeError as error:
+                reminders.warn(logger, "a plain handler waits for a thread, until the machine allows one more", error)
+                await asyncio.sleep(backoff.pause())
+
+    def _abandon(self, call: Future[Any], function: Callable[[Any], Any], has_place: bool = True) -> None:
         self.abandoned += 1
-        keeps_place = self.abandoned > ABANDONED_LIMIT
-        if not keeps_place:
+        keeps_place = has_place and self.abandoned > ABANDONED_LIMIT
+        if has_place and not keeps_place:
             self._places.release()
         name = getattr(function, "__qualname__", repr(function))
-        logger.warning("%s cannot be stopped in its thread, where it goes on; %d do", name, self.abandoned)
+        logger.warning("%s cannot be stopped in its thread, and goes on; abandoned threads: %d", name, self.abandoned)
         loop = asyncio.get_running_loop()
 
         def ended(call: Future[Any]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended before
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
                 loop.call_soon_threadsafe(self._take_back, keeps_place)
 
         call.add_done_callback(ended)
@@ -83,9 +136,76 @@ class Threads:
             self._places.release()
 
 
+class OneThread:
+    """Runs several plain functions, one after another, in the same thread and the same context.
+
+    If one of them is abandoned, later ones run in another thread, which takes no place: the worker must be able to
+    settle a job even while hanging functions take every place.
+    """
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._thread: Executor | None = None
+        self._has_place = False
+        self._may_take_place = True
+        self._context = contextvars.copy_context()
+
+    async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
+        """Returns `function(given)`. `timeout` begins with a place.
+
+        Raises: TimeoutError, and the errors of the function.
+        """
+        thread = self._thread or await self._take()
+        work = partial(self._context.run, _called_in, contextvars.copy_context(), function, given)
+        call = thread.submit(work)
+        try:
+            async with time_limit(timeout):
+                return await asyncio.wrap_future(call)
+        finally:
+            if call.done():
+                _adopt(self._context)
+            else:
+                self._abandon(call, function)
+
+    async def _take(self) -> Executor:
+        if self._may_take_place:
+            await self._threads._places.acquire()
+            self._has_place = True
+            self._may_take_place = False
+        self._thread = await self._threads._hold()
+        return self._thread
+
+    def _abandon(self, call: Future[Any], function: Callable[[Any], Any]) -> None:
+        self._threads._abandon(call, function, self._has_place)
+        self._has_place = False
+        self._context = contextvars.copy_context()  # the abandoned function still uses the other one
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        if self._has_place:
+            self._threads._places.release()
+            self._has_place = False
+
+
+def _called_in(context: contextvars.Context, function: Callable[[Any], Any], given: Any) -> Any:
+    """Returns `function(given)`, called with the context variables of another context."""
+    _adopt(context)
+    return function(given)
+
+
+def _adopt(context: contextvars.Context) -> None:
+    """Set the context variables that have another value in `context`."""
+    for variable, value in context.items():
+        if variable.get(_UNSET) is not value:
+            variable.set(value)
+
+
 @asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[None]:
-    """Cancels its body after so many seconds. Raises: TimeoutError, which says so."""
+    """Cancels its body after `seconds`. Raises: TimeoutError."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -94,51 +214,3 @@ async def time_limit(seconds: float | None) -> AsyncIterator[None]:
         if limit.expired():
             raise TimeoutError(f"took longer than its timeout of {seconds:g} s") from error
         raise
-
-
-class _Daemons(Executor):
-    """Daemon threads, made when none is idle."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        self._lock = Lock()
-        self._idle = 0
-        self._threads = 0
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-        self._work.put((future, partial(fn, *args, **kwargs)))
-        with self._lock:
-            if self._idle:
-                self._idle -= 1
-                return future
-            self._threads += 1
-        Thread(target=self._run, name=f"wheelq-{self._threads}", daemon=True).start()
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let each thread end when it has nothing more to do; waits for none."""
-        for _ in range(self._threads):
-            self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            future, call = work
-            if future.set_running_or_notify_cancel():
-                _finish(future, call)
-            del work, future, call  # an idle thread keeps no job alive
-            with self._lock:
-                self._idle += 1
-
-
-def _finish(future: Future[Any], call: Callable[[], Any]) -> None:
-    try:
-        result = call()
-    except StopIteration as error:  # no future can hold it
-        problem = RuntimeError("the handler raised StopIteration")
-        problem.__cause__ = error
-        future.set_exception(problem)
-    except BaseException as error:  # noqa: BLE001  # whatever it is, it is the caller's
-        future.set_exception(error)
-    else:
-        future.set_result(result)

@@ -4,13 +4,13 @@ this process ── imports, cancels, moves ──▶ server ◀── scheduler
      ▲                                        ▲
      └────────── every run, by a pipe ── worker process
 
-orders        the jobs, from orders.csv, and how much their delays are shortened (orders_file made the file)
-plan          what is cancelled, moved and made to fail: drawn from a seed before anything starts
-processes     starts and stops the two child processes; roles is what they do
-play          the half minute itself
-board         what is known so far; ends as the ledger
-verdict       compares what was promised with what ran; pure
-panels, views how it looks: live screen, plain lines, or silent for --json
+orders        the jobs, drawn from a seed, and how much their delays are shortened
+plan          which orders are cancelled, moved or fail: drawn from a seed before anything starts
+processes     starts and stops the two child processes; roles is their code
+play          runs the demo
+board         the counts so far, and the ledger for the verdict
+verdict       compares promises with runs; pure
+panels, views the output: live screen, plain lines, or only JSON
 command       options, wiring, exit codes
 """
 

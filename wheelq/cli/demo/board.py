@@ -1,4 +1,4 @@
-"""What is known so far: counts for the screen, and the ledger that the verdict is computed from."""
+"""The state of the demo: counts for the screen, and the ledger that the verdict is computed from."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from wheelq.base.clock import Clock
 from wheelq.cli.demo.orders import KINDS, Order
-from wheelq.cli.demo.plan import Change, Plan
-from wheelq.cli.demo.verdict import Lateness, Ledger, Name, Run, lateness_ms
-from wheelq.clock import Clock
-from wheelq.job import CancelOutcome, Receipt, RescheduleOutcome
-from wheelq.topics import TopicInfo
+from wheelq.cli.demo.plan import Change, DemoPlan
+from wheelq.cli.demo.verdict import DemoLedger, DemoRun, LatenessFigures, Name, lateness_ms
+from wheelq.model.job import CancelOutcome, Receipt, RescheduleOutcome
+from wheelq.model.topic import TopicInfo
 
 NEWS_KEPT = 40
 
@@ -28,10 +28,10 @@ class News(NamedTuple):
 class Board:
     """Filled in by `play`, read by the views."""
 
-    def __init__(self, orders: Sequence[Order], plan: Plan, clock: Clock) -> None:
+    def __init__(self, orders: Sequence[Order], plan: DemoPlan, clock: Clock) -> None:
         self.orders = orders
         self.plan = plan
-        self.ledger = Ledger()
+        self.ledger = DemoLedger()
         self.scheduled = Counter(order.topic for order in orders)
         self.waiting: Counter[str] = Counter()
         self.ready: Counter[str] = Counter()
@@ -48,35 +48,35 @@ class Board:
 
     @property
     def elapsed_ms(self) -> float:
-        """Since the import; 0 before."""
+        """Milliseconds since the import; 0 before."""
         return 0.0 if self._imported_at is None else (self._clock.monotonic() - self._imported_at) * 1000
 
     @property
-    def lateness(self) -> Lateness:
-        """Of every run so far."""
-        return Lateness.of(self.late_ms)
+    def lateness(self) -> LatenessFigures:
+        """The lateness of every run so far."""
+        return LatenessFigures.of(self.late_ms)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every order that is to run has run."""
+        """Whether every order that must run has run."""
         return len(self._done) >= len(self.orders) - self.cancelled.total()
 
     def importing(self) -> None:
-        """The clock starts: due times count from here."""
+        """Start the clock: due times count from here."""
         self._imported_at = self._clock.monotonic()
 
     def imported(self, topic: str, receipts: Iterable[Receipt]) -> None:
-        """Orders of one topic were scheduled."""
+        """Record scheduled orders of one topic."""
         self.ledger.due_ms.update({(topic, receipt.id): receipt.due_ms for receipt in receipts})
         self.import_ms = self.elapsed_ms
 
     def counted(self, topics: Iterable[TopicInfo]) -> None:
-        """The server was asked what waits and what is ready."""
+        """Take the server's counts of waiting and ready jobs."""
         for topic in topics:
-            self.waiting[topic.name], self.ready[topic.name] = topic.delayed, topic.ready
+            self.waiting[topic.name], self.ready[topic.name] = topic.waiting, topic.ready
 
-    def ran(self, run: Run) -> None:
-        """The worker reported the start of a handler."""
+    def ran(self, run: DemoRun) -> None:
+        """Record the start of a handler."""
         self.ledger.runs.append(run)
         self.late_ms.append(lateness_ms(self.ledger, run))
         if run.attempt > 1:
@@ -88,7 +88,7 @@ class Board:
             self._done.add(run.name)
 
     def cancelling(self, change: Change, outcome: CancelOutcome) -> None:
-        """A cancel was answered."""
+        """Record the answer to a cancel."""
         topic, key = change.order.topic, change.order.key
         self.ledger.cancels[topic, key] = outcome
         if outcome is CancelOutcome.CANCELLED:
@@ -98,7 +98,7 @@ class Board:
             self._tell("too late", f"{key} {_said(outcome)}")
 
     def moving(self, change: Change, due_ms: int, outcome: RescheduleOutcome) -> None:
-        """A reschedule was answered."""
+        """Record the answer to a reschedule."""
         topic, key = change.order.topic, change.order.key
         self.ledger.moves[topic, key] = outcome, due_ms
         if outcome is RescheduleOutcome.RESCHEDULED:

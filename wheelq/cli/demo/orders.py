@@ -1,52 +1,58 @@
-"""The demo's jobs: about 3,000 orders of four kinds, read from `orders.csv` beside this module.
+"""The demo's jobs: 3,000 orders of four kinds, drawn from a seed that is always the same.
 
-The file holds real delays ("close it in 30 minutes"). Nobody waits that long for a demo, so each topic has its time
-shortened by a factor of its own, and all of them fall due 2 to 18 seconds after the import. One row in four belongs to
-a flash sale: placed at one instant, and so due at one instant.
+Each topic stands for a real delay ("close it in 30 minutes"). Each topic shortens its time by its own factor, so that
+all orders fall due 2 to 18 seconds after the import. Nearly one in four belongs to a flash sale: placed at one instant,
+and so due at one instant.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from itertools import islice
 
-ORDERS_FILE = "orders.csv"
-
+SEED = 42
+FLASH_SALE = 700
+"""How many orders were placed at one instant, to be closed 30 minutes later unless they are paid."""
+NEAREST_S, FURTHEST_S = 2.0, 18.0
+"""The range of due times after the import."""
 QUICK_SHARE = 3
-"""`--quick` takes every third row, and lets time pass three times as fast again."""
+"""`--quick` takes every third order, and lets time pass three times as fast again."""
+
+GOODS = ("espresso machine", "trail shoes", "desk lamp", "winter coat", "headphones", "tea set", "bike lock")
+CALLS = ("your driver is 10 minutes away", "your table is ready soon", "the meeting starts in 5 minutes")
+STATUSES = ("503", "504", "timeout", "connection reset")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OrderKind:
     """One topic of the demo, and the story it tells."""
 
     topic: str
     usual_delay: str
-    """The delay that is typical of it, as people say it."""
-    usual_delay_s: int
+    """Its typical delay, as text."""
     demo_delay_s: int
-    """What that becomes in the demo."""
+    """The same delay in the demo, as text."""
+    orders: int
+    """How many fall due at separate times."""
     cancel_reason: str
-    """What became of it when somebody cancels such a job."""
+    """The word for a cancelled order of this topic."""
 
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, OrderKind] = {
     kind.topic: kind
     for kind in (
-        Kind("orders.close", "30 min", 1_800, 10, "paid"),
-        Kind("red-packets.return", "24 h", 86_400, 18, "opened"),
-        Kind("reminders", "10 min", 600, 8, "called off"),
-        Kind("callbacks.retry", "1 min", 60, 4, "answered"),
+        OrderKind("orders.close", "30 min", 10, 700, "paid"),
+        OrderKind("red-packets.return", "24 h", 18, 600, "opened"),
+        OrderKind("reminders", "10 min", 8, 500, "called off"),
+        OrderKind("callbacks.retry", "1 min", 4, 500, "answered"),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One row: a job to schedule."""
+    """A job to schedule."""
 
     topic: str
     key: str
@@ -55,21 +61,35 @@ class Order:
     payload: Mapping[str, str]
 
 
-def read_orders(*, quick: bool = False) -> list[Order]:
-    """The orders of the shipped file, or for a quick demo a third of them."""
-    share = QUICK_SHARE if quick else 1
-    return list(_rows(share))
+def draw_orders(*, quick: bool = False) -> list[Order]:
+    """Returns the orders, the same at every call; for a quick demo a third of them."""
+    draw = random.Random(SEED)
+    share, sale = QUICK_SHARE if quick else 1, KINDS["orders.close"]
+    placed = [(kind, draw.uniform(NEAREST_S, FURTHEST_S)) for kind in KINDS.values() for _ in range(kind.orders)]
+    placed += [(sale, float(sale.demo_delay_s))] * FLASH_SALE
+    draw.shuffle(placed)
+    orders = []
+    for number, (kind, delay_s) in enumerate(placed, start=10_001):
+        what, payload = _contents(kind.topic, draw)
+        payload["customer"] = f"customer-{draw.randrange(1_000, 10_000)}"
+        orders.append(Order(kind.topic, f"{what}-{number}", round(1000 * delay_s / share), payload))
+    return orders[::share]
 
 
-def shown_delay(kind: Kind, *, quick: bool = False) -> str:
+def shown_delay(kind: OrderKind, *, quick: bool = False) -> str:
     """How far a topic's time is shortened, in words: "30 min → 10 s"."""
     return f"{kind.usual_delay} → {kind.demo_delay_s / (QUICK_SHARE if quick else 1):.3g} s"
 
 
-def _rows(share: int) -> Iterator[Order]:
-    text = resources.files("wheelq.cli.demo").joinpath(ORDERS_FILE).read_text(encoding="utf-8")
-    for row in islice(csv.DictReader(text.splitlines()), 0, None, share):
-        topic, key, delay_s = row.pop("topic"), row.pop("key"), float(row.pop("delay_s"))
-        kind = KINDS[topic]
-        delay_ms = round(1000 * delay_s * kind.demo_delay_s / kind.usual_delay_s / share)
-        yield Order(topic, key, delay_ms, {name: value for name, value in row.items() if value})
+def _contents(topic: str, draw: random.Random) -> tuple[str, dict[str, str]]:
+    """The word that keys of this topic begin with, and a payload."""
+    match topic:
+        case "orders.close":
+            return "order", {"amount": f"{draw.uniform(9, 400):.2f}", "message": draw.choice(GOODS)}
+        case "red-packets.return":
+            return "packet", {"amount": draw.choice(("6.66", "8.88", "18.88", "88.00"))}
+        case "reminders":
+            return "reminder", {"message": draw.choice(CALLS)}
+        case _:
+            url = f"https://shop-{draw.randrange(1, 60)}.example/paid"
+            return "callback", {"message": draw.choice(STATUSES), "url": url}

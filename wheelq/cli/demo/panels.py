@@ -1,6 +1,6 @@
-"""What the demo draws: pure functions from the board or the verdict to something Rich can print.
+"""The demo's screen: pure functions that turn the board or the verdict into something Rich can print.
 
-All of it fits a terminal of 80 × 24 and fills a larger one.
+It fits a terminal of 80 × 24 and fills a larger one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rich.text import Text
 
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, shown_delay
-from wheelq.cli.demo.verdict import FaultKind, Lateness, Verdict
+from wheelq.cli.demo.verdict import FaultKind, LatenessFigures, Verdict
 
 EDGES_MS = (1, 2, 5, 10, 20, 50)
 """Upper edges of the histogram's rows; one more row holds the rest."""
 SPARKS = " ▁▂▃▄▅▆▇█"
 FRAME_LINES = 17
-"""Lines that are not inside the two lower panels, among them the introduction above and an empty last line: there the
-terminal can show ^C without breaking the picture."""
+"""The lines outside the two lower panels, including the introduction above and an empty last line, where the terminal
+can show ^C without breaking the picture."""
 LEAST_PANEL_LINES, MOST_PANEL_LINES = len(EDGES_MS) + 1, 16
 STYLES = {"cancelled": "yellow", "moved": "cyan", "failed": "red", "too late": "dim"}
 
@@ -50,7 +50,7 @@ def _title(board: Board) -> RenderableType:
 
 
 class Timeline:
-    """How many orders fall due when, over the whole width; what has passed is bright."""
+    """How many orders fall due when, over the whole width; past times are bright."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -73,7 +73,7 @@ def _caption(board: Board) -> Text:
 
 
 def topics(board: Board, *, quick: bool) -> Table:
-    """What became of each topic, with the sums below."""
+    """Returns the counts of each topic, with the sums below."""
     table = Table(box=box.SIMPLE_HEAD, expand=True, padding=(0, 0), show_edge=False, show_footer=True)
     table.add_column("topic", "all", style="bold", no_wrap=True)
     table.add_column("shortened", "", style="dim", no_wrap=True)
@@ -103,7 +103,7 @@ def _news(board: Board, lines: int) -> Panel:
 
 
 def _histogram(late_ms: Sequence[float], lines: int) -> Panel:
-    found = Lateness.of(late_ms)
+    found = LatenessFigures.of(late_ms)
     return Panel(
         histogram(late_ms),
         title="lateness: due to start",

@@ -1,8 +1,8 @@
-"""What will be done to the orders while they wait: drawn from a seed before anything starts, so it can be repeated.
+"""The changes to the orders while they wait: drawn from a seed before anything starts, so that they can be repeated.
 
-Of all orders 5 % are cancelled and another 5 % moved, half of them to later and half to sooner. Every tenth of these
-comes at the last moment, within 20 ms of the due time: there "too late" is as good an answer as "done", and the verdict
-holds wheelq to whichever it gave. Of the callbacks 15 % fail at their first attempt.
+5 % of all orders are cancelled and another 5 % moved, half of them to later and half to sooner. Every tenth change is
+at the last moment, within 20 ms of the due time: then "too late" is as good an answer as "done", and the verdict holds
+wheelq to the answer it gave. 15 % of the callbacks fail at their first attempt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAST_MOMENT_MS = 20
 FAILING_TOPIC = "callbacks.retry"
 FAILING_SHARE = 0.15
 FAILS_FIRST = "demo-fails-first"
-"""Header by which the worker knows a job whose first attempt is to fail."""
+"""The header that marks a job whose first attempt must fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that chance decides."""
+class DemoPlan:
+    """All random decisions of the demo."""
 
     changes: tuple[Change, ...]
-    """In the order in which they are made; no order is in two of them."""
+    """All changes, in the order in which they are made; an order has at most one."""
     failing: frozenset[str]
     """Keys of the callbacks that fail at their first attempt."""
     last_due_ms: int
     """When the last order falls due, before or after its move."""
 
 
-def draw_plan(orders: Sequence[Order], seed: int) -> Plan:
-    """The plan of this seed."""
+def draw_plan(orders: Sequence[Order], seed: int) -> DemoPlan:
+    """Returns the plan for this seed."""
     draw = random.Random(seed)
     last_ms = max(order.delay_ms for order in orders)
     cancelled, moved = round(len(orders) * CANCELLED_SHARE), round(len(orders) * MOVED_SHARE)
@@ -53,7 +53,7 @@ def draw_plan(orders: Sequence[Order], seed: int) -> Plan:
     changes = [Change(order, _moment(draw, order), None) for order in chosen[:cancelled]]
     changes += [_move(draw, order, last_ms) for order in chosen[cancelled:]]
     callbacks = [order.key for order in orders if order.topic == FAILING_TOPIC]
-    return Plan(
+    return DemoPlan(
         tuple(sorted(changes, key=lambda change: change.when_ms)),
         frozenset(draw.sample(callbacks, round(len(callbacks) * FAILING_SHARE))),
         max(last_ms, *(change.to_ms for change in changes if change.to_ms is not None)),
@@ -61,7 +61,7 @@ def draw_plan(orders: Sequence[Order], seed: int) -> Plan:
 
 
 def _moment(draw: random.Random, order: Order) -> int:
-    """When to change an order: some time while it waits, now and then at the last moment."""
+    """Returns when to change an order: while it waits, sometimes at the last moment."""
     if draw.random() < LAST_MOMENT_SHARE:
         return order.delay_ms + draw.randint(-LAST_MOMENT_MS, LAST_MOMENT_MS)
     return round(order.delay_ms * draw.uniform(0.1, 0.95))

@@ -1,11 +1,11 @@
-"""The half minute itself: import, then cancel and move while the scheduler and the worker do their work.
+"""Runs the demo: import, then cancel and move orders while the scheduler and the worker do their work.
 
     story     imports, then cancels and moves at the moments of the plan  ┐
     listen    takes the worker's reports; notices the end of a child      ├─▶ board ─▶ view
-    count     asks the server what waits and what is ready                ┘
+    count     asks the server for its job counts                ┘
 
-It is over when all that should run has run *and* the last due time has passed, with a moment to spare: a cancelled or
-a doubled order must have had its chance to show.
+It ends when all orders have run that should *and* the last due time has passed by a moment, so that a cancelled order
+or a second run has had its chance to show.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from datetime import datetime
 from typing import Any
 
 from wheelq.aio import AsyncClient
+from wheelq.base.clock import Clock
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, Order
 from wheelq.cli.demo.plan import FAILS_FIRST, Change
 from wheelq.cli.demo.processes import ChildProcess, ProcessEnded, child_process
-from wheelq.cli.demo.verdict import Run, Verdict, judge
+from wheelq.cli.demo.verdict import DemoRun, Verdict, judge
 from wheelq.cli.demo.views import View
 from wheelq.cli.traces import remove_keys
-from wheelq.clock import Clock
-from wheelq.job import JobSpec, from_ms
+from wheelq.model.job import JobSpec, from_ms
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, TopicSettings
 from wheelq.transport import Address, AsyncTransport
 
 QUIET_MS = 700
-"""How long the demo waits after the last due time for what must not come."""
+"""How long the demo waits after the last due time for runs that must not come."""
 OVERTIME_MS = 10_000
-"""How long it waits for what should have come."""
+"""How long it waits for runs that should have come."""
 COUNT_S = 0.2
 LOOK_S = 0.05
 
@@ -47,8 +47,8 @@ async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) ->
     async with AsyncExitStack() as stack:
         transport = AsyncTransport(Address(url))
         stack.push_async_callback(transport.close)
-        # The topics are made before the children start, as in any shop's second hour: a worker that meets a topic for
-        # the first time needs up to half a second, which is not what this is to show.
+        # The topics are created before the children start: a worker needs up to half a second for a topic that is new
+        # to it, which the demo is not about.
         keys = Keys(prefix)
         for topic in KINDS:
             await transport.send(registry.register_topic(keys, topic, TopicSettings()))
@@ -72,17 +72,17 @@ class _Play:
         self._import_ms = import_ms
 
     async def run(self, scheduler: ChildProcess, worker: ChildProcess) -> None:
-        """The story, to its end or the first failure of a process or the server."""
+        """Run the story to its end, or to the first failure of a process or the server."""
         board = self._board
         story = asyncio.create_task(self._story())
-        runs = asyncio.create_task(_listen(worker, lambda report: board.ran(Run(*report))))
+        runs = asyncio.create_task(_listen(worker, lambda report: board.ran(DemoRun(*report))))
         others = [runs, *map(asyncio.create_task, (_listen(scheduler), self._count(), self._show()))]
         try:
             for ended in (await asyncio.wait([story, *others], return_when=asyncio.FIRST_COMPLETED))[0]:
                 ended.result()  # only the story ends without an error
             await worker.stop()
             with suppress(ProcessEnded):
-                await runs  # what it reported to the last
+                await runs  # its last reports
             self._view.show(board)
         finally:
             for task in (story, *others):
@@ -100,7 +100,7 @@ class _Play:
             await self._clock.sleep(LOOK_S)
 
     async def _import(self) -> None:
-        """The file has one time of placing for all, so due times are given as instants and not as delays."""
+        """Import all orders. They count from one instant, so their due times are instants, not delays."""
         self._board.importing()
         for topic in KINDS:
             orders = [order for order in self._board.orders if order.topic == topic]
@@ -134,7 +134,7 @@ class _Play:
 
 
 async def _listen(child: ChildProcess, take: Callable[[Any], None] = lambda report: None) -> None:
-    """Take what a child reports. Raises: ProcessEnded when it ends."""
+    """Take the reports of a child. Raises: ProcessEnded when it ends."""
     async for report in child.reports():
         take(report)
     raise await child.ended()

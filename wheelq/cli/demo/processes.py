@@ -1,6 +1,6 @@
-"""The demo's child processes, seen from the demo: start, listen, stop. What they do is in `roles`.
+"""Starts, listens to and stops the demo's child processes; `roles` is their code.
 
-A child is in a session of its own, so that Ctrl-C reaches only the demo, which stops its children in good order.
+Each child has its own session, so that Ctrl-C reaches only the demo, which stops its children in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ChildProcess:
         self._reports = self._read()
 
     async def wait_until_ready(self) -> None:
-        """Raises: ProcessEnded when it ended instead, or says nothing."""
+        """Wait until it is ready. Raises: ProcessEnded, if it ended instead, or does not report in time."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 if await anext(self._reports, None) is None:
@@ -48,19 +48,19 @@ class ChildProcess:
             raise ProcessEnded(f"the {self.role} process did not start within {START_TIMEOUT_S:.0f} s") from error
 
     async def reports(self) -> AsyncIterator[Any]:
-        """What it reports, until it ends."""
+        """Yields its reports until it ends."""
         async for report in self._reports:
             yield report
 
     async def ended(self) -> ProcessEnded:
-        """The error that says how it ended, for one that should not have."""
+        """Returns the error that describes its end, for a child that should still run."""
         code = await self._process.wait()
         self._log.seek(0)
         last_words = self._log.read()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
         return ProcessEnded(f"the {self.role} process ended with code {code}\n{last_words}".strip())
 
     async def stop(self) -> None:
-        """Let it end in good order; kill it if it does not. What it still reports stays to be read."""
+        """Stop it cleanly, or kill it if it does not end. Its last reports can still be read."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -81,9 +81,9 @@ class ChildProcess:
 
 @asynccontextmanager
 async def child_process(role: Role, url: str, prefix: str) -> AsyncIterator[ChildProcess]:
-    """A child that has started; it is stopped at the end."""
-    # The child imports what this process would, not what lies in the current directory (-P). The URL may hold a
-    # password: in the environment it is out of the process list.
+    """Starts a child, and stops it at the end."""
+    # The child imports the same modules as this process, not those in the current directory (-P). The URL may hold a
+    # password, which the process list does not show if it is in the environment.
     environment = os.environ | {"WHEELQ_URL": url, "PYTHONPATH": os.pathsep.join(sys.path)}
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(

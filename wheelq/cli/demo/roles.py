@@ -1,10 +1,10 @@
-"""What the demo's two child processes do: `python -m wheelq.cli.demo.roles scheduler|worker PREFIX`.
+"""The code of the demo's two child processes: `python -m wheelq.cli.demo.roles scheduler|worker PREFIX`.
 
 WHEELQ_URL  ──▶ server
-stdin       end of file: stop in good order. It comes when the demo closes the pipe, and when the demo is gone,
-            whatever ended it; so no child outlives its parent.
+stdin       end of file: stop cleanly. It comes when the demo closes the pipe or has ended for any reason, so no
+            child outlives its parent.
 stdout      msgpack: the word "ready", then from the worker one report for every start of a handler
-stderr      what the log says; shown only if the process ends too soon
+stderr      the log; shown only if the process ends too soon
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import msgpack
 
 from wheelq.cli.demo.orders import KINDS
 from wheelq.cli.demo.plan import FAILS_FIRST
-from wheelq.cli.demo.verdict import Run
-from wheelq.job import Job
-from wheelq.retry import Retry
+from wheelq.cli.demo.verdict import DemoRun
+from wheelq.model.job import Job
+from wheelq.model.retry import Retry
 from wheelq.scheduler import Scheduler
 from wheelq.settings import Settings
 from wheelq.worker import Worker
 
 READY = "ready"
 GRACE_S = 4.0
-"""How long a stop may take before the process ends itself: nobody else would, once the demo is gone."""
+"""How long a stop may take before the process ends itself, because the demo may be gone."""
 RETRY = Retry(max_attempts=3, base=1.0)
 
 
@@ -36,16 +36,16 @@ class CallbackFailed(Exception):
 
 
 def make_worker(settings: Settings) -> Worker:
-    """A worker with one handler for all topics; all its work is to report."""
+    """Returns a worker with one handler for all topics, which only reports."""
     worker = Worker.connect(settings=settings, group="demo")
 
     async def handle(job: Job) -> None:
         failed = job.attempt == 1 and FAILS_FIRST in job.headers
-        report(Run(job.topic, job.id, job.due_ms, job.promoted_ms, job.started_ms, job.attempt, failed))
+        report(DemoRun(job.topic, job.id, job.due_ms, job.promoted_ms, job.started_ms, job.attempt, failed))
         if failed:
             raise CallbackFailed(job.payload["message"])
 
-    # A failure that was planned is no news; the log is for what ends this process.
+    # A planned failure is no news; the log is for errors that end this process.
     logging.getLogger("wheelq.worker").addFilter(lambda record: "CallbackFailed" not in record.getMessage())
     for topic in KINDS:
         worker.handler(topic, retry=RETRY)(handle)
@@ -53,7 +53,7 @@ def make_worker(settings: Settings) -> Worker:
 
 
 def report(what: object) -> None:
-    """Tell the demo. Unbuffered, so that what was reported is known even if this process is killed."""
+    """Send a report to the demo, unbuffered, so that no report is lost if this process is killed."""
     os.write(sys.stdout.fileno(), msgpack.packb(what))
 
 

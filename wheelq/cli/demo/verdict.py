@@ -1,8 +1,8 @@
-"""The verdict: what was promised, compared with what ran. Pure; it trusts no counter of wheelq.
+"""The verdict: compares promises with runs. Pure; it trusts no counter of wheelq.
 
-Promised: every receipt, as changed by the answers to `cancel` and `reschedule`. Ran: what the worker process reported,
-one `Run` for each start of the handler. An order must run, unless `cancel` answered CANCELLED; not before its due
-time, the new one if `reschedule` answered RESCHEDULED; and once, not counting attempts that failed.
+The promises are the receipts, as changed by the answers to `cancel` and `reschedule`. The runs are the reports of the
+worker process, one `DemoRun` for each start of the handler. An order must run unless `cancel` answered CANCELLED; not
+before its due time, which is the new one if `reschedule` answered RESCHEDULED; and once, not counting failed attempts.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from wheelq.job import CancelOutcome, RescheduleOutcome
+from wheelq.model.job import CancelOutcome, RescheduleOutcome
 
 CLOCK_ERROR_MS = 50
-"""Most that a worker's estimate of the server's clock may be off. `promoted_ms` is that clock itself and exact."""
+"""The most that a worker's estimate of the server's clock may be off. `promoted_ms` is by that clock itself, and
+exact."""
 SHOWN_FAULTS = 20
 
 Name = tuple[str, str]
 """Topic and job id."""
 
 
-class Run(NamedTuple):
-    """One start of the handler, as the worker process reports it. Times are those of the server's clock."""
+class DemoRun(NamedTuple):
+    """One start of the handler, as the worker process reports it. Times are by the server's clock."""
 
     topic: str
     id: str
@@ -41,18 +42,18 @@ class Run(NamedTuple):
 
 
 @dataclass(slots=True)
-class Ledger:
-    """Everything that was promised and everything that ran."""
+class DemoLedger:
+    """All promises and all runs."""
 
     due_ms: dict[Name, int] = field(default_factory=dict)
     """From the receipts."""
     cancels: dict[Name, CancelOutcome] = field(default_factory=dict)
     moves: dict[Name, tuple[RescheduleOutcome, int]] = field(default_factory=dict)
-    """The answer, and the due time that was asked for."""
-    runs: list[Run] = field(default_factory=list)
+    """The answer, and the requested due time."""
+    runs: list[DemoRun] = field(default_factory=list)
 
     def expected_ms(self, name: Name) -> int | None:
-        """When a job must run at the earliest; None if it must not run, or nobody asked for it."""
+        """The earliest time at which a job must run; None if it must not run, or was never scheduled."""
         if self.cancels.get(name) is CancelOutcome.CANCELLED:
             return None
         outcome, due_ms = self.moves.get(name, (None, 0))
@@ -60,22 +61,22 @@ class Ledger:
 
 
 class FaultKind(StrEnum):
-    """What must never happen."""
+    """Violations of a promise."""
 
     LOST = "lost"
-    """It should have run, and no run of it ended well."""
+    """It should have run, and no run of it succeeded."""
     EARLY = "early"
     """It was promoted or started before it was due."""
     DOUBLED = "doubled"
-    """It ran again though it was not a retry, or was retried though it had ended well."""
+    """It ran again without being a retry, or was retried after it had succeeded."""
     CANCELLED_BUT_RAN = "cancelled_but_ran"
-    """`cancel` said that it will never run."""
+    """It ran although `cancel` said that it would not."""
     UNKNOWN = "unknown"
-    """Nobody had scheduled what ran."""
+    """It ran without being scheduled."""
 
     @property
     def words(self) -> str:
-        """As people read it."""
+        """Its name for people."""
         return self.value.replace("_", " ")
 
 
@@ -87,7 +88,7 @@ class Fault(NamedTuple):
     id: str
 
 
-class Lateness(NamedTuple):
+class LatenessFigures(NamedTuple):
     """Milliseconds from due to start."""
 
     p50_ms: float
@@ -95,14 +96,14 @@ class Lateness(NamedTuple):
     max_ms: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Lateness:
+    def of(cls, values: Sequence[float]) -> LatenessFigures:
         """Exact percentiles by nearest rank; zeros when there is nothing."""
         ordered = sorted(values) or [0.0]
         return cls(*(round(ordered[math.ceil(share * len(ordered)) - 1], 1) for share in (0.5, 0.99, 1.0)))
 
 
 class Burst(NamedTuple):
-    """The most jobs that were due at one instant, and how long after it the last of them started."""
+    """The most jobs due at one instant, and how long after it the last one started."""
 
     jobs: int
     last_started_ms: float
@@ -110,18 +111,18 @@ class Burst(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of all jobs."""
+    """The result for all jobs."""
 
     scheduled: int
     ran: int
-    """Jobs of which a run ended well."""
+    """Jobs with a successful run."""
     cancelled: int
     moved: int
     too_late: int
-    """Cancels and moves that were answered with "running" or "not found"; these jobs ran as if not asked."""
+    """Cancels and moves answered with "running" or "not found"; these jobs ran unchanged."""
     retried: int
     """Jobs that needed a second attempt."""
-    lateness: Lateness
+    lateness: LatenessFigures
     burst: Burst
     faults: tuple[Fault, ...]
 
@@ -131,7 +132,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """In a sentence."""
+        """The verdict in a sentence."""
         return "every order ran as promised" if self.is_clean else "NOT every order ran as promised"
 
     @property
@@ -158,9 +159,9 @@ class Verdict:
         }
 
 
-def judge(ledger: Ledger) -> Verdict:
-    """Compare what was promised with what ran."""
-    runs: defaultdict[Name, list[Run]] = defaultdict(list)
+def judge(ledger: DemoLedger) -> Verdict:
+    """Compare the promises with the runs."""
+    runs: defaultdict[Name, list[DemoRun]] = defaultdict(list)
     for run in ledger.runs:
         runs[run.name].append(run)
     names = [*ledger.due_ms, *(name for name in runs if name not in ledger.due_ms)]
@@ -173,24 +174,24 @@ def judge(ledger: Ledger) -> Verdict:
         moved=moved,
         too_late=len(ledger.cancels) + len(ledger.moves) - cancelled - moved,
         retried=sum(any(run.attempt > 1 for run in found) for found in runs.values()),
-        lateness=Lateness.of([lateness_ms(ledger, run) for run in ledger.runs]),
+        lateness=LatenessFigures.of([lateness_ms(ledger, run) for run in ledger.runs]),
         burst=_burst(ledger),
         faults=tuple(Fault(kind, *name) for name in names for kind in _faults(ledger, name, runs[name])),
     )
 
 
-def lateness_ms(ledger: Ledger, run: Run) -> float:
+def lateness_ms(ledger: DemoLedger, run: DemoRun) -> float:
     """From the due time to the start of the handler."""
     return max(0.0, run.started_ms - _due_ms(ledger, run))
 
 
-def _due_ms(ledger: Ledger, run: Run) -> int:
-    """What the producer was told is what counts; a retry's due time only the worker knows."""
+def _due_ms(ledger: DemoLedger, run: DemoRun) -> int:
+    """Returns the due time that the producer was given; for a retry, the due time in its worker's report."""
     expected_ms = ledger.expected_ms(run.name)
     return run.due_ms if run.attempt > 1 or expected_ms is None else expected_ms
 
 
-def _faults(ledger: Ledger, name: Name, runs: Sequence[Run]) -> Iterator[FaultKind]:
+def _faults(ledger: DemoLedger, name: Name, runs: Sequence[DemoRun]) -> Iterator[FaultKind]:
     if name not in ledger.due_ms:
         yield FaultKind.UNKNOWN
         return
@@ -207,11 +208,11 @@ def _faults(ledger: Ledger, name: Name, runs: Sequence[Run]) -> Iterator[FaultKi
         yield FaultKind.EARLY
 
 
-def _is_early(run: Run, due_ms: int) -> bool:
+def _is_early(run: DemoRun, due_ms: int) -> bool:
     return run.promoted_ms < due_ms or run.started_ms < due_ms - CLOCK_ERROR_MS
 
 
-def _burst(ledger: Ledger) -> Burst:
+def _burst(ledger: DemoLedger) -> Burst:
     first_runs = [run for run in ledger.runs if run.attempt == 1]
     if not first_runs:
         return Burst(0, 0.0)

@@ -1,4 +1,4 @@
-"""Three ways to watch the demo: a live screen, plain lines where the output is no terminal, or nothing (`--json`)."""
+"""Three ways to watch the demo: a live screen, plain lines if the output is not a terminal, or nothing (`--json`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheelq.cli.demo import panels
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.verdict import FaultKind, Verdict
 from wheelq.cli.output import say, say_json
-from wheelq.cli.run import UP_PORT
+from wheelq.cli.up import UP_PORT
 from wheelq.embedded import HOST
 
 NEXT = (
@@ -23,12 +23,12 @@ NEXT = (
 
 
 class View(Protocol):
-    """Told what there is to see. Entered while the demo runs, and then shown the board every `pause_s` seconds."""
+    """Shows the demo. It is entered while the demo runs, and gets the board every `pause_s` seconds."""
 
     pause_s: float
 
     def begin(self, intro: Sequence[str]) -> None:
-        """Before anything is started."""
+        """Called before anything is started."""
 
     def __enter__(self) -> Self: ...
 
@@ -37,14 +37,14 @@ class View(Protocol):
     ) -> None: ...
 
     def show(self, board: Board) -> None:
-        """While it runs."""
+        """Called while the demo runs."""
 
     def end(self, board: Board, verdict: Verdict) -> None:
-        """All is over."""
+        """Called at the end."""
 
 
 class _Quiet:
-    """Says nothing: what the other two have in common."""
+    """Shows nothing; the base of the other views."""
 
     pause_s = 1.0
 

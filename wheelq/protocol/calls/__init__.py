@@ -1,7 +1,24 @@
 """Every operation, each as a pure function that returns a `Call`.
 
-producer   schedule, cancel, reschedule, run_now, get
-leader     acquire, renew, release, open_window, promote, sweep
-worker     read, ack, retry, bury, keep, claim, hand_back, leave
-registry   topics, nodes, workers and the server itself
+producer    schedule, cancel, reschedule, run_now
+state       get, progress, results
+bulk        count, cancel and move the jobs that are due in a range
+listing     a page of the jobs in one state
+history     rerun
+dead        find, replay and purge dead jobs
+recurring   recurring jobs and their occurrences
+leader      acquire, renew, release, open_window, promote, sweep
+worker      read, ack, retry, bury, keep, take over, hand back, leave
+order       hold, read and release a shard that runs in order; postpone a job there
+leases      deliveries for consumers without a connection of their own
+measures    the figures of a shard for metrics
+histograms  how late jobs were and how long handlers ran, over all processes
+counts      the counters of the scripts, and the history of each minute
+registry    topics, and the server itself
+heartbeats  live nodes and workers, and the assignment of shards
+prefixes    other prefixes that are in use on the server
+draining    jobs left behind by a former number of shards
+removal     the removal of groups and topics
+notes       answers and numbers that are kept for a while
+access      API keys
 """

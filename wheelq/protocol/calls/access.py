@@ -1,8 +1,9 @@
-"""The API keys of the HTTP server, as they are kept: a hash, key id → record."""
+"""The stored API keys of the HTTP server: a hash, key id → record."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -11,16 +12,53 @@ from wheelq.protocol.call import Call, command, nothing
 from wheelq.protocol.keys import Keys
 
 
-def api_keys(keys: Keys) -> Call[dict[str, dict[str, Any]]]:
-    """All of them; they are few, made by hand."""
-    return command("HGETALL", keys.access, read=registry_codec.decode_maps, key=keys.access)
+class ApiKeys(NamedTuple):
+    """All keys; one that cannot be read does not affect the others."""
+
+    stored: dict[str, dict[str, Any]]
+    unreadable: dict[str, str]
+    """Unreadable keys, written by another program or a newer release, and what is wrong with each."""
+
+
+def api_keys(keys: Keys) -> Call[ApiKeys]:
+    """Read all keys. There are few, because people make them by hand."""
+
+    def read(reply: Sequence[bytes]) -> ApiKeys:
+        found = ApiKeys({}, {})
+        for field, packed in zip(reply[::2], reply[1::2], strict=True):
+            id = field.decode(errors="backslashreplace")
+            try:
+                found.stored[id] = _checked(registry_codec.decode_map(packed))
+            except ValueError as error:
+                found.unreadable[id] = str(error)
+        return found
+
+    return command("HGETALL", keys.access, read=read, key=keys.access)
 
 
 def put_api_key(keys: Keys, id: str, what: dict[str, Any]) -> Call[None]:
-    """Make or replace one."""
+    """Create or replace a key."""
     return command("HSET", keys.access, id, msgpack.packb(what), read=nothing, key=keys.access)
 
 
 def drop_api_key(keys: Keys, id: str) -> Call[bool]:
-    """Take one away; False when there was none."""
+    """Remove a key; False if it did not exist."""
     return command("HDEL", keys.access, id, read=bool, key=keys.access)
+
+
+def _checked(told: dict[str, Any]) -> dict[str, Any]:
+    """Raises: ValueError."""
+    scopes, digests = told.get("scopes"), told.get("digests")
+    if not isinstance(told.get("name"), str):
+        raise ValueError("its name is not text")
+    if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
+        raise ValueError("its scopes are not a list of texts")
+    if not isinstance(digests, list) or not all(_is_digest(item) for item in digests):
+        raise ValueError("its digests are not a list of pairs")
+    if not all(type(told.get(name, 0)) is int for name in ("created_ms", "expires_ms")):
+        raise ValueError("its times are not whole numbers")
+    return told
+
+
+def _is_digest(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 2 and isinstance(item[0], bytes) and type(item[1]) is int

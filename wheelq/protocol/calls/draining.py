@@ -1,7 +1,8 @@
-"""What is asked of a shard to learn whether jobs are left there that a former number of shards has placed."""
+"""Calls that find out whether a shard still holds jobs placed by a former number of shards."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,19 +10,22 @@ from wheelq.protocol.call import Call, command
 from wheelq.protocol.keys import ShardKeys
 
 PAGE = 500
-"""Jobs looked at in one call: about a millisecond."""
+"""The jobs that one call looks at, which takes about a millisecond."""
+
+
+_ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 
 
 class Stored(NamedTuple):
-    """A job that is alive or dead, and its record; or the id of its entry, where `jobs` holds that."""
+    """A live or dead job and its record, or the id of its entry if `jobs` holds that instead."""
 
     id: str
     value: bytes
 
     @property
     def entry_id(self) -> str | None:
-        """The entry in which its record stands; None where the value is the record."""
-        return self.value.decode() if self.value[:1].isdigit() else None
+        """The entry that holds its record; None if the value is the record."""
+        return self.value.decode() if _ENTRY_ID.fullmatch(self.value) else None
 
 
 class Page(NamedTuple):
@@ -29,26 +33,33 @@ class Page(NamedTuple):
 
     jobs: list[Stored]
     after: str
-    """Where to go on: "0" at the beginning, "" behind the end."""
+    """The cursor of the next page: "0" at the beginning, "" after the end."""
 
 
 def terms_in_force(keys: ShardKeys) -> Call[str | None]:
-    """The terms that whoever writes to the shard must name; None when none were ever asked for."""
-    return command("GET", keys.shards, read=lambda reply: reply.decode() if reply else None, key=keys.shards)
+    """Read the terms that every write to the shard must name; None if none were ever required."""
+    return command(
+        "GET", keys.shards, read=lambda reply: reply.decode(errors="replace") if reply else None, key=keys.shards
+    )
 
 
 def holds_jobs(keys: ShardKeys) -> Call[bool]:
-    """Whether jobs wait or live in the shard, or are kept there since they finished."""
+    """Whether the shard holds waiting or live jobs, or keeps finished ones."""
     return command("EXISTS", keys.delayed, keys.jobs, keys.done, read=bool, key=keys.delayed)
 
 
+def last_replay(keys: ShardKeys) -> Call[bytes | None]:
+    """When a dead job was last replayed. A change shows that one was replayed while the shard was examined."""
+    return command("HGET", keys.replays, ":dead", read=lambda reply: reply, key=keys.replays)
+
+
 def holds_entries(stream: str) -> Call[bool]:
-    """Whether there is anything in one of the shard's streams."""
+    """Whether one of the shard's streams has entries."""
     return command("XLEN", stream, read=bool, key=stream)
 
 
 def live(keys: ShardKeys, after: str) -> Call[Page]:
-    """A page of those alive. Over all pages each is told that is alive all the time; some twice, or as their retry."""
+    """A page of live jobs. All pages together hold every job that lives throughout; some twice, or as a retry."""
 
     def read(reply: Sequence[Any]) -> Page:
         cursor, pairs = reply
@@ -63,7 +74,7 @@ def is_alive(keys: ShardKeys, member: str) -> Call[bool]:
 
 
 def record(keys: ShardKeys, entry_id: str) -> Call[bytes]:
-    """The record in an entry; empty when that is gone."""
+    """The record in an entry; empty if the entry is gone."""
 
     def read(reply: Sequence[Any]) -> bytes:
         return _fields(reply[0][1]).get(b"record", b"") if reply else b""
@@ -72,7 +83,7 @@ def record(keys: ShardKeys, entry_id: str) -> Call[bytes]:
 
 
 def dead(keys: ShardKeys, after: str) -> Call[Page]:
-    """A page of the dead."""
+    """A page of the dead jobs."""
 
     def read(reply: Sequence[Any]) -> Page:
         found = [_fields(fields) for _, fields in reply]

@@ -1,4 +1,4 @@
-"""What was fired before, run again in one group."""
+"""Runs jobs again in one group after their promotion."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from wheelq.protocol.call import Call, scripted
 from wheelq.protocol.keys import ShardKeys
 
 BATCH = 100
-"""Most entries looked at in one call: keeps the server busy for less than a millisecond."""
+"""The most entries that one call looks at, which keeps the server busy for less than a millisecond."""
 REMEMBERED_MS = 86_400_000
-"""How long a shard knows how far its replays are, after the latest call for one."""
+"""How long a shard remembers the progress of a rerun after its latest call."""
 _LAST_OF_A_MS = 2**64 - 1
 
 
-class Part(NamedTuple):
-    """The answer to `fire_again`."""
+class RerunPart(NamedTuple):
+    """The answer to `rerun`."""
 
     is_all: bool
-    replayed: int
-    """All calls of this replay together, on this shard."""
+    jobs: int
+    """Jobs run again so far on this shard, by all calls of this rerun."""
     left_out: int
 
 
-def fire_again(
+def rerun(
     keys: ShardKeys, name: str, group: str, since_ms: int, until_ms: int | None, most: int
-) -> Call[Part | None]:
-    """The next part of the replay of this name; None: the group is not here. `until_ms` None: until the first call."""
+) -> Call[RerunPart | None]:
+    """Run the next part of a named rerun; None if the group is not here. `until_ms` None: up to the first call."""
 
-    def read(reply: list[int]) -> Part | None:
-        return Part(reply[0] == 1, reply[1], reply[2]) if reply else None
+    def read(reply: list[int]) -> RerunPart | None:
+        return RerunPart(reply[0] == 1, reply[1], reply[2]) if reply else None
 
     behind = f"{max(since_ms - 1, 0)}-{_LAST_OF_A_MS if since_ms else 0}"
     last = "" if until_ms is None else f"{until_ms}-{_LAST_OF_A_MS}"
     args = (name, behind, last, group, most, REMEMBERED_MS)
-    return scripted("fire_again", (keys.ready, keys.jobs, keys.replays), args, read)
+    return scripted("rerun", (keys.ready, keys.jobs, keys.replays, keys.counts), args, read)

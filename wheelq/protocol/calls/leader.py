@@ -1,23 +1,28 @@
-"""What a shard's leader asks. Every script but `acquire` checks the lease token first: see `lua/lib/leader.lua`."""
+"""Calls of a shard's leader. Every script but `acquire` checks the lease token first: see `lua/lib/leader.lua`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from wheelq.base.metrics import Lateness
 from wheelq.errors import NotLeader
-from wheelq.metrics import Lateness
+from wheelq.model.topic import Shaping
 from wheelq.protocol import codec
 from wheelq.protocol.call import Argument, Call, scripted
-from wheelq.protocol.keys import ShardKeys
-from wheelq.topics import Shaping
+from wheelq.protocol.calls.counts import HOUR_MS, MINUTE_MS
+from wheelq.protocol.keys import ShardKeys, member_of, raw_member
 
 GOING = "going"
-"""Told on the `near` channel by a node that stops and so gives its lease back: the standby may take it at once."""
+"""Published on the `near` channel when a stopping node gives its lease back, so that the standby takes it at once."""
+
+
+_DUE_MS = re.compile("[0-9]{1,16}")
 
 
 class LeaderAnswer(Protocol):
-    """What every answer to a leader has."""
+    """The field that every answer to a leader has."""
 
     @property
     def server_us(self) -> int:
@@ -30,12 +35,12 @@ class Acquired(NamedTuple):
 
     is_ours: bool
     token: str
-    """Ours, or the holder's."""
+    """The caller's token, or the holder's."""
     server_us: int
     left_ms: int
-    """How long the holder's lease still lasts; 0 when it is ours."""
+    """How long the holder's lease still lasts; 0 if the caller holds it."""
     is_outdated: bool = False
-    """The caller does not know the topic's terms: it has to read them first."""
+    """Whether the caller must read the topic's terms first, because they have changed."""
 
 
 class Renewed(NamedTuple):
@@ -52,7 +57,9 @@ class Opened(NamedTuple):
     server_us: int
     horizon_ms: int
     is_partial: bool
-    """More are due within the window than were read."""
+    """Whether more jobs are due within the window than were read."""
+    has_kept: bool
+    """Whether there are entries or finished jobs that may be due for removal."""
     jobs: list[tuple[str, int]]
     """Member and due_ms, earliest first."""
 
@@ -62,7 +69,7 @@ class Promoted(NamedTuple):
 
     server_us: int
     lateness: Lateness
-    """Of those promoted."""
+    """How late the promoted jobs were."""
     waiting: list[tuple[str, int]]
     """Members that are not due yet by the server's clock, with their due_ms."""
 
@@ -77,11 +84,11 @@ class Swept(NamedTuple):
 
     server_us: int
     lateness: Lateness
-    """Of those promoted."""
+    """How late the promoted jobs were."""
     is_partial: bool
-    """More may be due."""
+    """Whether more may be due."""
     wait_ms: float = 0.0
-    """How long the topic's shaping holds the rest back."""
+    """How long the topic's limits hold the rest back."""
 
     @property
     def promoted(self) -> int:
@@ -94,7 +101,7 @@ class Tidied(NamedTuple):
 
     server_us: int
     is_partial: bool
-    """There may be more to remove."""
+    """Whether there may be more to remove."""
 
 
 class Looked(NamedTuple):
@@ -103,74 +110,100 @@ class Looked(NamedTuple):
     server_us: int
     first_due_ms: int | None
     token: str
-    """The leader's; empty when nobody holds the lease."""
+    """The leader's token; empty when the lease is free."""
     left_ms: int
     """How long the leader's lease still lasts."""
+    horizon_ms: int | None = None
+    """The leader is not told of jobs due later than this; None: there has been no leader yet."""
+
+
+class Rested(NamedTuple):
+    """The answer to `rest`."""
+
+    server_us: int
+    horizon_ms: int | None
+    """None: the shard cannot rest, because there is work to do."""
 
 
 def acquire(
     keys: ShardKeys, node: str, connection: str, lease_ms: int, terms: str, replaceable: str = ""
 ) -> Call[Acquired]:
-    """Take the lease, if it is free, this node's, or held by the token `replaceable`, and `terms` are in force."""
+    """Take the lease if `terms` are in force and it is free, this node's own, or held by the token `replaceable`."""
 
     def read(reply: list[Any]) -> Acquired:
         how, token, server_us, *left_ms = reply
-        return Acquired(how == 1, token.decode(), int(server_us), left_ms[0] if left_ms else 0, how == 2)
+        return Acquired(
+            how == 1, token.decode(errors="replace"), int(server_us), left_ms[0] if left_ms else 0, how == 2
+        )
 
     args = (node, connection, lease_ms, replaceable, terms)
-    return scripted("acquire", (keys.lease, keys.epoch, keys.shards), args, read)
+    return scripted("acquire", (keys.lease, keys.epoch, keys.shards, keys.counts), args, read)
 
 
-def renew(keys: ShardKeys, token: str, lease_ms: int) -> Call[Renewed]:
-    """Prolong the lease. Raises NotLeader."""
+def renew(keys: ShardKeys, token: str, lease_ms: int, now_ms: float | None = None) -> Call[Renewed]:
+    """Prolong the lease. Raises NotLeader. For `now_ms` see `open_window`."""
 
     def read(reply: list[Any]) -> Renewed:
         _lead(reply, keys)
         return Renewed(int(reply[1]), codec.due_ms(reply[2]) if reply[2] else None)
 
-    return scripted("renew", (keys.lease, keys.delayed), (token, lease_ms), read)
+    history, hour = _history(keys, now_ms)
+    return scripted("renew", (keys.lease, keys.delayed, keys.counts, history), (token, lease_ms, hour), read)
 
 
 def release(keys: ShardKeys, token: str, *, is_going: bool = False) -> Call[bool]:
-    """Give the lease back to the shard's leader, or to whoever is there; False when it was not this node's any more."""
+    """Give the lease back; False if this node no longer held it. `is_going`: the node is stopping."""
     return scripted("release", (keys.lease,), (token, keys.near, GOING if is_going else ""), bool)
 
 
 def open_window(
-    keys: ShardKeys, token: str, lease_ms: int, loaded_to: int | None, window_ms: int, limit: int, idle_ms: int
+    keys: ShardKeys,
+    token: str,
+    lease_ms: int,
+    loaded_to: int | None,
+    window_ms: int,
+    limit: int,
+    idle_ms: int,
+    now_ms: float | None = None,
 ) -> Call[Opened]:
-    """Move the horizon and read what is due up to it. Raises NotLeader."""
+    """Move the horizon and read the jobs that are due up to it. Raises NotLeader.
+
+    With `now_ms`, the server's time as the caller knows it, the last minute is added to the shard's history.
+    """
 
     def read(reply: list[Any]) -> Opened:
         _lead(reply, keys)
-        return Opened(int(reply[1]), int(reply[2]), reply[3] == 1, _jobs(reply[4:]))
+        return Opened(int(reply[1]), int(reply[2]), reply[3] == 1, reply[4] == 1, _jobs(reply[5:]))
 
-    args = (token, lease_ms, "" if loaded_to is None else loaded_to, window_ms, limit, idle_ms)
-    return scripted("open_window", (keys.lease, keys.horizon, keys.delayed), args, read)
+    history, hour = _history(keys, now_ms)
+    args = (token, lease_ms, "" if loaded_to is None else loaded_to, window_ms, limit, idle_ms, hour)
+    places = (keys.lease, keys.horizon, keys.delayed, keys.ready, keys.ended, keys.counts, history)
+    return scripted("open_window", places, args, read)
 
 
 def promote(keys: ShardKeys, token: str, lease_ms: int, members: Sequence[str]) -> Call[Promoted]:
-    """Promote those of up to 500 members that are due. Raises NotLeader."""
+    """Promote the members that are due, of up to 500 given. Raises NotLeader."""
 
     def read(reply: list[Any]) -> Promoted:
         _lead(reply, keys)
         return Promoted(int(reply[1]), _lateness(reply[2]), _jobs(reply[3:]))
 
-    return scripted("promote", _promotion_keys(keys), (token, lease_ms, *members), read)
+    return scripted("promote", (*_promotion_keys(keys), keys.counts), (token, lease_ms, *map(_as_sent, members)), read)
 
 
 def sweep(keys: ShardKeys, token: str, lease_ms: int, limit: int, shaping: Shaping | None = None) -> Call[Swept]:
-    """Promote up to `limit` jobs of what is due, earliest first, as `shaping` allows. Raises NotLeader."""
+    """Promote up to `limit` due jobs, earliest first, as `shaping` allows. Raises NotLeader."""
 
     def read(reply: list[Any]) -> Swept:
         _lead(reply, keys)
         return Swept(int(reply[1]), _lateness(reply[2]), reply[3] == 1, sum(reply[4:]) / 1000)
 
-    return scripted("sweep", (*_promotion_keys(keys), keys.rate), (token, lease_ms, limit, *_args(shaping)), read)
+    wanted = (*_promotion_keys(keys), keys.rate, keys.counts)
+    return scripted("sweep", wanted, (token, lease_ms, limit, *_args(shaping)), read)
 
 
 def tidy(keys: ShardKeys, token: str, lease_ms: int, retention_ms: int, keep_done_ms: int) -> Call[Tidied]:
-    """Remove some of what the shard has kept for long enough. Raises NotLeader."""
+    """Remove some entries and finished jobs whose retention has passed. Raises NotLeader."""
 
     def read(reply: list[Any]) -> Tidied:
         _lead(reply, keys)
@@ -181,30 +214,56 @@ def tidy(keys: ShardKeys, token: str, lease_ms: int, retention_ms: int, keep_don
 
 
 def look(keys: ShardKeys) -> Call[Looked]:
-    """Let a standby see how the shard is doing."""
+    """Read the state of the shard, for a standby."""
 
     def read(reply: list[Any]) -> Looked:
-        return Looked(int(reply[0]), codec.due_ms(reply[1]) if reply[1] else None, reply[2].decode(), reply[3])
+        server_us, first, token, left_ms, horizon = reply
+        first_due_ms = codec.due_ms(first) if first else None
+        token = token.decode(errors="replace")
+        return Looked(int(server_us), first_due_ms, token, left_ms, int(horizon) if horizon.isdigit() else None)
 
-    return scripted("look", (keys.lease, keys.delayed), (), read)
+    return scripted("look", (keys.lease, keys.delayed, keys.horizon), (), read)
+
+
+def rest(keys: ShardKeys, terms: str, window_ms: int, idle_ms: int, now_ms: float | None = None) -> Call[Rested]:
+    """Move the horizon of an idle shard forward without a lease; see `open_window`."""
+
+    def read(reply: list[Any]) -> Rested:
+        return Rested(int(reply[1]), int(reply[2]) if reply[0] == 1 else None)
+
+    history, hour = _history(keys, now_ms)
+    places = (keys.lease, keys.horizon, keys.delayed, keys.shards, keys.ready, keys.ended, keys.counts, history)
+    return scripted("rest", places, (terms, window_ms, idle_ms, hour), read)
 
 
 def hedge(keys: ShardKeys, hedge_ms: int, limit: int, terms: str, shaping: Shaping | None = None) -> Call[Swept]:
-    """Promote up to `limit` jobs without a lease, if the first has been overdue for `hedge_ms`, on these terms."""
+    """Promote up to `limit` jobs without a lease, if `terms` are in force and the first is overdue by `hedge_ms`."""
 
     def read(reply: list[Any]) -> Swept:
         return Swept(int(reply[0]), _lateness(reply[1]), reply[2] == 1, sum(reply[3:]) / 1000)
 
     args: list[Argument] = [hedge_ms, limit, terms, *_args(shaping)]
-    return scripted("hedge", (*_promotion_keys(keys)[1:], keys.rate, keys.shards), args, read)
+    return scripted("hedge", (*_promotion_keys(keys)[1:], keys.rate, keys.shards, keys.counts), args, read)
 
 
 def _promotion_keys(keys: ShardKeys) -> tuple[str, ...]:
-    return keys.lease, keys.delayed, keys.jobs, keys.ready, keys.dead
+    return keys.lease, keys.delayed, keys.jobs, keys.ready, keys.dead, keys.retries
+
+
+def _history(keys: ShardKeys, now_ms: float | None) -> tuple[str, Argument]:
+    """Returns the key and the hour of the last minute's row; "" and no hour write none."""
+    if now_ms is None:
+        return keys.history(0), ""
+    hour = int(now_ms - MINUTE_MS) // HOUR_MS
+    return keys.history(hour), hour
 
 
 def _args(shaping: Shaping | None) -> tuple[int, ...]:
     return () if shaping is None else (shaping.interval_us, shaping.burst, shaping.most_ready)
+
+
+def _as_sent(member: str) -> str | bytes:
+    return member if member.isascii() else raw_member(member)  # the former costs next to nothing
 
 
 def _lateness(told: list[int]) -> Lateness:
@@ -217,13 +276,15 @@ def _lead(reply: list[Any], keys: ShardKeys) -> None:
 
 
 def _jobs(flat: list[bytes]) -> list[tuple[str, int]]:
-    return [(member.decode(), codec.due_ms(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return [(member_of(member), codec.due_ms(score)) for member, score in pairs]
 
 
 def read_near(message: bytes) -> list[tuple[str, int]]:
-    """The jobs named by a message on the `near` channel: lines of due_ms and member. Empty: the lease became free.
+    """The jobs named by a message on the `near` channel: lines of due_ms and member.
 
-    What makes no sense is passed over: anybody may publish there, and a sweep finds what is due.
+    Empty: the lease became free. Other lines are ignored: any program may publish there, and a sweep finds every due
+    job.
     """
-    lines = (line.partition(" ") for line in message.decode(errors="replace").split("\n"))
-    return [(member, int(due_ms)) for due_ms, _, member in lines if member and due_ms.isdecimal()]
+    lines = (line.partition(" ") for line in member_of(message).split("\n"))
+    return [(member, int(due_ms)) for due_ms, _, member in lines if member and _DUE_MS.fullmatch(due_ms)]

@@ -1,8 +1,11 @@
-"""What is asked for consumers that have no connection of their own: lease deliveries for a while, answer for them.
+"""Calls on behalf of consumers without a connection of their own: lease deliveries for a while, then answer them.
 
-All of them are one consumer of their group. A lease is a delivery whose idle time was set so that it reaches
-`LONGEST_MS` when the lease ends: then whoever leases next takes it over. A delivery's count of deliveries numbers its
-leases, so a lease is named by entry and number.
+One consumer of the group holds all its leases, and another holds the deliveries that were given back. A lease is a
+delivery dated so that it is `LONGEST_MS` old when the lease ends; the next call that leases then takes it over. The
+delivery count numbers the leases, so a lease is named by entry and number.
+
+These dates are milliseconds of a separate clock. `time` advances it by the time that the HTTP servers measure, so that
+a step of the Redis server's clock neither ends nor prolongs a lease. See `server/lease_clock.py`.
 """
 
 from __future__ import annotations
@@ -12,69 +15,123 @@ from typing import Any, NamedTuple
 
 from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.calls.worker import Entry, read_entry
-from wheelq.protocol.keys import ShardKeys
+from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
 
 CONSUMER = "http"
+UNLEASED = "released"
+"""The consumer that holds deliveries that were given back, until they are leased again."""
 LONGEST_MS = 12 * 3_600_000
 """The longest lease."""
 START = "0-0"
 
 
-class Lease(NamedTuple):
-    """One lease, as it is named in an answer."""
+class LeaseId(NamedTuple):
+    """The name of one lease."""
 
     entry_id: str
     member: bytes
     number: int
 
 
+class LeaseTime(NamedTuple):
+    """The answer to `time`."""
+
+    ms: int
+    """The time of the lease clock."""
+    era: str
+    """Changes when the clock restarts from the server's time; earlier estimates are then void."""
+    server_ms: int
+    """The server's time."""
+
+
 class Leased(NamedTuple):
     """The answer to `lease`."""
 
-    cursor: str
-    """Where to look on for leases that have ended."""
     now_ms: int
     """The server's time."""
     entries: list[Entry]
 
 
-def lease(keys: ShardKeys, group: str, lease_ms: int, count: int, cursor: str) -> Call[Leased]:
-    """Lease up to `count` deliveries: those whose lease has ended, then new ones."""
+def time(keys: Keys, reckoned_ms: int | None, era: str) -> Call[LeaseTime]:
+    """Advance the lease clock to the caller's estimate, and read it."""
+
+    def read(reply: list[Any]) -> LeaseTime:
+        ms, era, server_ms = reply
+        return LeaseTime(int(ms), era.decode(), int(server_ms))
+
+    args = ("" if reckoned_ms is None else reckoned_ms, era, LONGEST_MS)
+    return scripted("lease_time", (keys.lease_clock,), args, read)
+
+
+def lease(keys: ShardKeys, group: str, now_ms: int, ends_ms: int, count: int, *, looks: bool) -> Call[Leased]:
+    """Lease up to `count` deliveries: those whose lease has ended by `now_ms`, then new ones.
+
+    With very many leases open, only a call that `looks` finds ended ones; returned deliveries are always found.
+    """
 
     def read(reply: list[Any]) -> Leased:
-        cursor, now_ms, *rest = reply
+        now_ms, *rest = reply
         threes = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
         entries = [read_entry(entry_id, fields, number) for entry_id, number, fields in threes]
-        return Leased(cursor.decode(), int(now_ms), entries)
+        return Leased(int(now_ms), entries)
 
-    args = (group, CONSUMER, LONGEST_MS, LONGEST_MS - lease_ms, count, cursor)
-    return scripted("lease", (keys.ready,), args, read)
+    args = (group, CONSUMER, now_ms - LONGEST_MS, ends_ms - LONGEST_MS, count, UNLEASED, int(looks))
+    return scripted("lease", (keys.ready, keys.counts), args, read)
 
 
-def ack(keys: ShardKeys, group: str, topic: TopicSettings, leases: Sequence[Lease]) -> Call[list[bool]]:
-    """Acknowledge up to 500 leases; for each whether it was still theirs."""
+def ack(
+    keys: ShardKeys, group: str, topic: TopicSettings, leases: Sequence[LeaseId], dropped: int = 0
+) -> Call[list[bool]]:
+    """Acknowledge up to 500 leases. Returns for each whether it was still valid. The last `dropped` expired unrun."""
     args: list[Argument] = [group, CONSUMER, topic.retention_ms, topic.keep_done_ms]
     for item in leases:
         args += item
-    return scripted("ack_leased", (keys.ready, keys.jobs, keys.done, keys.ended, keys.news), args, _each)
+    if dropped:
+        args.append(dropped)
+    return scripted("ack_leased", (keys.ready, keys.jobs, keys.done, keys.ended, keys.news, keys.counts), args, _each)
 
 
-def extend(keys: ShardKeys, group: str, lease_ms: int, leases: Sequence[Lease]) -> Call[list[bool]]:
-    """Let up to 500 leases end so long from now; for each whether it was still theirs."""
-    args: list[Argument] = [group, CONSUMER, LONGEST_MS - lease_ms]
+def extend(keys: ShardKeys, group: str, ends_ms: int, leases: Sequence[LeaseId]) -> Call[list[bool]]:
+    """Let up to 500 leases end at `ends_ms`. Returns for each whether it was still valid."""
+    args: list[Argument] = [group, CONSUMER, ends_ms - LONGEST_MS]
     for item in leases:
         args += (item.entry_id, item.number)
     return scripted("extend_leased", (keys.ready,), args, _each)
 
 
+def entry_of(keys: ShardKeys, lease: LeaseId) -> Call[Entry | None]:
+    """Read the entry of a lease; None if it is gone."""
+
+    def read(reply: list[Any]) -> Entry | None:
+        if not reply:
+            return None
+        entry_id, fields = reply[0]
+        return read_entry(entry_id, fields, lease.number)
+
+    return command("XRANGE", keys.ready, lease.entry_id, lease.entry_id, read=read, key=keys.ready)
+
+
+def release(
+    keys: ShardKeys, group: str, from_ms: int, leases: Sequence[LeaseId], counts: bool = True
+) -> Call[list[bool]]:
+    """Give up to 500 leases back, free again from `from_ms` on. Returns for each whether it was still valid.
+
+    `counts`: whether the lease counts as a delivery. It does not if no consumer received it.
+    """
+    args: list[Argument] = [group, CONSUMER, UNLEASED, from_ms - LONGEST_MS, int(counts)]
+    for item in leases:
+        args += (item.entry_id, item.number)
+    return scripted("release_leased", (keys.ready, keys.counts), args, _each)
+
+
 def take(keys: ShardKeys, group: str, id: str) -> Call[bool]:
-    """Take a promoted job off the line by its id; False when it is not there, or another group needs it."""
-    return scripted("take_ready", (keys.ready, keys.jobs), (group, id), bool)
+    """Remove a promoted job from the queue by its id; False if it is not there, or another group needs it."""
+    return scripted("take_ready", (keys.ready, keys.jobs, keys.counts), (group, id), bool)
 
 
 def last_entry(keys: ShardKeys) -> Call[str]:
-    """Id of the last ready entry; "0-0" when there is none."""
+    """The id of the last ready entry; "0-0" if there is none."""
 
     def read(reply: list[Any]) -> str:
         return reply[0][0].decode() if reply else START
@@ -83,9 +140,9 @@ def last_entry(keys: ShardKeys) -> Call[str]:
 
 
 def wait_for_entries(after: Sequence[tuple[ShardKeys, str]], block_ms: int) -> Call[dict[str, str]]:
-    """Wait for a ready entry behind the named ones: the stream's key → the entry that came; empty: none did.
+    """Wait for ready entries after the named ones.
 
-    In a cluster all of them must lie in one slot.
+    Returns stream key → new entry; empty if none came. In a cluster all streams must lie in one slot.
     """
 
     def read(reply: list[Any] | None) -> dict[str, str]:

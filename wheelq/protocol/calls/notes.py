@@ -1,4 +1,4 @@
-"""Small things that are kept for a while beside the jobs: answers that may be asked for again, and numbers."""
+"""Small values kept for a while beside the jobs: answers to repeated requests, and task ids."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from wheelq.protocol.keys import Keys
 
 
 def remember(key: str, note: bytes, ttl_ms: int) -> Call[bytes | None]:
-    """Write a note, unless there is one: the one that is there, or None when this one was written."""
+    """Write a note unless one exists. Returns the existing note, or None if this one was written."""
     return scripted("remember", (key,), (note, ttl_ms), _as_it_is)
 
 
 def recall(key: str) -> Call[bytes | None]:
-    """A note; None when there is none (any more)."""
+    """Read a note; None if it does not exist or has expired."""
     return command("GET", key, read=_as_it_is, key=key)
 
 
 def take_ids(keys: Keys, count: int) -> Call[int]:
-    """Take so many numeric task ids: the first of them."""
+    """Reserve `count` numeric task ids. Returns the first."""
     return scripted("take_ids", (keys.task_ids,), (count,), int)
 
 

@@ -1,12 +1,12 @@
-"""What a worker asks of a shard whose jobs run in order: hold it, read it, put a job off, let it go.
+"""Calls of a worker on a shard whose jobs run in order: hold it, read it, postpone a job, release it.
 
-The hash `order:GROUP` of a shard says who holds it, and who asks for it; beside that it keeps, by entry id, time and
-record of the next run of deliveries that failed. These stay pending, which is what keeps their places.
+The hash `order:GROUP` of a shard says which consumer holds it and which one wants it. It also keeps, by entry id, the
+time and record of the next run of each failed delivery. Failed deliveries stay pending, which keeps their places.
 
 | field                                | value                                                           |
 |--------------------------------------|-----------------------------------------------------------------|
 | `owner`, `until`                     | the consumer that holds the shard, and until when (server ms)   |
-| `asker`, `asks_until`, `asker_holds` | one that wants it, until when, and how many shards it holds now |
+| `asker`, `asks_until`, `asker_holds` | a consumer that wants it, until when, and how many it holds now |
 | an entry id                          | `due_ms`, a space, and the record of its next run               |
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from wheelq.protocol.call import Argument, Call, command, scripted
+from wheelq.protocol.call import Argument, Call, command, nothing, scripted
 from wheelq.protocol.calls.worker import Entry, read_entry
 from wheelq.protocol.keys import ShardKeys
 
@@ -25,22 +25,26 @@ class Hold(NamedTuple):
 
     is_held: bool
     wait_ms: int = 0
-    """How long another consumer holds it at most."""
+    """For how long another consumer has claimed the shard."""
     server_us: int = 0
     is_busy: bool = False
-    """Others still run deliveries of it: nothing may start before these are done."""
+    """Whether others still run deliveries of the shard: nothing may start before these are done."""
     asker: str | None = None
-    """Who else wants it."""
+    """Another consumer that wants the shard."""
     asker_holds: int = 0
     entry_ids: Sequence[str] = ()
-    """Deliveries taken over; with `tell_own` the consumer's own too."""
+    """The deliveries taken over; with `tell_own` the consumer's own too."""
+    others: Sequence[str] = ()
+    """The other consumers that have deliveries of the shard."""
+    held: str = ""
+    """Another consumer's hold; it changes whenever that consumer renews it."""
 
 
 class HeldEntries(NamedTuple):
     """The answer to `read_held`."""
 
     last_id: str
-    """The last entry that the group was given."""
+    """The last entry delivered to the group."""
     overdue_ms: int | None
     """Due time of the first waiting job, if it is due and not promoted yet."""
     entries: list[Entry]
@@ -62,22 +66,30 @@ def hold(
     *,
     tell_own: bool,
     finished: Sequence[str] = (),
+    over: str = "",
+    gone: Sequence[str] = (),
+    unknown: Sequence[str] = (),
 ) -> Call[Hold]:
-    """Take the shard, or renew that it is held, for `abandoned_ms`; forget up to 500 `finished` deliveries."""
+    """Take the shard, or renew the hold, for `abandoned_ms`; forget up to 500 `finished` deliveries.
+
+    Ends the hold named by `over`, and takes over all deliveries of `gone` consumers and abandoned ones of `unknown`.
+    """
 
     def read(reply: list[Any]) -> Hold:
         if not reply[0]:
-            return Hold(False, int(reply[1]))
+            return Hold(False, int(reply[1]), held=reply[2].decode())
         server_us, busy, asker, asker_holds = reply[1:5]
-        ids = [entry_id.decode() for entry_id in reply[5:]]
-        return Hold(True, 0, int(server_us), bool(busy), asker.decode() or None, int(asker_holds), ids)
+        others = [name.decode() for name in reply[5]]
+        ids = [entry_id.decode() for entry_id in reply[6:]]
+        return Hold(True, 0, int(server_us), bool(busy), asker.decode() or None, int(asker_holds), ids, others)
 
-    args: list[Argument] = [group, consumer, abandoned_ms, abandoned_ms, holds, int(tell_own), *finished]
-    return scripted("hold", (keys.ready, keys.order(group)), args, read)
+    args: list[Argument] = [group, consumer, abandoned_ms, abandoned_ms, holds, int(tell_own), over]
+    args += [len(gone), len(unknown), *gone, *unknown, *finished]
+    return scripted("hold", (keys.ready, keys.order(group), keys.counts), args, read)
 
 
 def read_held(keys: ShardKeys, group: str, consumer: str, count: int) -> Call[HeldEntries | None]:
-    """Up to `count` new entries; None when the consumer does not hold the shard any more."""
+    """Read up to `count` new entries; None if the consumer no longer holds the shard."""
 
     def read(reply: list[Any]) -> HeldEntries | None:
         if not reply[0]:
@@ -89,28 +101,38 @@ def read_held(keys: ShardKeys, group: str, consumer: str, count: int) -> Call[He
 
 
 def bell(keys: ShardKeys, last_id: str, block_ms: int) -> Call[bool]:
-    """Wait up to `block_ms` for an entry after `last_id`; reads nothing away."""
+    """Wait up to `block_ms` for an entry after `last_id`, without consuming it."""
     args: list[Argument] = ["COUNT", 1, "BLOCK", block_ms, "STREAMS", keys.ready, last_id]
     return command("XREAD", *args, read=bool, wait_ms=block_ms, key=keys.ready)
 
 
 def put_off(keys: ShardKeys, group: str, consumer: str, entry_id: str, pause_ms: int, record: bytes) -> Call[int]:
-    """Keep a failed delivery in its place until its next run; when that is due, or 0 if it is another's now."""
+    """Keep a failed delivery in place until its next run. Returns when that is due; 0 if another consumer has it."""
     args = (group, consumer, entry_id, pause_ms, record)
-    return scripted("put_off", (keys.ready, keys.order(group)), args, int)
+    return scripted("put_off", (keys.ready, keys.order(group), keys.counts), args, int)
 
 
 def put_off_before(keys: ShardKeys, group: str, entry_ids: Sequence[str]) -> Call[list[PutOff | None]]:
-    """The next runs of deliveries, where they failed before; one per delivery, in order."""
+    """The next run of each delivery, in order; None for those that have not failed."""
 
     def read_one(value: bytes | None) -> PutOff | None:
         due_ms, _, record = (value or b"").partition(b" ")
-        return PutOff(int(due_ms), record) if due_ms else None
+        return PutOff(int(due_ms), record) if due_ms.isdigit() and len(due_ms) < 17 else None
 
     key = keys.order(group)
     return command("HMGET", key, *entry_ids, read=lambda reply: [read_one(value) for value in reply], key=key)
 
 
+def forget(keys: ShardKeys, group: str, entry_ids: Sequence[str]) -> Call[None]:
+    """Forget the next runs of deliveries that have ended. Any consumer may do this, whichever holds the shard."""
+    return command("HDEL", keys.order(group), *entry_ids, read=nothing, key=keys.order(group))
+
+
+def tidy(keys: ShardKeys, group: str, cursor: str) -> Call[str]:
+    """Forget next runs of deliveries that are no longer pending. Returns the next cursor, "0" at the end."""
+    return scripted("tidy_order", (keys.ready, keys.order(group)), (group, cursor), lambda reply: reply.decode())
+
+
 def let_go(keys: ShardKeys, group: str, consumer: str, successor: str | None, lease_ms: int) -> Call[bool]:
-    """Hold the shard no longer, and pass it on to `successor`; False when it was another's."""
+    """Release the shard and pass it on to `successor`; False if another consumer held it."""
     return scripted("let_go", (keys.order(group),), (consumer, successor or "", lease_ms), bool)

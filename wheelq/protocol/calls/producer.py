@@ -1,17 +1,19 @@
-"""What producers ask: schedule, cancel, reschedule, run now. Looking up is in `state`."""
+"""Calls of producers: schedule, cancel, reschedule, run now. Look-ups are in `state`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from wheelq.errors import Refused
-from wheelq.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
+from wheelq.model.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.protocol.call import Argument, Call, scripted
-from wheelq.protocol.keys import ShardKeys, id_and_group
+from wheelq.protocol.codec import LAST_MS
+from wheelq.protocol.keys import ShardKeys, id_and_group, member_of, raw_member
 
 BATCH = 500
-"""Most jobs in one call: keeps the server busy for about two milliseconds."""
+"""The most jobs in one call, which keeps the server busy for about two milliseconds."""
 
 KEPT, CREATED, REPLACED, KEPT_PROMOTED, NOT_HERE, FULL = 0, 1, 2, 3, 4, 5
 
@@ -19,26 +21,39 @@ KEPT, CREATED, REPLACED, KEPT_PROMOTED, NOT_HERE, FULL = 0, 1, 2, 3, 4, 5
 NewJob = tuple[str, str, bytes]
 """A checked and packed job, as the schedule script takes it: id, due, record.
 
-`due` is "+ms" after the server's now, or "ms" since the epoch. A plain tuple, because bulk producers make one for every
-microsecond or two, and a named one takes six times as long to make.
+`due` is "+ms" after the server's now, or "ms" since the epoch. It is a plain tuple because bulk producers make one
+every microsecond or two, and a named tuple takes six times as long to make.
 """
+
+
+_receipt: Callable[[tuple[Any, ...]], Receipt] = partial(tuple.__new__, Receipt)
+"""Makes a receipt from all its fields, in a third of the time of `Receipt(...)`."""
 
 
 class Placed(NamedTuple):
     """The answer to `schedule`."""
 
     receipts: list[Receipt | None]
-    """One per job, in order; None: no live job here has the id, and none was to be made."""
+    """One per job, in order; None if no live job here has the id and the call must not create one."""
     terms_in_force: str | None = None
-    """Not None: the topic has other terms now, and nothing was done."""
+    """The topic's new terms, if they have changed: then nothing was done."""
     full: Collection[int] = ()
-    """Places of jobs that were refused, because too many wait already."""
+    """The indexes of jobs that were refused because too many wait already."""
+    server_ms: int = 0
+    """The server's time when it answered; 0 when nothing was done."""
+    is_heard: bool = True
+    """False: the user may not publish, so the leader was not told of jobs that are due soon."""
+
+    @property
+    def server_us(self) -> int:
+        """`server_ms` in microseconds, rounded up, because it was cut to whole milliseconds."""
+        return (self.server_ms + 1) * 1000
 
 
 def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate, terms: str | None) -> Call[Placed]:
     """Schedule up to 500 jobs of one shard.
 
-    `terms` are the topic's, by which they were placed here; None writes only where a live job has the id.
+    `terms` are the topic's terms that placed the jobs here; with None, only ids of live jobs are written.
     """
     args: list[Argument] = [keys.near, "replace" if on_duplicate == "replace" else "keep", terms or ""]
     for job in jobs:
@@ -46,29 +61,35 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
 
     def read(reply: list[Any]) -> Placed:
         if len(reply) == 1:
-            return Placed([], reply[0].decode())
-        full = [n for n, status in enumerate(reply[::2]) if status == FULL] if FULL in reply[::2] else ()
-        pairs = zip(jobs, reply[::2], reply[1::2], strict=True)
+            return Placed([], reply[0].decode(errors="replace"))
+        told = 2 * len(jobs)
+        statuses = reply[:told:2]
+        full = [n for n, status in enumerate(statuses) if status == FULL] if FULL in statuses else ()
+        pairs, topic = zip(jobs, statuses, reply[1:told:2], strict=True), keys.topic
         return Placed(
             [
-                Receipt(id, due_ms, 0 < status < 3, status == REPLACED) if status < NOT_HERE else None
+                _receipt((id, due_ms, 0 < status < 3, status == REPLACED, False, topic, None))
+                if status < NOT_HERE
+                else None
                 for (id, _, _), status, due_ms in pairs
             ],
             full=full,
+            server_ms=reply[told],
+            is_heard=len(reply) == told + 1,
         )
 
     return scripted("schedule", _schedule_keys(keys), args, read)
 
 
 def _schedule_keys(keys: ShardKeys) -> tuple[str, ...]:
-    return keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done
+    return keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done, keys.counts
 
 
 HALF_MS = 0.5
-"""Scores of one due time lie within so much of it, by priority: see lib/score.lua."""
+"""The scores of one due time, which depend on the priority, lie within this of it: see `score` in `lua/lib/due.lua`."""
 
 
-class Waiting(NamedTuple):
+class WaitingMember(NamedTuple):
     """A member of the sorted set."""
 
     member: str
@@ -77,25 +98,31 @@ class Waiting(NamedTuple):
     @property
     def id(self) -> str:
         """The job's id."""
-        return id_and_group(self.member)[0]
+        return _shown(id_and_group(self.member)[0])
 
     @property
     def group(self) -> str | None:
-        """The group in which it waits for a retry, if it does."""
-        return id_and_group(self.member)[1]
+        """The group in which it waits for a retry; None before its first run."""
+        group = id_and_group(self.member)[1]
+        return None if group is None else _shown(group)
 
     @property
     def due_ms(self) -> int:
         """When it is due."""
-        return int(self.score + HALF_MS)
+        return int(min(self.score + HALF_MS, LAST_MS))
 
 
-def waiting(keys: ShardKeys, score: float, to: float, member: bytes, limit: int) -> Call[list[Waiting]]:
-    """Up to `limit` waiting jobs from `score` to `to`; those with the very score only behind `member`."""
+def _shown(name: str) -> str:
+    """A name that another program may have written, as text that can be printed and sent."""
+    return name if name.isascii() else raw_member(name).decode(errors="backslashreplace")
 
-    def read(reply: list[bytes]) -> list[Waiting]:
+
+def waiting(keys: ShardKeys, score: float, to: float, member: bytes, limit: int) -> Call[list[WaitingMember]]:
+    """Up to `limit` waiting jobs from `score` to `to`; among those with exactly `score`, only those after `member`."""
+
+    def read(reply: list[bytes]) -> list[WaitingMember]:
         pairs = zip(reply[::2], reply[1::2], strict=True)
-        return [Waiting(member.decode(), float(score)) for member, score in pairs]
+        return [WaitingMember(member_of(member), float(score)) for member, score in pairs]
 
     return scripted("waiting", (keys.delayed,), (repr(score), repr(to), member, limit), read)
 
@@ -112,16 +139,16 @@ _RUN_NOW = {1: RunNowOutcome.PROMOTED, 2: RunNowOutcome.RUNNING, 0: RunNowOutcom
 
 def cancel(keys: ShardKeys, id: str) -> Call[CancelOutcome]:
     """Cancel a waiting job."""
-    return scripted("cancel", (keys.delayed, keys.jobs, keys.news), (id,), _CANCEL.__getitem__)
+    return scripted("cancel", (keys.delayed, keys.jobs, keys.news, keys.counts), (id,), _CANCEL.__getitem__)
 
 
 def ask_to_cancel(keys: ShardKeys, channels: str, id: str) -> Call[int]:
-    """Ask the workers that run a job to cancel it; how many deliveries that concerns."""
+    """Ask the workers that run a job to cancel it. Returns the number of deliveries concerned."""
     return scripted("ask_to_cancel", (keys.jobs, keys.ready), (id, channels), int)
 
 
 def reschedule(keys: ShardKeys, id: str, due: str, if_due_ms: int | None = None) -> Call[RescheduleOutcome]:
-    """Give a waiting job a new due time; with `if_due_ms` only one that is due then."""
+    """Give a waiting job a new due time; with `if_due_ms`, only if it is due at that time."""
 
     def read(reply: list[int]) -> RescheduleOutcome:
         return _RESCHEDULE[reply[0]]
@@ -138,4 +165,5 @@ def run_now(keys: ShardKeys, id: str) -> Call[RunNowOutcome]:
             raise Refused(f"the ready stream did not take job {id!r}; it still waits")
         return _RUN_NOW[reply]
 
-    return scripted("run_now", (keys.delayed, keys.jobs, keys.ready, keys.dead, keys.shards), (id,), read)
+    wanted = (keys.delayed, keys.jobs, keys.ready, keys.dead, keys.shards, keys.counts)
+    return scripted("run_now", wanted, (id,), read)

@@ -1,38 +1,41 @@
-"""What is asked about recurring jobs. Those of a topic live in its shard 0, and so do their occurrences: whatever the
-number of shards, a definition and the job it makes change in one step.
+"""Calls for recurring jobs. A topic's recurring jobs and their occurrences live in its shard 0. So a definition and the
+job made from it change in one step, whatever the number of shards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from wheelq.job import Priority
-from wheelq.protocol.call import Argument, Call, command, scripted
-from wheelq.protocol.entries import Entry, State, read_terms
+from wheelq.errors import RecurringUnreadable
+from wheelq.model.job import Priority
+from wheelq.model.recurring import Rule
+from wheelq.protocol import codec
+from wheelq.protocol.call import Argument, Call, command, nothing, scripted
 from wheelq.protocol.keys import ShardKeys
-from wheelq.recurrence import Rule
+from wheelq.protocol.recurring_codec import RecurringState, StoredRecurring, read_terms
 
 NOTICE = b"recurring"
-"""Said on the shard's `near` channel when there is something to make that nobody expects."""
+"""Published on the shard's `near` channel when an occurrence is due that no scheduler expects."""
 
 PAGE = 100
 
 
-class Found(NamedTuple):
+class FoundRecurring(NamedTuple):
     """The answer to `read_one`."""
 
     server_us: int
-    entry: Entry | None
+    entry: StoredRecurring | None
     is_waiting: bool
-    """Whether the occurrence made last waits for its due time."""
+    """Whether the last occurrence made still waits for its due time."""
 
 
 class Coming(NamedTuple):
-    """A recurring job whose next occurrence is to be made."""
+    """A recurring job whose next occurrence must be made."""
 
     name: str
-    state: State
+    state: RecurringState
     rule: Rule
     priority: Priority
 
@@ -42,36 +45,56 @@ class Near(NamedTuple):
 
     server_us: int
     look_ms: int | None
-    """When the first of the others is to be looked at; None when there is no other."""
+    """When the first of the others must be looked at; None if there is no other."""
     coming: list[Coming]
+    unreadable: list[bytes]
+    """The names of near ones that cannot be read: a newer release or another program wrote them."""
 
 
-def read_one(keys: ShardKeys, name: str) -> Call[Found]:
-    """One recurring job."""
+def read_one(keys: ShardKeys, name: str, to_change: bool = False) -> Call[FoundRecurring]:
+    """Read one recurring job; `to_change` it, only from a primary. Raises: RecurringUnreadable."""
 
-    def read(reply: list[Any]) -> Found:
-        return Found(int(reply[0]), Entry.unpack(reply[1]) if reply[1] else None, reply[2] == 1)
+    def read(reply: list[Any]) -> FoundRecurring:
+        try:
+            stored = StoredRecurring.unpack(reply[1]) if reply[1] else None
+        except ValueError as error:
+            raise RecurringUnreadable(keys.topic, name, str(error)) from error
+        return FoundRecurring(int(reply[0]), stored, reply[2] == 1)
 
-    return scripted("recurring_read", (keys.recurring, keys.delayed), (name,), read)
+    return scripted("recurring_read", (keys.recurring, keys.delayed), (name, int(to_change)), read)
 
 
-def page(keys: ShardKeys, cursor: bytes) -> Call[tuple[bytes, dict[str, Entry]]]:
-    """Some of the recurring jobs of a topic, from a cursor on (b"0": from the first), and the next (b"0": the end)."""
+def page(keys: ShardKeys, cursor: bytes) -> Call[tuple[bytes, dict[str, StoredRecurring]]]:
+    """Read some recurring jobs of a topic from a cursor on (b"0": the first), and the next cursor (b"0": the end).
 
-    def read(reply: list[Any]) -> tuple[bytes, dict[str, Entry]]:
+    Leaves out entries that cannot be read.
+    """
+
+    def read(reply: list[Any]) -> tuple[bytes, dict[str, StoredRecurring]]:
         following, flat = reply
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        return following, {name.decode(): Entry.unpack(stored) for name, stored in pairs}
+        found = {}
+        for name, stored in zip(flat[::2], flat[1::2], strict=True):
+            with suppress(ValueError):
+                entry = StoredRecurring.unpack(stored)
+                codec.decode(entry.record)  # because people are shown it
+                found[name.decode()] = entry
+        return following, found
 
     return command("HSCAN", keys.recurring, cursor, "COUNT", PAGE, read=read, key=keys.recurring)
 
 
 def change(
-    keys: ShardKeys, name: str, before: State | None, after: Entry | None, look_ms: int | None, withdrawn: str | None
+    keys: ShardKeys,
+    name: str,
+    before: RecurringState | None,
+    after: StoredRecurring | None,
+    look_ms: int | None,
+    withdrawn: str | None,
 ) -> Call[bool]:
-    """Put or remove a recurring job (`after` None); False when it is no longer as `before`, and nothing was done.
+    """Put a recurring job, or remove it if `after` is None.
 
-    `look_ms` is when its next occurrence is due, `withdrawn` the id of one that waits and is taken back.
+    False if it is no longer `before`: nothing was done. `look_ms` is when its next occurrence is due, `withdrawn` the
+    id of a waiting occurrence to withdraw.
     """
     args: tuple[Argument, ...] = (
         keys.near,
@@ -82,7 +105,7 @@ def change(
         "" if look_ms is None else look_ms,
         withdrawn or "",
     )
-    shard = (keys.recurring, keys.occurrences, keys.delayed, keys.jobs, keys.news)
+    shard = (keys.recurring, keys.occurrences, keys.delayed, keys.jobs, keys.news, keys.counts)
     return scripted("recurring_change", shard, args, bool)
 
 
@@ -91,26 +114,36 @@ def near(keys: ShardKeys, ahead_ms: int) -> Call[Near]:
 
     def read(reply: list[Any]) -> Near:
         triples = zip(reply[2::3], reply[3::3], reply[4::3], strict=True)
-        coming = [Coming(name.decode(), State.read(line), *read_terms(terms)[:2]) for name, line, terms in triples]
-        return Near(int(reply[0]), int(float(reply[1])) if reply[1] else None, coming)
+        near = Near(int(reply[0]), codec.due_ms(reply[1]) if reply[1] else None, [], [])
+        for name, line, terms in triples:
+            try:
+                near.coming.append(Coming(name.decode(), RecurringState.read(line), *read_terms(terms)[:2]))
+            except ValueError:
+                near.unreadable.append(name)
+        return near
 
     return scripted("recurring_near", (keys.recurring, keys.occurrences), (ahead_ms, PAGE), read)
+
+
+def put_off(keys: ShardKeys, name: bytes, look_ms: int) -> Call[None]:
+    """Do not look at a recurring job again before this time."""
+    return command("ZADD", keys.occurrences, "XX", look_ms, name, read=nothing, key=keys.occurrences)
 
 
 def make(
     keys: ShardKeys,
     name: str,
-    before: State,
-    after: State,
+    before: RecurringState,
+    after: RecurringState,
     look_ms: int | None,
     jobs: Sequence[tuple[str, str]],
     superseded: str | None,
 ) -> Call[bool]:
-    """Make occurrences (id, due as `schedule` takes it); False when it is no longer as `before`: nothing was done.
+    """Make occurrences (id, due as `schedule` takes it).
 
-    `look_ms` is when to look at it again; None: never. `superseded` is the id of an earlier occurrence for which the
-    last of these stands: if it waits it is taken back, and if it was promoted later than the last of these is due, it
-    stands for that one.
+    False if the job is no longer `before`: nothing was done. `look_ms` is when to look at it again; None: never. The
+    last of these replaces the earlier occurrence `superseded`: it is withdrawn if it waits. If it was promoted after
+    the last of these is due, it counts as that one.
     """
     args: list[Argument] = [
         keys.near,
@@ -122,5 +155,5 @@ def make(
     ]
     for job in jobs:
         args += job
-    shard = (keys.recurring, keys.occurrences, keys.delayed, keys.jobs, keys.horizon, keys.news)
+    shard = (keys.recurring, keys.occurrences, keys.delayed, keys.jobs, keys.horizon, keys.news, keys.counts)
     return scripted("recurring_make", shard, args, bool)

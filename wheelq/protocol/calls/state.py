@@ -1,4 +1,4 @@
-"""Where jobs stand: what is asked about one, and what workers write down for those who ask.
+"""The state of jobs: how workers record it, and how it is looked up.
 
 worker   conclude (an ack that keeps something) · note (progress) ──▶ done · ended · progress · news
 anyone   get ◀── all that is known of one job                         news_since ◀── which jobs ended just now
@@ -12,22 +12,23 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from wheelq.ids import made_ms
-from wheelq.protocol import codec
+from wheelq.base.ids import made_ms
+from wheelq.model.state import ATTEMPTS_KEPT, Attempt, GroupInfo, JobInfo, JobState, Progress, least_far
+from wheelq.protocol import attempts, codec
 from wheelq.protocol.call import Argument, Call, command, scripted, text
 from wheelq.protocol.keys import ShardKeys
-from wheelq.state import GroupInfo, JobInfo, JobState, Progress, least_far
 
 PROGRESS_KEEP_MS = 86_400_000
-"""What handlers said of jobs whose worker died is forgotten a day after the shard's last such word."""
+"""Progress reports of a shard expire this long after the last one, so that those of dead workers do not stay for
+ever."""
 CALLED_BACK = b"0-0"
-"""What stands for the entry of a job that was called back from the dead: it has only runs that concern one group."""
+"""Stands for the entry of a replayed job, whose runs concern only one group."""
 NEWS_MS = 600_000
-"""How long the ends of jobs are told after somebody began to wait for one."""
+"""How long a shard announces finished jobs after a client began to wait for one."""
 
 
 class Concluded(NamedTuple):
-    """A finished delivery, and what is to be kept of it."""
+    """A finished delivery, and the data to keep of it."""
 
     entry_id: str
     member: str
@@ -35,22 +36,35 @@ class Concluded(NamedTuple):
     result: bytes
     """Packed; empty for None."""
     record: bytes = b""
-    """As the producer made it; empty where the entry has it so."""
+    """The record as the producer made it; empty if the entry has the same."""
+    attempts: bytes = b""
+    """Its earlier attempts in this group, packed; empty if there are none."""
 
 
 def conclude(
-    keys: ShardKeys, group: str, consumer: str, retention_ms: int, keep_done_ms: int, deliveries: Sequence[Concluded]
+    keys: ShardKeys,
+    group: str,
+    consumer: str,
+    retention_ms: int,
+    keep_done_ms: int,
+    deliveries: Sequence[Concluded],
+    dropped: int = 0,
 ) -> Call[int]:
-    """Acknowledge up to 500 deliveries and keep what is to be known of them; how many were still this consumer's."""
+    """Acknowledge up to 500 deliveries and keep their results.
+
+    Returns how many this consumer still held. The last `dropped` of them expired and never ran.
+    """
     args: list[Argument] = [group, consumer, retention_ms, keep_done_ms]
     for delivery in deliveries:
         args += delivery
-    wanted = (keys.ready, keys.jobs, keys.done, keys.ended, keys.progress, keys.news)
+    if dropped:
+        args.append(dropped)
+    wanted = (keys.ready, keys.jobs, keys.done, keys.ended, keys.progress, keys.news, keys.counts)
     return scripted("conclude", wanted, args, int)
 
 
 def note(keys: ShardKeys, group: str, consumer: str, notes: Sequence[tuple[str, str, bytes]]) -> Call[int]:
-    """Write down how far up to 500 running jobs are (entry id, id, note); how many were still this consumer's."""
+    """Record the progress of up to 500 running jobs (entry id, id, note). Returns how many this consumer still held."""
     args: list[Argument] = [group, consumer, PROGRESS_KEEP_MS]
     for one in notes:
         args += one
@@ -58,17 +72,17 @@ def note(keys: ShardKeys, group: str, consumer: str, notes: Sequence[tuple[str, 
 
 
 def pack_note(fraction: float, words: str, at_ms: int, started_ms: int) -> bytes:
-    """A note, packed."""
+    """Packs a progress note."""
     packed: bytes = msgpack.packb((fraction, words, at_ms, started_ms))
     return packed
 
 
 def news_since(keys: ShardKeys, cursor: str, wait_ms: int) -> Call[tuple[str, set[str]]]:
-    """The ids that ended after `cursor`, waiting for some if there are none, and the cursor to go on from."""
+    """The ids of jobs that finished after `cursor`, and the next cursor; waits up to `wait_ms` if there are none."""
 
     def read(reply: list[Any] | None) -> tuple[str, set[str]]:
         entries = reply[0][1] if reply else ()
-        ended = {id for _, fields in entries for id in fields[1].decode().split("\n")}
+        ended = {id for _, fields in entries for id in fields[1].decode(errors="replace").split("\n")}
         return (entries[-1][0].decode() if entries else cursor), ended
 
     args = ("BLOCK", wait_ms, "STREAMS", keys.news, cursor)
@@ -76,7 +90,7 @@ def news_since(keys: ShardKeys, cursor: str, wait_ms: int) -> Call[tuple[str, se
 
 
 def listen(keys: ShardKeys) -> Call[str]:
-    """Let ends be told for a while; the cursor behind the latest news."""
+    """Have finished jobs announced for a while. Returns the cursor after the latest announcement."""
     return scripted("listen", (keys.news,), (NEWS_MS,), text)
 
 
@@ -87,7 +101,7 @@ def get(keys: ShardKeys, id: str) -> Call[JobInfo | None]:
         if not reply:
             return None
         if len(reply) == 2:
-            return _info(keys, id, GroupInfo(JobState.DELAYED, codec.due_ms(reply[0])), reply[1], None, {})
+            return _info(keys, id, GroupInfo(JobState.WAITING, codec.due_ms(reply[0])), reply[1], None, {})
         return _promoted(keys, id, reply)
 
     wanted = (keys.delayed, keys.jobs, keys.ready, keys.done, keys.buried, keys.dead, keys.progress)
@@ -102,7 +116,7 @@ def _info(
     promoted_ms: int | None,
     groups: Mapping[str, GroupInfo],
 ) -> JobInfo:
-    """What is known all in all, when `leading` decides where the job stands."""
+    """Returns the overall state, which `leading` decides."""
     record = codec.decode(packed) if packed else codec.Record(1, None, {})
     return JobInfo(
         id,
@@ -123,34 +137,39 @@ def _info(
         leading.result,
         leading.progress,
         groups,
+        leading.attempts,
     )
 
 
 def _promoted(keys: ShardKeys, id: str, reply: list[Any]) -> JobInfo:
-    """What the script says of a job that was promoted, put together."""
+    """Returns the state of a promoted job from the script's reply."""
     due, packed, entry, kept = reply[:4]
     first, its_due, its_record, groups = _kept(kept)
-    if entry not in (b"", CALLED_BACK, first):  # what is kept is of an earlier life of the id
+    if entry not in (b"", CALLED_BACK, first):  # the kept data belongs to an earlier job with this id
         first, its_due, its_record, groups = entry, b"", b"", {}
     for name, state, *details in reply[4:]:
         group = name.decode()
+        if state == b"kept":
+            if group in groups:
+                groups[group] = _with_earlier(groups[group], details[0])
+            continue
         info, found = _group(state.decode(), details)
         its_record = found or its_record
         if info.is_finished and group in groups:
             info = max(info, groups[group], key=lambda one: one.finished_ms or 0)
         groups[group] = info
-    leading = least_far(groups) if groups else GroupInfo(JobState.READY)  # no group was there to get it yet
+    leading = least_far(groups) if groups else GroupInfo(JobState.READY)  # there was no group yet
     leading = replace(leading, due_ms=leading.due_ms or int(due or its_due or 0))
     return _info(keys, id, leading, its_record or packed, int(first.partition(b"-")[0] or 0) or None, groups)
 
 
 def _group(state: str, details: Sequence[Any]) -> tuple[GroupInfo, bytes]:
-    """Where the job stands in a group; and its record, if it is known from there."""
+    """Returns the state of the job in a group, and its record if the details hold it."""
     match state, details:
         case "finished", _:
             return GroupInfo(JobState.DONE), b""
-        case "dead", [grave, flat]:
-            return _dead(grave, dict(zip(flat[::2], flat[1::2], strict=True)))
+        case "dead", [dead_id, flat]:
+            return _dead(dead_id, dict(zip(flat[::2], flat[1::2], strict=True)))
         case _, [due, packed, *more]:
             record = codec.decode(packed) if packed else None
             progress, started_ms = _note(more[0]) if more else (None, None)
@@ -163,21 +182,31 @@ def _group(state: str, details: Sequence[Any]) -> tuple[GroupInfo, bytes]:
                 started_ms,
                 last_error=record.last_error if record else None,
                 progress=progress,
+                attempts=record.attempts if record else (),
             )
             return info, packed
-    raise ValueError(f"the server says of a group that the job is {state!r} there, which makes no sense here")
+    raise ValueError(f"the script reported {state!r} for a group, which is not a state")
 
 
-def _dead(grave: bytes, fields: Mapping[bytes, bytes]) -> tuple[GroupInfo, bytes]:
+def _dead(dead_id: bytes, fields: Mapping[bytes, bytes]) -> tuple[GroupInfo, bytes]:
+    packed = fields.get(b"record", b"")
     info = GroupInfo(
         JobState.DEAD,
         int(fields.get(b"due", 0)) or None,
         int(fields.get(b"attempt", 0)) or None,
-        finished_ms=int(grave.partition(b"-")[0]),
+        finished_ms=int(dead_id.partition(b"-")[0]),
         reason=fields.get(b"reason", b"").decode(),
         last_error=fields.get(b"error", b"").decode(errors="replace"),
+        attempts=_attempts_in(packed),
     )
-    return info, fields.get(b"record", b"")
+    return info, packed
+
+
+def _attempts_in(packed: bytes) -> Sequence[Attempt]:
+    try:
+        return codec.decode(packed).attempts if packed else ()
+    except codec.UnreadableRecord:
+        return ()
 
 
 def _note(packed: bytes) -> tuple[Progress | None, int | None]:
@@ -188,26 +217,42 @@ def _note(packed: bytes) -> tuple[Progress | None, int | None]:
 
 
 def _kept(packed: bytes) -> tuple[bytes, bytes, bytes, dict[str, GroupInfo]]:
-    """First entry, due time and record of a job, and how it ended in groups, as `lua/lib/keep_done.lua` packs them."""
+    """First entry, due time and record of a job, and its end in each group: see `keep_done` in `lua/lib/done.lua`."""
     if not packed:
         return b"", b"", b"", {}
     first, due, record, *rest = _fields(packed)
     groups = {}
     for n in range(0, len(rest), 6):
         group, started, ended, attempt, consumer, result = rest[n : n + 6]
+        last = Attempt(int(started), max(int(ended) - int(started), 0), consumer.decode())
         groups[group.decode()] = GroupInfo(
             JobState.DONE,
             attempt=int(attempt),
-            worker=consumer.decode(),
-            started_ms=int(started) or None,
+            worker=last.worker,
+            started_ms=last.started_ms or None,
             finished_ms=int(ended),
             result=msgpack.unpackb(result) if result else None,
+            attempts=(last,) if last.started_ms else (),  # a leased job has no known start
         )
     return first, due, record, groups
 
 
+def kept(packed: bytes) -> tuple[int, dict[str, GroupInfo]]:
+    """When a finished job was due, and its end in each group, as kept in `done`."""
+    _, due, _, groups = _kept(packed)
+    return int(due or 0), groups
+
+
+def _with_earlier(info: GroupInfo, packed: bytes) -> GroupInfo:
+    """Adds the earlier attempts to a finished run, if they belong to it."""
+    _, _, packed_attempts, _, _, ended, *_ = _fields(packed)
+    if int(ended) != info.finished_ms:  # they belong to an earlier job with this id
+        return info
+    return replace(info, attempts=(*attempts.unpack(packed_attempts), *info.attempts)[-ATTEMPTS_KEPT:])
+
+
 def _fields(packed: bytes) -> Iterator[bytes]:
-    """The fields that `lua/lib/pack.lua` packed."""
+    """Yields the fields that `pack` packed (`lua/lib/done.lua`)."""
     at = 0
     while at < len(packed):
         colon = packed.index(b":", at)

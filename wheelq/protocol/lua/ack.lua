@@ -1,18 +1,24 @@
 -- Acknowledge up to 500 finished deliveries of one group, forget the finished jobs, trim the stream.
--- uses: clock, owned, parts, finish, trim
--- KEYS: 1 ready, 2 jobs
+-- uses: clock, stored, owned, parts, finish, trim, count, concerns
+-- KEYS: 1 ready, 2 jobs, 3 counts (may be left out)
 -- ARGV: 1 group, 2 consumer, 3 server ms until which no other worker can have claimed them, 4 retention_ms,
---       then for each delivery: entry id, member
--- Returns: how many were acknowledged; fewer than asked means that others had been given to another worker.
--- Up to the named moment the deliveries are surely the caller's, and looking at each owner is spared.
-local ready, jobs = KEYS[1], KEYS[2]
+--       then for each delivery: entry id, member; then, if the last of them were dropped unrun, how many
+-- Returns: how many were acknowledged; fewer than asked means that the rest had been given to another worker.
+-- Until the moment in 3 no other worker can own the deliveries, so the script does not look up each owner.
+local ready, jobs, counts = KEYS[1], KEYS[2], KEYS[3]
 local group, consumer, safe_until, retention_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
-local entries, members = {}, {}
-for n = 5, #ARGV, 2 do
+local entries, members, expired, others = {}, {}, 0, 0
+local dropped_from = #ARGV % 2 == 1 and #ARGV - 2 * ARGV[#ARGV] or #ARGV
+for n = 5, #ARGV - 1, 2 do
   if now <= safe_until or owns(ready, group, consumer, ARGV[n]) then
     entries[#entries + 1] = ARGV[n]
     members[#members + 1] = ARGV[n + 1]
+    if not concerns(ARGV[n + 1], group) then
+      others = others + 1
+    elseif n >= dropped_from then
+      expired = expired + 1
+    end
   end
 end
 if #entries == 0 then return 0 end
@@ -20,4 +26,6 @@ local acked = redis.call('XACK', ready, group, unpack(entries))
 if acked == 0 then return 0 end
 finish(ready, jobs, group, entries, members)
 trim(ready, retention_ms, now)
+count(counts, 'done\31' .. group, acked - expired - others)
+count(counts, 'expired\31' .. group, expired)
 return acked

@@ -1,23 +1,27 @@
--- Acknowledge up to 500 leased deliveries of one group, keep what is to be known of the jobs, trim the stream.
--- uses: clock, leased, parts, pack, keep_done, forget, finish, trim, tell
--- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 news
+-- Acknowledge up to 500 leased deliveries of one group, keep a record of the finished jobs, trim the stream.
+-- uses: clock, stored, leased, parts, pack, without, keep_done, forget, finish, trim, tell, count, concerns
+-- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 news, 6 counts
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing), then for each delivery: entry id, member,
---       number of the lease
--- Returns: for each, 1 acknowledged, 0 not leased so (any more): nothing was done.
--- One step, so that a delivery is acknowledged by whoever has it, and by nobody else.
-local ready, jobs, done, ended, news = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+--       number of the lease; then, if the last of them were dropped unrun, how many
+-- Returns: for each, 1 acknowledged, 0 this lease is over or was never given: nothing was done.
+-- One step, so that only the holder of the lease can acknowledge the delivery.
+local ready, jobs, done, ended, news, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, consumer, retention_ms, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
-local entries, members, ids, kept, reply = {}, {}, {}, {}, {}
-for n = 5, #ARGV, 3 do
+local entries, members, ids, kept, reply, expired = {}, {}, {}, {}, {}, 0
+local dropped_from = #ARGV % 3 == 2 and #ARGV - 3 * ARGV[#ARGV] or #ARGV
+for n = 5, #ARGV - 2, 3 do
   local entry, member = ARGV[n], ARGV[n + 1]
-  local is_theirs = is_leased(ready, group, entry, ARGV[n + 2])
+  local is_theirs = is_leased(ready, group, consumer, entry, ARGV[n + 2])
   reply[#reply + 1] = is_theirs and 1 or 0
   if is_theirs then
-    local id, only_group = string.match(member, '^([^\31]*)\31?(.*)$')
+    local id = string.match(member, '^[^\31]*')
     entries[#entries + 1], members[#members + 1], ids[#ids + 1] = entry, member, id
-    -- The retry of another group was only passed over. When work began, and what came of it, nobody has said.
-    if only_group == '' or only_group == group then kept[#kept + 1] = {entry, id, '0', '', ''} end
+    -- The consumer only skipped a retry of another group. Leases tell neither when work began nor its result.
+    if concerns(member, group) then
+      kept[#kept + 1] = {entry, id, '0', '', ''}
+      if n >= dropped_from then expired = expired + 1 end
+    end
   end
 end
 if #entries == 0 then return reply end
@@ -29,4 +33,6 @@ end
 finish(ready, jobs, group, entries, members)
 trim(ready, retention_ms, now)
 tell_ended(news, ids)
+count(counts, 'done\31' .. group, #kept - expired)
+count(counts, 'expired\31' .. group, expired)
 return reply

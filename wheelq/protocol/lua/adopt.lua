@@ -2,7 +2,7 @@
 -- KEYS: 1 ready
 -- ARGV: 1 group, 2 consumer, then up to 500 entry ids
 -- Returns: {entry id, deliveries so far, fields, entry id, ...}; the count includes this delivery.
--- Redis 6.2 claims entries that were deleted meanwhile; these are acknowledged away here, for nothing else ever would.
+-- Redis 6.2 also claims entries that were deleted meanwhile. They are acknowledged here, because nothing else would.
 local ready = KEYS[1]
 local group, consumer = ARGV[1], ARGV[2]
 local reply = {}

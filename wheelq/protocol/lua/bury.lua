@@ -1,24 +1,28 @@
--- A delivery is given up: put the job among the dead, with the reason, and acknowledge it.
--- uses: clock, full, owned, parts, finish, trim, dead, exhume, trim_dead, tell, mark_dead
--- KEYS: 1 ready, 2 jobs, 3 dead, 4 buried, 5 progress, 6 news
+-- Give a delivery up: put the job among the dead, with the reason, and acknowledge the delivery.
+-- uses: clock, stored, full, owned, parts, finish, trim, fields, remove_dead, trim_dead, tell, mark_dead, count
+-- KEYS: 1 ready, 2 jobs, 3 dead, 4 buried, 5 progress, 6 news, 7 counts (may be left out)
 -- ARGV: 1 group, 2 consumer, 3 entry id, 4 id, 5 member, 6 attempt, 7 due_ms of the first attempt, 8 reason, 9 error,
---       10 traceback, 11 retention_ms, 12 dead_retention_ms, 13 most dead jobs
--- Returns: id of the dead entry; "" when the delivery was not the caller's any more (nothing changed).
--- Dead entry fields: see protocol/calls/dead.py. Written before the acknowledgement, in one step.
+--       10 traceback, 11 retention_ms, 12 dead_retention_ms, 13 most dead jobs, 14 record with its last attempt in it, or
+--       "" to take the entry's (may be left out), 15 number of the lease (only of leased deliveries)
+-- Returns: id of the dead entry; "" when the delivery was no longer the caller's (nothing changed).
+-- protocol/calls/dead.py lists the fields of a dead entry. It is written before the acknowledgement, in one step.
 local ready, jobs, dead, buried, progress, news = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local counts, COUNTED = KEYS[7], {expired = 'expired', misfired = 'expired', cancelled = 'cancelled'}
 local group, consumer, entry, id, member, attempt, first_due, reason, error_text, traceback = unpack(ARGV)
+local new_record = ARGV[14] or ''
 local retention_ms, dead_retention_ms, dead_max = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-if not owns(ready, group, consumer, entry) then return '' end
+if not owns(ready, group, consumer, entry, ARGV[15]) then return '' end
 write_though_full(ready)
 local found = redis.call('XRANGE', ready, entry, entry)[1]
--- Somebody deleted the entry, or added one that is none of wheelq's.
+-- Another program deleted the entry, or wrote it in another form.
 found = found and #found[2] >= 8 and found[2] or {'id', id, 'due', 0, 'attempt', 0, 'record', ''}
-local grave = redis.call('XADD', dead, '*', 'id', id, 'due', found[4], 'attempt', attempt, 'group', group,
+local dead_id = redis.call('XADD', dead, '*', 'id', id, 'due', found[4], 'attempt', attempt, 'group', group,
   'reason', reason, 'error', error_text, 'traceback', traceback, 'first_due', first_due,
-  'entry', redis.call('HGET', jobs, id) or '', 'record', found[8])
-mark_dead(buried, progress, news, id, group, grave)
+  'entry', redis.call('HGET', jobs, id) or '', 'record', new_record ~= '' and new_record or found[8])
+mark_dead(buried, progress, news, id, group, dead_id)
 redis.call('XACK', ready, group, entry)
 finish(ready, jobs, group, {entry}, {member})
 trim(ready, retention_ms, now_ms())
 trim_dead(dead, buried, dead_retention_ms, dead_max, now_ms())
-return grave
+count(counts, (COUNTED[reason] or 'buried') .. '\31' .. group, 1)
+return dead_id

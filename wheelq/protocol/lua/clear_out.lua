@@ -1,20 +1,32 @@
--- Clear a shard of what the dead leave: consumers that hold nothing and have been silent for long, and dead jobs that
--- are too old or too many.
--- uses: clock, full, dead, exhume, trim_dead
--- KEYS: 1 ready, 2 dead, 3 buried
--- ARGV: 1 group, 2 ms of silence, 3 dead_retention_ms, 4 most dead jobs
--- Returns: {consumers removed, dead jobs removed}.
--- One step for each consumer's look and removal: removing one that holds a delivery would lose that job.
-local ready, dead, buried = KEYS[1], KEYS[2], KEYS[3]
-local group, silent_ms, dead_retention_ms, dead_max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-write_though_full(ready)
-local removed = 0
-for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', ready, group)) do
-  local fields = {}
-  for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
-  if fields['pending'] == 0 and fields['idle'] > silent_ms then
-    redis.call('XGROUP', 'DELCONSUMER', ready, group, fields['name'])
-    removed = removed + 1
+-- Clean up to 25 shards: remove consumers that hold nothing and have long been silent, and dead jobs that are too old or
+-- too many. Also tell when the first waiting job of each is due.
+-- uses: clock, full, fields, remove_dead, trim_dead
+-- KEYS: for each shard: ready, dead, buried, delayed
+-- ARGV: 1 group, 2 ms of silence, then for each shard: dead_retention_ms, most dead jobs
+-- Returns: for each shard {consumers removed, dead jobs removed, score of the first waiting job or ""}; nothing is removed
+--          where there is no such group.
+-- A consumer is checked and removed in one step, because removing one that holds a delivery would lose that job.
+local group, silent_ms = ARGV[1], tonumber(ARGV[2])
+local function remove_silent(ready)
+  local consumers, removed = redis.pcall('XINFO', 'CONSUMERS', ready, group), 0
+  if consumers['err'] then return nil end
+  for _, info in ipairs(consumers) do
+    local fields = fields_of(info)
+    if fields['pending'] == 0 and fields['idle'] > silent_ms then
+      redis.call('XGROUP', 'DELCONSUMER', ready, group, fields['name'])
+      removed = removed + 1
+    end
   end
+  return removed
 end
-return {removed, trim_dead(dead, buried, dead_retention_ms, dead_max, now_ms())}
+local reply = {}
+for n = 1, #KEYS, 4 do
+  local ready, dead, buried, delayed = KEYS[n], KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]
+  local place = #reply + 1
+  if place == 1 then write_though_full(ready) end
+  local removed = remove_silent(ready)
+  local retention_ms, most = tonumber(ARGV[2 * place + 1]), tonumber(ARGV[2 * place + 2])
+  reply[place] = {removed or 0, removed and trim_dead(dead, buried, retention_ms, most, now_ms()) or 0,
+    redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2] or ''}
+end
+return reply

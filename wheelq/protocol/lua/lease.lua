@@ -1,31 +1,42 @@
 -- Lease deliveries for a while: first those whose lease has ended, then new ones.
--- uses: clock
--- KEYS: 1 ready
--- ARGV: 1 group, 2 consumer, 3 idle_ms with which a lease has ended, 4 idle_ms to begin with (so much of it is spent
---       at once: what is left is the lease), 5 how many, 6 cursor among the deliveries under way
--- Returns: {cursor, now_ms, entry id, deliveries, fields, entry id, ...}.
--- One step: a delivery is never without an end to its lease, which a server that dies in between would leave for ever.
--- Redis 6.2 claims entries that were deleted meanwhile; they are acknowledged away.
-local ready = KEYS[1]
-local group, consumer, ended_ms, begun_ms, limit, cursor = unpack(ARGV)
-local reply, left = {}, tonumber(limit)
-local claimed = redis.call('XAUTOCLAIM', ready, group, consumer, ended_ms, cursor, 'COUNT', limit, 'JUSTID')
-reply[1], reply[2] = claimed[1], now_ms()
-for _, entry in ipairs(claimed[2]) do
+-- uses: clock, count
+-- KEYS: 1 ready, 2 counts
+-- ARGV: 1 group, 2 consumer, 3 moment: leases dated at it or before have ended, 4 moment to date new ones at (so far in
+--       the past that the time left is the lease), 5 how many, 6 consumer that owns what was given back, 7 "1" to
+--       look for ended leases however many are under way. Moments are by the clock of leases: see lease_time.lua
+-- Returns: {now_ms, entry id, deliveries, fields, entry id, …}.
+-- The server's own clock only translates: Redis measures idle times by it, and its steps cancel out.
+-- One step, so that every delivery has an end to its lease: if an HTTP server died in between, it would never end.
+-- To find ended leases, Redis looks at all deliveries under way, 10,000 in about half a millisecond. Where there are
+-- more, the caller asks for that only now and then, and otherwise only deliveries that were given back are found.
+-- Redis 6.2 also claims entries that were deleted meanwhile; they are acknowledged here.
+local ready, counts = KEYS[1], KEYS[2]
+local group, consumer, ended_ms, begun_ms, limit, unleased, looks = unpack(ARGV)
+local reply, left, LOOKED_OVER = {now_ms()}, tonumber(limit), 10000
+local idle_ms = math.max(1, now_ms() - ended_ms)
+local ended
+local recovered = 0
+if looks == '1' or redis.call('XPENDING', ready, group)[1] <= LOOKED_OVER then
+  ended = redis.call('XPENDING', ready, group, 'IDLE', idle_ms, '-', '+', left)
+else
+  ended = redis.call('XPENDING', ready, group, 'IDLE', idle_ms, '-', '+', left, unleased)
+end
+for _, pending in ipairs(ended) do
+  local entry, count = pending[1], pending[4] + 1
   local found = redis.call('XRANGE', ready, entry, entry)[1]
-  local pending = redis.call('XPENDING', ready, group, entry, entry, 1)[1]
   if not found then
     redis.call('XACK', ready, group, entry)
-  elseif pending then
-    local count = pending[4] + 1
-    redis.call('XCLAIM', ready, group, consumer, 0, entry, 'IDLE', begun_ms, 'RETRYCOUNT', count, 'JUSTID')
+  else
+    redis.call('XCLAIM', ready, group, consumer, 0, entry, 'TIME', begun_ms, 'RETRYCOUNT', count, 'JUSTID')
     reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = entry, count, found[2]
     left = left - 1
+    if pending[2] ~= unleased then recovered = recovered + 1 end -- its lease ended without an answer
   end
 end
 local new = left > 0 and redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', left, 'STREAMS', ready, '>')
 for _, entry in ipairs(new and new[1][2] or {}) do
-  redis.call('XCLAIM', ready, group, consumer, 0, entry[1], 'IDLE', begun_ms, 'JUSTID')
+  redis.call('XCLAIM', ready, group, consumer, 0, entry[1], 'TIME', begun_ms, 'JUSTID')
   reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = entry[1], 1, entry[2]
 end
+count(counts, 'recovered\31' .. group, recovered)
 return reply

@@ -1,9 +1,9 @@
--- Write down how far running jobs have come, as their handlers say.
+-- Store the progress that handlers report of running jobs.
 -- uses: owned
 -- KEYS: 1 ready, 2 progress
--- ARGV: 1 group, 2 consumer, 3 ms after which it is forgotten, if nobody does so before, then for each of up to 500
+-- ARGV: 1 group, 2 consumer, 3 ms after which it expires, unless the job ends before, then for each of up to 500
 --       jobs: entry id, id, note
--- Returns: how many were written; a job that is the caller's no more is passed over, for it may be finished.
+-- Returns: how many were written; a job that is no longer the caller's is skipped, because it may be finished.
 local ready, progress = KEYS[1], KEYS[2]
 local group, consumer, keep_ms = ARGV[1], ARGV[2], ARGV[3]
 local written = 0

@@ -1,10 +1,10 @@
 -- Promote the named members that are due.
--- uses: clock, leader, score, ranked, emit, lateness, promote
--- KEYS: 1 lease, 2 delayed, 3 jobs, 4 ready, 5 dead
+-- uses: clock, leader, score, ranked, emit, lateness, retries, count, promote
+-- KEYS: 1 lease, 2 delayed, 3 jobs, 4 ready, 5 dead, 6 retries, 7 counts
 -- ARGV: 1 token, 2 lease_ms, then up to 500 members
 -- Returns: {1, now_us, lateness of those promoted, member, score, ...} with those that wait for a later time; {0} not the leader.
--- Whether a member waits, and until when, is asked of the sorted set here; cancelled ones are passed over.
-local lease, delayed, jobs, ready, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- The sorted set alone says whether a member waits, and until when; cancelled ones are skipped.
+local lease, delayed, jobs, ready, dead, retries, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local token, lease_ms = ARGV[1], ARGV[2]
 if not leads(lease, token, lease_ms) then return {0} end
 local last = by(now_ms())
@@ -25,6 +25,6 @@ end
 if is_ranked then
   members, dues = ranked(members, dues)
 end
-local _, _, lateness = promote_all(delayed, jobs, ready, dead, members, dues)
+local _, _, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
 reply[3] = lateness
 return reply

@@ -2,10 +2,10 @@
 -- uses: clock, score
 -- KEYS: 1 ready, 2 order, 3 delayed
 -- ARGV: 1 group, 2 consumer, 3 most deliveries
--- Returns: {0}: it does not hold the shard any more, and nothing was read; or {1, id of the last entry that the group
+-- Returns: {0}: it no longer holds the shard, and nothing was read; or {1, id of the last entry that the group
 --          was given, due_ms or "", {entry id, fields}, ...}. The due time is that of the first waiting job, if it is due
---          and not promoted yet: what is due later has to wait for it.
--- The holder is compared in the same step: one that was frozen past its lease gets nothing out of turn.
+--          and not promoted yet: jobs that are due later have to wait for it.
+-- The holder is checked in the same step, so a consumer that was frozen past its lease gets nothing out of turn.
 local ready, order, delayed = KEYS[1], KEYS[2], KEYS[3]
 local group, consumer, count = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('HGET', order, 'owner') ~= consumer then return {0} end

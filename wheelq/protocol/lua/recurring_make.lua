@@ -1,37 +1,40 @@
--- Make occurrences of a recurring job: schedule the jobs that they are, and note it.
--- uses: clock, score, entry, tell
--- KEYS: 1 recurring, 2 occurrences, 3 delayed, 4 jobs, 5 horizon, 6 news
--- ARGV: 1 near channel, 2 name, 3 the state that was seen, 4 the state it gets, 5 when to look again ("" = never),
---       6 id of an earlier occurrence for which the last of these stands, or which stands for that one ("" = none),
+-- Make occurrences of a recurring job: schedule a job for each, and store the new state.
+-- uses: clock, stored, score, entry, tell, hint, horizon, count
+-- KEYS: 1 recurring, 2 occurrences, 3 delayed, 4 jobs, 5 horizon, 6 news, 7 counts
+-- ARGV: 1 near channel, 2 name, 3 the state that the caller saw, 4 the new state, 5 when to look again ("" = never),
+--       6 id of an earlier occurrence that the last of these replaces, or that replaces it ("" = none),
 --       then for each occurrence: id, due (see clock)
--- Returns: 1 done; 0 it is no longer as it was seen, and nothing was done.
--- Atomic, so that each occurrence is made once: a second node, or one that was frozen and wakes, or a call that is
--- repeated, finds another state. An earlier occurrence that waits is taken back; one that was promoted after the last of
--- these was due has run, or will, in its place. A job that has the id already is left alone.
+-- Returns: 1 done; 0 the state is no longer the one that was seen, and nothing was done.
+-- Atomic, so that each occurrence is made once: a second node, one that was frozen and wakes up, or a repeated call finds
+-- another state. The earlier occurrence is taken back if it still waits. If it was promoted after the last of these was
+-- due, it has run, or will run, in place of that one. A job that already has the id is left alone.
 local recurring, occurrences, delayed, jobs, horizon, news = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local near, name, before, after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local look_ms, earlier = ARGV[5], ARGV[6]
+local look_ms, earlier, created, withdrawn = ARGV[5], ARGV[6], 0, 0
+local counts = KEYS[7]
 local stored = redis.call('HGET', recurring, name)
 if not stored or state_of(stored) ~= before then return 0 end
 
 local function stands_in(id, due)
   local pointer = redis.call('HGET', jobs, id)
-  if pointer and string.byte(pointer) >= 32 then return tonumber(string.match(pointer, '^%d+')) >= due end
+  if pointer and is_entry(pointer) then return tonumber(string.match(pointer, '^%d+')) >= due end
   if redis.call('ZREM', delayed, id) == 1 then
     redis.call('HDEL', jobs, id)
     tell_ended(news, {id})
+    withdrawn = 1
   end
   return false
 end
 
-local record, loaded_to = record_of(stored), tonumber(redis.call('GET', horizon) or -1)
+local record = record_of(stored)
 local covered = earlier ~= '' and #ARGV > 6 and stands_in(earlier, (due_ms(ARGV[#ARGV])))
 for n = 7, covered and 0 or #ARGV, 2 do
   local id, due, fraction = ARGV[n], due_ms(ARGV[n + 1])
   if redis.call('HEXISTS', jobs, id) == 0 then
     redis.call('ZADD', delayed, score_of(due, fraction), id)
     redis.call('HSET', jobs, id, record)
-    if due <= loaded_to then redis.call('PUBLISH', near, string.format('%.0f %s', due, id)) end
+    hint_due(near, horizon, due, id)
+    created = created + 1
   end
 end
 if look_ms == '' then
@@ -40,4 +43,6 @@ else
   redis.call('ZADD', occurrences, look_ms, name)
 end
 redis.call('HSET', recurring, name, after .. string.sub(stored, #before + 1))
+count(counts, 'created', created)
+count(counts, 'cancelled\31', withdrawn)
 return 1

@@ -2,7 +2,7 @@
 -- uses: clock, entry
 -- KEYS: 1 recurring, 2 occurrences
 -- ARGV: 1 how far ahead, in ms, 2 most recurring jobs
--- Returns: {now_us, when the first of the others is to be looked at ("" = there is none),
+-- Returns: {now_us, when to look at the first of the others ("" = there is none),
 --           name, state, rule, name, state, rule, ...}, earliest first.
 -- The records, which may be long, stay here.
 local recurring, occurrences = KEYS[1], KEYS[2]
@@ -21,7 +21,7 @@ for n = 1, #found, 2 do
     reply[#reply + 1] = name
     reply[#reply + 1] = state
     reply[#reply + 1] = string.sub(stored, #state + 2 + #record_of(stored))
-  else -- it can only come from outside wheelq, and nobody may trip over it again and again
+  else -- another program wrote it; it is removed so that no scheduler fails on it again and again
     redis.call('ZREM', occurrences, name)
   end
 end

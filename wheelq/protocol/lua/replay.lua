@@ -1,24 +1,28 @@
--- Let dead jobs run again, each in the group that gave it up.
--- uses: clock, dead, exhume
--- KEYS: 1 dead, 2 delayed, 3 jobs, 4 horizon, 5 buried
+-- Run dead jobs again, each in the group that gave it up.
+-- uses: clock, fields, remove_dead, retries, hint, horizon
+-- KEYS: 1 dead, 2 delayed, 3 jobs, 4 horizon, 5 buried, 6 retries,
+--       7 replays (may be left out)
 -- ARGV: 1 near channel, 2 server ms before which none is due, 3 ms between two,
 --       then for each of up to 100 jobs: dead entry id, its new record
--- Returns: {ms before which the next one is not to be due, for each job: 1 waits again, 0 not among the dead, 2 a live
+-- Returns: {ms before which the next job must not be due, for each job: 1 waits again, 0 not among the dead, 2 a live
 --          job has its id, 3 it has no record}.
--- One step with the removal from the dead, so that a call repeated after a lost reply finds nothing to do.
--- Where nothing else of the job is alive, `jobs[id]` says "0-0": no entry, only runs that concern one group.
-local dead, delayed, jobs, horizon, buried = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- Each job is removed from the dead in the same step, so a call repeated after a lost reply finds nothing to do.
+-- The time of the last replay is kept for a day, for a caller that checks whether a shard is empty: it would miss a job
+-- that moves from the dead to the living while it looks.
+-- If nothing else of the job is alive, `jobs[id]` is "0-0": no entry, only runs that concern one group.
+local dead, delayed, jobs, horizon, buried, retries = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local replays = KEYS[7]
 local near, due, spacing = ARGV[1], math.max(tonumber(ARGV[2]), now_ms()), tonumber(ARGV[3])
 local NOT_HERE, WAITS, IS_ALIVE, NO_RECORD, NO_ENTRY = 0, 1, 2, 3, '0-0'
-local loaded_to = tonumber(redis.call('GET', horizon) or -1)
-local reply, rings = {0}, {}
+local last = loaded_to(horizon)
+local reply, hints, dues = {0}, {}, {}
 
 local function replay(entry, record)
   local found = redis.call('XRANGE', dead, entry, entry)[1]
   if not found then return NOT_HERE end
-  local fields = fields_of(found)
+  local fields = fields_of(found[2])
   local id, group = fields['id'], fields['group']
-  if group == '' or fields['record'] == '' then return NO_RECORD end
+  if not id or (group or '') == '' or (fields['record'] or '') == '' then return NO_RECORD end
   local member = id .. '\31' .. group
   local live = redis.call('HGET', jobs, id)
   local is_same_life = not live or live == NO_ENTRY or live == fields['entry']
@@ -26,13 +30,20 @@ local function replay(entry, record)
   local at = math.ceil(due)
   redis.call('ZADD', delayed, at, member)
   redis.call('HSET', jobs, member, record, id, live or NO_ENTRY)
-  exhume(dead, buried, found)
-  if at <= loaded_to then rings[#rings + 1] = string.format('%.0f %s', at, member) end
+  remove_dead(dead, buried, found)
+  dues[#dues + 1] = at
+  if at <= last then hints[#hints + 1] = string.format('%.0f %s', at, member) end
   due = due + spacing
   return WAITS
 end
 
 for n = 4, #ARGV, 2 do reply[#reply + 1] = replay(ARGV[n], ARGV[n + 1]) end
-if #rings > 0 then redis.call('PUBLISH', near, table.concat(rings, '\n')) end
+count_retries(retries, dues, 1)
+local text = #hints > 0 and table.concat(hints, '\n') or last < now_ms() and #dues > 0 and ANY
+if text then hint(near, text) end
+if replays and #dues > 0 then
+  redis.call('HSET', replays, ':dead', now_us())
+  redis.call('PEXPIRE', replays, 86400000)
+end
 reply[1] = string.format('%.3f', due)
 return reply

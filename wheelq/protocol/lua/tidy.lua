@@ -3,12 +3,13 @@
 -- KEYS: 1 lease, 2 ready, 3 done, 4 ended
 -- ARGV: 1 token, 2 lease_ms, 3 retention_ms, 4 keep_done_ms
 -- Returns: {1, now_us, 1 if there may be more}; {0} not the leader.
--- Acks do the same as they go; this is for a shard on which nothing is acked any more.
+-- Every ack does so too; this is for a shard in which nothing is acked any more.
 local lease, ready, done, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, lease_ms, retention_ms, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local ENTRIES, JOBS = 20000, 1000 -- each about a millisecond
+local JOBS = 1000 -- about a millisecond
 if not leads(lease, token, lease_ms) then return {0} end
 local now = now_ms()
-local trimmed = redis.call('EXISTS', ready) == 1 and trim(ready, retention_ms, now, ENTRIES) or 0
+local more = false
+if redis.call('EXISTS', ready) == 1 then more = select(2, trim(ready, retention_ms, now)) end
 local forgotten = forget_done(done, ended, now - keep_ms, JOBS)
-return {1, now_us(), (trimmed >= ENTRIES or forgotten == JOBS) and 1 or 0}
+return {1, now_us(), (more or forgotten == JOBS) and 1 or 0}

@@ -1,12 +1,12 @@
-"""The API keys that are in force, as Redis holds them; and the callers they stand for."""
+"""The API keys in force, read from Redis, and the callers that they stand for."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 
-from wheelq.clock import Clock
-from wheelq.errors import ServerError
+from wheelq.base.clock import Clock
+from wheelq.errors import AWAY
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server.access.keys import ApiKey, Verb, allows, parse_token
@@ -15,30 +15,31 @@ from wheelq.transport import AsyncTransport
 logger = logging.getLogger("wheelq.server")
 
 NOBODY = ApiKey("", "", ((bytes(32), 0),), (), 0)
-"""Compared with when no key has the id, so that an answer takes as long as for one that has."""
+"""Compared with if no key has the id, so that the answer takes the same time."""
+MOST_TOLD = 10
 AGAIN_S = 1.0
-"""An unknown key is looked for in Redis at most this often: guessing is not to load the server."""
+"""The least time between two look-ups of unknown keys in Redis, so that guessing cannot load the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request."""
+    """The caller of a request."""
 
     id: str
-    """Of the API key; empty where none is needed."""
+    """The id of the API key; empty if none is needed."""
     scopes: tuple[str, ...]
 
     def may(self, verb: Verb, topic: str | None) -> bool:
-        """Whether it may do this with the topic; None: with any topic at all."""
+        """Whether the caller may do this with the topic; None: with any topic."""
         return allows(self.scopes, verb, topic)
 
 
 ANYONE = Caller("", ("*:*",))
-"""Whoever calls a server that is open."""
+"""The caller of a server that needs no keys."""
 
 
 class Keyring:
-    """Knows who a token belongs to. `run` keeps it up to date."""
+    """Finds the caller of a token. `run` keeps the keys up to date."""
 
     def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock, keys_ms: int) -> None:
         self._transport = transport
@@ -46,35 +47,63 @@ class Keyring:
         self._clock = clock
         self._pause = keys_ms / 1000
         self._known: dict[str, ApiKey] = {}
+        self._unreadable: dict[str, str] = {}
+        self._failure = ""
         self._read_at = float("-inf")
 
+    @property
+    def problems(self) -> list[str]:
+        """The problems of the keys, for people; empty while Redis is only away."""
+        found = [_told(id, why) for id, why in sorted(self._unreadable.items())[:MOST_TOLD]]
+        return [*found, self._failure] if self._failure else found
+
     async def read(self) -> int:
-        """Read the keys again; how many there are. Raises: ServerError."""
+        """Read the keys again; returns how many there are. Raises: ServerError."""
         self._read_at = self._clock.monotonic()
-        stored = await self._transport.send(calls.api_keys(self._keys))
-        self._known = {id: ApiKey.read(id, what) for id, what in stored.items()}
+        found = await self._transport.send(calls.api_keys(self._keys))
+        self._known = {id: ApiKey.read(id, what) for id, what in found.stored.items()}
+        for id, why in found.unreadable.items():
+            if self._unreadable.get(id) != why:
+                logger.error("%s", _told(id, why))
+        self._unreadable = found.unreadable
         return len(self._known)
 
     async def run(self) -> None:
-        """Read the keys again and again until cancelled; while Redis is away those read last hold."""
+        """Read the keys again and again until cancelled; while Redis is away, the keys read last remain valid."""
+        said = ""
         while True:
             await self._clock.sleep(self._pause)
             try:
                 await self.read()
-            except ServerError as error:
-                logger.warning("API keys are as they were until the server is back: %s", error)
+            except AWAY as error:
+                trouble, level = f"API keys stay as they were until the server is back: {error}", logging.WARNING
+            except Exception as error:  # noqa: BLE001  # it must go on: revoked keys would stay good for ever
+                trouble, level = f"API keys stay as they were and cannot be read: {error!r}", logging.ERROR
+            else:
+                trouble, level = "", logging.INFO
+            if trouble != said:
+                logger.log(level, "%s", trouble or "API keys are up to date again")
+            said, self._failure = trouble, trouble if level == logging.ERROR else ""
 
     async def caller(self, token: str) -> Caller | None:
-        """Whom a token belongs to; None: nobody. Raises: ServerError, when no keys could be read yet."""
+        """Returns the caller of a token; None if no key has it. Raises: ServerError, if keys were never read."""
         id, secret = parse_token(token) or ("", "")
-        if id and id not in self._known and self._clock.monotonic() - self._read_at > AGAIN_S:
-            await self.read()
-        key = self._known.get(id, NOBODY)
+        key = await self.find(id)
         return Caller(key.id, key.scopes) if key.is_opened_by(secret, self._clock.wall_ms()) else None
 
+    async def find(self, id: str) -> ApiKey:
+        """Returns the key with this id, or `NOBODY`. Raises: ServerError, if keys were never read."""
+        if id and id not in self._known and self._clock.monotonic() - self._read_at > AGAIN_S:
+            await self.read()
+        return self._known.get(id, NOBODY)
+
     def named(self, id: str) -> Caller | None:
-        """The caller that a key stands for, without its secret: for calls that cannot bring one."""
+        """Returns the caller of a key by its id alone, for calls that cannot send a secret."""
         key = self._known.get(id)
         if key is None or (key.expires_ms and self._clock.wall_ms() >= key.expires_ms):
             return None
         return Caller(key.id, key.scopes)
+
+
+def _told(id: str, why: str) -> str:
+    return f"API key {id} cannot be read, and opens nothing: {why}"

@@ -1,9 +1,9 @@
-"""API keys: `wq_ID_SECRET`. What is stored is the id, a digest of the secret, and what the key may do.
+"""API keys: `wq_ID_SECRET`. Redis stores the id, a digest of the secret, and the key's scopes.
 
 A scope is `VERB:TOPIC`, both with `*` for any: `schedule:orders.*`, `consume:mail`, `*:*`. The digest is a plain
-SHA-256: the secret has 192 random bits, so nobody can find it by trying, and a slow hash would protect nothing.
+SHA-256: the secret has 192 random bits, so it cannot be guessed, and a slow hash would add no protection.
 
-Pure: time is an argument. A key that was rotated has two digests for a while, the old one with an end.
+Pure: time is an argument. A rotated key has two digests for a while; the old one has an end.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from wheelq.errors import InvalidInput
+from wheelq.model.checks import TOPIC_PATTERN
 
 MARK = "wq"
 _SCOPE = re.compile(r"(?P<verb>\*|[a-z]+):(?P<topic>[A-Za-z0-9._*-]{1,100})")
@@ -34,9 +35,9 @@ class Verb(StrEnum):
     CHANGE = "change"
     """Move, cancel and run jobs that wait."""
     CONSUME = "consume"
-    """Lease jobs that are due, and answer for them."""
+    """Lease due jobs, and report their outcomes."""
     MANAGE = "manage"
-    """Change topics; look after dead letters and recurring jobs."""
+    """Change topics; manage dead and recurring jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class ApiKey:
 
     id: str
     name: str
-    """What people call it."""
+    """Its name, for people."""
     digests: tuple[tuple[bytes, int], ...]
-    """SHA-256 of each secret that opens it, and until when (ms); 0: as long as the key lives."""
+    """The SHA-256 of each valid secret, and its end (ms); 0: as long as the key lives."""
     scopes: tuple[str, ...]
     created_ms: int
     expires_ms: int = 0
@@ -59,16 +60,20 @@ class ApiKey:
         opened = False
         for known, until_ms in self.digests:
             opened |= hmac.compare_digest(known, digest) and (not until_ms or now_ms < until_ms)
-        return opened and (not self.expires_ms or now_ms < self.expires_ms)
+        return opened and self.is_alive(now_ms)
+
+    def is_alive(self, now_ms: int) -> bool:
+        """Whether the key has not expired."""
+        return not self.expires_ms or now_ms < self.expires_ms
 
     def rotated(self, now_ms: int, kept_ms: int) -> tuple[ApiKey, str]:
-        """The key with a new secret, and that secret's token; the present one works for `kept_ms` more."""
+        """Returns the key with a new secret, and its token; the present secret works for `kept_ms` more."""
         secret = _secret()
         former = tuple((digest, now_ms + kept_ms) for digest, until_ms in self.digests if not until_ms and kept_ms)
         return replace(self, digests=((_digest(secret), 0), *former)), _token(self.id, secret)
 
     def stored(self) -> dict[str, Any]:
-        """As msgpack can hold it."""
+        """Returns it in a form that msgpack can hold."""
         return {
             "name": self.name,
             "digests": [list(pair) for pair in self.digests],
@@ -79,15 +84,20 @@ class ApiKey:
 
     @classmethod
     def read(cls, id: str, stored: dict[str, Any]) -> ApiKey:
-        """The key that was stored."""
+        """Returns the key from its stored form, which `protocol.calls.access` has checked."""
         digests = tuple((bytes(digest), int(until_ms)) for digest, until_ms in stored["digests"])
         return cls(
-            id, stored["name"], digests, tuple(stored["scopes"]), stored["created_ms"], stored.get("expires_ms", 0)
+            id,
+            stored["name"],
+            digests,
+            tuple(stored["scopes"]),
+            stored.get("created_ms", 0),
+            stored.get("expires_ms", 0),
         )
 
 
 def new_key(name: str, scopes: tuple[str, ...], now_ms: int, expires_ms: int = 0) -> tuple[ApiKey, str]:
-    """A new key, and its token, which is shown once and stored nowhere. Raises: InvalidInput."""
+    """Returns a new key, and its token, which is shown once and stored nowhere. Raises: InvalidInput."""
     id, secret = secrets.token_hex(5), _secret()
     checked = tuple(check_scope(scope) for scope in scopes)
     if not checked:
@@ -96,7 +106,7 @@ def new_key(name: str, scopes: tuple[str, ...], now_ms: int, expires_ms: int = 0
 
 
 def check_scope(scope: str) -> str:
-    """The scope, if it is one. Raises: InvalidInput."""
+    """Returns the scope if it is valid. Raises: InvalidInput."""
     found = _SCOPE.fullmatch(scope)
     if found is None or found["verb"] not in ("*", *Verb):
         raise InvalidInput("scope", f"{scope!r} must be VERB:TOPIC, the verb one of *, {', '.join(Verb)}")
@@ -104,14 +114,20 @@ def check_scope(scope: str) -> str:
 
 
 def parse_token(token: str) -> tuple[str, str] | None:
-    """Key id and secret; None if it is no token."""
+    """Returns key id and secret; None if it is not a token."""
     parts = token.split("_", 2)
     return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == MARK else None
 
 
-@lru_cache(maxsize=10_000)
 def allows(scopes: tuple[str, ...], verb: Verb, topic: str | None) -> bool:
-    """Whether these scopes let their owner do this with the topic; None: with all topics together."""
+    """Whether these scopes permit this with the topic; None: with all topics."""
+    if topic is not None and not TOPIC_PATTERN.fullmatch(topic):
+        return _allows.__wrapped__(scopes, verb, topic)  # callers may send any text, and must not fill the cache
+    return _allows(scopes, verb, topic)
+
+
+@lru_cache(maxsize=10_000)
+def _allows(scopes: tuple[str, ...], verb: Verb, topic: str | None) -> bool:
     for scope in scopes:
         allowed, _, pattern = scope.partition(":")
         if allowed in ("*", verb) and (topic is None or fnmatchcase(topic, pattern)):

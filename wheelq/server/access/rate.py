@@ -1,10 +1,10 @@
-"""How many requests a second a caller may make: a token bucket each, two seconds deep. Pure; time is an argument."""
+"""Limits the requests per second of each caller by a token bucket, two seconds deep. Pure; time is an argument."""
 
 from __future__ import annotations
 
 DEPTH_S = 2
 CALLERS = 10_000
-"""Most buckets kept: the fullest go first, which are those of callers that were quiet for longest."""
+"""The most buckets kept: those of the callers that were quiet for longest are dropped first."""
 
 
 class Rates:
@@ -16,14 +16,14 @@ class Rates:
         self._buckets: dict[str, tuple[float, float]] = {}  # caller → tokens left, when
 
     def wait_s(self, caller: str, now: float) -> float:
-        """0 and one token taken; or how many seconds until there is one."""
+        """Takes a token and returns 0; if there is none, returns the seconds until there is one."""
         if not self._per_second:
             return 0.0
         depth = float(self._per_second * DEPTH_S)
         left, since = self._buckets.pop(caller, (depth, now))
         left = min(depth, left + (now - since) * self._per_second)
         wait = 0.0 if left >= 1 else (1 - left) / self._per_second
-        self._buckets[caller] = (left if wait else left - 1, now)  # put last: the first is who was quiet for longest
+        self._buckets[caller] = (left if wait else left - 1, now)  # moved to the end: the first was quiet for longest
         if len(self._buckets) > CALLERS:
             del self._buckets[next(iter(self._buckets))]
         return wait

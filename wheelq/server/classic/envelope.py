@@ -12,12 +12,12 @@
 | 1202     | the task is not due yet                                   | 200  |
 | 1203     | there is no such task, or it was pulled long ago          | 200  |
 | 1301     | too many requests: wait as long as Retry-After says       | 429  |
-| 1302     | too much under way, or Redis away: nothing was done       | 503  |
-| 1303     | it may have happened: repeat with the task_id in the answer | 504 |
+| 1302     | overloaded, or Redis is away: nothing was done            | 503  |
+| 1303     | unknown outcome: repeat with the task_id in the answer    | 504  |
 | 1500     | the server is at fault                                    | 500  |
 
-What a caller got wrong comes with 200, because callers look at dm_error and nowhere else; what passes by itself comes
-with the status that proxies and retrying clients know.
+Mistakes of the caller get status 200, because callers look only at dm_error. Temporary failures get the status that
+proxies and retrying clients know.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ _CODES: dict[Kind, tuple[int, str]] = {
 }
 _FAULT = (1500, "服务内部错误")
 _PASSES = 1300
-"""Codes from here on are no mistake of the caller's."""
+"""Codes from here on are not mistakes of the caller."""
 
 
 def success(**more: Any) -> Response:
-    """It is done."""
+    """Returns the answer for success."""
     return Response(to_json({"dm_error": 0, "error_msg": "操作成功", **more}), media_type="application/json")
 
 
 def failure(problem: Problem) -> Response:
-    """It is not; 404 and 405 of the path itself are told as wrong parameters."""
+    """Returns the answer for a problem; 404 and 405 of the path itself count as wrong parameters."""
     is_path = problem.kind in (problems.NOT_FOUND, problems.METHOD_NOT_ALLOWED)
     code, words = _CODES[problems.INVALID] if is_path else _CODES.get(problem.kind, _FAULT)
     body: dict[str, Any] = {"dm_error": code, "error_msg": f"{words}: {problem.body()['detail']}"}
     if problem.ids and problem.ids[0].isdecimal():
         body["task_id"] = int(problem.ids[0])
     told = problem.response()
-    headers = {name: told.headers[name] for name in ("retry-after", "allow") if name in told.headers}
+    headers = {name: told.headers[name] for name in ("retry-after", "allow", "connection") if name in told.headers}
     return Response(
         to_json(body), problem.kind.status if code >= _PASSES or is_path else 200, headers, "application/json"
     )

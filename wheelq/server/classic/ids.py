@@ -1,14 +1,14 @@
 """Numeric task ids: unix seconds × 10000 + counter, unique over all processes, for one trip to Redis in a hundred.
 
-A process takes a hundred at a time and uses them within a second; what is left then is dropped, so that an id still
-tells the second in which it was given out.
+A process takes a hundred at a time and uses them within a second. It drops the rest, so that an id still tells the
+second in which it was assigned.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from wheelq.clock import Clock
+from wheelq.base.clock import Clock
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
 from wheelq.transport import AsyncTransport
@@ -18,7 +18,7 @@ FRESH_S = 1.0
 
 
 class TaskIds:
-    """Gives out ids."""
+    """Assigns ids."""
 
     def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
         self._transport = transport
@@ -29,10 +29,10 @@ class TaskIds:
         self._taking = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that nobody has. Raises: ServerError."""
+        """Returns a new id. Raises: ServerError."""
         while not self._left or self._clock.monotonic() >= self._stale_at:
             async with self._taking:
-                if not self._left or self._clock.monotonic() >= self._stale_at:  # nobody did while this one waited
+                if not self._left or self._clock.monotonic() >= self._stale_at:  # no other task did meanwhile
                     stale_at = self._clock.monotonic() + FRESH_S
                     first = await self._transport.send(notes.take_ids(self._keys, BLOCK))
                     self._left, self._stale_at = range(first, first + BLOCK), stale_at

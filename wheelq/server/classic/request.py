@@ -1,7 +1,10 @@
-"""What a classic request says, and what its content asks for. Pure.
+"""Parses a classic request and its content. Pure.
 
-Bodies are JSON or forms; numbers may be texts, as in forms they always are. Of a form's field that is given twice the
-last counts.
+Bodies are JSON or forms; numbers may be text, as they always are in forms. If a form has a field twice, the last one
+counts. A body that begins with `{` is JSON, whatever its type says, because `curl -d` calls everything a form.
+
+A content that begins with `{` must be JSON. If it names a service (`sn`) or a path (`url`), it must name both (v2), so
+that a callback with a mistake is not silently kept. Any other text is kept (v1).
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
+from wheelq.base import as_json
 from wheelq.errors import InvalidInput
-from wheelq.job import from_ms
+from wheelq.model.job import from_ms
 from wheelq.server import problems
 from wheelq.server.problems import Problem
 
@@ -27,7 +31,7 @@ TASK_IDS = 10**18
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """What a v2 content asks for: to be called back with its other fields."""
+    """The callback that a v2 content asks for, with its other fields as payload."""
 
     service: str
     path: str
@@ -35,12 +39,12 @@ class Callback:
 
 
 def parse(kind: str, body: bytes) -> dict[str, Any]:
-    """The parameters of a request. Raises: Problem."""
+    """Returns the parameters of a request. Raises: Problem."""
     try:
-        if kind.partition(";")[0].strip().lower() == FORM:
+        if kind.partition(";")[0].strip().lower() == FORM and not body.lstrip().startswith(b"{"):
             text = body.decode()
             return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS, errors="strict"))
-        found = from_json(body, allow_inf_nan=False)
+        found = as_json.parse(body)
     except ValueError as error:
         raise Problem(problems.BAD_REQUEST, f"It is neither JSON nor a form: {error}.") from error
     if not isinstance(found, dict):
@@ -49,7 +53,7 @@ def parse(kind: str, body: bytes) -> dict[str, Any]:
 
 
 def topic_of(said: Mapping[str, Any]) -> str:
-    """The topic. Raises: InvalidInput."""
+    """Returns the topic. Raises: InvalidInput."""
     topic = said.get("topic")
     if not isinstance(topic, str) or not topic:
         raise InvalidInput("topic", "missing: a text")
@@ -57,7 +61,7 @@ def topic_of(said: Mapping[str, Any]) -> str:
 
 
 def moment_of(said: Mapping[str, Any]) -> datetime:
-    """When the task is due. Raises: InvalidInput."""
+    """Returns when the task is due. Raises: InvalidInput."""
     seconds = _whole(said, "timing_moment", LATEST_S)
     if seconds is None:
         raise InvalidInput("timing_moment", "missing: unix seconds")
@@ -65,12 +69,12 @@ def moment_of(said: Mapping[str, Any]) -> datetime:
 
 
 def task_id_of(said: Mapping[str, Any]) -> int | None:
-    """The task's id, if one was named. Raises: InvalidInput."""
+    """Returns the task's id, if given. Raises: InvalidInput."""
     return _whole(said, "task_id", TASK_IDS)
 
 
 def content_of(said: Mapping[str, Any]) -> str:
-    """The content, as it is kept: a text; an object that was not put into a text is, here. Raises: InvalidInput."""
+    """Returns the content as text; an object is converted to JSON text. Raises: InvalidInput."""
     content = said.get("content")
     if isinstance(content, str):
         return content
@@ -80,16 +84,19 @@ def content_of(said: Mapping[str, Any]) -> str:
 
 
 def callback_of(content: str) -> Callback | None:
-    """What a content asks for; None: to be kept (v1), because it is no object with `sn` and `url`."""
-    try:
-        found = from_json(content, allow_inf_nan=False)
-    except ValueError:
+    """Returns the callback of a content; None: it is only kept (v1). Raises: InvalidInput, if it is a malformed v2."""
+    if not content.lstrip().startswith("{"):
         return None
-    if not isinstance(found, dict):
+    try:
+        found = as_json.parse(content.encode())
+    except ValueError as error:
+        raise InvalidInput("content", f"begins with {{ but is not JSON: {error}") from error
+    if "sn" not in found and "url" not in found:
         return None
     service, path = found.pop("sn", None), found.pop("url", None)
-    if not (isinstance(service, str) and isinstance(path, str) and service and path):
-        return None
+    for name, value in (("sn", service), ("url", path)):
+        if not isinstance(value, str) or not value:
+            raise InvalidInput(f"content.{name}", "must be non-empty text, because sn or url is given")
     return Callback(service, path, found)
 
 

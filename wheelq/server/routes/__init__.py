@@ -1,1 +1,14 @@
-"""The routes, by resource: each handler reads, asks the client, and answers."""
+"""The routes, one module for each resource: each handler reads, asks the client, and answers.
+
+jobs        schedule, look up, move, cancel and run jobs
+bulk        cancel and move all jobs that are due in a range
+leases      pull: lease jobs, extend, acknowledge, release
+topics      the counts and settings of topics, pause and resume
+groups      groups of a topic, and the removal of groups and topics
+dead        dead jobs: list, replay, purge
+recurring   recurring jobs
+callbacks   the receivers of callbacks
+classic     the classic delay-task API
+health      liveness, readiness, version
+metrics     metrics for Prometheus
+"""

@@ -1,4 +1,4 @@
-"""`/v1/topics/{topic}/dead`: the jobs that were given up: looked at, called back, removed."""
+"""`/v1/topics/{topic}/dead`: lists, replays and removes dead jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Response
 
-from wheelq.dead import ReplayOutcome, Where
+from wheelq.model.dead import ReplayOutcome, Where
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.problems import Problem
@@ -36,7 +36,7 @@ async def _filter(
 
 
 Filter = Annotated[Where, Depends(_filter)]
-"""Which dead jobs are meant."""
+"""The filter for dead jobs."""
 
 
 @routes.get(
@@ -53,27 +53,27 @@ async def list_dead(
     limit: Limit = 50,
     cursor: DeadCursor = None,
 ) -> Response:
-    """The newest first. A page may be short although more follow: go on while there is a cursor."""
+    """Lists the newest first. A page may be short although more follow: go on while there is a cursor."""
     page = await service_of(request).client.dead.list(topic, **where, limit=limit, cursor=cursor)
     return answer({"jobs": [pages.dead(job) for job in page.jobs], "cursor": page.cursor})
 
 
 @routes.post(
     "/topics/{topic}/dead/replay",
-    summary="Call dead jobs back",
+    summary="Replay dead jobs",
     response_class=Response,
     responses={200: {"model": ReplayedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
     openapi_extra=needs(Verb.MANAGE),
 )
-async def replay(request: Request, topic: Topic, where: Filter, all: All = "false") -> Response:
-    """All that match (or all, with `all=true`) run again from attempt 1, each in its group alone. Safe to repeat."""
+async def replay(request: Request, topic: Topic, where: Filter, all: All = None) -> Response:
+    """All matching jobs (or all, with `all=true`) run again from attempt 1, each in its group only. Safe to repeat."""
     found = await service_of(request).client.dead.replay(topic, **where, all=all == "true")
     return answer({"replayed": found.replayed, "kept": found.kept})
 
 
 @routes.post(
     "/topics/{topic}/dead/replay-one",
-    summary="Call one dead job back",
+    summary="Replay one dead job",
     status_code=204,
     response_class=Response,
     responses={
@@ -83,7 +83,7 @@ async def replay(request: Request, topic: Topic, where: Filter, all: All = "fals
     openapi_extra=needs(Verb.MANAGE),
 )
 async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Response:
-    """With the same id, payload and headers, from attempt 1, in its group alone."""
+    """It runs again with the same id, payload and headers, from attempt 1, in its group only."""
     match await service_of(request).client.dead.replay_one(topic, dead_id):
         case ReplayOutcome.REPLAYED:
             return Response(status_code=204)
@@ -99,7 +99,7 @@ async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Respons
     responses={200: {"model": PurgedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
     openapi_extra=needs(Verb.MANAGE),
 )
-async def purge(request: Request, topic: Topic, where: Filter, all: All = "false") -> Response:
-    """All that match; with `all=true`, all of the topic. They cannot be called back any more."""
+async def purge(request: Request, topic: Topic, where: Filter, all: All = None) -> Response:
+    """Removes all matching jobs, or with `all=true` all dead jobs of the topic. They cannot be replayed any more."""
     purged = await service_of(request).client.dead.purge(topic, **where, all=all == "true")
     return answer({"purged": purged})

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what is it: for load balancers and people. No key is needed, and nothing secret is told."""
+"""Liveness, readiness and version, for load balancers and people. They need no key, and reveal no secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Alive(Answer):
 
 
 class Version(Answer):
-    """What this is."""
+    """The version of this server."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ class Version(Answer):
     openapi_extra=ANYONE,
 )
 async def is_alive() -> Response:
-    """Whether this process answers; asks nobody else. For the decision to restart it."""
+    """Tells whether this process answers, without asking Redis. Use it to decide on a restart."""
     return answer({"status": "alive"})
 
 
@@ -48,7 +48,7 @@ async def is_alive() -> Response:
     openapi_extra=ANYONE,
 )
 async def is_ready(request: Request) -> Response:
-    """Whether requests should come here. Asks Redis, and looks whether schedulers live and keep up."""
+    """Tells whether requests should come here: checks Redis, and whether schedulers are alive and keep up."""
     found = await service_of(request).readiness()
     headers = None if found.ready else {"retry-after": "2"}
     return answer(found.model_dump(), 200 if found.ready else problems.NOT_READY.status, headers)
@@ -62,6 +62,10 @@ async def is_ready(request: Request) -> Response:
     openapi_extra=ANYONE,
 )
 async def version() -> Response:
-    """The version of this server."""
+    """Returns the version of this server."""
     body: dict[str, Any] = {"name": "wheelq", "version": __version__}
     return answer(body)
+
+
+for _path, _handler in (("/healthz", is_alive), ("/readyz", is_ready), ("/version", version)):
+    routes.head(_path, include_in_schema=False, response_class=Response, openapi_extra=ANYONE)(_handler)

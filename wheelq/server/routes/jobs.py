@@ -1,4 +1,4 @@
-"""`/v1/topics/{topic}/jobs`: make, look up, move, cancel and run jobs."""
+"""`/v1/topics/{topic}/jobs`: schedule, look up, move, cancel and run jobs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import Header, Request, Response
 from pydantic import WithJsonSchema
 
-from wheelq.arguments import check_topic
+from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput, WheelqError
-from wheelq.ids import make_id
-from wheelq.job import CancelOutcome, JobSpec, RescheduleOutcome, RunNowOutcome
+from wheelq.model.checks import check_topic
+from wheelq.model.job import CancelOutcome, JobSpec, RescheduleOutcome, RunNowOutcome
+from wheelq.model.state import JobState
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.idempotency import KEY_CHARS, nonce_of
@@ -20,9 +21,8 @@ from wheelq.server.routing import StrictRequest, answer, caller_of, needs, probl
 from wheelq.server.schemas import pages, reading
 from wheelq.server.schemas.jobs import Made, ManyJobs, ManyMade, NewJob, When, made
 from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
-from wheelq.server.schemas.pages import From, Limit, To, WaitingCursor, WaitingList
+from wheelq.server.schemas.pages import ErrorText, From, JobCursor, JobList, Limit, State, To
 from wheelq.server.schemas.views import JobView, job_view
-from wheelq.state import JobState
 
 routes = router("jobs")
 _IDEMPOTENCY_KEY = {
@@ -31,8 +31,8 @@ _IDEMPOTENCY_KEY = {
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": KEY_CHARS, "pattern": "^[!-~]+$"},
     "description": "Any text of your own: a request repeated with it gets the first one's answer, and does nothing. "
-    "After an answer that the outcome is unknown it makes sure that the job is there; one that has run meanwhile is "
-    "known while the topic keeps it (keep_done_ms), and made again otherwise.",
+    "After an unknown outcome it makes sure that the job exists; a job that has run meanwhile is known while the topic "
+    "keeps it (keep_done_ms), and scheduled again otherwise.",
 }
 Make = Callable[[str | None], Awaitable[dict[str, Any]]]
 _ETAG = r'^"?[0-9]{1,16}"?$'
@@ -41,7 +41,7 @@ IfMatch = Annotated[
     Header(
         alias="If-Match",
         pattern=_ETAG,
-        description="The ETag under which the job was seen: it is moved only if it still has that due time.",
+        description="The job's ETag as seen before: the job is moved only if it still has that due time.",
     ),
     WithJsonSchema({"type": "string", "pattern": _ETAG}),
 ]
@@ -49,28 +49,33 @@ IfMatch = Annotated[
 
 @routes.post(
     "/topics/{topic}/jobs",
-    summary="Make a job",
+    summary="Schedule a job",
     status_code=201,
     response_class=Response,
     responses={
-        201: {"model": Made, "description": "It is made, and will run."},
+        201: {"model": Made, "description": "The job is scheduled."},
         200: {"model": Made, "description": "A live job has this id; see created and replaced."},
-        202: {"model": Made, "description": "Redis is away: it is kept on this server's disk until then (in_outbox)."},
+        202: {
+            "model": Made,
+            "description": "Redis is away: the job is kept on this server's disk for now (in_outbox).",
+        },
         **problems_of(problems.DUPLICATE, problems.KEY_REUSED, problems.NOT_CONFIRMED),
     },
     openapi_extra={**needs(Verb.SCHEDULE), **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY)},
 )
 async def make_job(request: StrictRequest) -> Response:
-    """The job runs once its time has come. Repeated with the same `id` this makes none while the first is alive."""
+    """The job runs when its time has come. A request repeated with the same `id` makes no second job while the first is
+    alive.
+    """
     service = service_of(request)
     topic, job = request.path_params["topic"], await request.read(NewJob)
     if job.target is not None:
-        service.desk.check(job.target)
-        await service.desk.prepare(topic)
+        service.intake.check(job.target)
+        await service.intake.prepare(topic)
 
     async def make(id: str | None) -> dict[str, Any]:
         spec = job.spec(job.id or id, nonce_of(id))
-        return made(await service.gathering.schedule(topic, spec, job.on_duplicate))
+        return made(await service.coalescing.schedule(topic, spec, job.on_duplicate))
 
     body = await _once(request, make)
     status = 202 if body["in_outbox"] else 201 if body["created"] and not body["replaced"] else 200
@@ -79,7 +84,7 @@ async def make_job(request: StrictRequest) -> Response:
 
 @routes.post(
     "/topics/{topic}/bulk",
-    summary="Make many jobs",
+    summary="Schedule many jobs",
     response_class=Response,
     responses={
         200: {"model": ManyMade, "description": "One outcome for each job, in order."},
@@ -88,7 +93,7 @@ async def make_job(request: StrictRequest) -> Response:
     openapi_extra={**needs(Verb.SCHEDULE), **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY)},
 )
 async def make_jobs(request: StrictRequest) -> Response:
-    """Up to 500 jobs in one round trip. One that is not acceptable does not stop the others."""
+    """Schedules up to 500 jobs in one round trip. An invalid job does not stop the others."""
     topic, jobs = check_topic(request.path_params["topic"]), await request.read(ManyJobs)
 
     async def make(stem: str | None) -> dict[str, Any]:
@@ -98,21 +103,21 @@ async def make_jobs(request: StrictRequest) -> Response:
 
 
 async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | None) -> dict[str, Any]:
-    """`stem`: what the ids begin with of jobs that come without one; None: the client makes them."""
-    desk = service_of(request).desk
+    """`stem` is the prefix for ids of jobs without one; None: the client makes their ids."""
+    intake = service_of(request).intake
     outcomes: list[Any] = []
     specs: list[JobSpec] = []
     for place, raw in enumerate(jobs.jobs):
         try:
             job = reading.read(NewJob, raw)
             if job.target is not None:
-                desk.check(job.target)
-                await desk.prepare(topic)
+                intake.check(job.target)
+                await intake.prepare(topic)
             specs.append(job.spec(job.id or (stem and f"{stem}-{place}"), nonce_of(stem, place)))
             outcomes.append(None)
         except InvalidInput as error:
             outcomes.append({"problem": problem_of(error).body()})
-    found = iter(await service_of(request).gathering.schedule_each(topic, specs, jobs.on_duplicate))
+    found = iter(await service_of(request).coalescing.schedule_each(topic, specs, jobs.on_duplicate))
     told = [_told(next(found)) if outcome is None else outcome for outcome in outcomes]
     failed = sum("problem" in outcome for outcome in told)
     return {"outcomes": told, "made": len(told) - failed, "failed": failed}
@@ -125,9 +130,9 @@ def _told(outcome: Any) -> dict[str, Any]:
 
 
 async def _once(request: Request, make: Make) -> dict[str, Any]:
-    """What `make` answers; to a request repeated with an Idempotency-Key, what it answered the first time.
+    """Returns what `make` answers; for a request repeated with an Idempotency-Key, its first answer.
 
-    With such a key it is given a job id, the same each time; else None.
+    With such a key, `make` gets a job id, the same each time; else None.
     """
     key = request.headers.get("idempotency-key")
     if key is None:
@@ -141,24 +146,42 @@ async def _once(request: Request, make: Make) -> dict[str, Any]:
 
 @routes.get(
     "/topics/{topic}/jobs",
-    summary="List jobs that wait",
+    summary="List jobs",
     response_class=Response,
-    responses={200: {"model": WaitingList}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    responses={200: {"model": JobList}, **problems_of(problems.TOPIC_NOT_FOUND)},
     openapi_extra=needs(Verb.READ),
 )
 async def list_jobs(
     request: Request,
     topic: Topic,
+    state: State = None,
+    since: From = None,
+    until: To = None,
+    error: ErrorText = None,
     due_from: From = None,
     due_to: To = None,
     limit: Limit = 100,
-    cursor: WaitingCursor = None,
+    cursor: JobCursor = None,
 ) -> Response:
-    """In order of due time, from `due_from` to before `due_to`. A job that waits all the time is told once."""
-    page = await service_of(request).client.waiting(
-        topic, due_from=pages.at(due_from), due_to=pages.at(due_to), limit=limit, cursor=cursor
+    """Lists the jobs in one `state`, from `since` to before `until`: see `at_ms`. Done and dead jobs come latest first.
+
+    Without `state` it lists the waiting jobs, in order of due time; `due_from` and `due_to` are other names of `since`
+    and `until`. A job that stays in its state all the time is listed once.
+    """
+    client = service_of(request).client
+    if not (state or since or until or error):
+        page = await client.waiting(
+            topic, due_from=pages.at(due_from), due_to=pages.at(due_to), limit=limit, cursor=cursor
+        )
+        return answer({"jobs": [pages.waiting(job) for job in page.jobs], "cursor": page.cursor})
+    wanted = JobState(state or JobState.WAITING)
+    if error and wanted not in (JobState.RETRYING, JobState.DEAD):  # no other job has an error
+        return answer({"jobs": [], "cursor": None})
+    since, until = since or due_from, until or due_to
+    found = await client.jobs(
+        topic, state=wanted, since=pages.at(since), until=pages.at(until), error=error, limit=limit, cursor=cursor
     )
-    return answer({"jobs": [pages.waiting(job) for job in page.jobs], "cursor": page.cursor})
+    return answer({"jobs": [pages.listed(job) for job in found.jobs], "cursor": found.cursor})
 
 
 @routes.get(
@@ -169,10 +192,9 @@ async def list_jobs(
     openapi_extra=needs(Verb.READ),
 )
 async def get_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
-    """Where a job stands, all in all and in each group: state, attempt, worker, times, last error, progress, result.
+    """Returns the state of a job, overall and in each group: attempt, worker, times, last error, progress, result.
 
-    A finished job is found for the topic's `keep_done_ms`, one that was given up while it is kept among the dead, one
-    that was cancelled never.
+    A finished job is found for the topic's `keep_done_ms`, a dead job while it is kept, and a cancelled job never.
     """
     return await _look(request, topic, id, partition_key)
 
@@ -195,7 +217,7 @@ async def move_job(
     partition_key: PartitionKey = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Only a job that still waits can be moved. With If-Match, only if nobody else has moved it meanwhile."""
+    """Only a waiting job can be moved. With If-Match, it is moved only if its due time has not changed meanwhile."""
     expected = int(if_match.strip('"')) if if_match is not None else None
     client = service_of(request).client
     outcome = await client.reschedule(topic, id, partition_key=partition_key, if_due_ms=expected, **when.due())
@@ -221,7 +243,7 @@ async def move_job(
     openapi_extra=needs(Verb.CHANGE),
 )
 async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
-    """Only a job that still waits can be cancelled."""
+    """Only a waiting job can be cancelled."""
     match await service_of(request).client.cancel(topic, id, partition_key=partition_key):
         case CancelOutcome.NOT_FOUND:
             raise Problem(problems.JOB_NOT_FOUND)
@@ -236,13 +258,13 @@ async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: 
     status_code=204,
     response_class=Response,
     responses={
-        204: {"description": "It is with its consumers."},
+        204: {"description": "The job is ready for its consumers."},
         **problems_of(problems.JOB_NOT_FOUND, problems.TOO_LATE, problems.PAUSED),
     },
     openapi_extra=needs(Verb.CHANGE),
 )
 async def run_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
-    """A job that waits does so no longer."""
+    """Runs a waiting job at once."""
     match await service_of(request).client.run_now(topic, id, partition_key=partition_key):
         case RunNowOutcome.NOT_FOUND:
             raise Problem(problems.JOB_NOT_FOUND)
@@ -257,5 +279,5 @@ async def _look(request: Request, topic: str, id: str, partition_key: str | None
     info = await service_of(request).client.get(topic, id, partition_key=partition_key)
     if info is None:
         raise Problem(problems.JOB_NOT_FOUND)
-    headers = {"etag": f'"{info.due_ms}"'} if info.state is JobState.DELAYED else None
+    headers = {"etag": f'"{info.due_ms}"'} if info.state is JobState.WAITING else None
     return answer(job_view(info), headers=headers)

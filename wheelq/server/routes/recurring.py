@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from wheelq.recurrence import RecurringOutcome
+from wheelq.model.recurring import RecurringOutcome
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.problems import Problem
@@ -19,7 +19,7 @@ routes = router("recurring")
 _CHANGED: dict[str, Any] = {
     "status_code": 204,
     "response_class": Response,
-    "responses": {204: {"description": "It is so."}, **problems_of(problems.RECURRING_NOT_FOUND)},
+    "responses": {204: {"description": "Done."}, **problems_of(problems.RECURRING_NOT_FOUND)},
     "openapi_extra": needs(Verb.MANAGE),
 }
 
@@ -32,7 +32,7 @@ _CHANGED: dict[str, Any] = {
     openapi_extra=needs(Verb.READ),
 )
 async def list_recurring(request: Request, topic: Topic) -> Response:
-    """All of the topic, by name."""
+    """Lists all recurring jobs of the topic, by name."""
     found = await service_of(request).client.recurring.list(topic)
     return answer({"recurring": [view(info) for info in found]})
 
@@ -45,7 +45,7 @@ async def list_recurring(request: Request, topic: Topic) -> Response:
     openapi_extra=needs(Verb.READ),
 )
 async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
-    """How it stands."""
+    """Returns the recurring job with its next and last occurrence."""
     found = await service_of(request).client.recurring.get(topic, name)
     if found is None:
         raise Problem(problems.RECURRING_NOT_FOUND)
@@ -54,32 +54,32 @@ async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
 
 @routes.put(
     "/topics/{topic}/recurring/{name}",
-    summary="Say what recurs",
+    summary="Create or change a recurring job",
     response_class=Response,
     responses={200: {"model": RecurringMade}, 201: {"model": RecurringMade}, **problems_of()},
     openapi_extra=needs(Verb.MANAGE),
 )
 async def put_recurring(request: Request, topic: Topic, name: Name, rule: RecurringRule) -> Response:
-    """New, or as it is to be from now on; said again, nothing changes."""
+    """Creates the recurring job, or changes it from now on. A repeated request changes nothing."""
     found = await service_of(request).client.recurring.put(topic, name, **rule.said())
     return answer(made(found), 201 if found.outcome is RecurringOutcome.CREATED else 200)
 
 
 @routes.delete("/topics/{topic}/recurring/{name}", summary="Remove a recurring job", **_CHANGED)
 async def remove_recurring(request: Request, topic: Topic, name: Name) -> Response:
-    """And an occurrence that waits."""
+    """Also removes its waiting occurrence."""
     return _done(await service_of(request).client.recurring.remove(topic, name))
 
 
 @routes.post("/topics/{topic}/recurring/{name}/pause", summary="Pause a recurring job", **_CHANGED)
 async def pause_recurring(request: Request, topic: Topic, name: Name) -> Response:
-    """It occurs no more until it is resumed."""
+    """It does not occur until it is resumed."""
     return _done(await service_of(request).client.recurring.pause(topic, name))
 
 
 @routes.post("/topics/{topic}/recurring/{name}/resume", summary="Resume a recurring job", **_CHANGED)
 async def resume_recurring(request: Request, topic: Topic, name: Name) -> Response:
-    """From now on; what fell into the pause is not made up for."""
+    """It occurs again from now on; occurrences missed during the pause do not run."""
     return _done(await service_of(request).client.recurring.resume(topic, name))
 
 
@@ -92,7 +92,7 @@ async def resume_recurring(request: Request, topic: Topic, name: Name) -> Respon
     openapi_extra=needs(Verb.MANAGE),
 )
 async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Response:
-    """Besides its occurrences, also while it is paused."""
+    """Runs it besides its occurrences, even while it is paused."""
     receipt = await service_of(request).client.recurring.trigger(topic, name)
     if receipt is None:
         raise Problem(problems.RECURRING_NOT_FOUND)

@@ -1,13 +1,14 @@
-"""`/v1/topics`: what they hold, their settings, pause and resume."""
+"""`/v1/topics`: the counts and settings of topics, pause and resume."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request, Response
+from fastapi import Query, Request, Response
 
 from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.model.minutes import KEPT_HOURS
 from wheelq.protocol.calls import registry
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
@@ -15,6 +16,7 @@ from wheelq.server.routing import answer, caller_of, needs, problems_of, router,
 from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.topics import (
     Forecast,
+    History,
     TopicCounts,
     TopicCountsList,
     TopicSettingsChange,
@@ -38,7 +40,7 @@ _STANDING: dict[str, Any] = {
     openapi_extra=needs(Verb.READ),
 )
 async def list_topics(request: Request) -> Response:
-    """The topics that the key may read, and what each holds."""
+    """Returns the topics that the key may read, with their job counts."""
     found = await service_of(request).client.topics()
     caller = caller_of(request)
     return answer({"topics": [counts(info) for info in found if caller.may(Verb.READ, info.name)]})
@@ -52,7 +54,7 @@ async def list_topics(request: Request) -> Response:
     openapi_extra=needs(Verb.READ),
 )
 async def get_topic(request: Request, topic: Topic) -> Response:
-    """What it holds now."""
+    """Returns the topic's job counts now."""
     for info in await service_of(request).client.topics():
         if info.name == topic:
             return answer(counts(info))
@@ -67,16 +69,31 @@ async def get_topic(request: Request, topic: Topic) -> Response:
     openapi_extra=needs(Verb.READ),
 )
 async def forecast(request: Request, topic: Topic) -> Response:
-    """How many of the waiting jobs are due already, within a second, ten, a minute … a week, and later."""
+    """Returns how many waiting jobs are due already, within a second, ten, a minute … a week, and later."""
     spans = await service_of(request).client.forecast(topic)
     return answer({"spans": [asdict(span) for span in spans]})
+
+
+@routes.get(
+    "/topics/{topic}/history",
+    summary="See what happened",
+    response_class=Response,
+    responses={200: {"model": History}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.READ),
+)
+async def history(
+    request: Request, topic: Topic, hours: Annotated[int, Query(ge=1, le=KEPT_HOURS, description="How far back.")] = 24
+) -> Response:
+    """Returns the counts of each minute of the last hours, without the current minute."""
+    minutes = await service_of(request).client.history(topic, hours)
+    return answer({"minutes": [asdict(minute) for minute in minutes]})
 
 
 @routes.get(
     "/topics/{topic}/settings", summary="Look a topic's settings up", openapi_extra=needs(Verb.READ), **_STANDING
 )
 async def get_settings(request: Request, topic: Topic) -> Response:
-    """How it stands."""
+    """Returns the topic's settings."""
     service = service_of(request)
     found = await service.transport.send(registry.topic(service.keys, topic))
     if found is None:
@@ -88,7 +105,7 @@ async def get_settings(request: Request, topic: Topic) -> Response:
     "/topics/{topic}/settings", summary="Change a topic's settings", openapi_extra=needs(Verb.MANAGE), **_STANDING
 )
 async def change_settings(request: Request, topic: Topic, change: TopicSettingsChange) -> Response:
-    """Live; a topic that is new is made with them."""
+    """Changes a live topic, or creates a new one with these settings."""
     asked: dict[str, Any] = change.model_dump(exclude_unset=True)
     if not asked:
         raise InvalidInput("body", "names no setting")
@@ -99,11 +116,11 @@ async def change_settings(request: Request, topic: Topic, change: TopicSettingsC
 
 @routes.post("/topics/{topic}/pause", summary="Pause a topic", openapi_extra=needs(Verb.MANAGE), **_STANDING)
 async def pause(request: Request, topic: Topic) -> Response:
-    """It promotes nothing until it is resumed; jobs can be made, and wait."""
+    """Nothing is promoted until the topic is resumed; jobs can be scheduled, and wait."""
     return answer(standing(topic, await service_of(request).client.pause(topic)))
 
 
 @routes.post("/topics/{topic}/resume", summary="Resume a topic", openapi_extra=needs(Verb.MANAGE), **_STANDING)
 async def resume(request: Request, topic: Topic) -> Response:
-    """What fell due meanwhile is promoted at once, earliest first."""
+    """Jobs that fell due meanwhile are promoted at once, earliest first."""
     return answer(standing(topic, await service_of(request).client.resume(topic)))

@@ -1,7 +1,15 @@
-"""What requests hold and answers say: pydantic models, which are checked by and shown in the OpenAPI document.
+"""Requests and answers as pydantic models, which check requests and make up the OpenAPI document.
 
-model    what all of them share; the types of ids, topics and times
-jobs     one job: made, moved, looked at; many at once; a page of them
-topics   topics
-leases   jobs leased by a group, and what is answered for them
+model       the base of all models; the types of ids, topics and times
+jobs        jobs: scheduled and moved, one or many
+bulk        changes of all jobs that are due in a range
+views       a job as it is looked up
+pages       query parameters of lists, and pages of waiting or dead jobs
+topics      topics and their settings
+groups      groups of a topic
+leases      leases: requested, returned and settled
+recurring   recurring jobs
+callbacks   targets and receivers
+problem     a problem (RFC 9457)
+reading     turns pydantic's findings into field and remedy
 """

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from wheelq.breaker import BreakerState
-from wheelq.server.callbacks.destination import DestinationInfo
+from wheelq.callbacks.destination import DestinationInfo
+from wheelq.producer.breaker import BreakerState
 from wheelq.server.schemas.model import Answer
 
 TARGET_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "Whom to call when the job is due: a registered service and a path under its URL, or a URL that is "
-    "allowed here. The payload is POSTed there, signed (Standard Webhooks), and retried until it is accepted.",
+    "description": "The receiver to call when the job is due: a registered service and a path under its URL, or a URL "
+    "that is allowed here. The payload is POSTed there, signed (Standard Webhooks), and retried until it is accepted.",
     "oneOf": [
         {
             "properties": {"service": {"type": "string"}, "path": {"type": "string"}},
@@ -29,7 +29,7 @@ class DestinationView(Answer):
 
     name: str
     state: BreakerState
-    """closed: it is called. open: it has failed again and again, and is left alone. half_open: it is tried."""
+    """closed: it is called. open: it has failed repeatedly, and is not called. half_open: it is tried."""
     in_flight: int
     deferred: int
     succeeded: int
@@ -37,7 +37,7 @@ class DestinationView(Answer):
     last_error: str | None
 
 
-class Destinations(Answer):
+class DestinationList(Answer):
     """The receivers that this process has called so far, by name."""
 
     destinations: list[DestinationView]

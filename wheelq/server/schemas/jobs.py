@@ -1,4 +1,4 @@
-"""Jobs: made and moved."""
+"""Jobs: scheduled and moved."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from wheelq.arguments import check_id
-from wheelq.clock import wall_ms
+from wheelq.base.clock import wall_ms
+from wheelq.callbacks.target import HEADER, Target
 from wheelq.errors import InvalidInput
-from wheelq.job import JobSpec, Receipt, from_ms
-from wheelq.server.callbacks.target import HEADER, Target
+from wheelq.model.checks import DOTS_PATTERN, check_new_id
+from wheelq.model.job import JobSpec, Receipt, from_ms
+from wheelq.producer.preparation import IdempotentSpec
 from wheelq.server.schemas.callbacks import TARGET_SCHEMA
 from wheelq.server.schemas.model import (
     AT_PATTERN,
@@ -30,9 +31,9 @@ from wheelq.server.schemas.model import (
 from wheelq.settings import DAY_MS
 
 BULK = 500
-"""Most jobs in one bulk request: what one call of the schedule script takes."""
-_LATEST_MS = wall_ms() + 3_650 * DAY_MS
-_MAX_S = 3_660 * DAY_MS / 1000
+"""The most jobs in one bulk request, which is the limit of the schedule script."""
+LATEST_MS = wall_ms() + 3_650 * DAY_MS
+MAX_S = 3_660 * DAY_MS / 1000
 
 _VALUE = {"$ref": "#/components/schemas/JsonValue"}
 JSON_VALUE: dict[str, Any] = {
@@ -45,43 +46,50 @@ JSON_VALUE: dict[str, Any] = {
         {"type": "object", "additionalProperties": _VALUE},
     ],
 }
-"""A schema of the document, to which payloads refer: it is one that refers to itself."""
+"""The document's schema of payloads, which refers to itself."""
 ANY_JSON = "x-any-json"
 JSON_SCHEMA = WithJsonSchema({ANY_JSON: True, "examples": [{"id": 42}]})
-"""Marks a payload; the document puts the reference in its place, which pydantic would want to resolve."""
-_DELAY = {
+"""Marks a payload. The document replaces it by the reference, which pydantic could not resolve."""
+DELAY_SCHEMA = {
     "type": "number",
     "minimum": 0,
-    "maximum": _MAX_S,
+    "maximum": MAX_S,
     "description": "Seconds from now, by the server's clock; 0: at once.",
     "examples": [1800],
 }
-_AT = {
+AT_SCHEMA = {
     "type": "string",
     "pattern": AT_PATTERN,
-    "description": "A moment, with a time zone (RFC 3339); at once when it has passed.",
+    "description": "A moment with a time zone (RFC 3339); at once if it has passed.",
     "examples": ["2030-01-31T09:00:00+01:00"],
 }
-_DUE_MS = {
+DUE_MS_SCHEMA = {
     "type": "integer",
     "minimum": 0,
-    "maximum": _LATEST_MS,
-    "description": "A moment, in milliseconds since the Unix epoch; at once when it has passed.",
+    "maximum": LATEST_MS,
+    "description": "A moment in milliseconds since the Unix epoch; at once if it has passed.",
     "examples": [1_896_000_000_000],
 }
 _SPREAD = {
     "type": "number",
     "minimum": 0,
-    "maximum": _MAX_S,
-    "description": "Seconds by which the due time may be moved back, evenly over all ids.",
+    "maximum": MAX_S,
+    "description": "The due time is delayed by up to this many seconds, evenly over all ids.",
 }
 _EXPIRES = {
     "type": "number",
     "exclusiveMinimum": 0,
-    "maximum": _MAX_S,
+    "maximum": MAX_S,
     "description": "Seconds after its due time by which it must have started; else it never runs.",
 }
 _ONE_TIME: dict[str, Any] = {"oneOf": [{"required": ["delay"]}, {"required": ["at"]}, {"required": ["due_ms"]}]}
+
+
+NEW_ID_SCHEMA = {
+    **ID_SCHEMA,
+    "not": {"pattern": DOTS_PATTERN},
+    "description": f"{ID_SCHEMA['description']} Not . or .., alone or between slashes: clients take them out of paths.",
+}
 
 
 class When(Model):
@@ -89,9 +97,9 @@ class When(Model):
 
     model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "examples": [{"delay": 60}]})
 
-    delay: Annotated[float | None, optional(_DELAY)] = Field(default=None, ge=0, le=_MAX_S)
-    at: Annotated[Annotated[str, MOMENT] | None, optional(_AT)] = None
-    due_ms: Annotated[int | None, WHOLE, optional(_DUE_MS)] = Field(default=None, ge=0, le=_LATEST_MS)
+    delay: Annotated[float | None, optional(DELAY_SCHEMA)] = Field(default=None, ge=0, le=MAX_S)
+    at: Annotated[Annotated[str, MOMENT] | None, optional(AT_SCHEMA)] = None
+    due_ms: Annotated[int | None, WHOLE, optional(DUE_MS_SCHEMA)] = Field(default=None, ge=0, le=LATEST_MS)
 
     @model_validator(mode="after")
     def _says_when(self) -> When:
@@ -100,14 +108,14 @@ class When(Model):
         return self
 
     def due(self) -> dict[str, Any]:
-        """As the client's methods take it: `delay` or `at`."""
+        """Returns `delay` or `at` as an argument of the client's methods."""
         if self.delay is not None:
             return {"delay": self.delay}
         return {"at": from_ms(self.due_ms) if self.due_ms is not None else parse_at(self.at or "")}
 
 
 class NewJob(When):
-    """A job to be made: what and when."""
+    """A job to schedule: its payload and time."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -117,7 +125,7 @@ class NewJob(When):
         }
     )
 
-    id: Annotated[str | None, optional(ID_SCHEMA)] = Field(default=None, min_length=1)
+    id: Annotated[str | None, optional(NEW_ID_SCHEMA)] = Field(default=None, min_length=1)
     payload: Annotated[Any, JSON_SCHEMA] = None
     payload_base64: Annotated[
         str | None,
@@ -135,17 +143,17 @@ class NewJob(When):
             {
                 "type": "object",
                 "additionalProperties": {"type": "string"},
-                "description": "Texts that travel beside the payload.",
+                "description": "Text values that travel beside the payload.",
             }
         ),
     ] = None
     partition_key: Annotated[str | None, optional(KEY_SCHEMA)] = None
     target: Annotated[dict[str, str] | None, optional(TARGET_SCHEMA)] = None
     priority: Annotated[
-        Literal["high", "normal", "low"], Field(description="Which of the jobs due in one millisecond go first.")
+        Literal["high", "normal", "low"], Field(description="The order among jobs due in the same millisecond.")
     ] = "normal"
-    spread: Annotated[float | None, optional(_SPREAD)] = Field(default=None, ge=0, le=_MAX_S)
-    expires: Annotated[float | None, optional(_EXPIRES)] = Field(default=None, gt=0, le=_MAX_S)
+    spread: Annotated[float | None, optional(_SPREAD)] = Field(default=None, ge=0, le=MAX_S)
+    expires: Annotated[float | None, optional(_EXPIRES)] = Field(default=None, gt=0, le=MAX_S)
     on_duplicate: Annotated[
         Literal["keep", "replace", "raise"],
         Field(description="If a live job has the id: keep it, replace a waiting one, or refuse."),
@@ -158,9 +166,9 @@ class NewJob(When):
         return self
 
     def spec(self, id: str | None, nonce: bytes | None = None) -> JobSpec:
-        """As the client takes it; None: it makes the id, or the nonce."""
+        """Returns the job as the client takes it. If `id` or `nonce` is None, the client makes it."""
         if self.id is not None:
-            check_id(self.id, "id")
+            check_new_id(self.id, "id")
         payload = self.payload
         if self.payload_base64 is not None:
             try:
@@ -170,7 +178,7 @@ class NewJob(When):
         headers = self.headers
         if self.target is not None:
             headers = {**(headers or {}), HEADER: Target.read(self.target).header()}
-        return JobSpec(
+        return IdempotentSpec(
             payload,
             key=id,
             headers=headers,
@@ -184,7 +192,7 @@ class NewJob(When):
 
 
 class ManyJobs(Model):
-    """Jobs to be made together. Each is checked by itself: a bad one does not stop the others."""
+    """Jobs to schedule together. Each is checked separately: an invalid one does not stop the others."""
 
     jobs: Annotated[
         list[Any],
@@ -194,12 +202,12 @@ class ManyJobs(Model):
                 "items": {"type": "object"},
                 "minItems": 1,
                 "maxItems": BULK,
-                "description": "Each as in the single request; what is wrong with one is told in its outcome.",
+                "description": "Each as in the single request; the problem of an invalid job is its outcome.",
             }
         ),
     ] = Field(min_length=1, max_length=BULK)
     on_duplicate: Annotated[
-        Literal["keep", "replace"], Field(description="What becomes of a live job that has the id of one of these.")
+        Literal["keep", "replace"], Field(description="What to do if a live job has the id of one of these.")
     ] = "keep"
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [{"payload": 1, "delay": 60}, {"delay": 90}]}]})
@@ -213,18 +221,18 @@ class ManyJobs(Model):
 
 
 class Made(Answer):
-    """What became of a job that was to be made."""
+    """The outcome of scheduling a job."""
 
     id: str
     due_ms: int
-    """When it is due; of the live job, if one has the id."""
+    """When it is due; if a live job has the id, when that one is due."""
     due: str
     created: bool
     """False: a live job has this id, and nothing was changed."""
     replaced: bool
     """True: a waiting job had this id and took the new payload and time."""
     in_outbox: bool
-    """True: Redis is away; the job is safe on this server's disk and goes there as soon as it can."""
+    """True: Redis is away; the job is safe on this server's disk and is delivered as soon as possible."""
 
 
 class ManyMade(Answer):
@@ -254,7 +262,7 @@ def payload_fields(payload: Any) -> dict[str, Any]:
     return {"payload": payload}
 
 
-@lru_cache(maxsize=4_096)  # jobs that are made together are often due together
+@lru_cache(maxsize=4_096)  # jobs that are scheduled together are often due together
 def moment(ms: int) -> str:
     """Milliseconds since the epoch in RFC 3339, UTC."""
     return from_ms(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

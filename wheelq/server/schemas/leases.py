@@ -1,4 +1,4 @@
-"""Leases: asked for, handed out, answered for."""
+"""Leases: requested, returned and settled."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from wheelq.errors import InvalidInput
 from wheelq.protocol.calls.leases import LONGEST_MS
-from wheelq.server.leases import HANDLE_PATTERN, Delivered
+from wheelq.server.handles import HANDLE_PATTERN
+from wheelq.server.leases import Delivered
 from wheelq.server.schemas.jobs import moment, payload_fields
 from wheelq.server.schemas.model import WHOLE, Answer, Model
 
 MOST = 100
 LONGEST_S = LONGEST_MS // 1000
 LONGEST_WAIT_S = 20
+LONGEST_PAUSE_S = 10 * 366 * 86_400
 GROUP_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 GROUP: dict[str, Any] = {
@@ -23,19 +25,17 @@ GROUP: dict[str, Any] = {
     "in": "path",
     "required": True,
     "schema": {"type": "string", "pattern": GROUP_PATTERN, "examples": ["billing"]},
-    "description": "Who consumes: each group gets every job, and within a group each job goes to one.",
+    "description": "The consumer group: each group gets every job, and within a group each job goes to one consumer.",
 }
 Handle = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{HANDLE_PATTERN}$"})]
-Handles = Annotated[
-    list[Handle], Field(min_length=1, max_length=500, description="Handles of leases, as they were handed out.")
-]
+Handles = Annotated[list[Handle], Field(min_length=1, max_length=500, description="The handles of leases.")]
 
 
 class LeaseRequest(Model):
     """How many jobs, for how long."""
 
-    count: Annotated[int, Field(ge=1, le=MOST, description="How many at most."), WHOLE] = 1
-    lease: Annotated[float, Field(gt=0, le=LONGEST_S, description="For how many seconds.")] = 30
+    count: Annotated[int, Field(ge=1, le=MOST, description="The most jobs to lease."), WHOLE] = 1
+    lease: Annotated[float, Field(gt=0, le=LONGEST_S, description="The length of the lease in seconds.")] = 30
     wait: Annotated[
         float, Field(ge=0, le=LONGEST_WAIT_S, description="How many seconds to wait for the first, if none is ready.")
     ] = 0
@@ -44,7 +44,7 @@ class LeaseRequest(Model):
 
 
 class AckRequest(Model):
-    """What was done."""
+    """The outcome for each handle."""
 
     handles: Handles
 
@@ -52,15 +52,36 @@ class AckRequest(Model):
 
 
 class ExtendRequest(AckRequest):
-    """What takes longer."""
+    """Leases to extend."""
 
-    lease: Annotated[float, Field(gt=0, le=LONGEST_S, description="For how many seconds from now.")] = 30
+    lease: Annotated[float, Field(gt=0, le=LONGEST_S, description="The length of the lease in seconds from now.")] = 30
 
 
 class ReleaseRequest(AckRequest):
-    """What others may have."""
+    """Leases to give back."""
 
-    pause: Annotated[float, Field(ge=0, le=LONGEST_S, description="After how many seconds.")] = 0
+    pause: Annotated[float, Field(ge=0, le=LONGEST_S, description="Seconds until others may lease the jobs.")] = 0
+
+
+class FailRequest(AckRequest):
+    """Leases of jobs that failed."""
+
+    error: Annotated[
+        str, Field(min_length=1, max_length=10_000, description="The error. The first 500 characters are kept.")
+    ]
+    pause: Annotated[
+        float | None,
+        Field(ge=0, le=LONGEST_PAUSE_S, description="Seconds until the next attempt. Without it, a pause that grows."),
+        WithJsonSchema({"type": "number", "minimum": 0, "maximum": LONGEST_PAUSE_S}),
+    ] = None
+    bury: Annotated[bool, Field(description="Give the jobs up at once: they become dead jobs.")] = False
+    max_attempts: Annotated[
+        int, Field(ge=1, le=1_000_000, description="A job is buried after this many failed attempts."), WHOLE
+    ] = 5
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"handles": ["0.1763000000000-0.1.6f726465722d3432"], "error": "no paper"}]}
+    )
 
 
 class LeasedJob(Answer):
@@ -74,11 +95,11 @@ class LeasedJob(Answer):
     payload_base64: str | None = None
     headers: dict[str, str]
     attempt: int
-    deliveries: int = Field(description="How often it was leased; above 1: somebody may have begun it before.")
+    deliveries: int = Field(description="How often it was leased; above 1: another consumer may have begun it.")
 
 
 class LeasedJobs(Answer):
-    """What was leased; empty when nothing was ready."""
+    """The leased jobs; empty when nothing was ready."""
 
     jobs: list[LeasedJob]
 
@@ -90,9 +111,9 @@ class Answered(Answer):
 
 
 def check_group(group: str) -> str:
-    """The group's name, if it is one. Raises: InvalidInput."""
+    """Returns the group's name if it is valid. Raises: InvalidInput."""
     if not re.match(GROUP_PATTERN, group) or group.endswith("\n"):
-        raise InvalidInput("group", f"{group!r} is none: use 1 to 64 letters, digits, '.', '_' or '-'")
+        raise InvalidInput("group", f"{group!r} is not a group name: use 1 to 64 letters, digits, '.', '_' or '-'")
     return group
 
 

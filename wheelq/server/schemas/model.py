@@ -1,4 +1,4 @@
-"""What all models share: strict types, no unknown fields, and schemas that say exactly what is accepted."""
+"""The base of all models: strict types, no unknown fields, and schemas that say exactly what is accepted."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from wheelq.arguments import ID_BYTES_LIMIT, TOPIC_PATTERN
-from wheelq.clock import wall_ms
-from wheelq.job import from_ms
+from wheelq.base.clock import wall_ms
+from wheelq.model.checks import ID_BYTES_LIMIT, TOPIC_PATTERN
+from wheelq.model.job import from_ms
 
 NOT_CONTROL = r"^[^\x00-\x1f\x7f]+$"
 ID_SCHEMA: dict[str, Any] = {
     "type": "string",
     "minLength": 1,
-    # The limit is in bytes of UTF-8, of which a character has one to four.
+    # The limit is in bytes of UTF-8; a character takes one to four.
     "anyOf": [
         {"maxLength": ID_BYTES_LIMIT // 4, "pattern": NOT_CONTROL},
         {"maxLength": ID_BYTES_LIMIT, "pattern": r"^[ -~]+$"},
@@ -27,7 +27,7 @@ ID_SCHEMA: dict[str, Any] = {
     "description": f"A job's id: 1 to {ID_BYTES_LIMIT} bytes of text without control characters.",
     "examples": ["order-42"],
 }
-KEY_SCHEMA = {**ID_SCHEMA, "description": "Chooses the shard in place of the id.", "examples": ["customer-7"]}
+KEY_SCHEMA = {**ID_SCHEMA, "description": "Chooses the shard instead of the id.", "examples": ["customer-7"]}
 PathId = Annotated[str, Path(), WithJsonSchema(ID_SCHEMA)]
 _TOPIC_PATTERN = f"^{TOPIC_PATTERN.pattern}$"
 Topic = Annotated[str, Path(pattern=_TOPIC_PATTERN, description="The topic's name.", examples=["orders"])]
@@ -38,10 +38,10 @@ TOPIC: dict[str, Any] = {
     "schema": {"type": "string", "pattern": _TOPIC_PATTERN, "examples": ["orders"]},
     "description": "The topic's name.",
 }
-"""The same for the document, where a handler reads the request by itself."""
+"""The same for the document, if a handler reads the request itself."""
 PartitionKey = Annotated[
     str | None,
-    Query(description="The partition_key that the job was made with, if any."),
+    Query(description="The partition_key with which the job was scheduled, if any."),
     WithJsonSchema(KEY_SCHEMA),
 ]
 
@@ -52,7 +52,7 @@ AT_PATTERN = (
     rf"^(?:{_DATE})[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,6}})?"
     r"(?:[Zz]|[+-](?:0[0-9]|1[0-3]):[0-5][0-9])$"
 )
-"""RFC 3339, as far as it can mean a due time: the document can then say exactly what is accepted."""
+"""RFC 3339, limited to possible due times, so that the document says exactly what is accepted."""
 _AT = re.compile(AT_PATTERN)
 
 
@@ -61,7 +61,7 @@ def _whole(value: Any) -> Any:
 
 
 WHOLE = BeforeValidator(_whole)
-"""Makes a field take integers as JSON has them: 5.0 is one too. Stands last, so that the limits are still told."""
+"""Makes a field take integers as JSON has them, including 5.0. It comes last, so that the limits stay in the schema."""
 
 
 def _moment(text: str) -> str:
@@ -75,17 +75,17 @@ def _moment(text: str) -> str:
 
 
 MOMENT = AfterValidator(_moment)
-"""Makes a field take a text that is one, and say in words what it takes: the pattern is for the document."""
+"""Makes a field take the text of a moment, with an error in words; the pattern is for the document."""
 
 
 class Model(BaseModel):
-    """The base of every model that a request is read into."""
+    """The base of every model of a request."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     @model_validator(mode="after")
     def _nothing_is_null(self) -> Model:
-        """Fields may be left out, not null: so there is one way to say "no such thing"."""
+        """Refuses null: a field may only be left out, so that there is one way to say "none"."""
         for name in self.model_fields_set:
             if getattr(self, name) is None and name != "payload":
                 raise ValueError(f"{name} must not be null; leave it out")
@@ -93,16 +93,16 @@ class Model(BaseModel):
 
 
 class Answer(BaseModel):
-    """The base of every model that an answer is described by."""
+    """The base of every model of an answer."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def optional(schema: dict[str, Any]) -> Any:
-    """Marks a field that may be left out but not be null: shown in the document as `schema` alone."""
+    """Marks a field that may be left out but not be null; the document shows only `schema`."""
     return WithJsonSchema(schema)
 
 
 def parse_at(text: str) -> datetime:
-    """The moment that a text means. Raises: ValueError."""
+    """Parses a moment. Raises: ValueError."""
     return datetime.fromisoformat(text.upper())

@@ -1,4 +1,4 @@
-"""Query parameters of lists, and pages of jobs that wait or are dead."""
+"""Query parameters of lists, and pages of waiting or dead jobs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import Field, WithJsonSchema
 
-from wheelq.dead import DeadJob
-from wheelq.job import WaitingJob
-from wheelq.operations.browse import CURSOR_PATTERN
+from wheelq.model.dead import DeadJob
+from wheelq.model.job import WaitingJob
+from wheelq.model.listing import ListedJob
+from wheelq.model.state import JobState
+from wheelq.producer.listing import CURSOR_PATTERN
 from wheelq.server.schemas.jobs import moment, payload_fields
 from wheelq.server.schemas.model import AT_PATTERN, Answer, parse_at
 
-Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
+Limit = Annotated[int, Query(ge=1, le=500, description="The most jobs on the page.")]
 
 
 def _given(pattern: str, description: str, **more: Any) -> Any:
@@ -24,36 +26,58 @@ def _given(pattern: str, description: str, **more: Any) -> Any:
 
 
 _POSITION = r"^[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}$"
-WaitingCursor = _given(f"^{CURSOR_PATTERN}$", "The cursor of the page before; all else as it was there.")
+JobCursor = _given(f"^(?:{CURSOR_PATTERN})$", "The cursor of the page before; all else as it was there.")
 DeadCursor = _given(_POSITION, "The cursor of the page before; all else as it was there.")
 From = _given(AT_PATTERN, "Only from this moment on.", examples=["2030-01-31T09:00:00Z"])
 To = _given(AT_PATTERN, "Only before this moment.", examples=["2030-02-01T09:00:00Z"])
+State = Annotated[
+    Literal["waiting", "ready", "running", "retrying", "done", "dead"] | None,
+    Query(description="Only jobs in this state. Without it, jobs that wait for their first run or a retry."),
+    WithJsonSchema({"type": "string", "enum": [str(state) for state in JobState]}),
+]
+ErrorText = Annotated[
+    str | None,
+    Query(min_length=1, max_length=200, description="Only retrying or dead jobs whose last error contains this."),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 200}),
+]
 Name = _given(r"^[ -~]{1,64}$", "Only these.")
 All = Annotated[
-    Literal["true", "false"],
-    Query(description="All dead jobs of the topic are meant: to be said where no filter is given, and only there."),
+    Literal["true", "false"] | None,
+    Query(description="Selects all dead jobs of the topic; required without a filter, and not allowed with one."),
     WithJsonSchema({"type": "boolean"}),
 ]
-DeadId = Annotated[str, Query(pattern=_POSITION, description="As the list names it.", examples=["1763000000000-0:1"])]
+DeadId = Annotated[
+    str, Query(pattern=_POSITION, description="The dead_id in the list.", examples=["1763000000000-0:1"])
+]
 
 
-class Waiting(Answer):
-    """A job that waits."""
+class ListedView(Answer):
+    """A job in a list. Unknown fields are null; looking the job up tells more."""
 
     id: str
+    state: JobState
+    at_ms: int = Field(
+        description="What the list is ordered by: when it is due (waiting, retrying), was promoted (ready, running), "
+        "ended (done) or was buried (dead)."
+    )
+    at: str
     due_ms: int
     due: str
-    group: str | None = Field(description="The group in which it waits for its next attempt, if it has run there.")
+    group: str | None = Field(description="The only group concerned, as in a retry.")
+    attempt: int | None
+    worker: str | None
+    error: str | None = Field(description="The error of its last failed attempt.")
+    dead_id: str | None
 
 
-class WaitingList(Answer):
-    """A page of jobs that wait, in order of due time."""
+class JobList(Answer):
+    """A page of jobs; it may hold fewer than the limit, even none, although more follow: the last has no cursor."""
 
-    jobs: list[Waiting]
+    jobs: list[ListedView]
     cursor: str | None = Field(description="For the next page; null: this was the last.")
 
 
-class Dead(Answer):
+class DeadView(Answer):
     """A job that one group gave up."""
 
     dead_id: str
@@ -75,30 +99,36 @@ class Dead(Answer):
 class DeadList(Answer):
     """A page of dead jobs, in order of burial."""
 
-    jobs: list[Dead]
+    jobs: list[DeadView]
     cursor: str | None = Field(description="For the next page; null: this was the last.")
 
 
 class ReplayedCount(Answer):
-    """What was called back."""
+    """How many dead jobs were replayed."""
 
     replayed: int
     kept: int = Field(description="Still dead: a live job has their id, or their record is missing.")
 
 
 class PurgedCount(Answer):
-    """What was removed for good."""
+    """How many dead jobs were removed for good."""
 
     purged: int
 
 
+def listed(job: ListedJob) -> dict[str, Any]:
+    """See `ListedView`."""
+    return {**job._asdict(), "at": moment(job.at_ms), "due": moment(job.due_ms)}
+
+
 def waiting(job: WaitingJob) -> dict[str, Any]:
-    """See `Waiting`."""
-    return {"id": job.id, "due_ms": job.due_ms, "due": moment(job.due_ms), "group": job.group}
+    """See `ListedView`."""
+    state = JobState.WAITING if job.group is None else JobState.RETRYING
+    return listed(ListedJob(job.id, state, job.due_ms, job.due_ms, job.group))
 
 
 def dead(job: DeadJob) -> dict[str, Any]:
-    """See `Dead`."""
+    """See `DeadView`."""
     same = ("dead_id", "id", "group", "reason", "error", "attempt", "due_ms", "first_due_ms", "buried_ms", "replays")
     return {
         **{name: getattr(job, name) for name in same},
@@ -109,5 +139,5 @@ def dead(job: DeadJob) -> dict[str, Any]:
 
 
 def at(text: str | None) -> datetime | None:
-    """The moment of a query parameter."""
+    """Returns the moment of a query parameter."""
     return None if text is None else parse_at(text)

@@ -1,12 +1,12 @@
-"""How a problem looks (RFC 9457)."""
+"""The form of a problem (RFC 9457)."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
 
-class Problem(BaseModel):
-    """What went wrong, and what to do about it."""
+class ProblemDetails(BaseModel):
+    """A problem, and what to do about it."""
 
     type: str = Field(examples=["/docs#invalid-input"], description="Names the kind of problem, and leads to its page.")
     title: str = Field(examples=["The request is not acceptable"])
@@ -14,5 +14,5 @@ class Problem(BaseModel):
     detail: str = Field(examples=["delay: must not be negative."], description="What is wrong here, and the remedy.")
     field: str | None = Field(default=None, description="The field that is wrong.")
     ids: list[str] | None = Field(
-        default=None, description="The jobs concerned: repeat the request with these ids where the outcome is unknown."
+        default=None, description="The jobs concerned: if the outcome is unknown, repeat the request with these ids."
     )

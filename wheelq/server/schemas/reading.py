@@ -1,4 +1,4 @@
-"""From what pydantic found to what is told: the field, and what to do about it."""
+"""Turns pydantic's findings into errors with the field and the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACES = ("body", "query", "path", "header", "cookie")
 
 
 def read(model: type[M], raw: Any) -> M:
-    """A model from parsed JSON. Raises: InvalidInput."""
+    """Returns a model from parsed JSON. Raises: InvalidInput."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -23,7 +23,7 @@ def read(model: type[M], raw: Any) -> M:
 
 
 def invalid(found: Sequence[Any]) -> InvalidInput:
-    """The error that says what pydantic found: the first fields that are wrong, each with its remedy."""
+    """Returns the error for pydantic's findings: the first wrong fields, each with its remedy."""
     told = [(_field(item["loc"]), _problem(item)) for item in found[:_SHOWN]]
     field, problem = told[0]
     others = "".join(f"; {name}: {what}" for name, what in told[1:])

@@ -1,4 +1,4 @@
-"""Recurring jobs: said, looked at."""
+"""Recurring jobs: defined and looked up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from wheelq.recurrence import RecurringInfo, RecurringReceipt
+from wheelq.model.recurring import RecurringInfo, RecurringReceipt
 from wheelq.server.schemas.jobs import JSON_SCHEMA, moment, payload_fields
 from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, optional, parse_at
 
@@ -28,7 +28,7 @@ def _moment(text: str) -> Any:
 
 
 class RecurringRule(Model):
-    """What occurs, and when: by `cron` in a time zone, or `every` so many seconds."""
+    """A recurring job and its rule: `cron` in a time zone, or `every` with a number of seconds."""
 
     cron: Annotated[
         str | None,
@@ -45,14 +45,14 @@ class RecurringRule(Model):
         default=None, ge=1, le=_LONGEST_S
     )
     tz: Annotated[str, Field(pattern=r"^[ -~]{1,64}$", description="IANA time zone of the cron expression.")] = "UTC"
-    start: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence before.")] = None
-    end: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence after.")] = None
-    jitter: Annotated[float, Field(ge=0, le=_LONGEST_S, description="Each is delayed by up to so many seconds.")] = 0
+    start: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence before this moment.")] = None
+    end: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence after this moment.")] = None
+    jitter: Annotated[float, Field(ge=0, le=_LONGEST_S, description="Each is delayed by up to this many seconds.")] = 0
     missed: Annotated[
         Literal["coalesce", "skip", "all"],
-        Field(description="What runs of what was missed while no scheduler ran: the last, none, or all."),
+        Field(description="Which occurrences missed without a scheduler run: the last, none, or all."),
     ] = "coalesce"
-    grace: Annotated[float | None, _seconds("None of those missed runs that is later than this.", 0)] = Field(
+    grace: Annotated[float | None, _seconds("Missed occurrences later than this do not run.", 0)] = Field(
         default=None, ge=0, le=_LONGEST_S
     )
     payload: Annotated[Any, JSON_SCHEMA] = None
@@ -75,7 +75,7 @@ class RecurringRule(Model):
         return self
 
     def said(self) -> dict[str, Any]:
-        """As `client.recurring.put` takes it."""
+        """Returns the arguments of `client.recurring.put`."""
         said = self.model_dump(exclude_unset=True)
         for name in ("start", "end"):
             if name in said:
@@ -84,7 +84,7 @@ class RecurringRule(Model):
 
 
 class RecurringMade(Answer):
-    """What became of it."""
+    """The outcome of a change."""
 
     name: str
     outcome: str
@@ -92,7 +92,7 @@ class RecurringMade(Answer):
 
 
 class RecurringView(Answer):
-    """A recurring job as it stands."""
+    """A recurring job, with its next and last occurrence."""
 
     topic: str
     name: str

@@ -1,4 +1,4 @@
-"""Topics: what they hold, and their settings."""
+"""Topics: their job counts and settings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from wheelq.model.topic import Topic, TopicInfo
 from wheelq.server.schemas.model import WHOLE, Answer, Model, optional
 from wheelq.settings import Misfire
-from wheelq.topics import Topic, TopicInfo
 
 _MOST = 10**15
 
@@ -19,7 +19,7 @@ def _whole(text: str, lowest: int = 0) -> Any:
 
 
 class TopicSettingsChange(Model):
-    """Settings of a topic; what is left out stays as it is. A limit of 0 is none."""
+    """Settings of a topic; omitted ones stay unchanged. A limit of 0 means none."""
 
     retention_ms: Annotated[int | None, WHOLE, _whole("How long consumed jobs stay.")] = Field(
         default=None, ge=0, le=_MOST
@@ -46,7 +46,7 @@ class TopicSettingsChange(Model):
     )
     misfire: Annotated[
         Misfire | None,
-        optional({"enum": ["run", "skip", "bury"], "description": "What becomes of a job that starts too late."}),
+        optional({"enum": ["run", "skip", "bury"], "description": "What happens to a job that would start too late."}),
     ] = None
     grace_ms: Annotated[int | None, WHOLE, _whole("How late a job may start.")] = Field(default=None, ge=0, le=_MOST)
 
@@ -62,15 +62,17 @@ class TopicSettingsChange(Model):
 
 
 class TopicCounts(Answer):
-    """What a topic holds now."""
+    """The job counts of a topic now."""
 
     name: str
     shards: int
-    delayed: int = Field(description="Jobs that wait for their due time.")
-    ready: int = Field(description="Promoted, and not finished by every group yet (or kept).")
+    waiting: int = Field(description="Jobs that wait for their due time.")
+    ready: int = Field(description="Promoted jobs that some group has not delivered to a worker.")
+    running: int = Field(description="Jobs delivered to a worker and not acknowledged.")
+    retrying: int = Field(description="Failed jobs that wait for their next attempt.")
     dead: int
     first_due_ms: int | None = Field(description="When the first waiting job is due.")
-    overdue_ms: int = Field(description="How long it has been due; more than a second: no scheduler runs.")
+    overdue_ms: int = Field(description="How long that job has been due; over a second: no scheduler runs.")
 
 
 class TopicCountsList(Answer):
@@ -80,9 +82,9 @@ class TopicCountsList(Answer):
 
 
 class SpanView(Answer):
-    """How many jobs are due in one span of time; it begins where the one before ends."""
+    """How many jobs are due in one span of time, which begins where the previous one ends."""
 
-    until_ms: int | None = Field(description="Its end, from now; 0: what is due already; null: all that is later.")
+    until_ms: int | None = Field(description="Its end, from now; 0: jobs already due; null: all later jobs.")
     jobs: int
 
 
@@ -90,6 +92,24 @@ class Forecast(Answer):
     """When a topic's waiting jobs are due."""
 
     spans: list[SpanView]
+
+
+class MinuteView(Answer):
+    """The counts of one minute."""
+
+    at_ms: int = Field(description="When it began, in ms since the epoch.")
+    scheduled: int = Field(description="Jobs that were scheduled.")
+    promoted: int = Field(description="Jobs that became ready, including retries.")
+    done: int = Field(description="Runs that succeeded.")
+    retried: int = Field(description="Runs that failed and are repeated.")
+    buried: int = Field(description="Runs that failed for good.")
+    late: int = Field(description="Jobs that were promoted a second or more after their due time.")
+
+
+class History(Answer):
+    """The counts of a topic, minute by minute."""
+
+    minutes: list[MinuteView] = Field(description="In order; minutes without events are left out.")
 
 
 class TopicStanding(Answer):

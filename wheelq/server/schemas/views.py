@@ -1,4 +1,4 @@
-"""A job as it is looked up: all that the library's `client.get` tells."""
+"""The view of a job, with all that the library's `client.get` returns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from wheelq.model.state import GroupInfo, JobInfo, JobState, Progress
 from wheelq.server.schemas.jobs import moment, payload_fields
 from wheelq.server.schemas.model import Answer
-from wheelq.state import GroupInfo, JobInfo, JobState, Progress
 
 _PROGRESS: dict[str, Any] = {"fraction": 0.4, "text": "page 2 of 5", "at_ms": 1_763_000_002_500}
+_ATTEMPT: dict[str, Any] = {
+    "started_ms": 1_763_000_000_003,
+    "started": "2025-11-13T02:13:20.003Z",
+    "duration_ms": 1_004,
+    "worker": "host-7-a1b2c3",
+    "error": "TimeoutError: the printer does not answer",
+}
 _GROUP: dict[str, Any] = {
     "state": "running",
     "due_ms": 1_763_000_000_000,
@@ -24,6 +31,7 @@ _GROUP: dict[str, Any] = {
     "last_error": "TimeoutError: the printer does not answer",
     "result": None,
     "progress": _PROGRESS,
+    "attempts": [_ATTEMPT],
 }
 _JOB: dict[str, Any] = {
     "id": "order-42",
@@ -44,6 +52,7 @@ _JOB: dict[str, Any] = {
     "progress": _PROGRESS,
     "replays": 0,
     "shard": 0,
+    "attempts": [_ATTEMPT],
     "groups": {"billing": _GROUP},
 }
 _DONE: dict[str, Any] = {
@@ -56,41 +65,56 @@ _DONE: dict[str, Any] = {
 
 
 class ProgressView(Answer):
-    """How far a handler said it was."""
+    """A handler's report of its progress."""
 
     fraction: float = Field(description="0 to 1.")
     text: str
-    at_ms: int = Field(description="When it said so.")
+    at_ms: int = Field(description="When it reported this.")
+
+
+class AttemptView(Answer):
+    """One run of a job that has ended."""
+
+    started_ms: int
+    started: str
+    duration_ms: int
+    worker: str
+    error: str | None = Field(description="The beginning of its error; null if it succeeded.")
 
 
 class _Run(Answer):
-    """What there is to say of the runs in one group, or of those in the group that is least far."""
+    """The runs in one group, or in the group that is least far."""
 
     state: JobState
-    worker: str | None = Field(description="Who has the job, or had it last.")
-    started_ms: int | None = Field(description="When it was begun; while it runs, known once it told its progress.")
-    last_error: str | None = Field(description="What the last attempt that failed said.")
+    worker: str | None = Field(description="The worker that has the job, or had it last.")
+    started_ms: int | None = Field(description="When the handler started; while running, known only after a report.")
+    last_error: str | None = Field(description="The error of the last failed attempt.")
     result: Any = Field(default=None, description="What the handler returned; kept for the topic's keep_done_ms.")
-    result_base64: str | None = Field(default=None, description="The same, if it is bytes, in place of `result`.")
+    result_base64: str | None = Field(
+        default=None, description="The result in base64, if it is bytes; replaces `result`."
+    )
     progress: ProgressView | None
+    attempts: list[AttemptView] = Field(
+        description="The last ten runs that ended, oldest first; known of jobs that were retried, buried or kept."
+    )
 
 
 class GroupView(_Run):
-    """Where a job stands in one group. What is not known, or has not happened, is null."""
+    """The state of a job in one group. A field is null if it is not known, or has not happened."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_GROUP, _DONE]})
 
     due_ms: int | None = Field(description="When this attempt is, or was, due.")
     attempt: int | None
-    deliveries: int | None = Field(description="How often this attempt was handed out; above 1: a worker has died.")
+    deliveries: int | None = Field(description="How often this attempt was delivered; above 1: a worker has died.")
     finished_ms: int | None = Field(description="When it was done, or given up.")
     reason: str | None = Field(description="Why it was given up.")
 
 
 class JobView(_Run):
-    """Where a job stands, all in all and in each group. What is not known, or has not happened, is null.
+    """The state of a job, overall and in each group. A field is null if it is not known, or has not happened.
 
-    All in all it is as far as the group that is least far, whose details these are.
+    The overall state and the details are those of the group that is least far.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_JOB]})
@@ -103,13 +127,13 @@ class JobView(_Run):
     payload_base64: str | None = None
     headers: dict[str, str]
     attempt: int
-    scheduled_ms: int | None = Field(description="When its producer made it, by the producer's clock.")
-    promoted_ms: int | None = Field(description="When it was made ready for the first time.")
+    scheduled_ms: int | None = Field(description="When its producer scheduled it, by the producer's clock.")
+    promoted_ms: int | None = Field(description="When it was promoted for the first time.")
     finished_ms: int | None = Field(description="When the last group finished it.")
-    replays: int = Field(description="How often it was called back from the dead.")
+    replays: int = Field(description="How often it was replayed.")
     shard: int
     groups: dict[str, GroupView] = Field(
-        description="By group; one that leases is named http.NAME here. Empty while the job is delayed."
+        description="By group; groups of leases are named http.NAME. Empty while the job waits."
     )
 
 
@@ -137,6 +161,7 @@ def _run(info: JobInfo | GroupInfo) -> dict[str, Any]:
         **{name: getattr(info, name) for name in same},
         **_result(info.result),
         "progress": _progress(info.progress),
+        "attempts": [{**one._asdict(), "started": moment(one.started_ms)} for one in info.attempts],
     }
 
 

@@ -1,4 +1,4 @@
-// Shows /openapi.json: routes by tag, what each takes and answers, an example to copy, and every kind of problem.
+// Shows openapi.json: routes by tag, what each takes and answers, an example to copy, and every kind of problem.
 "use strict";
 
 const make = (tag, attributes = {}, ...children) => {
@@ -98,4 +98,4 @@ const show = (document_) => {
   if (location.hash) location.replace(location.hash); // only now is there what it names
 };
 
-fetch("/openapi.json").then((answer) => answer.json()).then(show);
+fetch("openapi.json").then((answer) => answer.json()).then(show);

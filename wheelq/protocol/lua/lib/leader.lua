@@ -1,10 +1,145 @@
+-- The leader of a shard: its lease, promotion, and how much a topic's shaping lets through.
+
+-- part: leader
 -- leads(lease, token, lease_ms): whether the caller holds the shard's lease; if so, the lease is prolonged.
--- Everything a leader may do is behind this check in the same script, so a leader that was frozen past its lease and
--- wakes up can change nothing. The PEXPIRE is also the script's first write, which matters: a server that is out of
--- memory refuses a script's first write if it needs memory, but lets it go on once it has written. So what is due is
--- still promoted on a full server, which is what frees it.
+-- Every script of a leader makes this check first, so a leader that was frozen past its lease and wakes up can change
+-- nothing. The PEXPIRE is also the script's first write, which matters: a server that is out of memory refuses a
+-- script's first write if it needs memory, but lets the script go on once it has written. So a full server still promotes
+-- due jobs, which is what frees memory.
 local function leads(lease, token, lease_ms)
   if redis.call('GET', lease) ~= token then return false end
   redis.call('PEXPIRE', lease, lease_ms)
   return true
+end
+
+-- part: ranked
+-- ranked(members, dues): both in the order of scores; equal scores stay in their order.
+local function ranked(members, dues)
+  local order, sorted, scores = {}, {}, {}
+  for n = 1, #members do order[n] = n end
+  table.sort(order, function(a, b)
+    local one, other = tonumber(dues[a]), tonumber(dues[b])
+    if one == other then return a < b end
+    return one < other
+  end)
+  for n, place in ipairs(order) do sorted[n], scores[n] = members[place], dues[place] end
+  return sorted, scores
+end
+
+-- part: promote
+-- promote_all(delayed, jobs, ready, dead, retries, members, dues, counts): delayed → ready for members known to be due.
+-- `retries` may be nil where no member is a retry.
+-- `dues` are scores. Returns how many were promoted, whether that was all (false when the stream refused one), and how
+-- late they were (see lateness). XADD comes before ZREM, and a job whose XADD was refused stays waiting.
+-- A retry that waited under its own member, beside another life of its id, needs only its entry: `jobs` forgets it.
+-- A member without a record (another program must have written it) is buried, so that it cannot block the rest.
+local LATE = 13 -- from this place of the lateness on, jobs were at least 1,024 ms late
+local function promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
+  local lateness, count_late = late_counter()
+  if #members == 0 then return 0, true, lateness end
+  local records = redis.call('HMGET', jobs, unpack(members))
+  local gone, pointers, alone, retried, promoted, buried, late, is_all = {}, {}, {}, {}, 0, 0, 0, true
+  for n, member in ipairs(members) do
+    local due = string.find(dues[n], '%D') and due_of(dues[n]) or dues[n]
+    local cut = string.find(member, '\31', 1, true)
+    if records[n] then
+      local entry = emit(ready, member, due, records[n])
+      if not entry then
+        is_all = false
+        break
+      end
+      gone[#gone + 1] = member
+      if cut and string.find(member, '\31', cut + 1, true) then
+        alone[#alone + 1] = member
+      else
+        pointers[#pointers + 1] = member
+        pointers[#pointers + 1] = entry
+      end
+      promoted = promoted + 1
+      count_late(due)
+    else
+      redis.call('XADD', dead, '*', 'id', member, 'due', due, 'attempt', 0, 'group', '', 'reason', 'no record',
+        'error', 'the record of this job is missing', 'record', '')
+      gone[#gone + 1] = member
+      buried = buried + 1
+    end
+    if cut then retried[#retried + 1] = due end
+  end
+  if #pointers > 0 then redis.call('HSET', jobs, unpack(pointers)) end
+  if #alone > 0 then redis.call('HDEL', jobs, unpack(alone)) end
+  if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end
+  if #retried > 0 then count_retries(retries, retried, -1) end
+  for n = LATE, #lateness do late = late + lateness[n] end
+  count(counts, 'promoted', promoted)
+  count(counts, 'late', late)
+  count(counts, 'buried\31', buried)
+  return promoted, is_all, lateness
+end
+
+-- part: shape
+-- How many jobs a topic's shaping lets through. The key `rate` is in the shard, so that it outlives a takeover.
+-- tokens(rate, interval_us, burst): how many jobs may go now, and the time (us) they are counted from: the time in `rate`,
+-- but not so long ago that more than a burst has gathered. After k jobs it is k intervals later (spend).
+-- unread(ready, most): how many entries the group that is furthest behind was not given. Servers before 7.0 do not report
+-- it, nor does any server after a deletion: then they are counted, up to 2,000. Without a group it is all entries.
+local COUNTED = 2000
+local function tokens(rate, interval_us, burst)
+  local now = tonumber(now_us())
+  local rested = tonumber(redis.call('GET', rate) or 0) or 0
+  if not (rested <= now) then rested = 0 end -- the clock was set back: jobs must not wait until it has caught up
+  local from = math.max(rested, now - burst * interval_us)
+  return math.floor((now - from) / interval_us), from
+end
+local function spend(rate, interval_us, from, jobs)
+  redis.call('SET', rate, string.format('%.0f', from + jobs * interval_us))
+end
+local function unread(ready, most)
+  if redis.call('EXISTS', ready) == 0 then return 0 end
+  local groups, found = redis.call('XINFO', 'GROUPS', ready), 0
+  if #groups == 0 then return redis.call('XLEN', ready) end
+  for _, info in ipairs(groups) do
+    local fields = {}
+    for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
+    local lag = fields['lag']
+    if not lag then
+      local first = '(' .. fields['last-delivered-id']
+      lag = #redis.call('XRANGE', ready, first, '+', 'COUNT', math.min(most, COUNTED))
+      if lag == COUNTED then lag = most end
+    end
+    found = math.max(found, lag)
+  end
+  return found
+end
+
+-- part: sweep_due
+-- sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts): promotes due jobs, earliest first, up to `limit`.
+-- `shape` is {interval_us, burst, most unread}, each as text and "0" for none, or empty: then nothing is held back.
+-- Returns how late the promoted jobs were (see lateness), 1 if more may be due, and, if jobs are held back, the
+-- microseconds until it is worth looking again.
+local HELD_US = 20000
+local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts)
+  local interval_us, burst, most = tonumber(shape[1] or 0), tonumber(shape[2] or 0), tonumber(shape[3] or 0)
+  local allowed, wait_us, free, from = limit, 0, nil, nil
+  if most > 0 then
+    allowed = math.min(allowed, math.max(0, most - unread(ready, most)))
+    if allowed < limit then wait_us = HELD_US end
+  end
+  if interval_us > 0 then
+    free, from = tokens(rate, interval_us, burst)
+    allowed = math.min(allowed, free)
+  end
+  local found = redis.call('ZRANGEBYSCORE', delayed, '-inf', by(now_ms()), 'WITHSCORES', 'LIMIT', 0, math.max(allowed, 1))
+  local members, dues = {}, {}
+  for n = 1, math.min(#found, 2 * allowed), 2 do
+    members[#members + 1] = found[n]
+    dues[#dues + 1] = found[n + 1]
+  end
+  local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
+  count(counts, 'swept', promoted)
+  local has_more = #found > 0 and #found >= 2 * allowed
+  if from and promoted > 0 then spend(rate, interval_us, from, promoted) end
+  if from and has_more and allowed == free then
+    wait_us = math.max(wait_us, from + (promoted + 1) * interval_us - tonumber(now_us()))
+  end
+  return lateness, (has_more or not is_all) and 1 or 0, has_more and is_all and allowed < limit and wait_us or nil
 end

@@ -1,0 +1,153 @@
+"""What a job costs at a constant rate: processor time of the server, the scheduler and the worker, and their calls.
+
+Each job has a moment of its own, and is scheduled before the measurement begins. The floor is one EVALSHA that does
+nothing, awaited by redis-py on uvloop, as many a second, each at its own moment. Its processor time is that of the
+client and the server. Jobs and floor are measured in turns, because a machine that others use makes both dearer: only
+their ratio can be compared between machines.
+"""
+
+import asyncio
+import time
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Self
+
+import redis
+import uvloop
+
+from loadtest.bench.bare import Keys, connect, connect_async, cpu_s
+from loadtest.bench.figures import Figure, Outcome, Target, percentile
+from loadtest.bench.floor import NOTHING, NOTHING_ARGV
+from loadtest.bench.parts import SPAWN
+from loadtest.bench.stage import Play, Stage, due_apart
+
+AHEAD_MS = 2_000
+"""Jobs are scheduled at least this long before the first is due."""
+SCHEDULED_PER_MS = 15
+"""Jobs that are scheduled in a millisecond even on a slow machine."""
+QUIET_S = 0.1
+"""Measured before the first job, and after the last."""
+TARGETS = {10: (None, 1.0, None), 1_300: (1.2, 3.0, 8.0)}
+"""By jobs a second: most processor time, as a multiple of the floor; most ms until the start, p50 and p99."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One round at one rate: processor time in µs a job, calls a job, lateness in ms."""
+
+    server_us: float
+    scheduler_us: float
+    worker_us: float
+    calls: float
+    """EVALSHA and XREADGROUP, as the server counts them."""
+    p50_ms: float
+    p99_ms: float
+    bare_us: float
+    """Of one bare call, client and server."""
+
+    @property
+    def all_us(self) -> float:
+        """Of a job, in the three processes."""
+        return self.server_us + self.scheduler_us + self.worker_us
+
+    @property
+    def of_floor(self) -> float:
+        """As a multiple of one bare call."""
+        return self.all_us / self.bare_us
+
+    def as_dict(self) -> dict[str, float]:
+        """Everything by name, with the sum of the three processes."""
+        return asdict(self) | {"all_us": self.all_us}
+
+    @classmethod
+    def middle(cls, rounds: list[Self]) -> Self:
+        """The round with the median multiple of its floor."""
+        return sorted(rounds, key=lambda one: one.of_floor)[(len(rounds) - 1) // 2]
+
+
+def rate(stage: Stage) -> Outcome:
+    """Jobs at each of the rates, in rounds."""
+    costs: dict[int, list[Cost]] = {}
+    with Play(stage, "rate") as play, connect(stage.url) as client, ProcessPoolExecutor(1, mp_context=SPAWN) as bare:
+        play.warm_up()
+        for per_s in stage.sizes.rates:
+            for _ in range(stage.sizes.rounds):
+                bare_us = bare_us_at(client, bare, stage.url, stage.sizes.rate_s, per_s)
+                costs.setdefault(per_s, []).append(one_round(play, client, stage.sizes.rate_s, per_s, bare_us))
+        runs = play.finish()
+        figures = [figure for per_s, rounds in costs.items() for figure in _figures(per_s, rounds)]
+        points = [{"per_s": per_s, **Cost.middle(rounds).as_dict()} for per_s, rounds in costs.items()]
+        return Outcome("rate", figures, len(play.promised), play.wrong(runs), points)
+
+
+def one_round(play: Play, client: redis.Redis, seconds: int, per_s: int, bare_us: float) -> Cost:
+    """Jobs at this rate, for so long; what a job cost."""
+    count = per_s * seconds
+    first_ms = play.now_ms() + AHEAD_MS + count // SCHEDULED_PER_MS
+    started = play.worker.started()
+    play.schedule(due_apart(first_ms, count, 1000 / per_s))
+    _sleep_until(play, first_ms - QUIET_S * 1000)
+    before = _used(play, client)
+    _sleep_until(play, first_ms + (seconds + QUIET_S) * 1000)
+    play.wait()
+    server_s, scheduler_s, worker_s, calls = (
+        (now - then) / count for now, then in zip(_used(play, client), before, strict=True)
+    )
+    lateness_ms = sorted(play.worker.lateness_since(started))
+    p50_ms, p99_ms = percentile(lateness_ms, 0.5), percentile(lateness_ms, 0.99)
+    return Cost(server_s * 1e6, scheduler_s * 1e6, worker_s * 1e6, calls, p50_ms, p99_ms, bare_us)
+
+
+def _sleep_until(play: Play, server_ms: float) -> None:
+    time.sleep(max(0.0, server_ms - play.now_ms()) / 1000)
+
+
+def _used(play: Play, client: redis.Redis) -> tuple[float, float, float, float]:
+    """So far: seconds of processor time of server, scheduler and worker, and their calls."""
+    stats = client.info("commandstats")
+    calls = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "xreadgroup"))
+    return cpu_s(client), play.scheduler.cpu_s(), play.worker.cpu_s(), calls
+
+
+def _figures(per_s: int, rounds: list[Cost]) -> list[Figure]:
+    at = f"{per_s:,}/s"
+    times, p50_ms, p99_ms = TARGETS.get(per_s, (None, None, None))
+    return [
+        Figure.beside(
+            f"{at}: processor time a job", [(one.all_us, one.bare_us) for one in rounds], "µs", Target(times=times)
+        ),
+        Figure.of(f"{at}: server", [one.server_us for one in rounds], "µs"),
+        Figure.of(f"{at}: scheduler", [one.scheduler_us for one in rounds], "µs"),
+        Figure.of(f"{at}: worker", [one.worker_us for one in rounds], "µs"),
+        Figure.of(f"{at}: calls a job", [one.calls for one in rounds], "×"),
+        Figure.of(f"{at}: start, p50", [one.p50_ms for one in rounds], "ms", Target(at_most=p50_ms)),
+        Figure.of(f"{at}: start, p99", [one.p99_ms for one in rounds], "ms", Target(at_most=p99_ms)),
+    ]
+
+
+# --- the floor ---------------------------------------------------------------------------------------------------
+
+
+def bare_us_at(client: redis.Redis, process: Executor, url: str, seconds: int, per_s: int) -> float:
+    """Processor time of one bare call, client and server, in µs."""
+    count = per_s * seconds
+    before = cpu_s(client)
+    client_s = process.submit(_pace, url, count, per_s).result()
+    return (client_s + cpu_s(client) - before) / count * 1e6
+
+
+def _pace(url: str, count: int, per_s: int) -> float:
+    """Seconds of processor time for so many calls, each at its own moment, or at once when that has passed."""
+    return uvloop.run(_calls(url, count, per_s))
+
+
+async def _calls(url: str, count: int, per_s: int) -> float:
+    async with connect_async(url) as client:
+        script, keys = await client.script_load(NOTHING), Keys.random()[:3]
+        began, start = time.process_time(), time.monotonic()
+        for number in range(count):
+            pause = start + number / per_s - time.monotonic()
+            if pause > 0:
+                await asyncio.sleep(pause)
+            await client.evalsha(script, 3, *keys, *NOTHING_ARGV)
+        return time.process_time() - began

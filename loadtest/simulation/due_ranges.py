@@ -1,0 +1,67 @@
+"""Changes to all jobs that are due in a range: one call cancels or moves them, and is repeated until it is done."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from loadtest.simulation.ledger import Told
+from loadtest.simulation.operations import Actor, Args, drawn_job, operation, schedule_all
+from loadtest.simulation.plan import Draft, Step
+from wheelq.errors import ServerError, TopicNotFound
+from wheelq.model.bulk import BulkProgress
+
+EARLIER_S = -8.0
+
+
+@operation("due-range", weight=3, trait="bulk")
+class DueRange:
+    """Jobs that are due in half a minute, of which this step alone changes any: only one is under way at a time."""
+
+    @staticmethod
+    def draw(draft: Draft) -> Args | None:
+        if draft.jobs:
+            return None
+        random, topic = draft.random, draft.topics[0]
+        jobs = [{**drawn_job(draft, topic), "delay": round(random.uniform(20, 30), 3)} for _ in range(20)]
+        return {"topic": topic.name, "jobs": jobs, "is_move": random.random() < 0.5, "pause": random.uniform(0.5, 8)}
+
+    @staticmethod
+    async def do(actor: Actor, step: Step) -> None:
+        made = await schedule_all(actor, step)
+        await actor.fleet.pause(step.args["pause"])
+        before_us = actor.fleet.primary.clock_us()
+        sent = actor.ledger.world.now
+        changed = [Told(step, one.topic, one.id, sent, before_us) for one in made]
+        actor.ledger.told += changed
+        progress = await _until_done(actor, step)
+        if progress is None or not all(one.outcome == "created" for one in made):
+            return
+        reached_ms = actor.fleet.primary.clock_us() / 1000
+        due = [one.due_ms + (EARLIER_S * 1000 if step.args["is_move"] else 0) for one in made]
+        if reached_ms > min(due) or before_us / 1000 > reached_ms:
+            return  # some may have been promoted before; or the clock has been set back
+        for one, due_ms in zip(changed, due, strict=True):
+            one.answered, one.due_ms = actor.ledger.world.now, int(due_ms)
+            one.outcome = "moved" if step.args["is_move"] else "cancelled"
+        actor.ledger.counted.append((changed[0], progress.jobs, len(made)))
+
+
+async def _until_done(actor: Actor, step: Step) -> BulkProgress | None:
+    """Repeat the call under its name; None when it does not get through for long."""
+    topic, client = step.args["topic"], actor.client
+    which: dict[str, Any] = {"until": datetime(2100, 1, 1, tzinfo=UTC), "name": f"change-{step.number}", "rounds": 1}
+    for _ in range(60):
+        try:
+            if step.args["is_move"]:
+                progress = await client.reschedule_due(topic, by=EARLIER_S, **which)
+            else:
+                progress = await client.cancel_due(topic, **which)
+        except (ServerError, TopicNotFound) as error:
+            actor.ledger.world.story.tell(actor.name, f"#{step.number} {step.kind}: {type(error).__name__}")
+            await actor.fleet.pause(0.5)
+        else:
+            actor.ledger.world.story.tell(actor.name, f"#{step.number} {step.kind}: {progress}")
+            if progress.is_done:
+                return progress
+    return None

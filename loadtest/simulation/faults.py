@@ -1,0 +1,520 @@
+"""What breaks. A new fault takes ten lines: what it does, how it ends, and how long it explains lateness afterwards.
+
+@fault("freeze-worker", weight=3, lasts=(1, 12))
+def freeze_worker(stage, random, seconds):
+    ...begin
+    yield seconds
+    ...end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from loadtest.simulation import refusals
+from loadtest.simulation.blocking import BLUNT
+from loadtest.simulation.fleet import Fleet, Part
+from loadtest.simulation.ledger import Ledger, Trouble, Undone
+from loadtest.simulation.plan import WITH_OUTBOX, Step
+from loadtest.simulation.receiver import ADDRESS, NAME
+from loadtest.simulation.web import WEB
+from loadtest.simulation.world import World
+
+Steps = Iterator[float]
+"""Seconds to leave it so."""
+BACK_S = 3.0
+"""After the server is back, everything has caught up within this time."""
+LEARNED_S = 16.0
+"""Until then a node that is gone may be thought to live."""
+DEAD_S = 6.5
+"""A dead worker's jobs run again within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a fault can reach."""
+
+    world: World
+    fleet: Fleet
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind of fault."""
+
+    name: str
+    weight: float
+    range: tuple[float, float]
+    run: Callable[[Stage, Random, float], Steps]
+    needs: str
+    """The trait of seeds in which it may happen; "sentinel", "" or one of `plan.APART`."""
+
+    def lasts(self, random: Random) -> float:
+        """How long it lasts this time."""
+        return random.uniform(*self.range)
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(
+    name: str, weight: float, lasts: tuple[float, float] = (0.0, 0.0), *, needs: str = ""
+) -> Callable[[Callable[[Stage, Random, float], Steps]], Callable[[Stage, Random, float], Steps]]:
+    """Make a fault known."""
+
+    def register(run: Callable[[Stage, Random, float], Steps]) -> Callable[[Stage, Random, float], Steps]:
+        FAULTS[name] = Fault(name, weight, lasts, run, needs)
+        return run
+
+    return register
+
+
+def begin(stage: Stage, step: Step) -> None:
+    """Let a fault take its course."""
+    steps = FAULTS[step.kind].run(stage, Random(step.args["salt"]), step.args["seconds"])
+    stage.world.story.tell("FAULT", str(step))
+
+    def go_on() -> None:
+        pause = next(steps, None)
+        if pause is None:
+            stage.world.story.tell("FAULT", f"#{step.number} {step.kind} is over")
+        else:
+            stage.world.after(pause, go_on)
+
+    go_on()
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+
+def _kill(stage: Stage, part: Part) -> None:
+    stage.world.story.tell("FAULT", f"{part.name} is killed")
+    part.process.kill()
+    part.actor = None
+    stage.ledger.deaths.append((part.name, stage.world.now))
+
+
+@fault("kill-worker", 5, (0.5, 8))
+def kill_worker(stage: Stage, random: Random, seconds: float) -> Steps:
+    part = random.choice(stage.fleet.workers)
+    _kill(stage, part)
+    stage.ledger.trouble("kill-worker", part.name, seconds + DEAD_S)
+    yield seconds
+    stage.fleet.replace(part)
+
+
+@fault("freeze-worker", 5, (1, 14))
+def freeze_worker(stage: Stage, random: Random, seconds: float) -> Steps:
+    part = random.choice(stage.fleet.workers)
+    stage.world.story.tell("FAULT", f"{part.name} is frozen")
+    process = part.process
+    process.freeze()
+    stage.ledger.trouble("freeze-worker", part.name, seconds + DEAD_S)
+    yield seconds
+    process.wake()
+
+
+@fault("restart-worker", 4, (0.2, 3))
+def restart_worker(stage: Stage, random: Random, seconds: float) -> Steps:
+    part = random.choice(stage.fleet.workers)
+    yield from _restart(stage, part, seconds, "restart-worker", DEAD_S)
+
+
+def _restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) -> Steps:
+    process = part.process
+    if not process.is_alive:
+        return  # it was killed, and the fault that did so starts it again
+    stage.world.story.tell("FAULT", f"{part.name} is stopped")
+    stage.ledger.trouble(kind, part.name, 4.0 + seconds + slack)
+    process.deliver(part.stop)
+    for _ in range(80):
+        yield 0.1
+        if not process.is_alive:
+            return
+        if process.main is not None and process.main.done():
+            break
+    else:
+        if not process.is_frozen:
+            stage.ledger.problems.append(f"{part.name} does not stop within 8 s")
+    process.kill()
+    yield seconds
+    stage.fleet.replace(part)
+
+
+@fault("kill-node", 5, (0.5, 15))
+def kill_node(stage: Stage, random: Random, seconds: float) -> Steps:
+    part = random.choice(stage.fleet.nodes)
+    _kill(stage, part)
+    _hurt_node(stage, "kill-node", part, seconds)
+    yield seconds
+    stage.fleet.replace(part)
+
+
+@fault("freeze-node", 5, (1, 14))
+def freeze_node(stage: Stage, random: Random, seconds: float) -> Steps:
+    part = random.choice(stage.fleet.nodes)
+    stage.world.story.tell("FAULT", f"{part.name} is frozen")
+    process = part.process
+    process.freeze()
+    _hurt_node(stage, "freeze-node", part, seconds)
+    yield seconds
+    process.wake()
+
+
+def _hurt_node(stage: Stage, kind: str, part: Part, seconds: float) -> None:
+    """One node less is not noticed; with two, leader and standby of a shard may both be among them."""
+    now = stage.world.now
+    others = [one for one in stage.ledger.troubles if one.kind == "node" and one.ends > now and one.whom != part.name]
+    stage.ledger.trouble(kind, part.name, 0.3)
+    stage.ledger.troubles.append(Trouble("node", part.name, now + seconds, now + seconds + LEARNED_S))
+    if others or stage.ledger.is_explained(now, now, but=("reshard", "pause")):
+        stage.ledger.trouble("two-nodes", "", seconds + LEARNED_S)
+
+
+@fault("restart-node", 3, (0.2, 3))
+def restart_node(stage: Stage, random: Random, seconds: float) -> Steps:
+    yield from _restart(stage, random.choice(stage.fleet.nodes), seconds, "restart-node", 0.0)
+
+
+@fault("node-clock", 2, (5, 30))
+def node_clock(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The wall clock of some part is wrong for a while; nothing may come of it."""
+    process = random.choice(list(stage.fleet.parts.values())).process
+    process.wall_offset += random.choice((-3_600, -30, 30, 3_600, 86_400))
+    stage.world.story.tell("FAULT", f"{process.name}: its clock is {process.wall_offset:+.0f} s off")
+    yield seconds
+    process.wall_offset = 0.0
+
+
+@fault("kill-web", 6, (0.5, 6), needs="web")
+def kill_web(stage: Stage, random: Random, seconds: float) -> Steps:
+    part = stage.fleet.parts[WEB]
+    _kill(stage, part)
+    stage.ledger.trouble("kill-web", part.name, seconds + DEAD_S)
+    yield seconds
+    stage.fleet.replace(part)
+
+
+@fault("kill-blunt", 5, (0.5, 6), needs="blocking")
+def kill_blunt(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The producer with the blocking client dies; another goes on with its outbox."""
+    part = stage.fleet.parts[BLUNT]
+    _kill(stage, part)
+    yield seconds
+    stage.fleet.replace(part)
+
+
+@fault("restart-web", 4, (0.2, 3), needs="web")
+def restart_web(stage: Stage, random: Random, seconds: float) -> Steps:
+    yield from _restart(stage, stage.fleet.parts[WEB], seconds, "restart-web", DEAD_S)
+
+
+@fault("freeze-web", 4, (1, 10), needs="web")
+def freeze_web(stage: Stage, random: Random, seconds: float) -> Steps:
+    process = stage.fleet.parts[WEB].process
+    process.freeze()
+    stage.ledger.trouble("freeze-web", process.name, seconds + DEAD_S)
+    yield seconds
+    process.wake()
+
+
+@fault("receiver-away", 6, (1, 12), needs="web")
+def receiver_away(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The receiver of callbacks takes no connections, and resets those it has; nothing else may suffer."""
+    receiver = stage.fleet.receiver
+    receiver.is_away = True
+    for link in stage.fleet.network.links_of(address=ADDRESS):
+        link.reset()
+    stage.ledger.trouble("receiver-away", NAME, seconds + BACK_S)
+    yield seconds
+    receiver.is_away = False
+
+
+# --- the network ---------------------------------------------------------------------------------------------------
+
+
+@fault("resets", 5, (0, 3))
+def resets(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Some connections are reset; of some the replies are lost first."""
+    links = [link for link in stage.fleet.network.links_of() if random.random() < 0.3]
+    stage.ledger.trouble("resets", "", seconds + 1.5)
+    for link in links:
+        link.is_deaf = random.random() < 0.6
+    yield min(seconds, random.choice((0.0, 0.02, 0.3)))
+    for link in links:
+        link.reset()
+
+
+@fault("lost-replies", 4, (2, 10))
+def lost_replies(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Now and then a connection breaks after the server has done what it was asked."""
+    stage.ledger.trouble("lost-replies", "", seconds + 1.5)
+    until = stage.world.now + seconds
+    while stage.world.now < until:
+        links = stage.fleet.network.links_of()
+        if links:
+            link = random.choice(links)
+            link.is_deaf = True
+            yield random.uniform(0.02, 0.4)
+            link.reset()
+        yield random.uniform(0.05, 0.5)
+
+
+@fault("half-open", 3, (0, 0))
+def half_open(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Nothing comes through some connections any more, and nobody is told."""
+    part = random.choice(list(stage.fleet.parts.values()))
+    stage.world.story.tell("FAULT", f"{part.name}: its connections go half-open")
+    for link in stage.fleet.network.links_of(part.process.name):
+        link.go_half_open()
+    stage.ledger.trouble("half-open", part.name, 12.0 + DEAD_S + BACK_S)
+    yield 0.0
+
+
+@fault("partition", 4, (1, 15))
+def partition(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Nothing passes between one part and the server for a while."""
+    part, address = random.choice(list(stage.fleet.parts.values())), stage.fleet.primary.address
+    stage.world.story.tell("FAULT", f"{part.name} is cut off")
+    stage.fleet.network.part(part.name, address)
+    stage.ledger.trouble("partition", part.name, seconds + 12.0 + DEAD_S)
+    yield seconds
+    stage.fleet.network.join(part.name, address)
+
+
+@fault("slow-network", 2, (2, 10))
+def slow_network(stage: Stage, random: Random, seconds: float) -> Steps:
+    stage.fleet.network.slowness = random.choice((5.0, 20.0, 60.0))
+    stage.ledger.trouble("slow-network", "", seconds + 1.0)
+    yield seconds
+    stage.fleet.network.slowness = 1.0
+
+
+# --- the server ----------------------------------------------------------------------------------------------------
+
+
+@fault("server-restart", 4, (0.3, 8))
+def server_restart(stage: Stage, random: Random, seconds: float) -> Steps:
+    yield from _down(stage, random, seconds, None)
+
+
+@fault("server-crash", 3, (0.3, 6))
+def server_crash(stage: Stage, random: Random, seconds: float) -> Steps:
+    """It comes back without what was not yet on its disk."""
+    yield from _down(stage, random, seconds, random.uniform(0.0, 1.0))
+
+
+def _down(stage: Stage, random: Random, seconds: float, lost_s: float | None) -> Steps:
+    server = stage.fleet.primary
+    loading = random.choice((0.0, 0.0, 2.0))
+    stage.ledger.trouble("server-away", "", seconds + loading + BACK_S + (DEAD_S if lost_s is not None else 0))
+    if lost_s is not None:
+        begins = stage.world.now - lost_s
+        server.stop(lost_s)
+        stage.ledger.took_back(begins, len(server.store.log), is_power_loss=True)
+    else:
+        server.stop()
+    yield seconds
+    server.start(loading)
+
+
+@fault("scripts-flushed", 1)
+def scripts_flushed(stage: Stage, random: Random, seconds: float) -> Steps:
+    stage.fleet.primary.scripts.forget()
+    yield 0.0
+
+
+@fault("stall", 3, (0.3, 14))
+def stall(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The server does nothing for a while, and its connections stay."""
+    stage.ledger.trouble("stall", "", seconds + BACK_S + (DEAD_S if seconds > 3 else 0))
+    stage.fleet.primary.stall(seconds)
+    yield 0.0
+
+
+@fault("full", 3, (2, 12))
+def full(stage: Stage, random: Random, seconds: float) -> Steps:
+    stage.fleet.primary.refusals.is_full = True
+    stage.ledger.trouble("full", "", seconds + BACK_S)
+    yield seconds
+    stage.fleet.primary.refusals.is_full = False
+
+
+@fault("writes-refused", 3, (1, 10))
+def writes_refused(stage: Stage, random: Random, seconds: float) -> Steps:
+    """A full disk, too few replicas, or a primary that was made a replica by mistake."""
+    server = stage.fleet.primary
+    server.refusals.writes = random.choice((refusals.MISCONF, refusals.NOREPLICAS, refusals.READONLY))
+    stage.world.story.tell("FAULT", f"writes are refused: {server.refusals.writes[:40]}")
+    stage.ledger.trouble("writes-refused", "", seconds + BACK_S + DEAD_S)
+    yield seconds
+    server.refusals.writes = ""
+
+
+@fault("busy", 2, (0.5, 8))
+def busy(stage: Stage, random: Random, seconds: float) -> Steps:
+    server = stage.fleet.primary
+    server.refusals.busy_until = stage.world.now + seconds
+    stage.ledger.trouble("busy", "", seconds + BACK_S + (DEAD_S if seconds > 3 else 0))
+    yield seconds
+
+
+@fault("no-channels", 2, (3, 20))
+def no_channels(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The user may not listen to channels for a while; connections that listen are reset."""
+    server = stage.fleet.primary
+    server.refusals.forbidden[b"SUBSCRIBE"] = None
+    for session in list(server.sessions):
+        if session.channels:
+            session.link.reset()
+    stage.ledger.trouble("no-channels", "", seconds + BACK_S + DEAD_S)
+    yield seconds
+    server.refusals.forbidden.clear()
+
+
+@fault("password", 2, (2, 10))
+def password(stage: Stage, random: Random, seconds: float) -> Steps:
+    """New connections are not let in for a while, and some break."""
+    server = stage.fleet.primary
+    server.refusals.asks_password = True
+    for link in stage.fleet.network.links_of():
+        if random.random() < 0.4:
+            link.reset()
+    stage.ledger.trouble("password", "", seconds + 10.0 + DEAD_S)
+    yield seconds
+    server.refusals.asks_password = False
+    for session in list(server.sessions):
+        session.is_trusted = True
+
+
+@fault("clock-forward", 3)
+def clock_forward(stage: Stage, random: Random, seconds: float) -> Steps:
+    yield from _step_clock(stage, random.choice((3.0, 10.0, 60.0, 3_600.0)))
+
+
+@fault("clock-back", 3, (30, 40))
+def clock_back(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Set the clock back, so that jobs that were due soon are due much later; an hour is put right after some time."""
+    by = random.choice((2.0, 10.0, 60.0, 3_600.0))
+    yield from _step_clock(stage, -by)
+    if by > 60:
+        yield seconds
+        yield from _step_clock(stage, by)
+
+
+def _step_clock(stage: Stage, by: float) -> Steps:
+    stage.world.story.tell("FAULT", f"the server's clock is set {by:+.0f} s")
+    for server in stage.fleet.servers:
+        server.step_clock(by)
+    stage.ledger.clock_changed(stage.fleet.primary)
+    stage.ledger.trouble("clock", "", 12.0 if by > 0 else 32.0)
+    yield 0.0
+
+
+@fault("drift", 1, (10, 40))
+def drift(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The server's clock is one in some thousand too fast or too slow."""
+    rate = 1.0 + random.choice((-0.002, -0.0005, 0.0005, 0.002))
+    for server in stage.fleet.servers:
+        server.drift(rate)
+    stage.ledger.clock_changed(stage.fleet.primary)
+    yield seconds
+    for server in stage.fleet.servers:
+        server.drift(1.0)
+    stage.ledger.clock_changed(stage.fleet.primary)
+
+
+@fault("fail-over", 8, (0.5, 6), needs="sentinel")
+def fail_over(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The replica takes the primary's place, with what it knew; the old one may live on for a while."""
+    fleet = stage.fleet
+    old = fleet.primary
+    new = next(server for server in fleet.servers if server is not old)
+    if not old.is_up:
+        return
+    length = old.known_by_replica(old.replica_lag[0] if old.replica_lag else 0.0)
+    cut_at = stage.world.now
+    old.replica_lag = []
+    stage.ledger.trouble("fail-over", "", seconds + 4.0 + 10.0 + BACK_S + DEAD_S)
+    is_planned = random.random() < 0.4
+    if not is_planned:
+        if random.random() < 0.6:
+            old.stop()
+        yield seconds  # until the sentinels have agreed
+    else:
+        length = len(old.store.log)
+        cut_at = stage.world.now
+    begins = old.log_times[length] if length < len(old.log_times) else cut_at
+    new.become(old, length)
+    new.refusals.is_replica = False
+    fleet.primary = new
+    stage.ledger.took_back(begins, length)
+    stage.ledger.watch(new)
+    stage.world.story.tell("FAULT", f"{new.address} is the primary")
+    old.watchers.clear()
+    yield random.choice((0.0, 1.0, 4.0))
+    if not old.is_up:
+        old.start()
+    old.refusals.is_replica = True
+    for session in list(old.sessions):
+        session.link.reset()
+    stage.ledger.undone.append(Undone(begins, stage.world.now + 1.0))  # the former primary went on answering
+    new.replica_lag = [random.choice((0.001, 0.02, 0.3))]
+    yield 0.0
+
+
+# --- the machine, and others ---------------------------------------------------------------------------------------
+
+
+@fault("no-threads", 1, (1, 8))
+def no_threads(stage: Stage, random: Random, seconds: float) -> Steps:
+    """A worker can start no thread for a while."""
+    process = random.choice(stage.fleet.workers).process
+    process.has_no_threads = True
+    stage.ledger.trouble("no-threads", process.name, seconds + DEAD_S)
+    yield seconds
+    process.has_no_threads = False
+
+
+@fault("disk-full", 1, (2, 10))
+def disk_full(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The disk of the outboxes is full, while the server is away for some of the time."""
+    processes = [stage.fleet.producers[number].process for number in WITH_OUTBOX]
+    stage.ledger.trouble("disk-full", "", seconds * 2 + BACK_S)
+    stage.fleet.primary.stop()
+    yield seconds / 2
+    for process in processes:
+        process.disk_is_full = True
+    stage.fleet.primary.start()
+    yield seconds
+    for process in processes:
+        process.disk_is_full = False
+
+
+@fault("foreign-settings", 1)
+def foreign_settings(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Another release has stored settings that cannot be read."""
+    _write(
+        stage, b"HSET", b"wheelq:topics", b"foreign", random.choice((b"\xc1", b"not msgpack", b"\x81\xa6shards\xa1x"))
+    )
+    _write(stage, b"HINCRBY", b"wheelq:topics", b":version", b"1")
+    yield 0.0
+
+
+@fault("foreign-record", 1)
+def foreign_record(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Another program has written a job that no release understands."""
+    now_ms = stage.fleet.primary.clock_us() // 1000
+    _write(stage, b"HSET", b"wheelq:{plain:0}:jobs", b"foreign", random.choice((b"\x01", b"", b"\x09junk")))
+    _write(stage, b"ZADD", b"wheelq:{plain:0}:delayed", b"%d" % (now_ms + random.choice((500, 5_000))), b"foreign")
+    stage.ledger.unannounced.add(("plain", "foreign"))
+    yield 0.0
+
+
+def _write(stage: Stage, *words: bytes) -> None:
+    server = stage.fleet.primary
+    server.store.set_time(server.clock_us())
+    server.write(words)

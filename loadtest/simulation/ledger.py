@@ -1,0 +1,202 @@
+"""`Ledger`: what was told to producers, what the server wrote, and what handlers did. Nothing is judged here."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadtest.simulation.plan import Step
+from loadtest.simulation.server import Server
+from loadtest.simulation.store.database import Database
+from loadtest.simulation.world import World
+
+_KEY = re.compile(rb"^wheelq:\{([^:}]+):(\d+)\}:(\w+)")
+
+
+@dataclass(slots=True)
+class Told:
+    """One operation on one job, and what its producer was told."""
+
+    step: Step
+    topic: str
+    id: str
+    sent: float
+    asked_us: int
+    """The server's clock when it was asked for."""
+    answered: float = float("inf")
+    outcome: str = "unanswered"
+    due_ms: int = 0
+    kept: bool = False
+    """It is in an outbox."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the producer was told what came of it."""
+        return self.outcome not in ("unanswered", "unknown", "kept")
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """An entry of a ready stream."""
+
+    topic: str
+    shard: int
+    id: str
+    entry: str
+    due_ms: int
+    attempt: int
+    group: str
+    at: float
+    server_us: int
+    place: int
+    """In the server's log."""
+    waits_since: float
+    """When the member was put where it waited."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One start of a handler."""
+
+    group: str
+    topic: str
+    id: str
+    entry: str
+    attempt: int
+    worker: str
+    began: float
+    server_us: int
+    due_ms: int
+    key: str
+    ended: float | None = None
+    outcome: str = "running"
+    leased_until: float = 0.0
+    """Nobody else may have the job before that, by the world's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that explains lateness or repetition, for a while."""
+
+    kind: str
+    whom: str
+    begins: float
+    ends: float
+    """Lateness until then is explained."""
+
+
+@dataclass(slots=True)
+class Undone:
+    """Writes between two moments were lost by the servers."""
+
+    begins: float
+    ends: float
+    is_power_loss: bool = False
+    """No replica has helped: the server itself came back without its last second."""
+
+
+class Ledger:
+    """Everything that one run has shown."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.told: list[Told] = []
+        self.promotions: list[Promotion] = []
+        self.runs: list[Run] = []
+        self.troubles: list[Trouble] = []
+        self.unannounced: set[tuple[str, str]] = set()
+        """Jobs, by topic and id, that another program wrote without telling the leader: it may sleep for `idle_ms`."""
+        self.undone: list[Undone] = []
+        self.dead: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self.clock: list[tuple[float, float, float]] = []
+        """Changes of the server's clock: since when, its offset and its rate."""
+        self.problems: list[str] = []
+        """Problems that were seen while they happened."""
+        self._waits: dict[tuple[bytes, bytes], float] = {}
+        self.deaths: list[tuple[str, float]] = []
+        """Workers that were killed, and when."""
+        self.counted: list[tuple[Told, int, int]] = []
+        """Calls that said how many jobs they changed: one of those jobs, what was said, and how many there were."""
+        self.rewritten: defaultdict[str, int] = defaultdict(int)
+        """How often the assignment, and what else should be calm, was written."""
+
+    # --- the server ------------------------------------------------------------------------------------------------
+
+    def watch(self, server: Server) -> None:
+        """See every write from now on."""
+        server.watchers.append(self._see)
+        self.server = server
+
+    def _see(self, store: Database, words: Sequence[bytes], reply: Any) -> None:
+        name = words[0].upper()
+        if name == b"XADD" and b":ready" in words[1]:
+            self._promoted(store, words, reply)
+        elif name == b"XADD" and words[1].endswith(b":dead"):
+            if match := _KEY.match(words[1]):
+                fields = dict(zip(words[3::2], words[4::2], strict=False))
+                self.dead[match[1].decode(), fields.get(b"id", b"").decode()].append(self.world.now)
+        elif name == b"ZADD" and words[1].endswith(b":delayed"):
+            for member in words[3::2]:
+                self._waits[words[1], member] = self.world.now
+        elif name == b"HSET" and words[1].endswith(b":assignment"):
+            self.rewritten["assignment"] += 1
+
+    def _promoted(self, store: Database, words: Sequence[bytes], reply: bytes) -> None:
+        match = _KEY.match(words[1])
+        at = list(words).index(b"*") if b"*" in words else 2
+        fields = dict(zip(words[at + 1 :: 2], words[at + 2 :: 2], strict=False))
+        if match is None or b"id" not in fields:
+            return
+        id, group = fields[b"id"].decode(), fields.get(b"group", b"").decode()
+        member = fields[b"id"] + (b"\x1f" + fields[b"group"] if group else b"")
+        delayed = words[1].replace(b":ready", b":delayed")
+        self.promotions.append(
+            Promotion(
+                match[1].decode(),
+                int(match[2]),
+                id,
+                reply.decode(),
+                int(float(fields.get(b"due", b"0"))),
+                int(fields.get(b"attempt", b"1")),
+                group,
+                self.world.now,
+                store.now_us,
+                len(store.log),
+                self._waits.pop((delayed, member), self.world.now),
+            )
+        )
+
+    def took_back(self, begins: float, length: int, *, is_power_loss: bool = False) -> None:
+        """The server forgot what it wrote since `begins`."""
+        self.undone.append(Undone(begins, self.world.now, is_power_loss))
+        self.promotions = [one for one in self.promotions if one.place < length]
+
+    def clock_changed(self, server: Server) -> None:
+        """Its clock was stepped, or goes at another rate."""
+        self.clock.append((self.world.now, server.clock_offset, server.clock_rate))
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def trouble(self, kind: str, whom: str, lasts: float, *, since: float | None = None) -> None:
+        """From now on, for so long, lateness and repetition are explained."""
+        begins = self.world.now if since is None else since
+        self.troubles.append(Trouble(kind, whom, begins, self.world.now + lasts))
+
+    def is_explained(self, begins: float, ends: float, *, but: Sequence[str] = (), whom: str = "") -> bool:
+        """Whether some trouble fell into a span of time."""
+        return any(
+            one.begins <= ends and one.ends >= begins
+            for one in self.troubles
+            if one.kind not in but and (not whom or one.whom in ("", whom))
+        )
+
+    def was_undone(self, begins: float, ends: float, *, though_replicated: bool = False) -> bool:
+        """Whether what the server did in a span of time may be lost, perhaps though a replica has confirmed it."""
+        undone = [one for one in self.undone if one.is_power_loss or not though_replicated]
+        return any(one.begins <= ends and one.ends >= begins for one in undone)
+
+
+__all__ = ["Ledger", "Promotion", "Run", "Told", "Trouble", "Undone", "field"]

@@ -1,0 +1,269 @@
+"""The network: TCP connections from processes to servers, with everything that can happen to them.
+
+process ──write──▶ link ──latency──▶ server        in order within a connection, not between connections
+
+reset      both ends hear of it; what was under way is lost
+deaf       replies are lost, and nobody hears of it: the server has done what it was asked
+half-open  nothing comes through in either direction, and nobody hears of it
+held       nothing comes through until it is released; then all of it does, as TCP repeats it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from loadtest.simulation.process import Process
+from loadtest.simulation.world import World
+
+if TYPE_CHECKING:
+    from loadtest.simulation.server import Listener, Session
+
+
+class Network:
+    """All servers by their addresses, all links, and how fast they are."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.servers: dict[str, Listener] = {}
+        self.links: dict[Link, None] = {}
+        self.cut: set[tuple[str, str]] = set()
+        """Pairs of a process and an address between which nothing passes."""
+        self.slowness = 1.0
+        self._numbers = iter(range(1 << 62))
+        self.pids = iter(range(1 << 62))
+
+    async def connect(self, process: Process, address: str, protocol_factory: Callable[[], Any]) -> SimTransport:
+        """A connection. Raises: OSError; waits until it is cancelled, where nothing passes."""
+        link = Link(self, process, address, self.next_number())
+        await asyncio.sleep(link.latency())
+        if (process.name, address) in self.cut:
+            await asyncio.get_running_loop().create_future()
+        link.session = self.accept(link)
+        await asyncio.sleep(link.latency())
+        if not link.is_open:
+            raise ConnectionResetError("reset while it was made")
+        link.transport = SimTransport(process, link, protocol_factory())
+        link.transport.get_protocol().connection_made(link.transport)
+        self.links[link] = None
+        process.connections[link.transport] = None
+        return link.transport
+
+    def next_number(self) -> int:
+        """The number of a new link."""
+        return next(self._numbers)
+
+    def accept(self, link: Link) -> Session:
+        """The other end of a link. Raises: OSError."""
+        server = self.servers.get(link.address)
+        session = server.accept(link) if server is not None else None
+        if session is None:
+            raise ConnectionRefusedError(111, f"Connect call failed ('{link.address}')")
+        return session
+
+    def links_of(self, process: str = "", address: str = "") -> list[Link]:
+        """The open links of a process, to an address, or both."""
+        return [
+            link
+            for link in self.links
+            if link.is_open and process in ("", link.process.name) and address in ("", link.address)
+        ]
+
+    def part(self, process: str, address: str) -> None:
+        """Let nothing pass between the two."""
+        self.cut.add((process, address))
+        for link in self.links_of(process, address):
+            link.hold()
+
+    def join(self, process: str, address: str) -> None:
+        """Let it pass again."""
+        self.cut.discard((process, address))
+        for link in self.links_of(process, address):
+            link.release()
+
+
+class Link:
+    """One connection."""
+
+    def __init__(self, network: Network, process: Process, address: str, number: int) -> None:
+        self.network, self.process, self.address, self.number = network, process, address, number
+        self.session: Session | None = None
+        self.transport: SimTransport | None = None
+        self.is_open, self.is_deaf, self.is_mute = True, False, False
+        self._random = network.world.random(f"link {number}")
+        self._base = self._random.choice((0.0001, 0.0003, 0.001, 0.003))
+        self._arrivals = [0.0, 0.0]
+        self._held: list[Callable[[], None]] | None = None
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def latency(self) -> float:
+        """How long the next packet takes."""
+        spike = self._random.random()
+        extra = self._random.uniform(0.005, 0.04) if spike < 0.005 else 0.0
+        return (self._base * self._random.uniform(0.7, 1.6) + extra) * self.network.slowness
+
+    def to_server(self, data: bytes) -> None:
+        """The process has written."""
+        self._send(0, lambda: self.session and self.session.receive(data))
+
+    def to_process(self, data: bytes) -> None:
+        """The server has written."""
+        if not self.is_deaf:
+            self._send(1, lambda: self.transport and self.transport.receive(data))
+
+    def hold(self) -> None:
+        """Keep back what is written from now on."""
+        if self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        """Let it pass."""
+        held, self._held = self._held, None
+        for send in held or ():
+            send()
+
+    def reset(self) -> None:
+        """Break the connection: both ends hear of it at once."""
+        if self.is_open:
+            self.is_open = False
+            self.network.links.pop(self, None)
+            if self.session is not None:
+                self.session.gone()
+            if self.transport is not None:
+                self.transport.lost(ConnectionResetError(104, "Connection reset by peer"))
+
+    def go_half_open(self) -> None:
+        """Nothing comes through any more, and nobody is told."""
+        self.is_deaf = self.is_mute = True
+
+    def finish(self, by_server: bool) -> None:
+        """One end has closed: the other hears of it behind what was written before."""
+        if by_server:
+            self._send(1, self._end)
+        else:
+            self._send(0, self._end)
+
+    def _end(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self.network.links.pop(self, None)
+            if self.session is not None:
+                self.session.gone()
+            if self.transport is not None:
+                self.transport.lost(None)
+
+    def _send(self, direction: int, arrive: Callable[[], Any]) -> None:
+        def go() -> None:
+            if self._held is not None:
+                self._held.append(go)
+                return
+            world = self.network.world
+            when = max(self._arrivals[direction], world.now + self.latency())
+            self._arrivals[direction] = when
+            world.at(when, come)
+
+        def come() -> None:
+            if self._held is not None:
+                self._held.append(come)
+            elif self.is_open and not (self.is_deaf if direction else self.is_mute):
+                arrive()
+
+        if self.is_open:
+            go()
+
+
+class _Socket:
+    """What libraries ask a transport for: they look at it, and read and write nothing."""
+
+    family = socket.AF_INET
+    _never_readable, _kept_open = os.pipe()
+
+    def fileno(self) -> int:
+        """A file on which nothing ever comes."""
+        return self._never_readable
+
+    def getpeername(self) -> tuple[str, int]:
+        """Some address."""
+        return "10.0.0.1", 1
+
+    getsockname = getpeername
+
+    def setsockopt(self, *_: object) -> None:
+        """Options concern the kernel."""
+
+
+class SimTransport(asyncio.Transport):
+    """The process's end of a link."""
+
+    def __init__(self, process: Process, link: Link, protocol: Any) -> None:
+        super().__init__()
+        self._process, self._link, self._protocol = process, link, protocol
+        self._is_closing = self._is_lost = False
+
+    def __hash__(self) -> int:
+        return self._link.number
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return _Socket() if name == "socket" else default
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def write(self, data: Any) -> None:
+        if not self._is_closing:
+            self._link.to_server(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._link.finish(by_server=False)
+            self._lose(None)
+
+    def abort(self) -> None:
+        self.close()
+
+    def receive(self, data: bytes) -> None:
+        """Bytes have come."""
+        self._process.deliver(self._take, data)
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection has ended."""
+        self._process.deliver(self._lose, error)
+
+    def vanish(self) -> None:
+        """The process is no more: the server is told by the kernel."""
+        self._is_closing = self._is_lost = True
+        self._link.finish(by_server=False)
+
+    def _take(self, data: bytes) -> None:
+        if not self._is_lost and not self._is_closing:
+            self._protocol.data_received(data)
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self._is_lost:
+            self._is_lost = self._is_closing = True
+            self._process.connections.pop(self, None)
+            self._process.loop.call_soon(self._protocol.connection_lost, error)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass

@@ -1,0 +1,361 @@
+"""The oracle: from the ledger alone it says what went wrong. A new promise takes ten lines.
+
+    @promise("never early")
+    def never_early(seen: Seen) -> Iterator[str]:
+        ...yield a sentence for each time that it was broken
+
+A job of which several calls were under way at the same time, or whose producer was not told what came of one, may be in
+any of several states. It is *muddled*: only what holds in all of them is asked of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from loadtest.simulation.ledger import Ledger, Promotion, Run, Told
+from loadtest.simulation.plan import Plan
+from loadtest.simulation.world import EPOCH_S
+
+SOON_S = 0.4
+"""A job is promoted and started within this time, when nothing is broken and no limit holds it back."""
+DEAD_S = 6.0
+"""A dead worker's jobs run again within this time; 5 s are promised, and a pool may be full for a moment."""
+SETS_DUE = ("created", "replaced", "rescheduled", "moved")
+JobId = tuple[str, str]
+Promise = Callable[["Seen"], Iterator[str]]
+PROMISES: dict[str, Promise] = {}
+
+
+def promise(name: str) -> Callable[[Promise], Promise]:
+    """Make a promise known."""
+
+    def register(check: Promise) -> Promise:
+        PROMISES[name] = check
+        return check
+
+    return register
+
+
+@dataclass(slots=True)
+class History:
+    """All that concerns one job."""
+
+    told: list[Told] = field(default_factory=list)
+    promotions: list[Promotion] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def is_muddled(self) -> bool:
+        """Whether its producers cannot know how it stands."""
+        return any(not one.is_known for one in self.told) or any(
+            one.answered > other.sent for one, other in pairwise(sorted(self.told, key=lambda told: told.sent))
+        )
+
+    @property
+    def lives(self) -> int:
+        """How often it was made, at most."""
+        return sum(one.outcome in ("created", "unknown", "unanswered", "kept", "replaced") for one in self.told)
+
+
+@dataclass(slots=True)
+class Seen:
+    """A ledger by job, with its plan."""
+
+    ledger: Ledger
+    plan: Plan
+    ended: float
+    jobs: defaultdict[JobId, History] = field(default_factory=lambda: defaultdict(History))
+
+    def reached(self, due_ms: int, since: float) -> float:
+        """When, in the world's time and not before `since`, the server's clock showed this first."""
+        spans = [*self.ledger.clock, (float("inf"), 0.0, 1.0)]
+        for (begins, offset, rate), (ends, _, _) in pairwise(spans):
+            at = max((due_ms / 1000 - EPOCH_S - offset) / rate, begins, since)
+            if at < ends:
+                return at
+        return since
+
+
+def examine(ledger: Ledger, plan: Plan) -> list[str]:
+    """Every broken promise, as a sentence."""
+    seen = Seen(ledger, plan, ledger.world.now)
+    for told in ledger.told:
+        if told.id:
+            seen.jobs[told.topic, told.id].told.append(told)
+    for promotion in ledger.promotions:
+        seen.jobs[promotion.topic, promotion.id].promotions.append(promotion)
+    for run in ledger.runs:
+        seen.jobs[run.topic, run.id].runs.append(run)
+    return [f"{name}: {what}" for name, check in PROMISES.items() for what in check(seen)] + ledger.problems
+
+
+@promise("lost")
+def lost(seen: Seen) -> Iterator[str]:
+    """Every job that was acknowledged, and not cancelled, has run to its end in every group."""
+    groups = {topic.name: topic.groups for topic in seen.plan.topics}
+    for (topic, id), history in seen.jobs.items():
+        made = [one for one in history.told if one.outcome in ("created", "replaced", "kept")]
+        if not made or any(one.outcome in ("cancelled", "unknown", "unanswered") for one in history.told):
+            continue
+        last = made[-1]
+        is_replicated = last.step.args.get("durability") is not None
+        if seen.ledger.was_undone(last.sent - 1.0, last.answered, though_replicated=is_replicated):
+            continue
+        for group in groups.get(topic, ()):
+            if group != "default" and seen.ledger.undone:
+                continue
+            runs = [run for run in history.runs if run.group == group]
+            if not any(run.outcome in ("done", "Bury") for run in runs) and not seen.ledger.dead.get((topic, id)):
+                yield f"{topic}/{id} ({last.outcome} by {last.step}) has not run in {group}; {len(runs)} attempts"
+
+
+@promise("early")
+def early(seen: Seen) -> Iterator[str]:
+    """Nothing is promoted, or started, before it is due by the server's clock."""
+    for (topic, id), history in seen.jobs.items():
+        for one in history.promotions:
+            if one.server_us < one.due_ms * 1000:
+                yield f"{topic}/{id} was promoted {one.due_ms - one.server_us / 1000:.1f} ms before it was due"
+        for run in history.runs:
+            if run.server_us < run.due_ms * 1000 and not _clock_was_set_back(seen, run):
+                yield f"{topic}/{id} attempt {run.attempt} started {run.due_ms - run.server_us / 1000:.1f} ms early"
+        yield from _before_the_promise(seen, topic, id, history)
+
+
+def _clock_was_set_back(seen: Seen, run: Run) -> bool:
+    return any(
+        since <= run.began and offset < before for (_, before, _), (since, offset, _) in pairwise(seen.ledger.clock)
+    )
+
+
+def _before_the_promise(seen: Seen, topic: str, id: str, history: History) -> Iterator[str]:
+    """No first promotion comes before the earliest time that was promised to a producer."""
+    if seen.ledger.undone or any(one.outcome in ("promoted", "paused") for one in history.told):
+        return
+    least = [bound for one in _in_force(history) if (bound := _earliest_ms(seen, one)) is not None]
+    first = [one for one in history.promotions if one.attempt == 1 and not one.group]
+    if least and first and first[0].server_us / 1000 < min(least) - 1:
+        yield f"{topic}/{id} was promoted {min(least) - first[0].server_us / 1000:.0f} ms before what was promised"
+
+
+def _in_force(history: History) -> list[Told]:
+    """The calls of which one has set the due time of the first promotion; the last, where their order is known."""
+    if history.is_muddled or not history.promotions:
+        return history.told
+    promoted = min(one.at for one in history.promotions)
+    during = [one for one in history.told if one.sent <= promoted <= one.answered]
+    before = [one for one in history.told if one.answered < promoted and one.outcome in SETS_DUE]
+    return before[-1:] if before and not during else history.told
+
+
+def _earliest_ms(seen: Seen, told: Told) -> float | None:
+    """The due time that a call asked for, at the earliest; None of one that asks for none."""
+    if told.outcome == "moved":
+        return told.due_ms
+    if told.step.kind == "due-range" and told.outcome == "unanswered":
+        return told.asked_us / 1000  # it may have moved the job, for instance one that the outbox has delivered late
+    if "delay" in told.step.args or "jobs" in told.step.args:
+        delay = next(
+            (job["delay"] for job in told.step.args.get("jobs", ()) if job["id"] == told.id),
+            told.step.args.get("delay"),
+        )
+        if told.outcome.startswith("refused"):
+            return None
+        until = told.answered if not told.kept else seen.ended
+        if any(told.sent - 0.1 <= since <= until + 0.1 for since, _, _ in seen.ledger.clock[1:]):
+            return 0.0  # by which clock it was counted cannot be told
+        return told.asked_us / 1000 + float(delay or 0) * 1000
+    return None
+
+
+@promise("doubled")
+def doubled(seen: Seen) -> Iterator[str]:
+    """Each life of a job is promoted once, and each attempt of it once in each group."""
+    for (topic, id), history in seen.jobs.items():
+        if not history.told:  # recurring
+            continue
+        normal = [one for one in history.promotions if not one.group]
+        first = max(
+            ([one for one in normal if one.attempt == n] for n in {one.attempt for one in normal}), key=len, default=[]
+        )
+        lives = history.lives + sum(_was_made_again(seen, history, *pair) for pair in pairwise(first))
+        if len(first) > max(lives, 1):
+            yield f"{topic}/{id} was promoted {len(first)} times in {history.lives} lives"
+
+
+def _was_made_again(seen: Seen, history: History, before: Promotion, again: Promotion) -> bool:
+    """Whether a call whose reply was lost was repeated when its job had run and was forgotten, as documented."""
+    over = all(
+        run.ended is not None and run.ended <= again.waits_since for run in history.runs if run.entry == before.entry
+    )
+    calls = [one for one in history.told if one.sent <= again.waits_since <= one.answered + 30]
+    return (
+        over and before.shard == again.shard and any(seen.ledger.is_explained(one.sent - 1, again.at) for one in calls)
+    )
+
+
+@promise("untrue")
+def untrue(seen: Seen) -> Iterator[str]:
+    """What producers were told is what happened."""
+    for (topic, id), history in seen.jobs.items():
+        if not history.told or history.is_muddled or seen.ledger.undone:
+            continue
+        told = sorted(history.told, key=lambda one: one.sent)
+        if told and told[-1].outcome == "cancelled":
+            after = [run for run in history.runs if run.began > told[-1].answered]
+            if after:
+                yield f"{topic}/{id} ran after it was cancelled"
+        was_refused = all(one.outcome.startswith("refused") for one in told if one.step.kind != "cancel")
+        if history.promotions and was_refused and told[0].step.kind != "cancel":
+            yield f"{topic}/{id} ran although its producer was told that it was refused"
+        for before, one in pairwise(told):
+            if (
+                before.outcome in ("created", "replaced")
+                and one.outcome == "not_found"
+                and not any(run.began < one.answered for run in history.runs)
+            ):
+                yield f"{topic}/{id} was {before.outcome}, then not found, and has not run"
+
+
+@promise("miscounted")
+def miscounted(seen: Seen) -> Iterator[str]:
+    """A change of many jobs counts each of them once, and moves each by what was asked for."""
+    for told, said, there in seen.ledger.counted:
+        if said != there and not seen.ledger.undone:
+            yield f"{told.topic}: {told.step.kind} has {told.outcome} {said} jobs of {there}"
+    for (topic, id), history in seen.jobs.items():
+        moved = [one for one in history.told if one.outcome == "moved"]
+        if moved and history.promotions and not seen.ledger.undone and history.promotions[0].due_ms != moved[-1].due_ms:
+            yield f"{topic}/{id} was due at {history.promotions[0].due_ms}, and was moved to {moved[-1].due_ms}"
+
+
+@promise("leased")
+def leased(seen: Seen) -> Iterator[str]:
+    """A job that is leased is nobody else's until the lease has ended; an acknowledged one never is."""
+    leases: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for run in seen.ledger.runs:
+        came_too_late = run.outcome == "dropped" and run.leased_until < run.began  # its turn came after its lease
+        if run.group == "http.lessees" and not came_too_late:
+            leases[run.topic, run.id, run.entry].append(run)
+    for (topic, id, _), runs in leases.items():
+        for first, again in pairwise(sorted(runs, key=lambda run: run.began)):
+            is_early = again.began < first.leased_until and not seen.ledger.undone
+            if is_early and not seen.ledger.is_explained(first.began - 1, again.began, but=("clock", "pause")):
+                left = first.leased_until - again.began
+                yield f"{topic}/{id} was leased again {left:.2f} s before its lease ended ({first.outcome})"
+
+
+@promise("repeated")
+def repeated(seen: Seen) -> Iterator[str]:
+    """A delivery runs again only when something happened to its worker."""
+    for (topic, id), history in seen.jobs.items():
+        by_entry: defaultdict[tuple[str, str, int], list[Run]] = defaultdict(list)
+        for run in history.runs:
+            by_entry[run.group, run.entry, run.attempt].append(run)
+        for runs in by_entry.values():
+            for first, again in pairwise(runs):
+                if first.outcome in ("RetryAfter", "ValueError"):  # an ordered job keeps its entry
+                    continue
+                if not seen.ledger.is_explained(first.began - 15, again.began, but=("pause",)):
+                    where = f"on {first.worker} and {again.worker}"
+                    yield f"{topic}/{id} ran again after {again.began - first.began:.2f} s, {where}"
+
+
+@promise("order")
+def order(seen: Seen) -> Iterator[str]:
+    """In an ordered topic nothing starts before the one before it has ended for good."""
+    topic = next((one for one in seen.plan.topics if one.handling in ("ordered", "keyed")), None)
+    if topic is None or seen.ledger.undone:
+        return
+    lanes: defaultdict[tuple[int, str], list[Promotion]] = defaultdict(list)
+    keys = {one.id: one.partition_key for one in _drawn(seen)}
+    for one in seen.ledger.promotions:
+        if one.topic == topic.name:
+            lanes[one.shard, (keys.get(one.id) or one.id) if topic.handling == "keyed" else ""].append(one)
+    runs: defaultdict[JobId, list[Run]] = defaultdict(list)  # two shards may have entries of the same name
+    for run in seen.ledger.runs:
+        if run.topic == topic.name:
+            runs[run.id, run.entry].append(run)
+    for promotions in lanes.values():
+        for before, after in pairwise(promotions):
+            if after.due_ms < before.due_ms:  # the clock was set back between them: order is by due time
+                continue
+            if runs[before.id, before.entry] and runs[after.id, after.entry]:
+                last, first = runs[before.id, before.entry][-1], runs[after.id, after.entry][0]
+                if first.began < last.began and not _was_hurt(seen, last):
+                    ahead = last.began - first.began
+                    yield f"{topic.name}/{after.id} began {ahead:.3f} s before {before.id} began last"
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    id: str
+    partition_key: str | None
+
+
+def _drawn(seen: Seen) -> Iterator[_Keyed]:
+    for step in seen.plan.steps:
+        if "payload" in step.args:
+            yield _Keyed(step.args["id"], step.args["partition_key"])
+        for job in step.args.get("jobs", ()):
+            yield _Keyed(job["id"], job["partition_key"])
+
+
+def _was_hurt(seen: Seen, run: Run) -> bool:
+    return seen.ledger.is_explained(run.began - 15, run.began)
+
+
+@promise("late")
+def late(seen: Seen) -> Iterator[str]:
+    """Jobs are promoted when they are due, and started soon after; a fault explains lateness for its time."""
+    limited = {topic.name for topic in seen.plan.topics if topic.name == "limit"}
+    for one in seen.ledger.promotions:
+        due = seen.reached(one.due_ms, one.waits_since)
+        if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced:
+            continue
+        if one.at - due <= SOON_S or seen.ledger.is_explained(one.at, one.at):
+            continue
+        yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late, at {one.at:.2f}"
+
+
+@promise("abandoned")
+def abandoned(seen: Seen) -> Iterator[str]:
+    """What a killed worker was running runs again within five seconds, and within thirty where the clock was set."""
+    for name, died in seen.ledger.deaths:
+        for run in seen.ledger.runs:
+            if run.worker != name or run.began > died or (run.ended is not None and run.ended <= died):
+                continue
+            same = [one for one in seen.ledger.runs if (one.topic, one.id, one.entry) == (run.topic, run.id, run.entry)]
+            again = [one for one in same if one.began > died and one is not run]
+            least = min((one.began for one in again), default=None)
+            if least is not None and least - died > _patience(seen, died, least):
+                yield f"{run.topic}/{run.id} of {name}, killed at {died:.2f}, ran again {least - died:.2f} s later"
+
+
+def _patience(seen: Seen, died: float, again: float) -> float:
+    """How long a job of a dead worker may wait, as far as other faults do not explain more."""
+    others = [one for one in seen.ledger.troubles if one.kind not in ("kill-worker", "reshard")]
+    until = max((one.ends for one in others if one.begins <= again and one.ends >= died), default=died)
+    return max(DEAD_S, until - died)
+
+
+@promise("slow")
+def slow(seen: Seen) -> Iterator[str]:
+    """What is promoted starts at once where workers have room."""
+    easy = {topic.name for topic in seen.plan.topics if topic.handling in ("single", "thread")}
+    first: dict[tuple[str, str, str], Run] = {}
+    for run in seen.ledger.runs:
+        first.setdefault((run.topic, run.id, run.entry), run)
+    for one in seen.ledger.promotions:
+        run = first.get((one.topic, one.id, one.entry))
+        if one.topic not in easy or run is None or run.began - one.at <= 1.0:
+            continue
+        if not seen.ledger.is_explained(one.at, run.began):
+            yield f"{one.topic}/{one.id} was started {run.began - one.at:.2f} s after it was promoted"
+
+
+__all__: Sequence[str] = ["PROMISES", "Seen", "cached_property", "examine", "promise"]

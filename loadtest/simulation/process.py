@@ -1,0 +1,189 @@
+"""`Process`: one simulated process: an event loop, clocks of its own, and a fate.
+
+A process that is killed gets no turn again: nothing of it is cancelled or closed, as after `kill -9`. One that is
+frozen gets none until it wakes; its clocks go on meanwhile, and what the network brings waits in its sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Any
+
+from loadtest.simulation.loop import SimLoop
+from loadtest.simulation.world import EPOCH_S, World
+
+if TYPE_CHECKING:
+    from loadtest.simulation.network import Network, SimTransport
+
+MOST_ROUNDS = 50
+"""So often a task is cancelled, and gets so many turns each time, when its run is over."""
+
+current: list[Process] = []
+"""Holds the process whose turn it is."""
+
+
+class Process:
+    """One of the fleet."""
+
+    def __init__(self, world: World, network: Network, name: str) -> None:
+        self.world = world
+        self.network = network
+        self.name = name
+        self.random = world.random(f"process {name}")
+        self.pid = 1_000 + next(network.pids)
+        self.loop = SimLoop(self)
+        self.loop.set_exception_handler(self._complain)
+        self.wall_offset = 0.0
+        """Seconds by which its wall clock is wrong."""
+        self.rate = 1.0 + self.random.uniform(-50e-6, 50e-6)
+        """How fast its clocks go."""
+        self.is_alive, self.is_frozen = True, False
+        self.disk_is_full = self.has_no_threads = False
+        self.connections: dict[SimTransport, None] = {}
+        self.complaints: list[str] = []
+        self.turns = 0
+        self.main: Task[Any] | None = None
+        self._base = self.random.uniform(1_000, 100_000)
+        self._busy_until = 0.0
+        self._next_turn: float | None = None
+
+    # --- clocks ----------------------------------------------------------------------------------------------------
+
+    def monotonic(self) -> float:
+        """Its monotonic clock."""
+        return self._base + self.world.now * self.rate
+
+    def wall(self) -> float:
+        """Its wall clock, in seconds since 1970."""
+        return EPOCH_S + self.wall_offset + self.world.now * self.rate
+
+    # --- turns -----------------------------------------------------------------------------------------------------
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> Process:
+        """Begin with a coroutine, made in the process itself."""
+
+        def begin() -> None:
+            self.main = self.loop.create_task(main(), name=f"main of {self.name}")
+
+        self.loop.call_soon(begin)
+        self.poke()
+        return self
+
+    def deliver(self, callback: Callable[..., object], *args: Any) -> None:
+        """Something comes from outside: its loop is told as soon as it has a turn."""
+        if self.is_alive:
+            self.loop.call_soon(callback, *args)
+            self.poke()
+
+    def poke(self) -> None:
+        """See to it that it has a turn as soon as it may."""
+        if self.is_alive and not self.is_frozen:
+            self._turn_at(max(self.world.now, self._busy_until))
+
+    def freeze(self) -> None:
+        """No turns from now on."""
+        self.is_frozen, self._next_turn = True, None
+
+    def wake(self) -> None:
+        """Go on."""
+        if self.is_alive and self.is_frozen:
+            self.is_frozen = False
+            self.poke()
+
+    def kill(self) -> None:
+        """No turns ever again; its connections are reset by the kernel."""
+        self.is_alive, self._next_turn = False, None
+        for connection in list(self.connections):
+            connection.vanish()
+
+    def end(self) -> None:
+        """After the run: cancel what is left in its loop, so that no task is left to the garbage collector."""
+        self.is_alive, self._next_turn = False, None
+        current.append(self)
+        try:
+            for _ in range(MOST_ROUNDS):
+                if not (tasks := asyncio.all_tasks(self.loop)):
+                    break
+                for task in tasks:
+                    task.cancel()
+                for _ in range(MOST_ROUNDS):
+                    if self.loop.turn() == 0:
+                        break
+        finally:
+            current.pop()
+
+    def thread_delay(self) -> float:
+        """How long it takes until a thread does what it is given."""
+        return self.random.choice((0.00005, 0.0005, 0.003, self.random.uniform(0, 0.02)))
+
+    def _turn_at(self, when: float) -> None:
+        if self._next_turn is None or when < self._next_turn:
+            self._next_turn = when
+            self.world.at(when, lambda: self._turn(when))
+
+    def _turn(self, when: float) -> None:
+        if self._next_turn != when:
+            return
+        current.append(self)
+        try:
+            while self.is_alive and not self.is_frozen:
+                self._next_turn = None
+                following = self._turn_once()
+                if following is None or (self._next_turn is not None and self._next_turn <= following):
+                    return
+                if not self.world.goes_on(following):
+                    self._turn_at(following)
+                    return
+        finally:
+            current.pop()
+
+    def _turn_once(self) -> float | None:
+        """When it goes on, unless something comes from outside."""
+        count = self.loop.turn()
+        self.turns += 1
+        self._busy_until = self.world.now + 0.00001 + count * self.random.choice((0.000005, 0.00001, 0.00004))
+        if self.loop.is_ready:
+            return self._busy_until
+        timer = self.loop.next_timer
+        return None if timer is None else max(self._busy_until, (timer - self._base) / self.rate)
+
+    def _complain(self, loop: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        what = f"{context.get('message')}: {type(error).__name__}: {error}" if error else str(context.get("message"))
+        self.complaints.append(what)
+        self.world.story.tell(self.name, f"COMPLAINS {what}")
+
+
+class InlineExecutor(Executor):
+    """In place of a pool of threads: runs what it is given in the process's loop, at a moment that chance picks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self._process.has_no_threads:
+            raise RuntimeError("can't start new thread")
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001  # whatever it is, it is the caller's
+                future.set_exception(error)
+
+        self._process.loop.call_later(self._process.thread_delay(), run)
+        return future
+
+    def hold(self) -> InlineExecutor:
+        """A thread for several calls: every call is made one after the other anyway."""
+        if self._process.has_no_threads:
+            raise RuntimeError("can't start new thread")
+        return self
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        pass

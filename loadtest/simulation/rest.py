@@ -1,0 +1,102 @@
+"""Everything at rest: after the last job nothing is left, nobody is busy, and all can be stopped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from loadtest.simulation.fleet import Fleet
+from loadtest.simulation.store.sorted_set import SortedSet
+from loadtest.simulation.store.stream import Stream
+from loadtest.simulation.web import WEB
+
+LOOK_S = 12.0
+"""How long the fleet is watched at rest."""
+MOST_COMMANDS = 90.0
+"""Commands a second that a fleet at rest sends."""
+MOST_TURNS, MOST_WEB_TURNS = 60.0, 150.0
+"""Turns a second of one process at rest; of the HTTP service, whose lessees go on asking, some more."""
+HOLD = set(b"owner until asker asks_until asker_holds".split())
+_KEY = re.compile(rb"^wheelq:(?:\{([^:}]+):(\w+)\}:)?(.+)$")
+STAYS = {*b"epoch counts horizon shards rate lease dead buried fence groups topics".split()}
+STAYS |= {*b"assignment nodes workers beats histograms measured lease-clock callbacks".split()}
+"""What may be there at rest: it does not grow with the jobs that have run."""
+
+
+def is_quiet(fleet: Fleet) -> bool:
+    """Whether nothing waits, and nothing is pending."""
+    for key, value in fleet.primary.store.values.items():
+        if type(value) is SortedSet and key.endswith(b":delayed") and len(value):
+            return False
+        if type(value) is Stream and any(one.pending or one.last < value.last for one in value.groups.values()):
+            return False
+    return all(part.actor is None or not _outbox_waits(part.actor.client) for part in fleet.parts.values())
+
+
+def _outbox_waits(client: object) -> bool:
+    outbox = getattr(client, "_outbox", None)
+    return outbox is not None and not outbox.is_empty
+
+
+def leftovers(fleet: Fleet) -> Iterator[str]:
+    """What nothing will remove any more."""
+    server = fleet.primary
+    server.store.set_time(server.clock_us())
+    for key in server.store.all_keys():
+        match, value = _KEY.match(key), server.store.values[key]
+        if match is None:
+            yield f"{key!r} is none of wheelq's keys"
+            continue
+        topic, name = (match[1] or b"").decode(), match[3]
+        if name == b"delayed" and len(value):
+            yield f"{key.decode()}: {len(value)} jobs wait: {[member for _, member in value.order[:3]]}"
+        elif name == b"jobs":
+            yield f"{key.decode()}: {len(value)} jobs are remembered: {sorted(value)[:3]}"
+        elif name == b"ready":
+            yield from _left_in_stream(key, value, topic)
+        elif name.startswith(b"order:"):
+            rest = {
+                field for field in value if field not in (b"owner", b"until", b"asker", b"asks_until", b"asker_holds")
+            }
+            if rest:
+                yield f"{key.decode()}: {len(rest)} next runs are remembered: {sorted(rest)[:3]}"
+        elif name in (b"done", b"ended"):
+            yield f"{key.decode()}: {len(value)} finished jobs are kept" if len(value) else ""
+        elif name not in STAYS and key not in server.store.expires_ms:
+            yield f"{key.decode()} is left"
+
+
+def _left_in_stream(key: bytes, stream: Stream, topic: str) -> Iterator[str]:
+    for name, group in stream.groups.items():
+        if group.pending:
+            shown = [(b"%d-%d" % id, group.pending[id].consumer) for id in group.order[:3]]
+            yield f"{key.decode()}: {len(group.pending)} deliveries of {name.decode()} are pending: {shown}"
+        if group.last < stream.last:
+            yield f"{key.decode()}: {name.decode()} has not read everything"
+    if len(stream) > (5 if topic == "limit" else 0):  # what it retains goes with later acknowledgements
+        yield f"{key.decode()}: {len(stream)} entries are left"
+
+
+class Calm:
+    """How busy the fleet is over some time."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._since = fleet.world.now
+        self._commands = fleet.primary.commands
+        self._turns = {process: process.turns for process in fleet.processes}
+        self._assigned = fleet.ledger.rewritten["assignment"]
+
+    def broken(self) -> Iterator[str]:
+        """What is too busy."""
+        seconds = self._fleet.world.now - self._since
+        commands = (self._fleet.primary.commands - self._commands) / seconds
+        if commands > MOST_COMMANDS:
+            yield f"{commands:.0f} commands a second at rest"
+        for process, before in self._turns.items():
+            turns = (process.turns - before) / seconds
+            if turns > (MOST_WEB_TURNS if process.name == WEB else MOST_TURNS):
+                yield f"{process.name} spins: {turns:.0f} turns a second at rest"
+        assigned = self._fleet.ledger.rewritten["assignment"] - self._assigned
+        if assigned > 2:
+            yield f"shards were assigned {assigned} times at rest"

@@ -1,0 +1,169 @@
+"""One run: a seed, its fleet, a minute of load and faults, the way back to rest, and the verdict."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadtest.simulation import faults
+from loadtest.simulation.faults import FAULTS, Stage
+from loadtest.simulation.fleet import Fleet
+from loadtest.simulation.ledger import Ledger
+from loadtest.simulation.oracle import examine
+from loadtest.simulation.plan import LOAD_S, Plan, Step
+from loadtest.simulation.process import Process, current
+from loadtest.simulation.rest import LOOK_S, Calm, is_quiet, leftovers
+from loadtest.simulation.seams import in_place
+from loadtest.simulation.story import Story
+from loadtest.simulation.world import TooMuch, World
+
+SETTLE_S = 90.0
+"""Within this time after the load all is done."""
+STOP_S = 15.0
+KEPT_S = 180.0
+"""What is kept for a while is forgotten within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run."""
+
+    seed: int
+    problems: tuple[str, ...]
+    story: Story
+    simulated_s: float
+    jobs: int
+    commands: int
+
+
+def run(plan: Plan, without: frozenset[int] = frozenset()) -> Result:
+    """Carry out a plan, without the steps of these numbers."""
+    plan = replace(plan, steps=tuple(step for step in plan.steps if step.number not in without))
+    world = World(plan.seed)
+    with _own_directory(), in_place(world), _telling(world), _no_garbage_collection():
+        ledger = Ledger(world)
+        fleet = Fleet(world, plan, ledger)
+        fleet.start()
+        stage = Stage(world, fleet, ledger)
+        for step in plan.steps:
+            _plan_step(stage, step)
+        try:
+            world.run(LOAD_S + 5.0)
+            problems = list(_settle(fleet))
+        except TooMuch as error:
+            problems = [str(error)]
+        problems += examine(ledger, plan)
+        world.story.is_over = True
+        fleet.end()
+    return Result(plan.seed, tuple(problems), world.story, world.now, len(ledger.runs), fleet.primary.commands)
+
+
+def _plan_step(stage: Stage, step: Step) -> None:
+    if step.kind in FAULTS:
+        stage.world.at(step.at, lambda: faults.begin(stage, step))
+    else:
+        stage.world.at(step.at, lambda: stage.fleet.do(step))
+
+
+def _settle(fleet: Fleet) -> Iterator[str]:
+    """Wait until all is done, look at what is left, and stop everything."""
+    world, deadline = fleet.world, fleet.world.now + SETTLE_S
+    while not is_quiet(fleet) and world.now < deadline:
+        world.run(world.now + 1.0)
+    if not is_quiet(fleet):
+        yield "not everything is done, long after the end"
+    world.run(world.now + 10.0)
+    forgotten = world.now + KEPT_S
+    while any(leftovers(fleet)) and world.now < forgotten:  # a shard at rest looks once a minute
+        world.run(world.now + 15.0)
+    calm = Calm(fleet)
+    world.run(world.now + LOOK_S)
+    yield from calm.broken()
+    yield from (f"left: {what}" for what in leftovers(fleet) if what)
+    yield from _ended_too_soon(fleet)
+    yield from _stop(fleet)
+
+
+def _ended_too_soon(fleet: Fleet) -> Iterator[str]:
+    for part in fleet.parts.values():
+        main = part.process.main
+        if part.process.is_alive and main is not None and main.done():
+            error = None if main.cancelled() else main.exception()
+            yield f"died: {part.name} has ended by itself: {type(error).__name__ if error else 'no error'}: {error}"
+        yield from (f"died: {part.name}: {what}" for what in part.process.complaints)
+        for former in part.former:
+            yield from (f"died: {former.name}: {what}" for what in former.complaints)
+
+
+def _stop(fleet: Fleet) -> Iterator[str]:
+    for part in fleet.parts.values():
+        part.process.deliver(part.stop)
+    deadline = fleet.world.now + STOP_S
+    while fleet.world.now < deadline and not all(_has_ended(part.process) for part in fleet.parts.values()):
+        fleet.world.run(fleet.world.now + 0.5)
+    for part in fleet.parts.values():
+        if not _has_ended(part.process):
+            yield f"{part.name} does not stop within {STOP_S:.0f} s"
+
+
+def _has_ended(process: Process) -> bool:
+    return not process.is_alive or process.main is None or process.main.done()
+
+
+@contextmanager
+def _own_directory() -> Iterator[None]:
+    """Outboxes have the same paths in every run."""
+    before = os.getcwd()
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as directory:
+        os.chdir(directory)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What a finalizer does would happen at a moment that no seed knows."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Teller(logging.Handler):
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        who = current[-1].name if current else "?"
+        self._world.story.tell(who, f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+@contextmanager
+def _telling(world: World) -> Iterator[None]:
+    logger, teller = logging.getLogger("wheelq"), _Teller(world)
+    before = logger.level, logger.propagate
+    logger.addHandler(teller)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(teller)
+        logger.level, logger.propagate = before
+
+
+__all__: Sequence[str] = ["Result", "run"]

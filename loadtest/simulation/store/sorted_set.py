@@ -1,0 +1,66 @@
+"""`SortedSet`: members by score, and by bytes where scores are equal."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+
+_LAST = b"\xff" * 300
+"""Sorts behind every member."""
+
+
+class SortedSet:
+    """A dict for the scores, and a sorted list of (score, member)."""
+
+    __slots__ = ("order", "scores")
+
+    def __init__(self) -> None:
+        self.scores: dict[bytes, float] = {}
+        self.order: list[tuple[float, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def put(self, member: bytes, score: float) -> bool:
+        """Whether the member is new."""
+        before = self.scores.get(member)
+        if before is not None:
+            if before == score:
+                return False
+            self._take_out(before, member)
+        self.scores[member] = score
+        insort(self.order, (score, member))
+        return before is None
+
+    def remove(self, member: bytes) -> bool:
+        """Whether it was there."""
+        score = self.scores.pop(member, None)
+        if score is None:
+            return False
+        self._take_out(score, member)
+        return True
+
+    def between(self, low: bytes, high: bytes) -> Iterator[tuple[float, bytes]]:
+        """From the score `low` to `high`, as Redis writes them: `(5` is exclusive."""
+        first, last = self._bounds(low, high)
+        return iter(self.order[first:last])
+
+    def count(self, low: bytes, high: bytes) -> int:
+        """How many there are between two scores."""
+        first, last = self._bounds(low, high)
+        return max(last - first, 0)
+
+    def _bounds(self, low: bytes, high: bytes) -> tuple[int, int]:
+        if low[:1] == b"(":
+            first = bisect_right(self.order, (float(low[1:]), _LAST))
+        else:
+            first = bisect_left(self.order, (float(low), b""))
+        if high[:1] == b"(":
+            last = bisect_left(self.order, (float(high[1:]), b""))
+        else:
+            last = bisect_right(self.order, (float(high), _LAST))
+        return first, last
+
+    def _take_out(self, score: float, member: bytes) -> None:
+        place = bisect_left(self.order, (score, member))
+        del self.order[place]

@@ -1,0 +1,227 @@
+"""The HTTP service through ASGI, and those who use it: callers who schedule, and lessees who pull jobs in long polls.
+
+They live in the service's process; torture has the sockets between them and it. A lessee keeps what it leased for a
+while, then acknowledges it, says that it failed, gives it back, or forgets it. Some leave before a long poll ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadtest.simulation.ledger import Run, Told
+from loadtest.simulation.operations import Actor, Args, drawn_job, operation
+from loadtest.simulation.plan import Draft, Step
+from loadtest.simulation.process import Process
+from loadtest.simulation.receiver import ADDRESS
+from wheelq.server.app import make_app
+from wheelq.server.service import Service
+from wheelq.settings import OutboxSettings, ServerSettings, Settings
+
+if TYPE_CHECKING:
+    from loadtest.simulation.fleet import Fleet, Part
+
+WEB, GROUP, LESSEES = "web-0", "lessees", 2
+STORED_GROUP = f"http.{GROUP}"
+SERVICES = f"""
+[services.shop]
+url = "http://{ADDRESS}/hooks"
+secrets = ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
+timeout = 6.0
+retry = {{ delays = [0.3, 0.7, 1.5] }}
+networks = ["10.0.0.0/8"]
+may_be_plain = true
+"""
+UNEXPECTED = (400, 415, 422, 500)
+
+
+@dataclass(slots=True)
+class WebActor(Actor):
+    """The service, for its callers."""
+
+    app: Any
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        leaves_after: float = 0.0,
+    ) -> tuple[int, Any]:
+        """The status and body of an answer. The caller leaves after so many seconds; 0: when it has its answer."""
+        data, parts = b"" if body is None else json.dumps(body).encode(), []
+        given = {
+            "host": "localhost",
+            "content-type": "application/json",
+            "content-length": str(len(data)),
+            **(headers or {}),
+        }
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": ("127.0.0.1", 1),
+            "server": ("localhost", 80), "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        }  # fmt: skip
+        sends, status, left = [{"type": "http.request", "body": data}], 0, asyncio.Event()
+        leaving = asyncio.get_running_loop().call_later(leaves_after, left.set) if leaves_after else None
+
+        async def receive() -> Any:
+            if not sends:
+                await left.wait()
+            return sends.pop() if sends else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                parts.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    left.set()
+
+        await self.app(scope, receive, send)
+        if leaving is not None:
+            leaving.cancel()
+        answer = b"".join(parts)
+        if status in UNEXPECTED:
+            self.ledger.problems.append(f"died: {method} {path} was answered {status}: {answer[:200]!r}")
+        return status, json.loads(answer) if answer else None
+
+
+async def serve(fleet: Fleet, part: Part, process: Process) -> None:
+    """The process of the service."""
+    _write_services()
+    server = ServerSettings(access="open", services="services.toml", drain_ms=3_000)
+    service = Service.connect(fleet.url, Settings(server=server, outbox=OutboxSettings(path="outbox-web.db")))
+    done = asyncio.Event()
+    part.stop = done.set
+    async with service.running():
+        part.actor = actor = WebActor(part.name, service.client, fleet, fleet.ledger, make_app(service))
+        lessees = [asyncio.create_task(Lessee(actor, process).run(), name=f"lessee {n}") for n in range(LESSEES)]
+        await done.wait()
+        part.actor = None
+        service.drain()
+        for task in lessees:
+            task.cancel()
+        await asyncio.wait(lessees)
+
+
+def _write_services() -> None:
+    Path("services.toml").write_text(SERVICES)
+
+
+class Lessee:
+    """Leases jobs, and answers for them."""
+
+    def __init__(self, actor: WebActor, process: Process) -> None:
+        self._actor, self._process, self._random = actor, process, process.random
+        self._path = f"/v1/topics/leased/groups/{GROUP}/"
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        random = self._random
+        while True:
+            lease, sent = random.uniform(2, 6), self._actor.ledger.world.now
+            asked = {"count": random.randint(1, 5), "lease": lease, "wait": random.choice((0, 2, 5))}
+            leaves_after = random.uniform(0.1, 3) if random.random() < 0.15 else 0.0
+            status, answer = await self._actor.ask("POST", f"{self._path}lease", asked, leaves_after=leaves_after)
+            jobs = answer["jobs"] if status == 200 and answer else []
+            for job in jobs:
+                await self._handle(job, sent + lease)
+            if not jobs:
+                await asyncio.sleep(0.5)
+
+    async def _handle(self, job: Any, until: float) -> None:
+        random, world = self._random, self._actor.ledger.world
+        takes, fails, _ = job["payload"]
+        run = self._begin(job, until)
+        if world.now > until - 0.5:  # those before took too long: somebody else gets it
+            run.ended, run.outcome = world.now, "dropped"
+            return
+        if takes > 1.5 and await self._tell("extend", job, lease=8.0):
+            run.leased_until = max(until, world.now + 7.0)
+        await asyncio.sleep(takes)
+        chance = random.random()
+        if job["attempt"] <= fails:
+            run.ended, run.outcome = world.now, "ValueError"
+            is_told = await self._tell("fail", job, error="on purpose", pause=0.4, max_attempts=4)
+        elif chance < 0.04:
+            run.ended, run.outcome = world.now, "dropped"
+            return
+        elif chance < 0.1:
+            run.ended, run.outcome = world.now, "released"
+            is_told = await self._tell("release", job, pause=random.choice((0, 1.0)))
+        else:
+            run.ended, run.outcome = world.now, "done"
+            is_told = await self._tell("ack", job)
+        if is_told:
+            run.leased_until = float("inf") if run.outcome == "done" else 0.0
+
+    async def _tell(self, what: str, job: Any, **more: Any) -> bool:
+        status, answer = await self._actor.ask("POST", f"{self._path}{what}", {"handles": [job["handle"]], **more})
+        return status == 200 and answer["done"] == [True]
+
+    def _begin(self, job: Any, until: float) -> Run:
+        shard, entry, deliveries, _ = job["handle"].split(".")
+        world, server_us = self._actor.ledger.world, self._actor.fleet.primary.clock_us()
+        who, id = f"lessee of {self._process.name}", job["id"]
+        place, attempt, due_ms = f"{shard}.{entry}", int(deliveries), job["due_ms"]
+        run = Run(STORED_GROUP, "leased", id, place, attempt, who, world.now, server_us, due_ms, id, leased_until=until)
+        self._actor.ledger.runs.append(run)
+        return run
+
+
+def _note(told: Told, status: int, answer: Any) -> None:
+    if status in (200, 201, 202):
+        told.due_ms, told.kept = answer["due_ms"], answer["in_outbox"]
+        told.outcome = "kept" if told.kept else "created" if answer["created"] else "there"
+    else:
+        told.outcome = "unknown" if status == 504 else f"refused: {status}"
+
+
+@operation("http-schedule", weight=60, trait="web", who=WEB)
+class HttpSchedule:
+    """Schedule a job over HTTP for a lessee or a receiver; some repeat a failed request with its Idempotency-Key."""
+
+    @staticmethod
+    def draw(draft: Draft) -> Args:
+        job = drawn_job(draft)
+        target = {"service": "shop", "path": "/due"} if job["topic"] == "called" else None
+        return {**job, "partition_key": None, "target": target, "repeats": draft.random.random() < 0.3}
+
+    @staticmethod
+    async def do(actor: Any, step: Step) -> None:
+        args = step.args
+        async with actor.tells(step, args["topic"], args["id"]) as told:
+            body = {"id": args["id"], "delay": args["delay"], "payload": args["payload"]}
+            if args["target"]:
+                body["target"] = args["target"]
+            headers = {"idempotency-key": f"step-{step.number}"} if args["repeats"] else {}
+            path = f"/v1/topics/{args['topic']}/jobs"
+            status, answer = await actor.ask("POST", path, body, headers)
+            _note(told, status, answer)
+            if headers and status in (503, 504):
+                again, answer = await actor.ask("POST", path, body, headers)
+                if again < 300 or status == 503:
+                    _note(told, again, answer)
+
+
+@operation("http-cancel", weight=5, trait="web", who=WEB)
+class HttpCancel:
+    @staticmethod
+    def draw(draft: Draft) -> Args | None:
+        return {"topic": draft.topic().name, "place": draft.random.randrange(200)}
+
+    @staticmethod
+    async def do(actor: Any, step: Step) -> None:
+        made = [one for one in actor.ledger.told if one.step.kind == "http-schedule" and one.outcome == "created"]
+        if not made:
+            return
+        job = made[step.args["place"] % len(made)]
+        async with actor.tells(step, job.topic, job.id) as told:
+            status, _ = await actor.ask("DELETE", f"/v1/topics/{job.topic}/jobs/{job.id}")
+            told.outcome = {204: "cancelled", 404: "not_found", 409: "running", 504: "unknown"}.get(status, "refused")

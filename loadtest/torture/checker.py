@@ -1,0 +1,265 @@
+"""The judge of fault tests: from what was promised, promoted and run, says what went wrong. Pure.
+
+    Promise     what producers were told about one job           from their log of answers (see `promises`)
+    Promotion   one entry of a ready stream                      from the server's own stream, kept by retention
+    Run         one start of a handler                           from the workers' logs
+    Hurt        what was done to a worker or to all, and when    from the log of faults
+
+What must hold: every promised job ran; none was promoted before its due time; each was promoted once; none that was
+cancelled, and none that was refused, ran. Runs may be repeated (at-least-once): where hurts are given, each repeated
+run must have one that explains it, and a job that failed must have run again.
+
+A failover undoes what replication had not carried. The streams of the servers that are left are what stands: in them
+every promise must be kept, each promotion once, with no allowance. A run whose promotion does not stand was undone. It
+is counted, must have a failover near that explains it (else it has `vanished`), and keeps no promise: a job that ran so
+must run again, from a promotion that stands. It breaks none either: it may have been made by a server that was replaced
+already and did not know, nor knew that the job was moved or cancelled meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
+
+EVERYONE = ""
+"""The name of whoever a hurt concerns, when it concerns all."""
+UNDONE_MS = 2_000
+"""So long before a failover begins, at most, was made what it undoes: replicas follow within this time."""
+RUN_CLOCK_ERROR_MS = 5
+"""A worker only estimates the server's clock; what it says of its runs may be off by the length of a round trip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a producer knows about one job for sure."""
+
+    earliest_ms: int
+    """No promotion may come before: the due time, or the least of several that may hold after an unknown outcome."""
+    must_run: bool
+    """It was scheduled for sure, and neither cancelled nor perhaps cancelled."""
+    may_run: bool = True
+    """False: a cancellation was confirmed, or the server refused it."""
+    was_refused: bool = False
+    """The producer was told that nothing was done."""
+    last_attempt: int = 1
+    """Its handler fails until this attempt, which must be seen."""
+    before: tuple[Promise, ...] = ()
+    """Earlier lives of the same id, which is free again when its job has finished."""
+
+    @property
+    def lives(self) -> tuple[Promise, ...]:
+        """All lives of the id, in order."""
+        return (*self.before, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """One entry of a ready stream."""
+
+    id: str
+    due_ms: int
+    promoted_ms: int
+    """The server's clock, from the entry's id."""
+    attempt: int = 1
+    """Greater in the entry of a retry."""
+    entry_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of a handler."""
+
+    id: str
+    entry_id: str
+    started_ms: float
+    worker: str
+    attempt: int = 1
+
+    @property
+    def promoted_ms(self) -> int:
+        """The server's clock when its entry was made."""
+        return int(self.entry_id.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Hurt:
+    """Something was done to a worker (or to everyone) that may let a job run twice."""
+
+    kind: str
+    whom: str
+    from_ms: float
+    to_ms: float
+    may_undo: bool = False
+    """Another server may have taken over, that did not know everything."""
+
+
+Thing = TypeVar("Thing", Promotion, Run)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What went wrong, by job id, and how late promotions were."""
+
+    promised: int
+    ran: int
+    lost: list[str] = field(default_factory=list)
+    """Promised, and never run (or not to the attempt that succeeds)."""
+    early: list[str] = field(default_factory=list)
+    """Promoted or started before they were due."""
+    doubled: list[str] = field(default_factory=list)
+    """Promoted more often than they were scheduled."""
+    risen: list[str] = field(default_factory=list)
+    """Run although a cancellation was confirmed."""
+    denied: list[str] = field(default_factory=list)
+    """Run although the producer was told that nothing was done."""
+    unknown: list[str] = field(default_factory=list)
+    """Run although nobody scheduled them."""
+    unexplained: list[str] = field(default_factory=list)
+    """Run twice although nothing was done to the workers that ran them."""
+    vanished: list[str] = field(default_factory=list)
+    """Run from a promotion that the servers do not know of, with no failover near."""
+    undone: int = 0
+    """Runs from promotions that a failover has undone."""
+    reruns: int = 0
+    """Starts beyond the first of each promotion."""
+    causes: dict[str, int] = field(default_factory=dict)
+    """How many of the repeated starts each kind of hurt explains (the latest, where there are several)."""
+    lateness_ms: list[int] = field(default_factory=list)
+    """From due to promoted, of each promotion, sorted."""
+
+    @property
+    def wrong(self) -> dict[str, list[str]]:
+        """What went wrong, by name; empty when every promise was kept."""
+        names = ("lost", "early", "doubled", "risen", "denied", "unknown", "unexplained", "vanished")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every promise was kept (repeated runs that are explained are allowed)."""
+        return not self.wrong
+
+    def __str__(self) -> str:
+        late = self.lateness_ms
+        spread = (
+            f"lateness p50 {late[len(late) // 2]} p99 {late[len(late) * 99 // 100]} max {late[-1]} ms" if late else ""
+        )
+        found = "; ".join(f"{len(ids)} {name}, such as {ids[:3]}" for name, ids in self.wrong.items()) or "clean"
+        return f"{self.promised} promised, {self.ran} ran, {self.reruns} reruns: {found}; {spread}"
+
+
+def judge(
+    promises: Mapping[str, Promise],
+    promotions: Iterable[Promotion],
+    runs: Iterable[Run],
+    hurts: Sequence[Hurt] | None = None,
+    clock_error_ms: int = 0,
+) -> Verdict:
+    """Compare what was promised with what happened; without `hurts`, every repeated run is allowed, and all stands.
+
+    `clock_error_ms` is how far the server's clock has been from this machine's, by which producers say when a job of
+    unknown outcome can be due, and workers when they started it. A promotion is always held to its due time exactly.
+    """
+    runs = list(runs)
+    promoted, all_runs = _by_id(promotions), _by_id(runs)
+    stands = {(one.id, one.entry_id) for found in promoted.values() for one in found}
+    undone = [run for run in runs if (run.id, run.entry_id) not in stands] if hurts is not None else []
+    started = _by_id(run for run in runs if hurts is None or (run.id, run.entry_id) in stands)
+    again = list(_reruns(all_runs))
+    causes = [_cause(reruns, hurts or (), clock_error_ms) for reruns in again]
+    seen = {*started, *promoted}
+    return Verdict(
+        promised=sum(promise.must_run for promise in promises.values()),
+        ran=len(all_runs),
+        lost=[id for id, promise in promises.items() if _is_lost(promise, started.get(id, ()))],
+        early=[
+            id
+            for id, promise in promises.items()
+            if _is_early(promise, promoted.get(id, ()), started.get(id, ()), clock_error_ms)
+        ],
+        doubled=[id for id, found in promoted.items() if _is_doubled(promises.get(id), found)],
+        risen=[id for id, promise in promises.items() if id in seen and _must_not(promise) and not promise.was_refused],
+        denied=[id for id, promise in promises.items() if id in seen and _must_not(promise) and promise.was_refused],
+        unknown=[id for id in {*all_runs, *promoted} if id not in promises],
+        unexplained=[]
+        if hurts is None
+        else [pair[1].id for pair, cause in zip(again, causes, strict=True) if not cause],
+        vanished=[run.id for run in undone if not _is_explained(run, hurts or ())],
+        undone=len(undone),
+        reruns=len(again),
+        causes=dict(Counter(cause for cause in causes if cause)),
+        lateness_ms=sorted(one.promoted_ms - one.due_ms for found in promoted.values() for one in found),
+    )
+
+
+def lost(promises: Mapping[str, Promise], runs: Iterable[Run]) -> list[str]:
+    """The promised jobs that have not run yet."""
+    started = _by_id(runs)
+    return [id for id, promise in promises.items() if _is_lost(promise, started.get(id, ()))]
+
+
+def _by_id(things: Iterable[Thing]) -> Mapping[str, list[Thing]]:
+    found: defaultdict[str, list[Thing]] = defaultdict(list)
+    for thing in things:
+        found[thing.id].append(thing)
+    return found
+
+
+def _is_explained(undone: Run, hurts: Iterable[Hurt]) -> bool:
+    promoted_ms = undone.promoted_ms
+    return any(hurt.may_undo and hurt.from_ms - UNDONE_MS <= promoted_ms <= hurt.to_ms for hurt in hurts)
+
+
+def _is_lost(promise: Promise, runs: Sequence[Run]) -> bool:
+    finished = {run.entry_id for run in runs if run.attempt >= promise.last_attempt}
+    return len(finished) < sum(life.must_run for life in promise.lives)
+
+
+def _is_early(promise: Promise, promotions: Iterable[Promotion], runs: Iterable[Run], clock_error_ms: int) -> bool:
+    first = sorted(one.promoted_ms for one in promotions if one.attempt == 1)
+    # The n-th promotion is at the earliest that of the n-th life that may have run.
+    earliest = [life.earliest_ms for life in promise.lives if life.may_run] or [promise.earliest_ms]
+    told = [least - clock_error_ms for least in sorted(earliest)]
+    return (
+        any(one.promoted_ms < one.due_ms for one in promotions)
+        or any(promoted_ms < least for promoted_ms, least in zip(first, told, strict=False))
+        or any(run.started_ms < told[0] - RUN_CLOCK_ERROR_MS for run in runs)
+    )
+
+
+def _is_doubled(promise: Promise | None, promotions: Iterable[Promotion]) -> bool:
+    """A cancelled or refused job may not be promoted at all; that is told apart."""
+    lives = sum(life.may_run for life in promise.lives) if promise else 1
+    return max(Counter(one.attempt for one in promotions).values()) > max(lives, 1)
+
+
+def _must_not(promise: Promise) -> bool:
+    return not any(life.may_run for life in promise.lives)
+
+
+def _reruns(started: Mapping[str, Iterable[Run]]) -> Iterable[tuple[Run, Run]]:
+    """Every start of an entry that was started before, after the start before it."""
+    for runs in started.values():
+        by_entry: defaultdict[str, list[Run]] = defaultdict(list)
+        for run in runs:
+            by_entry[run.entry_id].append(run)
+        for entry_runs in by_entry.values():
+            yield from pairwise(sorted(entry_runs, key=lambda run: run.started_ms))
+
+
+def _cause(reruns: tuple[Run, Run], hurts: Iterable[Hurt], clock_error_ms: int) -> str | None:
+    """What explains that an entry was started again.
+
+    Either of the two workers was hurt between the promotion and the second start: the first before it could
+    acknowledge, or the second after it had read the entry, so that it was given to the first and ran late.
+    """
+    first, second = reruns
+    whom = {first.worker, second.worker, EVERYONE}
+    found = [
+        one
+        for one in hurts
+        if one.whom in whom and one.from_ms <= second.started_ms and one.to_ms >= first.promoted_ms - clock_error_ms
+    ]
+    return max(found, key=lambda one: one.from_ms).kind if found else None

@@ -1,0 +1,70 @@
+"""Groups and topics that come and go beside the ones that are tortured: what is removed must leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from random import Random
+
+from loadtest.torture.faults.registry import Steps, fault
+from loadtest.torture.scene import Scene
+from wheelq import Client, JobSpec
+from wheelq.errors import ServerError, TopicNotFound
+from wheelq.protocol.call import Call, command
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys, ShardKeys
+
+JOBS = 100
+LONGEST_DELAY_S = 3.0
+
+
+@fault("remove-group")
+def remove_group(scene: Scene, random: Random) -> Steps:
+    """A group without workers gets the jobs of a topic for a while, and is removed while they flow."""
+    client = Client(scene.arena.control)
+    topic, group = random.choice(scene.topics), f"bystander-{random.getrandbits(32):x}"
+    yield from _until_done(lambda: client.make_group(topic, group))
+    yield random.uniform(0.5, 3.0)
+    yield from _until_done(lambda: client.remove_group(topic, group))
+    for info in client.topics():
+        for number in range(info.shards if info.name == topic else 0):
+            left = scene.arena.control.send(registry.groups(Keys().shard(topic, number)))
+            if group in left:
+                raise AssertionError(f"group {group} is still there in shard {number} of {topic}")
+
+
+@fault("remove-topic")
+def remove_topic(scene: Scene, random: Random) -> Steps:
+    """A topic of its own is removed while its jobs fall due."""
+    client = Client(scene.arena.control)
+    topic = f"scratch-{random.getrandbits(32):x}"
+    specs = [JobSpec(delay=random.uniform(0.0, LONGEST_DELAY_S)) for _ in range(JOBS)]
+    yield from _until_done(lambda: client.schedule_many(topic, specs))
+    yield random.uniform(0.0, LONGEST_DELAY_S)
+    yield from _until_done(lambda: client.remove_topic(topic, force=True))
+    left = scene.arena.control.send(_existing(Keys().shard(topic, 0)))
+    if left:
+        raise AssertionError(f"{left} keys of the removed topic {topic} are still there")
+
+
+def _until_done(act: Callable[[], object]) -> Steps:
+    """Do it in a thread, and again while other faults keep the server from doing it."""
+    with ThreadPoolExecutor(1) as thread:
+        while True:
+            doing = thread.submit(act)
+            while not doing.done():
+                yield 0.1
+            try:
+                doing.result()
+            except TopicNotFound:
+                return  # it was never made, or is removed already
+            except ServerError:
+                yield 0.5
+            else:
+                return
+
+
+def _existing(shard: ShardKeys) -> Call[int]:
+    keys = [str(getattr(shard, item.name)) for item in fields(shard)[3:]]  # behind prefix, topic and number
+    return command("EXISTS", *keys, read=int, key=keys[0])

@@ -1,0 +1,247 @@
+"""Producers that do all a producer can do, and write down every answer.
+
+Each is a thread with a `Client`, a door to the server, a seed and job ids of its own. About half of what it does is
+scheduling single jobs; the rest is batches, keyed jobs scheduled again (keep, replace, raise), cancelling, moving and
+running jobs that wait. A call without an answer was repeated by the client already; the producer notes "unknown" and
+leaves the job alone (see `promises`). One job in thirty fails at its first attempt. Where there are replicas every
+change is to be confirmed by one, and the producer notes whether it was.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from loadtest.torture.listening import Listening
+from loadtest.torture.promises import Answer, Asked, Told
+from wheelq import Client, JobSpec, Receipt, Settings
+from wheelq.errors import DuplicateJob, NotReplicated, OutcomeUnknown, PartlyScheduled, Refused, ServerError
+from wheelq.protocol.keys import Keys
+from wheelq.transport import Address
+
+T = TypeVar("T")
+REMEMBERED = 500
+"""How many of its latest jobs a producer may still touch."""
+DELAYS = ((0.0, 0.0), (0.02, 1.0), (0.02, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 15.0))
+"""Seconds, from and to; each as likely as the others."""
+MANY = (1, 2, 5, 20, 60)
+"""Sizes of batches."""
+FAILING = 30
+"""One job in so many fails at its first attempt."""
+
+
+class Producer(threading.Thread):
+    """One producer; `log` grows while it runs."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        settings: Settings,
+        topics: Sequence[str],
+        seed: str,
+        rate: float,
+        longest_delay: float,
+    ) -> None:
+        """About `rate` jobs a second, none for later than `longest_delay` seconds."""
+        super().__init__(name=name, daemon=True)
+        self.log: list[Told] = []
+        self.topic_of: dict[str, str] = {}
+        self.may_go_on = threading.Event()
+        """Cleared: it pauses."""
+        self.may_go_on.set()
+        self.failure: BaseException | None = None
+        """What ended it before its time."""
+        confirms = settings.client.durability == "replicated"
+        address = Address(url, settings.connection)
+        self._transport = Listening(address, settings.client.replicated_timeout_ms if confirms else 0)
+        self._client = Client(self._transport, Keys(settings.prefix), settings.client)
+        self._topics = topics
+        self._random = random.Random(seed)
+        self._longest_delay = longest_delay
+        self._pause_s = 3.0 / rate  # an action schedules three jobs on average
+        self._number = 0
+        self._recent: deque[Told] = deque(maxlen=REMEMBERED)
+        self._is_over = threading.Event()
+        self._actions: tuple[tuple[Callable[[], None], int], ...] = (
+            (self._schedule, 50),
+            (self._schedule_many, 10),
+            (self._again, 8),
+            (self._cancel, 9),
+            (self._move, 9),
+            (self._run_now, 3),
+        )
+
+    def finish(self) -> None:
+        """Let it end."""
+        self.may_go_on.set()
+        self._is_over.set()
+
+    def run(self) -> None:
+        actions, weights = zip(*self._actions, strict=True)
+        try:
+            while not self._is_over.wait(self._random.expovariate(1 / self._pause_s)):
+                self.may_go_on.wait()
+                self._transport.begin()
+                self._random.choices(actions, weights)[0]()
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self._client.close()
+
+    # --- what it does ----------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        topic, spec = self._random.choice(self._topics), self._spec()
+        self._schedule_one(topic, spec, Asked.SCHEDULE, "keep")
+
+    def _again(self) -> None:
+        """Schedule a job that is there already, in one of three ways."""
+        if (old := self._recall()) is not None and old.id.startswith("key-"):
+            how = self._random.choice(("keep", "replace", "raise"))
+            asked = Asked.REPLACE if how == "replace" else Asked.SCHEDULE
+            spec = JobSpec({"fails": old.fails}, self._delay(), key=old.id)
+            self._schedule_one(self.topic_of[old.id], spec, asked, how)
+
+    def _schedule_one(self, topic: str, spec: JobSpec, asked: Asked, how: Any) -> None:
+        due_ms = self._due_ms(spec)
+        try:
+            receipt = self._client.schedule(
+                topic, spec.payload, delay=spec.delay, at=spec.at, key=spec.key, on_duplicate=how
+            )
+        except DuplicateJob as error:
+            self._note(asked, topic, error.ids[0], Answer.KEPT, due_ms, spec)
+        except NotReplicated as error:
+            self._transport.was_not_confirmed()
+            self._note_receipt(asked, topic, error.receipts[0], spec, due_ms)
+        except ServerError as error:
+            for id in self._transport.sent:
+                self._note(asked, topic, id, _answer_of(error), due_ms, spec)
+        else:
+            self._note_receipt(asked, topic, receipt, spec, due_ms)
+
+    def _schedule_many(self) -> None:
+        topic = self._random.choice(self._topics)
+        specs = [self._spec() for _ in range(self._random.choice(MANY))]
+        due_ms = [self._due_ms(spec) for spec in specs]
+        try:
+            receipts = dict(enumerate(self._client.schedule_many(topic, specs)))
+            unknown: Mapping[int, str] = {}
+            nothing = Answer.REFUSED
+        except NotReplicated as error:
+            self._transport.was_not_confirmed()
+            receipts, unknown, nothing = dict(enumerate(error.receipts)), {}, Answer.REFUSED
+        except PartlyScheduled as error:
+            self._transport.was_not_confirmed()
+            receipts, unknown, nothing = dict(error.receipts), error.unknown, Answer.REFUSED
+        except ServerError as error:
+            receipts, unknown, nothing = {}, {}, _answer_of(error)
+        for place, receipt in receipts.items():
+            self._note_receipt(Asked.SCHEDULE, topic, receipt, specs[place], due_ms[place])
+        for place, id in unknown.items():
+            self._note(Asked.SCHEDULE, topic, id, Answer.UNKNOWN, due_ms[place], specs[place])
+        # Of the rest the producer was told that nothing was done. It does not even know the ids of jobs without a key:
+        # those are known here because the transport was watched.
+        told = {*unknown.values(), *(receipt.id for receipt in receipts.values())}
+        for id in self._transport.sent:
+            if id not in told:
+                self._note(Asked.SCHEDULE, topic, id, nothing, min(due_ms), JobSpec({"fails": 0}))
+
+    def _cancel(self) -> None:
+        if (old := self._recall()) is not None:
+            self._touch(old, Asked.CANCEL, 0, lambda topic: self._client.cancel(topic, old.id))
+
+    def _move(self) -> None:
+        if (old := self._recall()) is not None:
+            delay = self._delay()
+            due_ms = _now_ms() + int(delay * 1000)
+            self._touch(
+                old, Asked.RESCHEDULE, due_ms, lambda topic: self._client.reschedule(topic, old.id, delay=delay)
+            )
+
+    def _run_now(self) -> None:
+        if (old := self._recall()) is not None:
+            self._touch(old, Asked.RUN_NOW, _now_ms(), lambda topic: self._client.run_now(topic, old.id))
+
+    def _touch(self, old: Told, asked: Asked, due_ms: int, call: Callable[[str], object]) -> None:
+        topic = self.topic_of[old.id]
+        try:
+            answer = Answer(str(call(topic)))
+        except ServerError as error:
+            answer = _answer_of(error)
+        spec = JobSpec({"fails": old.fails})
+        self._note(asked, topic, old.id, answer, due_ms, spec)
+
+    # --- what it writes down ---------------------------------------------------------------------------------------
+
+    def _note_receipt(self, asked: Asked, topic: str, receipt: Receipt, spec: JobSpec, could_be_due_ms: int) -> None:
+        answer = Answer.REPLACED if receipt.replaced else Answer.CREATED if receipt.created else Answer.KEPT
+        self._note(asked, topic, receipt.id, answer, receipt.due_ms, spec, could_be_due_ms)
+
+    def _note(
+        self,
+        asked: Asked,
+        topic: str,
+        id: str,
+        answer: Answer,
+        due_ms: int,
+        spec: JobSpec,
+        could_be_due_ms: int | None = None,
+    ) -> None:
+        lost, is_confirmed = self._transport.lost, self._transport.is_confirmed
+        if answer is Answer.UNKNOWN:  # each time that it was sent it may have happened
+            lost = max(lost, self._transport.sent[id])
+        told = Told(asked, id, answer, due_ms, lost, spec.payload["fails"], could_be_due_ms, is_confirmed)
+        self.topic_of[id] = topic
+        self.log.append(told)
+        if answer not in (Answer.UNKNOWN, Answer.REFUSED, Answer.UNAVAILABLE, Answer.CANCELLED, Answer.NOT_FOUND):
+            self._recent.append(told)
+
+    def _recall(self) -> Told | None:
+        """A recent job of which everything is known, to do something to it."""
+        if not self._recent:
+            return None
+        now_ms = _now_ms()
+        places = [place for place, told in enumerate(self._recent) if told.due_ms > now_ms]  # those that surely wait
+        if not places or self._random.random() < 0.3:
+            places = list(range(len(self._recent)))
+        place = self._random.choice(places)
+        told = self._recent[place]
+        del self._recent[place]  # it is remembered again when its answer is noted
+        return told
+
+    # --- what it asks ----------------------------------------------------------------------------------------------
+
+    def _spec(self) -> JobSpec:
+        self._number += 1
+        key = f"key-{self.name}-{self._number}" if self._random.random() < 0.4 else None
+        payload = {"fails": 1 if self._random.randrange(FAILING) == 0 and key else 0, "n": self._number}
+        if self._random.random() < 0.2:
+            return JobSpec(payload, at=datetime.now(UTC) + timedelta(seconds=self._delay()), key=key)
+        return JobSpec(payload, delay=self._delay(), key=key)
+
+    def _delay(self) -> float:
+        return min(self._random.uniform(*self._random.choice(DELAYS)), self._longest_delay)
+
+    def _due_ms(self, spec: JobSpec) -> int:
+        """The earliest it can be due, if it is asked for now: the server's clock is this machine's."""
+        if spec.at is not None:
+            return int(spec.at.timestamp() * 1000)
+        assert isinstance(spec.delay, float)
+        return _now_ms() + int(spec.delay * 1000)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _answer_of(error: ServerError) -> Answer:
+    if isinstance(error, OutcomeUnknown):
+        return Answer.UNKNOWN
+    return Answer.REFUSED if isinstance(error, Refused) else Answer.UNAVAILABLE

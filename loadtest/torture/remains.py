@@ -1,0 +1,63 @@
+"""What the servers hold when all is over: the promotions that were made, and what should not be there any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from loadtest.torture.arena import Arena
+from loadtest.torture.checker import Promotion
+from loadtest.torture.fleet import read_promotions
+from wheelq.errors import Refused
+from wheelq.protocol.call import Call, command
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import ShardKeys
+
+PAGE = 5_000
+"""Entries of a stream that are read at once."""
+
+
+class Remains:
+    """A look at some shards, past all proxies."""
+
+    def __init__(self, arena: Arena, shards: Sequence[ShardKeys], group: str) -> None:
+        self._arena = arena
+        self._shards = shards
+        self._group = group
+
+    def promotions(self) -> Iterator[Promotion]:
+        """Everything the ready streams hold."""
+        for shard in self._shards:
+            start, entries = "-", [(b"", [b""])]
+            while entries:
+                reading = command("XRANGE", shard.ready, start, "+", "COUNT", PAGE, read=list, key=shard.ready)
+                entries = self._arena.control.send(reading)
+                yield from read_promotions(entries)
+                start = f"({entries[-1][0].decode()}" if entries else ""
+
+    def waiting(self) -> int:
+        """Jobs that wait."""
+        return sum(self._arena.control.send(registry.counts(shard)).waiting for shard in self._shards)
+
+    def left(self) -> dict[str, int]:
+        """Jobs that are not forgotten, deliveries nobody has answered for, jobs that were given up."""
+        return {
+            "records": sum(self._count("HLEN", shard.jobs) for shard in self._shards),
+            "deliveries": sum(self._pending(shard) for shard in self._shards),
+            "dead": sum(self._count("XLEN", shard.dead) for shard in self._shards),
+        }
+
+    def _count(self, what: str, key: str) -> int:
+        return self._arena.control.send(command(what, key, read=int, key=key))
+
+    def _pending(self, shard: ShardKeys) -> int:
+        try:
+            return self._arena.control.send(_pending(shard.ready, self._group))
+        except Refused:  # nobody has used this shard yet
+            return 0
+
+
+def _pending(ready: str, group: str) -> Call[int]:
+    def read(reply: list[int]) -> int:
+        return reply[0]
+
+    return command("XPENDING", ready, group, read=read, key=ready)

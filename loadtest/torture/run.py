@@ -1,0 +1,229 @@
+"""Torture: everything breaks, again and again, while jobs are scheduled, moved, cancelled and run. Nothing may be lost.
+
+Producers, schedulers and workers, each with a door of its own in a proxy, work on real servers (see `arena`), while a
+seeded plan of faults is carried out (see `faults`). At the end everything is put right, what is left is worked off, and
+the judge (see `checker`) compares the producers' log, the workers' logs and the server's own streams.
+
+    seed ──▶ plan of faults ──▶ scene ──▶ parts, proxy, server
+    producers' log ──▶ promises ─┐
+    ready streams ──▶ promotions ┼──▶ verdict        exit code 1 unless it is clean
+    workers' logs ──▶ runs ──────┘
+
+The same ten minutes as a test: `python -m pytest -m soak tests/faults/test_torture.py`. The same seed makes the same
+plan and the same wishes of producers; which of them meet is up to the machine. `--plant` starts the parts with a defect
+on purpose (see `planted`): then the verdict must not be clean. `--only kill-worker,cut` limits the faults, `--keep DIR`
+keeps all logs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from loadtest.torture.arena import ARENAS, Arena
+from loadtest.torture.checker import Hurt, judge, lost
+from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
+from loadtest.torture.fleet import Fleet
+from loadtest.torture.producers import Producer
+from loadtest.torture.promises import Told, promises
+from loadtest.torture.remains import Remains
+from loadtest.torture.report import Report
+from loadtest.torture.scene import Planned, Scene, plan
+from wheelq import Settings
+from wheelq.errors import ServerError
+from wheelq.protocol.calls import heartbeats, registry
+from wheelq.protocol.keys import Keys
+from wheelq.settings import ClientSettings, ConnectionSettings, TopicSettings
+
+GROUP = "torture"
+HOLD_MS = 60
+"""Handlers take up to this long, so that a killed worker holds some deliveries."""
+DAY_MS = 86_400_000
+START_S = 90.0
+QUIET_END_S = 3.0
+"""Before the end no new fault begins."""
+LAST_ACKS_S = 70.0
+"""How long the last acknowledgements may take. A failover can undo the ack of a worker that lives: then the delivery is
+found by the worker's next look, within a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is made of."""
+
+    seed: int = 1
+    duration: float = 60.0
+    """Seconds of faults."""
+    faults_per_minute: float = 12.0
+    rate: float = 200.0
+    """Jobs a second, of all producers together."""
+    shards: tuple[int, ...] = (1, 2, 4)
+    """For each topic."""
+    producers: int = 2
+    schedulers: int = 3
+    workers: int = 3
+    lease_ms: int = 2_000
+    reply_timeout_ms: int = 1_500
+    patience: float = 40.0
+    """Seconds after the last due time until what has not run is lost."""
+    longest_delay: float = 15.0
+    """Seconds: no job is scheduled for later than that."""
+    only: tuple[str, ...] = ()
+    """The faults to choose from; empty: all."""
+    planted: str | None = None
+
+
+class Torture:
+    """One run."""
+
+    def __init__(self, arena: Arena, directory: Path, options: Options, tell: Callable[[str], None]) -> None:
+        """`tell` is given a line of progress several times a second."""
+        self._arena = arena
+        self._directory = directory
+        self._options = options
+        self._tell = tell
+        self._topics = {f"torture-{n}": shards for n, shards in enumerate(options.shards)}
+        most = max(*options.shards, MOST_SHARDS)
+        self._remains = Remains(arena, [Keys().shard(topic, n) for topic in self._topics for n in range(most)], GROUP)
+        timeout_ms = options.reply_timeout_ms
+        self._fleet = Fleet(arena.url, directory, options.lease_ms, timeout_ms, HOLD_MS, options.planted)
+        settings = Settings(
+            connection=ConnectionSettings(reply_timeout_ms=timeout_ms),
+            client=ClientSettings(replicated_timeout_ms=timeout_ms // 2, durability=arena.durability),
+        )
+        self._producers = [
+            Producer(
+                name := f"producer-{n}",
+                arena.url(name),
+                settings,
+                tuple(self._topics),
+                f"{options.seed}-{n}",
+                options.rate / options.producers,
+                options.longest_delay,
+            )
+            for n in range(options.producers)
+        ]
+        self._scene = Scene(arena, self._fleet, self._producers, self._start_part, options.lease_ms, list(self._topics))
+        self._strikes: list[Hurt] = []
+        self._fallen: list[str] = []
+        self._began = 0.0
+
+    def run(self) -> Report:
+        """Start everything, let the faults happen, work off what is left, judge."""
+        for topic, shards in self._topics.items():
+            settings = TopicSettings(shards=shards, retention_ms=DAY_MS)
+            self._arena.control.send(registry.register_topic(Keys(), topic, settings))
+        with self._fleet:
+            for _ in range(self._options.schedulers):
+                self._start_part("scheduler")
+            for _ in range(self._options.workers):
+                self._start_part("worker")
+            self._wait_for_schedulers()
+            for producer in self._producers:
+                producer.start()
+            self._suffer()
+            for producer in self._producers:
+                producer.finish()
+            for producer in self._producers:
+                producer.join()
+            self._work_off()
+            return self._report()
+
+    def _wait_for_schedulers(self) -> None:
+        """Until all have joined, so that their start does not count as lateness."""
+        deadline = time.monotonic() + START_S
+        while len(self._arena.control.send(heartbeats.alive(Keys().nodes))) < self._options.schedulers:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"schedulers do not start:\n{self._fleet.output()}")
+            time.sleep(0.05)
+        time.sleep(0.5)
+
+    def _start_part(self, kind: str) -> str:
+        return self._fleet.start(kind, *((",".join(self._topics), GROUP) if kind == "worker" else ()))
+
+    # --- the faults ------------------------------------------------------------------------------------------------
+
+    def _suffer(self) -> None:
+        """Carry out the plan. What a fault raises ends the run: faults must work."""
+        self._began = time.monotonic()
+        # When, a number that settles ties, what, its steps, and when it began by the clock on the wall.
+        agenda: list[tuple[float, int, str, Steps, float]] = [
+            (self._began + one.at_s, n, one.kind, FAULTS[one.kind](self._scene, Random(one.seed)), 0.0)
+            for n, one in enumerate(self._plan())
+        ]
+        while agenda:
+            at, n, kind, steps, begun_ms = heapq.heappop(agenda)
+            self._wait_until(at)
+            now_ms = time.time() * 1000
+            try:
+                pause = next(steps)
+            except StopIteration:
+                self._strikes.append(Hurt(kind, "", begun_ms or now_ms, time.time() * 1000))
+            else:
+                begun_ms = 0.0 if pause is None else begun_ms or now_ms
+                heapq.heappush(agenda, (time.monotonic() + (0.1 if pause is None else pause), n, kind, steps, begun_ms))
+        self._wait_until(self._began + self._options.duration)
+
+    def _plan(self) -> list[Planned]:
+        options = self._options
+        kinds = set(options.only or FAULTS) - self._arena.spared
+        in_order = [kind for kind in FAULTS if kind in kinds]
+        return plan(options.seed, options.duration - QUIET_END_S, options.faults_per_minute, in_order)
+
+    def _wait_until(self, at: float) -> None:
+        while (left := at - time.monotonic()) > 0:
+            self._look_around()
+            time.sleep(min(left, 0.2))
+
+    def _look_around(self) -> None:
+        """Tell how it goes, and raise who has fallen: a part may end when the server cannot be used at its start."""
+        for name in self._fleet.fallen():
+            self._fallen.append(f"{name}: {self._fleet.last_words(name)}")
+            self._start_part(name.partition("-")[0])
+        said = sum(len(producer.log) for producer in self._producers)
+        gone_s = time.monotonic() - self._began
+        last = self._scene.hurts[-1].kind if self._scene.hurts else "none yet"
+        self._tell(
+            f"{gone_s:5.0f} s of {self._options.duration:.0f}   {len(self._strikes)} faults (last {last})   "
+            f"{said} answers   {len(self._fallen)} fallen"
+        )
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def _log(self) -> list[Told]:
+        return [told for producer in self._producers for told in producer.log]
+
+    def _work_off(self) -> None:
+        """Wait until all is done, or nothing more is to be hoped for."""
+        promised = promises(self._log())
+        last_due_ms = max((promise.earliest_ms for promise in promised.values()), default=0)
+        patience = max(0.0, last_due_ms / 1000 - time.time()) + self._options.patience
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            self._wait_until(time.monotonic() + 0.5)
+            with suppress(ServerError):
+                if not self._remains.waiting() and not lost(promised, self._fleet.runs()):
+                    break
+        deadline = min(deadline, time.monotonic() + LAST_ACKS_S)
+        while any(self._remains.left().values()) and time.monotonic() < deadline:
+            self._wait_until(time.monotonic() + 0.2)
+
+    def _report(self) -> Report:
+        found = list(self._remains.promotions())
+        log = self._log()
+        (self._directory / "producers.log").write_text("".join(f"{told}\n" for told in log))
+        clock_error_ms = self._arena.clock.error_ms if self._arena.clock else 0
+        verdict = judge(promises(log), found, self._fleet.runs(), self._scene.hurts, clock_error_ms)
+        failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]
+        return Report(verdict, log, found, self._strikes, self._remains.left(), self._fallen, failures)
+
+
+def torture(on: str, options: Options, directory: Path, tell: Callable[[str], None] = lambda line: None) -> Report:
+    """Torture wheelq on an arena; logs go to `directory`."""
+    with ARENAS[on]() as arena:
+        return Torture(arena, directory, options, tell).run()

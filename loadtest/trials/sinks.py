@@ -1,0 +1,170 @@
+"""Jobs stored in a database exactly once, while workers are killed.
+
+There are one wheelq server, one scheduler and two workers with a `SqlSink`. After each further part of the rows, a
+worker is killed with -9 and replaced. The table refuses the rows of some jobs: these must end among the dead, and all
+others in the table, exactly once. The floor is measured too: the same rows by bare `executemany`, and the sink without
+kills.
+
+The table is new, has a unique name, and is dropped at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select
+
+from loadtest.torture.fleet import Fleet, run_until_stopped
+from wheelq import Client, JobSpec, Retry, Settings, Worker
+from wheelq.model.topic import TopicInfo
+from wheelq.sinks import SqlSink
+
+TOPIC = "stored"
+BATCH = 500
+NOTE = "an order of three chairs and a table"
+RETRY = Retry(max_attempts=2, base=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What one run left behind."""
+
+    jobs: int
+    poisoned: int
+    kills: int
+    rows: int
+    distinct: int
+    dead: int
+    left: int
+    """Jobs that neither are rows nor dead."""
+    rows_per_s: float
+    """From the first row to the last."""
+
+    @property
+    def is_exact(self) -> bool:
+        good = self.jobs - self.poisoned
+        return (self.rows, self.distinct, self.dead, self.left) == (good, good, self.poisoned, 0)
+
+
+def orders_table(name: str) -> Table:
+    """Where the jobs go. `n` is not unique: what is stored twice is seen."""
+    return Table(
+        name,
+        MetaData(),
+        Column("row_id", Integer, primary_key=True, autoincrement=True),
+        Column("job_id", String(64), unique=True),
+        Column("n", Integer, nullable=False),
+        Column("note", String(100), nullable=False),
+    )
+
+
+@contextmanager
+def made(engine: Engine, table: Table, *others: Table) -> Iterator[None]:
+    """The table, while needed; the others are dropped with it."""
+    table.create(engine)
+    try:
+        yield
+    finally:
+        for one in (table, *others):
+            one.drop(engine, checkfirst=True)
+
+
+def sink_for(database: str | Engine, table: Table, has_ledger: bool) -> SqlSink:
+    """The sink under test. With a ledger the table does not help it to find what is stored."""
+    ledger = f"{table.name}_l"
+    if has_ledger:
+        return SqlSink(database, table, row=lambda job: {"job_id": None, **job.payload}, ledger=ledger)
+    return SqlSink(database, table, unique="job_id")
+
+
+class Show:
+    """One server, one fleet, one table."""
+
+    def __init__(self, database: str, server_url: str, directory: Path, *, has_ledger: bool = False) -> None:
+        self.fleet = Fleet(server_url, directory)
+        self.engine = create_engine(database)
+        self.table = orders_table(f"wheelq_show_{secrets.token_hex(4)}")
+        self.ledger = Table(f"{self.table.name}_l", MetaData())
+        self._database = database
+        self._mode = "ledger" if has_ledger else "unique"
+        self._client = Client.connect(server_url, Settings())
+
+    def run(self, jobs: int, *, poisoned: int = 0, kills: int = 0, workers: int = 2, patience: float = 300) -> Stored:
+        """Schedule, store, kill and count."""
+        every = jobs // poisoned if poisoned else 0
+        specs = [JobSpec({"n": n, "note": None if every and n % every == 0 else NOTE}, delay=0) for n in range(jobs)]
+        with self.fleet, made(self.engine, self.table, self.ledger):
+            self._client.schedule_many(TOPIC, specs)
+            self.fleet.start("scheduler")
+            names = [self._start_worker() for _ in range(workers)]
+            deadline = time.monotonic() + patience
+            killed, rows, first_rows, first_at, last_at = 0, 0, 0, 0.0, 0.0
+            while time.monotonic() < deadline:
+                seen, now = self._count(func.count()), time.monotonic()
+                if seen and not first_rows:
+                    first_rows, first_at = seen, now
+                if seen > rows:
+                    rows, last_at = seen, now
+                if killed < kills and rows >= (killed + 1) * jobs // (kills + 1):
+                    self.fleet.kill(names.pop(0))
+                    names.append(self._start_worker())
+                    killed += 1
+                if rows >= jobs - poisoned and killed == kills and self._left(self._info()) == 0:
+                    break
+                time.sleep(0.02)
+            info = self._info()
+            return Stored(
+                jobs=jobs,
+                poisoned=poisoned,
+                kills=killed,
+                rows=self._count(func.count()),
+                distinct=self._count(func.count(self.table.c.n.distinct())),
+                dead=info.dead,
+                left=self._left(info),
+                rows_per_s=(rows - first_rows) / max(last_at - first_at, 0.001),
+            )
+
+    def floor(self, rows: int) -> float:
+        """Rows per second of a bare executemany in transactions of the same size."""
+        many = [{"job_id": f"{n:026}", "n": n, "note": NOTE} for n in range(rows)]
+        with made(self.engine, self.table):
+            began = time.monotonic()
+            for first in range(0, rows, BATCH):
+                with self.engine.begin() as connection:
+                    connection.execute(insert(self.table), many[first : first + BATCH])
+            return rows / (time.monotonic() - began)
+
+    def _start_worker(self) -> str:
+        return self.fleet.start("sink", self._database, self.table.name, self._mode, module="loadtest.trials.sinks")
+
+    def _count(self, what: Any) -> int:
+        with self.engine.connect() as connection:
+            return int(connection.scalar(select(what).select_from(self.table)) or 0)
+
+    def _info(self) -> TopicInfo:
+        [info] = [info for info in self._client.topics() if info.name == TOPIC]
+        return info
+
+    @staticmethod
+    def _left(info: TopicInfo) -> int:
+        return info.waiting + info.ready + info.running + info.retrying
+
+
+def run_worker(url: str, settings_path: str, database: str, table: str, mode: str) -> None:
+    """What a child process runs."""
+    worker = Worker.connect(url, settings=Settings.load(settings_path))
+    sink = sink_for(database, orders_table(table), mode == "ledger")
+    worker.batch_handler(TOPIC, max_size=BATCH, max_wait=0.05, retry=RETRY)(sink)
+    asyncio.run(run_until_stopped(worker))
+
+
+if __name__ == "__main__":
+    run_worker(*sys.argv[2:])

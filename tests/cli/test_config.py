@@ -1,0 +1,71 @@
+"""`wheelq config`: what is in force and from where, and the files that ship with the package."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import wheelq
+from wheelq import Settings
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A settings file, and variables that override a part of it."""
+    file = tmp_path / "wheelq.toml"
+    file.write_text("prefix = 'shop'\n[worker]\nconcurrency = 7\nthreads = 3\n")
+    monkeypatch.setenv("WHEELQ_WORKER_THREADS", "5")
+    monkeypatch.setenv("WHEELQ_PASSWORD", "secret")
+    return file
+
+
+def line(out: str, name: str) -> list[str]:
+    found = next(line for line in out.splitlines() if line.startswith(f"{name} = "))
+    return [part.strip() for part in found.split("  # ")]
+
+
+def test_each_setting_is_shown_with_the_place_it_comes_from(sources: Path) -> None:
+    out = wheelq("config", "--config", sources, "--url", "redis://h:1/0").out
+    assert line(out, "url") == ['url = "redis://h:1/0"', "--url"]
+    assert line(out, "prefix") == ['prefix = "shop"', str(sources)]
+    assert line(out, "concurrency") == ["concurrency = 7", str(sources)]
+    assert line(out, "threads") == ["threads = 5", "WHEELQ_WORKER_THREADS"]
+    assert line(out, "lease_ms") == ["lease_ms = 9000", "default"]
+
+
+def test_it_is_toml_with_every_setting_and_no_password(sources: Path) -> None:
+    answer = wheelq("config", "--config", sources, url="redis://me:secret@h:1/0")
+    assert "secret" not in answer.out
+    assert line(answer.out, "url") == ['url = "redis://me:***@h:1/0"', "WHEELQ_URL"]
+    tables = tomllib.loads(answer.out)
+    assert tables.keys() == set(Settings.__dataclass_fields__)
+
+
+def test_as_json(sources: Path) -> None:
+    found = wheelq("config", "--config", sources, "--json").json
+    assert {"table": "worker", "name": "concurrency", "value": 7, "source": str(sources)} in found
+    assert {"table": "", "name": "password", "value": "***", "source": "WHEELQ_PASSWORD"} in found
+
+
+def test_the_default_file_is_the_one_of_the_package() -> None:
+    assert wheelq("config", "--default").out == (ROOT / "config" / "wheelq.toml").read_text()
+
+
+def test_into_writes_every_file_once(tmp_path: Path) -> None:
+    there = {str(path.relative_to(ROOT / "config")) for path in (ROOT / "config").rglob("*") if path.is_file()}
+    assert wheelq("config", "--into", tmp_path / "etc").code == 0
+    written = {str(path.relative_to(tmp_path / "etc")) for path in (tmp_path / "etc").rglob("*") if path.is_file()}
+    assert written == there >= {"wheelq.toml", "services.toml", "acl/worker.acl"}
+    again = wheelq("config", "--into", tmp_path / "etc")
+    assert (again.code, "exists already" in again.err) == (2, True)
+
+
+def test_a_misspelt_variable_is_an_error_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHEELQ_WORKER_CONCURENCY", "1")
+    answer = wheelq("config")
+    assert answer.code == 2
+    assert "did you mean WHEELQ_WORKER_CONCURRENCY?" in answer.err

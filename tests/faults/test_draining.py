@@ -1,0 +1,402 @@
+"""Former numbers of shards are forgotten once nothing is left that they placed, and never before."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.transports import AsyncWith, Fault, Refusing
+from tests.waiting import until
+from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq.base.clock import ManualClock
+from wheelq.model.topic import Topic, TopicChanges, shard_of
+from wheelq.protocol.call import Call, command
+from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.scheduler.draining import Draining
+from wheelq.settings import SchedulerSettings, WorkerSettings
+from wheelq.transport import Address, AsyncTransport, Transport
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(
+        prefix=f"clear-{secrets.token_hex(6)}",
+        scheduler=SchedulerSettings(heartbeat_ms=100),
+        worker=WorkerSettings(block_ms=100),
+    )
+
+
+@pytest.fixture
+def client(url: str, settings: Settings) -> Iterator[Client]:
+    with Client.connect(url, settings) as client:
+        yield client
+
+
+@pytest.fixture
+async def transport(url: str) -> AsyncIterator[AsyncTransport]:
+    transport = AsyncTransport(Address(url))
+    yield transport
+    await transport.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def clearing(transport: AsyncTransport, settings: Settings, topic: str, clock: ManualClock) -> Draining:
+    return Draining(transport, Keys(settings.prefix), clock, 1, lambda: [topic])
+
+
+def standing(client: Client, topic: str) -> Topic:
+    return next(info.settings for info in client.topics() if info.name == topic)
+
+
+def placed(shard: int, shards: int, *, then: int, of: int) -> str:
+    """A key that belongs in `shard` of `shards`, and in shard `then` of `of`."""
+    return next(k for k in map(str, range(10_000)) if shard_of(k, shards) == shard and shard_of(k, of) == then)
+
+
+# With schedulers and a worker
+
+
+async def test_up_and_down_nothing_is_lost_and_former_numbers_are_forgotten(
+    url: str, settings: Settings, topic: str
+) -> None:
+    """1 → 4 → 3 shards with jobs waiting, and producers who know the number before; shard 0 is never empty."""
+    runs: Counter[str] = Counter()
+    nodes = [Scheduler.connect(url, settings) for _ in range(2)]
+    worker = Worker.connect(url, group="g", settings=settings)
+
+    @worker.handler(topic, retry=Retry(max_attempts=3, base=0.01))
+    async def run(job: Job) -> None:
+        if job.payload == "fails once" and job.attempt == 1:
+            raise ValueError("once")
+        runs[job.id] += 1
+
+    running = [asyncio.create_task(part.run()) for part in (*nodes, worker)]
+    with Client.connect(url, settings) as client:
+        wanted: dict[str, str | None] = {}
+
+        async def schedule(by: Client, delay: float, count: int = 40) -> None:
+            name = secrets.token_hex(3)
+            specs = [
+                JobSpec(
+                    "fails once" if n % 9 == 0 else n,
+                    delay + n / 100,
+                    key=f"{name}-{n}",
+                    partition_key=f"p{n % 7}" if n % 3 == 0 else None,
+                )
+                for n in range(count)
+            ]
+            receipts = await asyncio.to_thread(by.schedule_many, topic, specs)
+            assert all(receipt.created for receipt in receipts)
+            wanted.update((receipt.id, spec.partition_key) for receipt, spec in zip(receipts, specs, strict=True))
+
+        client.schedule(topic, delay=3600, key=placed(0, 4, then=0, of=3))
+        await schedule(client, 0.5)
+        for shards in (4, 3):
+            with Client.connect(url, settings) as stale:
+                await schedule(stale, 0.5, count=5)
+                await asyncio.to_thread(client.set_shards, topic, shards)
+                await schedule(client, 0.3)
+                await until(lambda: not standing(client, topic).draining)
+                lost = [id for id, key in wanted.items() if not client.get(topic, id, partition_key=key)]
+                assert set(runs) >= set(lost), "what has not run is found"
+                before = await asyncio.to_thread(lambda: standing(client, topic))
+                assert (before.shards, before.all_shards, before.drained_by_ms) == (shards, shards, 0)
+                await schedule(stale, 0.1)
+        await until(lambda: set(runs) == set(wanted))
+        await asyncio.sleep(0.2)
+        assert set(runs.values()) == {1}
+    for part in (*nodes, worker):
+        part.stop()
+    await asyncio.gather(*running)
+
+
+# What stands in the way
+
+
+async def test_who_knew_the_former_number_is_answered_with_the_terms_in_force(
+    url: str, client: Client, clearing: Draining, settings: Settings, topic: str
+) -> None:
+    """Also behind the new number, where no shard is looked after any more: up, and down."""
+    keys = [str(n) for n in range(200)]
+    client.schedule(topic, delay=0, key="first")
+    for shards in (4, 2):
+        with Client.connect(url, settings) as stale:
+            assert stale.schedule(topic, delay=60, key="known").id == "known"
+            assert stale.cancel(topic, "known")
+            if shards == 4:
+                remove(url, settings, topic, "first")
+            client.set_shards(topic, shards)
+            await clearing.step()
+            assert standing(client, topic).draining == ()
+            receipts = stale.schedule_many(topic, [JobSpec(delay=60, key=key) for key in keys])
+            assert all(receipt.created for receipt in receipts)
+            again = client.schedule_many(topic, [JobSpec(delay=60, key=key) for key in keys])
+            assert not any(receipt.created for receipt in again)
+            for key in keys:
+                client.cancel(topic, key)
+
+
+async def test_who_asks_a_shard_that_was_given_up_learns_the_number_in_force_and_does_not_change_it(
+    url: str, client: Client, settings: Settings, clearing: Draining, topic: str
+) -> None:
+    """That shard asks for the terms of then, which nobody is about to publish."""
+    client.schedule(topic, key="first", delay=3600)
+    client.set_shards(topic, 3)
+    with Client.connect(url, settings) as other:
+        other.schedule(topic, key="knows", delay=3600)
+        for id in ("first", "knows"):
+            client.cancel(topic, id)
+        client.set_shards(topic, 1)
+        await clearing.step()
+        assert not standing(client, topic).draining
+        client.set_shards(topic, 2)
+        assert other.schedule(topic, key=placed(2, 3, then=1, of=2), delay=3600).created
+    assert standing(client, topic).shards == 2
+
+
+def remove(url: str, settings: Settings, topic: str, id: str) -> None:
+    """Take a promoted job away, as if its only group had finished it."""
+    shard = Keys(settings.prefix).shard(topic, 0)
+    transport = Transport(Address(url))
+    transport.send(command("HDEL", shard.jobs, id, read=int, key=shard.jobs))
+    transport.send(command("DEL", shard.ready, read=int, key=shard.ready))
+    transport.close()
+
+
+async def test_a_job_that_waits_where_it_was_placed_before(client: Client, clearing: Draining, topic: str) -> None:
+    """Also when it is moved behind the moment at which the last of them was due."""
+    client.schedule(topic, delay=1, key="a", partition_key=placed(0, 1, then=3, of=4))
+    stays = placed(0, 1, then=0, of=4)
+    client.schedule(topic, delay=1, key=stays)
+    client.set_shards(topic, 4)
+    client.reschedule(topic, "a", delay=7200, partition_key=placed(0, 1, then=3, of=4))
+    for _ in range(2):
+        await clearing.step()
+        assert standing(client, topic).draining == (1,)
+    client.cancel(topic, "a", partition_key=placed(0, 1, then=3, of=4))
+    await clearing.step()
+    assert standing(client, topic).draining == ()
+    assert client.get(topic, stays) is not None
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+async def test_a_job_behind_the_new_number(
+    url: str, client: Client, clearing: Draining, settings: Settings, topic: str, promoted: bool
+) -> None:
+    client.configure(topic)
+    client.set_shards(topic, 4)
+    await clearing.step()
+    key = placed(3, 4, then=1, of=2)
+    client.schedule(topic, delay=0 if promoted else 60, key=key)
+    client.set_shards(topic, 2)
+    await clearing.step()
+    assert standing(client, topic).draining == (4,)
+    shard = Keys(settings.prefix).shard(topic, 3)
+    with Client.connect(url, settings) as other:
+        if promoted:
+            other.make_group(topic, "g")
+            transport = Transport(Address(url))
+            transport.send(command("HDEL", shard.jobs, key, read=int, key=shard.jobs))
+            await clearing.step()
+            assert standing(client, topic).draining == (4,), "its entry is kept"
+            transport.send(command("XTRIM", shard.ready, "MAXLEN", 0, read=int, key=shard.ready))
+            transport.close()
+        else:
+            other.cancel(topic, key)
+    await clearing.step()
+    assert standing(client, topic).draining == ()
+
+
+async def test_a_promoted_job_that_nobody_has_finished(
+    url: str, client: Client, clearing: Draining, settings: Settings, topic: str
+) -> None:
+    """By its partition key, which stands in its entry."""
+    key = placed(0, 1, then=0, of=4)
+    client.schedule(topic, delay=0, key=key, partition_key=placed(0, 1, then=2, of=4))
+    client.set_shards(topic, 4)
+    await clearing.step()
+    assert standing(client, topic).draining == (1,)
+    remove(url, settings, topic, key)
+    await clearing.step()
+    assert standing(client, topic).draining == ()
+
+
+async def test_what_is_dead_or_kept_since_it_finished(
+    url: str, client: Client, clearing: Draining, settings: Settings, topic: str, clock: ManualClock
+) -> None:
+    """The dead are found by their id, and what has finished is, for as long as it is kept."""
+    changes: TopicChanges = {"keep_done_ms": HOUR_MS}
+    client.configure(topic, **changes)
+    key = placed(0, 1, then=2, of=4)
+    client.schedule(topic, "bad", delay=0, key=key)
+    worker = Worker.connect(url, group="g", settings=settings)
+
+    @worker.handler(topic, retry=Retry(max_attempts=1))
+    async def fail(job: Job) -> None:
+        raise ValueError(job.id)
+
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(client.dead.list(topic).jobs) == 1)
+    worker.stop()
+    await running
+    client.set_shards(topic, 4)
+    await clearing.step()
+    assert standing(client, topic).draining == (1,)
+    client.dead.purge(topic, all=True)
+    for _ in range(2):
+        await clearing.step()
+        assert standing(client, topic).draining == (1,)
+    client.set_shards(topic, 8)
+    for _ in range(2):
+        clock.advance(HOUR_MS / 1000 - 1)
+        await clearing.step()
+        assert standing(client, topic).draining == (4, 1), "since that change no hour has passed"
+    clock.advance(1)
+    await clearing.step()
+    clock.advance(HOUR_MS / 1000)
+    await clearing.step()
+    assert standing(client, topic).draining == ()
+
+
+async def test_a_shard_that_does_not_name_the_terms(
+    url: str, client: Client, clearing: Draining, settings: Settings, topic: str
+) -> None:
+    """A failover forgot them: somebody may still place jobs by a former number. Changing the topic again helps."""
+    client.configure(topic)
+    client.set_shards(topic, 4)
+    shard = Keys(settings.prefix).shard(topic, 0)
+    transport = Transport(Address(url))
+    transport.send(command("DEL", shard.shards, read=int, key=shard.shards))
+    transport.close()
+    await clearing.step()
+    assert standing(client, topic).draining == (1,)
+    client.set_shards(topic, 4)
+    await clearing.step()
+    assert standing(client, topic).draining == ()
+
+
+async def test_a_topic_that_cannot_be_looked_at_does_not_hold_up_the_others(
+    url: str, client: Client, settings: Settings, topic: str
+) -> None:
+    for name in ("broken", topic):
+        client.configure(name)
+        client.set_shards(name, 4)
+    transport = AsyncWith(url, Refusing("HSCAN"))  # the first call alone
+    await Draining(transport, Keys(settings.prefix), ManualClock(), 1, lambda: ["broken", topic]).step()
+    await transport.close()
+    assert (standing(client, "broken").draining, standing(client, topic).draining) == ((1,), ())
+
+
+class Meanwhile(Fault):
+    """Something else happens just before the call."""
+
+    def __init__(self, name: str, what: Callable[[], object]) -> None:
+        super().__init__(name)
+        self._what = what
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        self._what()
+        return [call]
+
+
+async def test_a_change_meanwhile_wins(url: str, client: Client, settings: Settings, topic: str) -> None:
+    client.configure(topic)
+    client.set_shards(topic, 4)
+    transport = AsyncWith(url, Meanwhile("put_topic", lambda: client.set_shards(topic, 5)))
+    await Draining(transport, Keys(settings.prefix), ManualClock(), 1, lambda: [topic]).step()
+    await transport.close()
+    found = standing(client, topic)
+    assert (found.shards, found.draining) == (5, (4, 1))
+
+
+async def test_occurrences_of_recurring_jobs_do_not_stand_in_the_way(
+    client: Client, clearing: Draining, topic: str
+) -> None:
+    """They all live in shard 0."""
+    client.schedule(topic, delay=60, key="tick@2030-01-01T00:00:00Z")
+    client.schedule(topic, delay=60, key=(at := placed(0, 1, then=0, of=64)))
+    client.set_shards(topic, 64)
+    await clearing.step()
+    assert (standing(client, topic).draining, bool(client.get(topic, at))) == ((), True)
+
+
+async def test_a_cleared_topic_keeps_its_whole_rate_to_its_own_shards(
+    client: Client, clearing: Draining, topic: str
+) -> None:
+    client.configure(topic, max_rate=100.0)
+    for shards in (10, 2):
+        client.set_shards(topic, shards)
+    await clearing.step()
+    shaping = standing(client, topic).shaping
+    assert shaping is not None
+    assert shaping.interval_us == 20_000
+
+
+async def test_many_jobs_are_gone_through_whole(url: str, client: Client, clearing: Draining, topic: str) -> None:
+    """More than a page, and the one that stands in the way is found wherever it is."""
+    keys = [str(n) for n in range(40_000) if shard_of(str(n), 4) == 0][:3_000]
+    bad = placed(0, 1, then=1, of=4)
+    client.schedule_many(topic, [JobSpec(delay=3600, key=key) for key in [*keys, bad]])
+    client.set_shards(topic, 4)
+    await clearing.step()
+    assert standing(client, topic).draining == (1,)
+    client.cancel(topic, bad)
+    await clearing.step()
+    assert standing(client, topic).draining == ()
+    async with AsyncClient.connect(url, Settings(prefix=clearing._keys.prefix)) as other:
+        assert await other.get(topic, keys[-1]) is not None
+
+
+class JustBefore(Fault):
+    """Something else happens just before each call of that name to one shard."""
+
+    def __init__(self, name: str, shard: ShardKeys, what: Callable[[], object]) -> None:
+        super().__init__(name, times=100)
+        self._stem = shard.near.removesuffix("near")
+        self._what = what
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        if (call.key or "").startswith(self._stem):
+            self._what()
+        return [call]
+
+
+@pytest.mark.parametrize(("shards", "then"), [(4, 2), (1, 0)])
+@pytest.mark.parametrize("call", ["GET", "EXISTS", "XLEN", "HSCAN", "XRANGE", "HGET"])
+async def test_a_dead_job_that_is_replayed_meanwhile_stands_in_the_way(
+    url: str, client: Client, settings: Settings, topic: str, shards: int, then: int, call: str
+) -> None:
+    """Whenever that happens: among the living it was not there yet, and among the dead it is not there any more."""
+    former = 1 if shards == 4 else 4
+    number = 0 if shards == 4 else 3
+    client.configure(topic)
+    client.set_shards(topic, former)
+    transport = AsyncTransport(Address(url))
+    await Draining(transport, Keys(settings.prefix), ManualClock(), 1, lambda: [topic]).step()
+    await transport.close()
+    assert standing(client, topic).draining == ()
+    key = placed(number, former, then=then, of=shards)
+    keys = Keys(settings.prefix).shard(topic, number)
+    dead = {"id": key, "group": "g", "reason": "failed", "record": b"\x01\x01\x91\x01", "entry": ""}
+    dead |= {"due": "1", "first_due": "1", "attempt": "1", "error": "", "traceback": ""}
+    flat = [part for pair in dead.items() for part in pair]
+    plain = Transport(Address(url))
+    plain.send(command("XADD", keys.dead, "*", *flat, read=bool, key=keys.dead))
+    plain.close()
+    client.set_shards(topic, shards)
+    faulty = AsyncWith(url, JustBefore(call, keys, lambda: client.dead.replay(topic, all=True)))
+    await Draining(faulty, Keys(settings.prefix), ManualClock(), 1, lambda: [topic]).step()
+    await faulty.close()
+    assert standing(client, topic).draining == (former,)

@@ -1,0 +1,86 @@
+"""A job that kills its worker again and again is given up; those that ran beside it are not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import redis
+
+from tests.faults.stages import RECORD
+from tests.waiting import until
+from wheelq import Client, Job, JobSpec, Settings, Worker
+from wheelq.base.clock import ServerClock, SystemClock
+from wheelq.model.topic import Topic
+from wheelq.protocol.calls import producer, registry
+from wheelq.protocol.calls import worker as calls
+from wheelq.protocol.keys import Keys
+from wheelq.settings import WorkerSettings
+from wheelq.transport import Address, AsyncTransport
+from wheelq.worker.held import Delivery, Held, ServedShard
+from wheelq.worker.peers import Beats, Peers
+from wheelq.worker.recovery import Recovery
+from wheelq.worker.settling import Settler
+
+SETTINGS = WorkerSettings()
+JOBS = 20
+
+
+async def life(transport: AsyncTransport, shard: ServedShard, name: str, before: str) -> list[Delivery]:
+    """What a worker starts that comes after one that died: all that this one left, as far as it lets itself."""
+    clock, held, peers = SystemClock(), Held(), Peers(name, "g", SETTINGS)
+    server = ServerClock(clock)
+    server.observe(clock.monotonic(), await transport.send(registry.server_time_us()))
+    peers.heard(clock.monotonic(), Beats(0, {before: "left g"}, None))
+    settler = Settler(transport, "g", name, SETTINGS, held, clock)
+    recovery = Recovery(transport, "g", name, SETTINGS, held, settler, peers, clock, server)
+    await recovery.look([shard])
+    return await recovery.claim(shard, 100)
+
+
+async def test_jobs_beside_one_that_kills_its_worker_are_not_given_up(url: str, topic: str, raw: redis.Redis) -> None:
+    """None of them is done before the worker dies. One that is suspect runs without another such beside it."""
+    transport, shard = AsyncTransport(Address(url)), ServedShard(Keys().shard(topic, 0), Topic())
+    await transport.send(calls.make_group(shard.keys, "g"))
+    jobs = [(f"job-{n}", "+0", RECORD) for n in range(JOBS)]
+    await transport.send(producer.schedule(shard.keys, jobs, "keep", "1"))
+    await transport.send(calls.read([shard.keys], "g", "w0", 100, 1))  # and dies
+    finished: set[str] = set()
+    for n in range(1, 100):
+        started = await life(transport, shard, f"w{n}", f"w{n - 1}")
+        if "job-7" in [delivery.entry.id for delivery in started]:
+            continue  # it dies
+        done = [(delivery.entry.entry_id, delivery.entry.member) for delivery in started]
+        if done:
+            await transport.send(calls.ack(shard.keys, "g", f"w{n}", 0, 0, done))
+            finished |= {delivery.entry.id for delivery in started}
+    dead = [fields[b"id"].decode() for _, fields in raw.xrange(shard.keys.dead)]
+    assert (dead, len(finished)) == (["job-7"], JOBS - 1)
+    await transport.close()
+
+
+async def test_suspects_that_go_back_come_again_one_by_one(url: str, prefix: str, raw: redis.Redis) -> None:
+    settings = Settings(prefix=prefix, worker=WorkerSettings(renew_ms=50, abandoned_ms=200))
+    keys, at_once, most, ran = Keys(prefix).shard("t", 0), 0, 0, list[str]()
+    with Client.connect(url, settings) as client:
+        client.make_group("t", "g")
+        client.schedule_many("t", [JobSpec(key=f"job-{n}", delay=0) for n in range(5)])
+    [(_, entries)] = raw.xreadgroup("g", "gone", {keys.ready: ">"})
+    ids = [entry for entry, _ in entries]
+    raw.xclaim(keys.ready, "g", "gone", 0, ids, idle=60_000, retrycount=7, justid=True)
+    worker = Worker.connect(url, group="g", settings=settings)
+
+    @worker.handler("t")
+    async def note(job: Job) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.05)
+        at_once -= 1
+        ran.append(job.id)
+
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(ran) == 5)
+    worker.stop()
+    await running
+    assert (most, sorted(ran)) == (1, [f"job-{n}" for n in range(5)])
+    assert raw.xlen(keys.dead) == 0

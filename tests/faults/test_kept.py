@@ -1,0 +1,108 @@
+"""What a topic keeps of finished jobs: it goes when the topic keeps nothing any more, and is found while it drains."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+
+from tests.waiting import until
+from wheelq import Client, Job, Scheduler, Settings, Worker
+from wheelq.model.topic import Topic, shard_of
+from wheelq.producer.preparation import IdempotentSpec
+from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.settings import SchedulerSettings
+
+HOUR_MS = 3_600_000
+NONCE = b"0123456789ab"
+
+
+@pytest.fixture
+def settings(prefix: str) -> Settings:
+    return Settings(prefix=prefix, scheduler=SchedulerSettings(heartbeat_ms=100))
+
+
+@pytest.fixture
+def client(url: str, settings: Settings) -> Client:
+    return Client.connect(url, settings)
+
+
+@pytest.fixture
+async def runs(url: str, settings: Settings, topic: str) -> AsyncIterator[list[str]]:
+    """The ids of the jobs that have run, with a scheduler and a worker at work."""
+    found: list[str] = []
+    scheduler, worker = Scheduler.connect(url, settings), Worker.connect(url, group="g", settings=settings)
+
+    @worker.handler(topic)
+    async def note(job: Job) -> None:
+        found.append(job.id)
+
+    running = [asyncio.create_task(scheduler.run()), asyncio.create_task(worker.run())]
+    yield found
+    scheduler.stop()
+    worker.stop()
+    await asyncio.gather(*running)
+
+
+def shard(settings: Settings, topic: str, number: int = 0) -> ShardKeys:
+    return Keys(settings.prefix).shard(topic, number)
+
+
+def standing(client: Client, topic: str) -> Topic:
+    return next(info.settings for info in client.topics() if info.name == topic)
+
+
+async def test_a_topic_that_keeps_no_finished_jobs_any_more_forgets_those_it_kept(
+    raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
+) -> None:
+    """Else the very same call would be answered "created" for ever, and the job never run."""
+    keys, same_call = shard(settings, topic), [IdempotentSpec(delay=0, key="order-1", nonce=NONCE)]
+    client.configure(topic, keep_done_ms=HOUR_MS)
+    client.schedule_many(topic, same_call)
+    await until(lambda: bool(raw.exists(keys.done)))
+    client.configure(topic, keep_done_ms=0)
+    await until(lambda: not raw.exists(keys.done, keys.ended))
+    client.schedule_many(topic, same_call)
+    await until(lambda: runs == ["order-1", "order-1"])
+
+
+async def test_a_topic_that_keeps_no_entries_any_more_removes_those_it_kept(
+    raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
+) -> None:
+    client.configure(topic, retention_ms=HOUR_MS)
+    client.schedule(topic, delay=0)
+    await until(lambda: len(runs) == 1 and not raw.xpending(shard(settings, topic).ready, "g")["pending"])
+    assert raw.xlen(shard(settings, topic).ready) == 1
+    client.configure(topic, retention_ms=0)
+    await until(lambda: raw.xlen(shard(settings, topic).ready) == 0)
+
+
+async def test_a_topic_that_kept_finished_jobs_can_be_drained(
+    raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
+) -> None:
+    client.configure(topic, keep_done_ms=HOUR_MS)
+    client.set_shards(topic, 2)
+    key = next(str(n) for n in range(100) if shard_of(str(n), 2) == 1)
+    client.schedule(topic, key=key, delay=0)
+    await until(lambda: bool(raw.exists(shard(settings, topic, 1).done)))
+    client.set_shards(topic, 1)
+    client.configure(topic, keep_done_ms=0)
+    await until(lambda: not standing(client, topic).draining)
+
+
+async def test_a_call_that_is_repeated_while_the_topic_drains_does_not_run_its_job_again(
+    raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
+) -> None:
+    """What is kept of the finished job is where the former number of shards placed it."""
+    client.configure(topic, keep_done_ms=HOUR_MS)
+    key = next(str(n) for n in range(100) if shard_of(str(n), 4) == 3)
+    same_call = [IdempotentSpec(delay=0, key=key, nonce=NONCE)]
+    [first] = client.schedule_many(topic, same_call)
+    await until(lambda: bool(raw.exists(shard(settings, topic).done)))
+    client.set_shards(topic, 4)
+    assert client.schedule_many(topic, same_call) == [first]
+    client.schedule(topic, key=f"{key}-behind", delay=0)
+    await until(lambda: len(runs) == 2)
+    assert runs.count(key) == 1

@@ -1,0 +1,170 @@
+"""An upgrade needs no pause: this release works beside the one before it, and on what that one left in Redis."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import pytest
+
+from tests.faults import upgrade_parts
+from tests.faults.upgrade_parts import KEPT, LATE, TOPIC
+from tests.waiting import PATIENCE, eventually
+from wheelq import Client, JobState
+from wheelq.embedded import EmbeddedServer
+
+FORMER = "d802515"
+"""The release before this one."""
+ROOT = Path(__file__).parents[2]
+EARLY_MS = 2.0
+"""Clocks are read to the millisecond."""
+ONCE = {f"job-{n}" for n in range(20)} | {"done", "moved"}
+
+
+@pytest.fixture(scope="session")
+def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the package of the release before this one, from the repository's history."""
+    archive = subprocess.run(["git", "archive", FORMER, "wheelq"], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode:
+        pytest.skip(f"the history of this clone does not reach back to {FORMER}")
+    directory = tmp_path_factory.mktemp("former")
+    subprocess.run(["tar", "x"], cwd=directory, input=archive.stdout, check=True)
+    return directory
+
+
+class Part:
+    """A process that plays one role, with one of the two releases."""
+
+    def __init__(self, release: Path, role: str, *where: str) -> None:
+        environment = os.environ | {"PYTHONPATH": str(release)}
+        command = [sys.executable, upgrade_parts.__file__, role, *where]
+        self._output = NamedTemporaryFile()  # noqa: SIM115  # see `close`
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=self._output)
+
+    def said(self) -> list[dict[str, Any]]:
+        """Its lines so far."""
+        said = Path(self._output.name).read_text()
+        return [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
+
+    def runs(self) -> list[dict[str, Any]]:
+        return [line for line in self.said() if "id" in line]
+
+    def has_said(self, word: str, release: Path) -> bool:
+        """Whether it has come so far, with the package that it was to use."""
+        return any(line[word] == str(release / "wheelq" / "__init__.py") for line in self.said() if word in line)
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._output.close()
+
+
+@contextmanager
+def part(release: Path, role: str, *where: str) -> Iterator[Part]:
+    """Run it until the end of the block."""
+    running = Part(release, role, *where)
+    try:
+        yield running
+        running.end()
+    finally:
+        running.close()
+
+
+def check_runs(runs: list[dict[str, Any]]) -> None:
+    """Nothing early, nothing lost, nothing doubled; retries were second attempts."""
+    assert max(run["early_ms"] for run in runs) <= EARLY_MS
+    attempts = Counter((run["id"], run["attempt"]) for run in runs)
+    assert {id: attempts[id, 1] for id in ONCE} == dict.fromkeys(ONCE, 1)
+    assert {attempts[id, attempt] for id in ("retry", "dead") for attempt in (1, 2)} == {1}
+    assert max(attempts.values()) == 1
+    assert not {"far", "cancelled", "first"} & {id for id, _ in attempts}
+
+
+def ticks(runs: list[dict[str, Any]]) -> int:
+    return sum(run["payload"] == {"n": 25} for run in runs)
+
+
+def check_rest(url: str) -> None:
+    """What is left, as a client of this release sees it."""
+    with Client.connect(url) as client:
+        [dead] = client.dead.list(TOPIC).jobs
+        assert (dead.id, dead.attempt, dead.payload) == ("dead", 2, {"n": 21})
+        kept = client.get(KEPT, "done")
+        assert kept is not None
+        assert kept.state is JobState.DONE
+        assert client.wait(KEPT, "done", timeout=PATIENCE) == {"ran": "done"}
+        far = client.get(TOPIC, "far")
+        assert far is not None
+        assert (far.state, far.payload) == (JobState.WAITING, {"n": 23})
+        assert client.get(TOPIC, "cancelled") is None
+        assert [info.name for info in client.recurring.list(TOPIC)] == ["tick"]
+
+
+@pytest.mark.parametrize("scheduler_is_former", [True, False])
+def test_a_fleet_of_two_releases_runs_every_job_once_and_in_time(
+    private_server: Callable[..., EmbeddedServer], former: Path, scheduler_is_former: bool
+) -> None:
+    """The scheduler of one, worker and client of the other; then the scheduler is upgraded, or taken back."""
+    scheduling, others = (former, ROOT) if scheduler_is_former else (ROOT, former)
+    url = private_server().url
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(part(scheduling, "scheduler", url))
+        worker = stack.enter_context(part(others, "worker", url))
+        assert eventually(lambda: scheduler.has_said("started", scheduling) and worker.has_said("started", others))
+        client = stack.enter_context(part(others, "client", url))
+        assert eventually(lambda: client.has_said("made", others))
+
+        def is_done() -> bool:
+            ran = Counter(run["id"] for run in worker.runs())
+            return ran.keys() >= ONCE and ran["retry"] == ran["dead"] == 2 and ticks(worker.runs()) >= 2
+
+        assert eventually(is_done)
+        before = ticks(worker.runs())
+        stack.enter_context(part(others, "scheduler", url))
+        scheduler.end()
+        assert eventually(lambda: ticks(worker.runs()) >= before + 2)
+        check_runs(worker.runs())
+        check_rest(url)
+
+
+def test_what_the_former_release_left_in_its_data_directory_is_taken_up(
+    server_binary: Path, former: Path, tmp_path: Path, private_server: Callable[..., EmbeddedServer]
+) -> None:
+    """Jobs that wait, recur, wait for a retry, are ready, dead and kept, on a server that was stopped."""
+    data = tmp_path / "data"
+    with part(former, "fill", str(data), str(server_binary)) as filling:
+        assert eventually(lambda: filling.has_said("filled", former))
+        before = filling.runs()
+    check_runs(before)
+    url = private_server(data).url
+    check_rest(url)
+    later = {f"later-{n}" for n in range(20)}
+    with part(ROOT, "scheduler", url), part(ROOT, "worker", url) as worker:
+
+        def is_done() -> bool:
+            ran = Counter(run["id"] for run in worker.runs())
+            return ran.keys() >= later | {LATE} and ran["retry-unread"] == 2 and ticks(worker.runs()) >= 2
+
+        assert eventually(is_done)
+        runs = worker.runs()
+        assert max(Counter((run["id"], run["attempt"]) for run in runs).values()) == 1
+        assert max(run["early_ms"] for run in runs) <= EARLY_MS
+        assert {run["id"] for run in runs} & {run["id"] for run in before} == {LATE}
+        assert [run["attempt"] for run in runs if run["id"] == LATE] == [2]
+        check_rest(url)
+        with Client.connect(url) as client:
+            client.dead.replay_one(TOPIC, client.dead.list(TOPIC).jobs[0].dead_id)
+        assert eventually(lambda: "dead" in {run["id"] for run in worker.runs()})

@@ -1,0 +1,372 @@
+"""The dashboard over HTTP: who may see and do what, and that only its own pages can act."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.http.conftest import BASE, Http
+from wheelq import AsyncClient, Settings
+from wheelq.base.clock import wall_ms
+from wheelq.protocol.calls import access as calls
+from wheelq.protocol.keys import Keys
+from wheelq.server.access.keys import ApiKey, new_key
+from wheelq.server.dashboard import session
+from wheelq.transport import Address, AsyncTransport
+
+EVERY_PAGE = (
+    "/",
+    "/future",
+    "/future?span=week",
+    "/future?topic=orders",
+    "/topics",
+    "/topics/orders",
+    "/jobs",
+    "/topics/orders/jobs",
+    "/topics/orders/jobs?state=retrying&error=x",
+    "/topics/orders/jobs?state=done",
+    "/topics/orders/job?id=order-1",
+    "/topics/orders/bulk?action=cancel",
+    "/schedule",
+    "/dead",
+    "/topics/orders/dead",
+    "/topics/orders/dead/confirm?action=purge",
+    "/recurring",
+    "/recurring/edit",
+    "/recurring/edit?topic=orders&name=nightly",
+    "/groups",
+    "/fleet",
+    "/callbacks",
+)
+Give = Callable[..., Awaitable[tuple[ApiKey, str]]]
+
+
+@pytest.fixture
+def give(url: str, settings: Settings) -> Give:
+    """Makes a key with these scopes, as `wheelq keys create` does."""
+
+    async def make(*scopes: str) -> tuple[ApiKey, str]:
+        key, token = new_key("test", scopes, wall_ms())
+        transport = AsyncTransport(Address(url))
+        await transport.send(calls.put_api_key(Keys(settings.prefix), key.id, key.stored()))
+        await transport.close()
+        return key, token
+
+    return make
+
+
+@pytest.fixture
+async def shop(aclient: AsyncClient) -> AsyncClient:
+    """A topic with a job that waits, and a recurring one."""
+    await aclient.schedule("orders", {"id": 1}, delay=3_600, key="order-1")
+    await aclient.recurring.put("orders", "nightly", cron="0 2 * * *", tz="Europe/Berlin")
+    return aclient
+
+
+class Browser:
+    """Loads pages and sends their forms, as a browser does: with cookies, and the Origin of what it sees."""
+
+    def __init__(self, http: Http, base: str = "") -> None:
+        self.http = http
+        self.base = base
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.http.get(path)
+
+    async def token(self, path: str = "/schedule") -> str:
+        """The token in the first form of a page."""
+        found = re.search(r'name="token" value="([0-9a-f]{32})"', (await self.get(path)).text)
+        assert found is not None
+        return found[1]
+
+    async def send(self, path: str, page: str = "/schedule", **fields: str) -> httpx.Response:
+        """Send a form from a page."""
+        token = await self.token(page)
+        return await self.http.post(path, data={"token": token, **fields}, headers={"origin": BASE})
+
+    async def sign_in(self, token: str) -> httpx.Response:
+        return await self.send("/sign-in", "/sign-in", key=token)
+
+
+async def test_every_page_is_there_and_sends_strict_headers(http: Http, shop: AsyncClient) -> None:
+    for path in EVERY_PAGE:
+        answer = await http.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8"), path
+        assert answer.headers.get_list("content-security-policy") == [
+            "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        ]
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cache-control"] == "no-store"
+        assert " style=" not in answer.text
+        assert "<script>" not in answer.text
+        assert set(re.findall(r'(?:src|href|action)="(\w+:)', answer.text)) == set(), "nothing from elsewhere"
+
+
+async def test_files_of_pages_are_cached_by_what_they_hold(http: Http) -> None:
+    page = (await http.get("/")).text
+    for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
+        answer = await http.get(path)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert (await http.get("/static/0/../../app.py")).status_code == 404
+    assert (await http.get("/static/0/nothing.js")).status_code == 404
+
+
+async def test_the_script_is_small() -> None:
+    from wheelq.server.dashboard.rendering import static
+
+    found = static("dashboard.js")
+    assert found is not None
+    assert len(found.body) < 30_000
+
+
+# Rights to see
+
+
+async def test_without_a_session_a_page_leads_to_the_sign_in(serve: Callable[..., Any], give: Give) -> None:
+    await give("*:*")
+    http = await serve(access="keys")
+    answer = await http.get("/topics?q=a")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=%2Ftopics%3Fq%3Da")
+    assert (await http.get("/events")).status_code == 401
+    assert (await http.get("/guide/production")).status_code == 200, "the guide is for everybody"
+
+
+async def test_an_api_key_signs_in_and_out(serve: Callable[..., Any], give: Give, shop: AsyncClient) -> None:
+    _, token = await give("*:*")
+    browser = Browser(await serve(access="keys"))
+    answer = await browser.sign_in(token)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = next(one for one in answer.headers.get_list("set-cookie") if one.startswith("wheelq_session"))
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert token.split("_", 2)[2] not in cookie
+    for path in EVERY_PAGE:
+        assert (await browser.get(path)).status_code == 200, path
+    assert (await browser.send("/sign-out")).headers["location"] == "/sign-in"
+    assert (await browser.get("/")).status_code == 303
+
+
+@pytest.mark.parametrize("wrong", ["x", "wq_00_00", "%s0"])
+async def test_a_wrong_key_does_not_sign_in(serve: Callable[..., Any], give: Give, wrong: str) -> None:
+    _, token = await give("*:*")
+    browser = Browser(await serve(access="keys"))
+    answer = await browser.sign_in(wrong.replace("%s", token))
+    assert answer.status_code == 401
+    assert "not known" in answer.text
+    assert "wheelq_session" not in browser.http.cookies
+
+
+async def test_a_session_is_taken_by_any_process_and_ends_with_its_key(
+    serve: Callable[..., Any], give: Give, url: str, settings: Settings
+) -> None:
+    key, token = await give("*:*")
+    first, second = await serve(access="keys"), await serve(access="keys")
+    await Browser(first).sign_in(token)
+    second.cookies = first.cookies
+    assert (await second.get("/")).status_code == 200
+    transport = AsyncTransport(Address(url))
+    await transport.send(calls.drop_api_key(Keys(settings.prefix), key.id))
+    await transport.close()
+    await second.service.keyring.read()  # type: ignore[attr-defined]
+    assert (await second.get("/")).status_code == 303
+
+
+async def test_sign_in_leads_only_to_pages_of_this_server(serve: Callable[..., Any], give: Give) -> None:
+    _, token = await give("*:*")
+    for there in ("https://evil.example/", "//evil.example/", "/\\evil.example/", "javascript:alert(1)"):
+        browser = Browser(await serve(access="keys"))
+        answer = await browser.send("/sign-in", "/sign-in", key=token, next=there)
+        assert answer.headers["location"] == "/"
+
+
+def test_a_session_is_valid_for_its_key_and_its_time() -> None:
+    key, _ = new_key("a", ("*:*",), 0)
+    other, _ = new_key("b", ("*:*",), 0)
+    cookie = session.issue(key, 1_000)
+    assert session.is_valid(cookie, key, 2_000)
+    assert not session.is_valid(cookie, key, 1_000 + session.SESSION_MS)
+    assert not session.is_valid(cookie, other, 2_000)
+    id, expires, mac = cookie.split(".")
+    assert not session.is_valid(f"{id}.{int(expires) + 1}.{mac}", key, 2_000)
+    rotated, _ = key.rotated(2_000, 60_000)
+    assert session.is_valid(cookie, rotated, 3_000)
+    assert not session.is_valid(cookie, rotated, 62_001)
+
+
+async def test_a_key_sees_only_its_topics(serve: Callable[..., Any], give: Give, shop: AsyncClient) -> None:
+    await shop.schedule("secret", {"x": 1}, delay=60, key="hidden-1")
+    await shop.recurring.put("secret", "hidden-2", every=60)
+    _, token = await give("read:orders")
+    browser = Browser(await serve(access="keys"))
+    await browser.sign_in(token)
+    for path in EVERY_PAGE:
+        if path not in ("/schedule",):
+            answer = await browser.get(path)
+            assert "secret" not in answer.text, path
+            assert "hidden-" not in answer.text, path
+    for path in ("/topics/secret", "/topics/secret/jobs", "/topics/secret/job?id=hidden-1", "/future?topic=secret"):
+        assert (await browser.get(path)).status_code == 403, path
+
+
+async def test_a_key_that_only_reads_sees_no_forms_and_changes_nothing(
+    serve: Callable[..., Any], give: Give, shop: AsyncClient
+) -> None:
+    _, token = await give("read:*")
+    browser = Browser(await serve(access="keys"))
+    await browser.sign_in(token)
+    for path in EVERY_PAGE:
+        forms = re.findall(r'<form method="post" action="([^"]+)"', (await browser.get(path)).text)
+        assert set(forms) <= {"/sign-out"}, path
+    assert "Read only" in (await browser.get("/")).text
+    for path, fields in ACTIONS:
+        answer = await browser.send(path, "/", **fields)
+        assert answer.status_code == 403, path
+    assert await shop.get("orders", "order-1") is not None
+
+
+async def test_scopes_of_the_form_s_topic_count(serve: Callable[..., Any], give: Give, shop: AsyncClient) -> None:
+    """Where the topic is in the form and not in the path."""
+    _, token = await give("read:*", "schedule:mail", "manage:mail")
+    browser = Browser(await serve(access="keys"))
+    await browser.sign_in(token)
+    assert (await browser.send("/schedule", topic="orders", delay="60")).status_code == 403
+    run = {"topic": "orders", "name": "nightly", "action": "remove"}
+    assert (await browser.send("/recurring/act", **run)).status_code == 403
+    put = {"topic": "orders", "name": "new", "is_new": "yes", "every": "60"}
+    assert (await browser.send("/recurring/put", **put)).status_code == 403
+    assert (await browser.send("/schedule", topic="mail", delay="60")).status_code == 303
+
+
+# Only its own pages act
+
+ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("/schedule", {"topic": "orders", "delay": "60"}),
+    ("/topics/orders/pause", {}),
+    ("/topics/orders/resume", {}),
+    ("/topics/orders/settings", {"max_pending": "5"}),
+    ("/topics/orders/shards", {"shards": "4"}),
+    ("/topics/orders/job/cancel", {"id": "order-1"}),
+    ("/topics/orders/job/run", {"id": "order-1"}),
+    ("/topics/orders/job/reschedule", {"id": "order-1", "delay": "5"}),
+    ("/topics/orders/job/rerun", {"id": "order-1"}),
+    ("/topics/orders/dead/act", {"action": "purge", "dead_id": "1-1:0"}),
+    ("/topics/orders/dead/matching", {"action": "purge", "until_ms": "5"}),
+    ("/topics/orders/groups/remove", {"group": "g"}),
+    ("/topics/orders/bulk", {"action": "cancel", "name": "b"}),
+    ("/recurring/act", {"topic": "orders", "name": "nightly", "action": "remove"}),
+    ("/recurring/put", {"topic": "orders", "name": "new", "is_new": "yes", "every": "60"}),
+)
+
+
+def test_every_action_is_tried_here() -> None:
+    from wheelq.server.dashboard.pages import PLACES
+
+    tried = {path.replace("/orders/", "/{topic}/") for path, _ in ACTIONS}
+    assert {place.path for place in PLACES if place.is_action} == tried
+
+
+@pytest.mark.parametrize(("path", "fields"), ACTIONS, ids=[path for path, _ in ACTIONS])
+async def test_an_action_needs_the_token_and_an_origin_of_its_own(
+    http: Http, shop: AsyncClient, path: str, fields: dict[str, str]
+) -> None:
+    token = await Browser(http).token()
+    own = {"origin": BASE}
+    assert (await http.post(path, data=fields, headers=own)).status_code in (403, 415), "no token"
+    wrong = {**fields, "token": "0" * 32}
+    assert (await http.post(path, data=wrong, headers=own)).status_code == 403, "another token"
+    right = {**fields, "token": token}
+    for origin in ({}, {"origin": "https://evil.example"}, {"origin": "null"}):
+        assert (await http.post(path, data=right, headers=origin)).status_code == 403, origin
+    assert (await http.post(path, json=right, headers=own)).status_code == 415
+    assert (await http.get(path)).status_code in (200, 405, 422)
+    info = await shop.get("orders", "order-1")
+    assert info is not None
+    assert info.state == "waiting"
+    assert not (await shop.topics())[0].settings.paused
+
+
+async def test_an_open_server_refuses_names_that_are_not_this_machine_s(http: Http) -> None:
+    assert (await http.get("/", headers={"host": "rebound.example"})).status_code == 403
+
+
+# What pages hold
+
+
+async def test_a_form_with_a_mistake_is_shown_again_with_what_was_typed(http: Http, shop: AsyncClient) -> None:
+    answer = await Browser(http).send("/schedule", topic="orders", delay="soon", payload='{"a": <b>}')
+    assert answer.status_code == 422
+    assert "payload: is not JSON" in answer.text
+    assert 'value="soon"' in answer.text
+    assert "&lt;b&gt;" in answer.text
+    answer = await Browser(http).send(
+        "/recurring/put", "/recurring/edit", topic="orders", name="new", is_new="yes", cron="61 * * * *"
+    )
+    assert (answer.status_code, "cron:" in answer.text) == (422, True)
+
+
+async def test_errors_are_pages(http: Http) -> None:
+    for path, status in (("/topics/none", 404), ("/topics/none/jobs", 404), ("/future?from=x&to=1", 422)):
+        answer = await http.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+
+
+async def test_payloads_can_be_hidden(serve: Callable[..., Any], shop: AsyncClient) -> None:
+    await shop.schedule("orders", {"card": "4111"}, delay=60, key="order-2", headers={"auth": "4112"})
+    await shop.recurring.put("orders", "card", {"card": "4113"}, every=60, headers={"auth": "4114"})
+    shown, hidden = await serve(), await serve(show_payloads=False)
+    job, recurring = "/topics/orders/job?id=order-2", "/recurring/edit?topic=orders&name=card"
+    assert re.findall("411[1234]", (await shown.get(job)).text) == ["4111", "4112"]
+    assert re.findall("411[1234]", (await shown.get(recurring)).text) == ["4113"]
+    assert re.findall("411[1234]", (await hidden.get(job)).text + (await hidden.get(recurring)).text) == []
+
+
+async def test_an_edit_keeps_what_the_form_does_not_show(http: Http, shop: AsyncClient) -> None:
+    await shop.recurring.put("orders", "card", {"n": 1}, every=60, headers={"h": "1"}, expires=30, priority="high")
+    edit = "/recurring/edit?topic=orders&name=card"
+    await Browser(http).send("/recurring/put", edit, topic="orders", name="card", every="120", payload='{"n": 2}')
+    info = await shop.recurring.get("orders", "card")
+    assert info is not None
+    assert (info.rule.every_ms, info.payload, info.headers, info.priority) == (120_000, {"n": 2}, {"h": "1"}, "high")
+    again = await shop.recurring.put(
+        "orders", "card", {"n": 2}, every=120, headers={"h": "1"}, expires=30, priority="high"
+    )
+    assert again.outcome == "unchanged", "expires is as it was"
+
+
+async def test_the_environment_is_named_on_every_page(serve: Callable[..., Any], shop: AsyncClient) -> None:
+    http = await serve(environment="<production>")
+    for path in EVERY_PAGE:
+        assert "&lt;production&gt;" in (await http.get(path)).text, path
+
+
+@pytest.mark.parametrize("passes_on", [True, False])
+async def test_behind_a_base_path_every_link_has_it(
+    serve: Callable[..., Any], shop: AsyncClient, passes_on: bool
+) -> None:
+    """Whether the proxy passes the path on or strips it."""
+    http, prefix = await serve(base_path="/tools/wheelq"), "/tools/wheelq" if passes_on else ""
+    for path in EVERY_PAGE:
+        answer = await http.get(prefix + path)
+        assert answer.status_code == 200, path
+        for link in re.findall(r'(?:src|href|action)="([^"#]*)"', answer.text):
+            assert link.startswith("/tools/wheelq/"), link
+    token = re.search(r'name="token" value="([0-9a-f]{32})"', (await http.get(f"{prefix}/schedule")).text)
+    assert token is not None
+    http.cookies.set("wheelq_token", token[1])
+    data = {"token": token[1], "topic": "orders", "delay": "60", "id": "order-9"}
+    answer = await http.post(f"{prefix}/schedule", data=data, headers={"origin": BASE})
+    assert answer.headers["location"] == "/tools/wheelq/topics/orders/job?id=order-9"
+    assert (await http.get(f"{prefix}/v1/topics/orders/jobs/order-9")).status_code == 200
+    assert (await http.get("/tools/wheelqx/")).status_code == 404
+
+
+async def test_a_topic_that_is_new_since_the_last_look_has_its_pages(http: Http, aclient: AsyncClient) -> None:
+    assert (await http.get("/")).status_code == 200
+    await aclient.schedule("brand-new", delay=60)
+    assert (await http.get("/future", params={"topic": "brand-new"})).status_code == 200
+    assert (await http.get("/topics/brand-new")).status_code == 200
+    assert (await http.get("/future", params={"topic": "no-such"})).status_code == 404

@@ -1,0 +1,48 @@
+"""`/v1/topics/{topic}/groups`, and DELETE of groups and topics."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import httpx
+
+from wheelq import AsyncClient
+
+Http: TypeAlias = httpx.AsyncClient
+TOPIC = "/v1/topics/orders"
+
+
+async def test_groups_are_listed_and_removed(http: Http, aclient: AsyncClient) -> None:
+    await aclient.make_group("orders", "billing")
+    await http.post(f"{TOPIC}/jobs", json={"delay": 0, "id": "a"})
+    [found] = (await http.get(f"{TOPIC}/groups")).json()["groups"]
+    assert {name: found[name] for name in ("name", "lag", "pending", "workers")} == {
+        "name": "billing",
+        "lag": 1,
+        "pending": 0,
+        "workers": [],
+    }
+    assert (await http.delete(f"{TOPIC}/groups/billing")).status_code == 204
+    assert (await http.get(f"{TOPIC}/groups")).json() == {"groups": []}
+    again = await http.delete(f"{TOPIC}/groups/billing")
+    assert (again.status_code, again.json()["type"]) == (404, "/docs#group-not-found")
+    assert (await http.delete("/v1/topics/none/groups/billing")).status_code == 404
+
+
+async def test_a_group_of_leases_goes_by_the_name_it_is_leased_by(http: Http) -> None:
+    await http.post(f"{TOPIC}/jobs", json={"delay": 0})
+    assert len((await http.post(f"{TOPIC}/groups/sender/lease", json={"count": 1, "lease": 30})).json()["jobs"]) == 1
+    refused = await http.delete(f"{TOPIC}/groups/sender")
+    assert (refused.status_code, refused.json()["type"]) == (409, "/docs#in-use")
+    assert (await http.delete(f"{TOPIC}/groups/sender", params={"force": "true"})).status_code == 204
+    assert (await http.get(f"{TOPIC}/groups")).json() == {"groups": []}
+
+
+async def test_a_topic_is_removed(http: Http) -> None:
+    await http.post(f"{TOPIC}/jobs", json={"delay": 60})
+    refused = await http.delete(TOPIC)
+    assert (refused.status_code, refused.json()["type"]) == (409, "/docs#in-use")
+    removed = await http.delete(TOPIC, params={"force": "true"})
+    assert removed.status_code == 204
+    assert (await http.get(TOPIC)).status_code == 404
+    assert (await http.delete(TOPIC)).status_code == 404

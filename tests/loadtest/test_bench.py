@@ -1,0 +1,88 @@
+"""The scenarios of the bench, in small: each follows its jobs by their ids, and says what it was asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from loadtest.bench import growth, highest, network, payload, rate, shares, waiting
+from loadtest.bench.figures import Outcome
+from loadtest.bench.stage import Sizes, Stage
+
+SMALL = Sizes(
+    rounds=1,
+    bulk=2_000,
+    steady_s=1,
+    drain=2_000,
+    payload_bytes=(4_096,),
+    growth_waiting=(),
+    growth_in_topics=1_000,
+    growth_topics=(5,),
+    growth_s=1,
+    shares_s=1,
+    highest_s=1,
+    workers=2,
+)
+
+
+@pytest.fixture
+def stage(url: str) -> Iterator[Stage]:
+    with Stage.on(url, SMALL, "uvloop") as there:
+        yield there
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first job is due soon after the last was scheduled: it may be late here."""
+    for module in (highest, network, payload, rate, shares):
+        monkeypatch.setattr(module, "AHEAD_MS", 200)
+    monkeypatch.setattr(growth, "ADDED", 500)
+
+
+def names(outcome: Outcome) -> str:
+    return " | ".join(figure.name for figure in outcome.figures)
+
+
+def test_highest_tells_the_lateness_at_a_rate(stage: Stage) -> None:
+    wrong = Counter[str]()
+    assert highest.p99_at(stage, "orders", 300, wrong) > 0
+    assert not any(wrong.values())
+
+
+def test_payloads_of_each_size_stand_beside_a_floor_of_that_size(stage: Stage) -> None:
+    outcome = payload.payload(stage)
+    assert outcome.is_correct, outcome.verdict()
+    assert "4,096 bytes: schedule_many" in names(outcome)
+    assert all(figure.floor for figure in outcome.figures if figure.unit == "jobs/s")
+
+
+def test_growth_counts_what_waits_and_what_ran_in_all_topics(stage: Stage) -> None:
+    outcome = growth.growth(stage)
+    assert outcome.is_correct, outcome.verdict()
+    (point,) = outcome.points
+    assert (point["waiting"], point["topics"]) == (1_000, 5)
+    assert point["p99_ms"] >= point["p50_ms"]
+    assert point["peak_mb"] > 0
+
+
+def test_a_delay_of_a_millisecond_each_way_makes_jobs_at_least_as_late(stage: Stage) -> None:
+    outcome = network.network(stage)
+    assert outcome.is_correct, outcome.verdict()
+    p50 = outcome.figures[0]
+    assert p50.value >= network.DELAY_MS, "a job is promoted, and read, over the delayed connection"
+    assert p50.floor is not None
+
+
+def test_workers_side_by_side_run_every_job_between_them(stage: Stage) -> None:
+    outcome = shares.shares(stage)
+    assert outcome.is_correct, outcome.verdict()
+    assert all(0 <= figure.value <= 1 for figure in outcome.figures if figure.unit == "×")
+    assert "2 workers, 1,300/s" in names(outcome)
+
+
+def test_bulk_is_measured_in_one_call_and_in_calls_of_500(stage: Stage) -> None:
+    outcome = waiting.bulk(stage)
+    assert outcome.is_correct, outcome.verdict()
+    assert outcome.jobs == 2 * SMALL.bulk

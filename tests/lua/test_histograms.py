@@ -1,0 +1,98 @@
+"""observe.lua: what processes measured is added up in Redis, each increment once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.lua.shard import HOUR_MS
+from wheelq.base.metrics import Lateness
+from wheelq.base.observations import HANDLER_BOUNDS, LATENESS_BOUNDS, MOST_AT_ONCE, Measured, Observations
+from wheelq.protocol.calls import histograms
+from wheelq.protocol.keys import Keys
+from wheelq.transport import Address, Transport
+
+HANDLER = (Measured.HANDLER, "orders", "g")
+START = (Measured.START, "orders", "g")
+
+
+@pytest.fixture
+def transport(url: str) -> Iterator[Transport]:
+    transport = Transport(Address(url))
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys(f"histograms-{secrets.token_hex(6)}")
+
+
+def test_increments_of_several_processes_add_up(transport: Transport, keys: Keys) -> None:
+    for process in ("w1", "w2"):
+        observations = Observations()
+        observations.add(*HANDLER, [0.005])
+        observations.add(*HANDLER, [700.0])
+        observations.add(*START, [-1.0])
+        found = observations.to_send()
+        assert found is not None
+        assert transport.send(histograms.observe(keys, process, *found)) is True
+    added = transport.send(histograms.histograms(keys))
+    assert added == {
+        HANDLER: [2 * 700_005_000, 2, *[0] * (len(HANDLER_BOUNDS) - 1), 2],
+        START: [0, 2, *[0] * len(LATENESS_BOUNDS)],
+    }
+
+
+def test_increments_whose_reply_was_lost_count_once(transport: Transport, keys: Keys) -> None:
+    observations = Observations()
+    observations.add(*START, [0.0015])
+    first = observations.to_send()
+    assert first is not None
+    assert transport.send(histograms.observe(keys, "w1", *first)) is True  # and the process never hears of it
+    observations.add(*START, [0.0015])
+    again = observations.to_send()
+    assert again == first, "what came meanwhile waits"
+    assert transport.send(histograms.observe(keys, "w1", *again)) is False
+    observations.sent(again[0])
+    rest = observations.to_send()
+    assert rest is not None
+    assert transport.send(histograms.observe(keys, "w1", *rest)) is True
+    observations.sent(rest[0])
+    assert observations.to_send() is None
+    assert transport.send(histograms.histograms(keys))[START][:3] == [3_000, 0, 2]
+
+
+def test_what_nobody_measured_for_an_hour_is_forgotten(url: str, transport: Transport, keys: Keys) -> None:
+    transport.send(histograms.observe(keys, "gone", 1, {HANDLER: [1] * 18}))
+    with redis.Redis.from_url(url) as connection:
+        for name, seen_ms in connection.zscan_iter(keys.measured):
+            connection.zadd(keys.measured, {name: seen_ms - HOUR_MS - 1})
+        transport.send(histograms.observe(keys, "w1", 1, {START: [1] * 19}))
+        assert transport.send(histograms.histograms(keys)) == {START: [1] * 19}
+        assert (connection.hlen(keys.histograms), connection.zcard(keys.measured)) == (2, 2)
+
+
+def test_how_late_jobs_were_is_taken_over_by_difference() -> None:
+    observations = Observations()
+    observations.add_lateness("orders", Lateness(5, (1, 2)), Lateness(9, (1, 3, 1)))
+    many = (0,) * 20 + (4,)
+    observations.add_lateness("orders", Lateness(), Lateness(10, many))
+    found = observations.to_send()
+    assert found is not None
+    figures = found[1][Measured.PROMOTION, "orders", ""]
+    assert (figures[0], figures[1:4], figures[-1]) == (14_000, [0, 1, 1], 4)
+
+
+def test_no_more_than_so_many_series_are_sent_together() -> None:
+    observations = Observations()
+    for n in range(MOST_AT_ONCE + 1):
+        observations.add(Measured.START, f"topic-{n}", "g", [1.0])
+    sizes = []
+    while (found := observations.to_send()) is not None:
+        sizes.append(len(found[1]))
+        observations.sent(found[0])
+    assert sizes == [MOST_AT_ONCE, 1]

@@ -1,0 +1,144 @@
+"""The pure parts of the dashboard: cron in words, errors that are alike, axes, charts, rates."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+
+from wheelq.admin import NodeInfo
+from wheelq.base.metrics import Lateness
+from wheelq.errors import InvalidInput
+from wheelq.model.minutes import TopicMinute
+from wheelq.protocol.calls.dead import DeadSummary
+from wheelq.server.dashboard import charts, words
+from wheelq.server.dashboard.axes import AxisMark, TimeWindow, scale
+from wheelq.server.dashboard.charts import Bar, BarPart
+from wheelq.server.dashboard.cron_words import in_words
+from wheelq.server.dashboard.errors_alike import alike, key_of
+from wheelq.server.dashboard.past import series
+from wheelq.server.dashboard.rates import FleetReading, flow
+from wheelq.server.dashboard.times import moment, seconds
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("* * * * *", "every minute"),
+        ("*/15 * * * *", "every 15 minutes"),
+        ("0 * * * *", "every hour, on the hour"),
+        ("30 2 * * MON-FRI", "at 02:30, on Monday to Friday"),
+        ("0 9,17 * * *", "at 09:00 and 17:00"),
+        ("0 9 1 */3 *", "at 09:00, on day 1 of the month, in every 3rd month"),
+        ("0 0 L * *", "at 00:00, on the last day of the month"),
+        ("0 8 * * MON#2", "at 08:00, on the 2nd Monday"),
+        ("*/5 9-17 * * *", "every 5 minutes, from 09:00 to 17:59"),
+        ("0 0 13 * 5", "at 00:00, on day 13 of the month or on Friday"),
+        ("@daily", "at 00:00"),
+        ("*/10 * * * * *", "every 10 seconds"),
+        ("no cron at all", "no cron at all"),
+    ],
+)
+def test_a_cron_expression_in_words(expression: str, said: str) -> None:
+    assert in_words(expression) == said
+
+
+@given(st.text(max_size=60))
+def test_no_text_is_too_strange_to_be_put_into_words(text: str) -> None:
+    assert isinstance(in_words(text), str)
+
+
+def dead_job(error: str, reason: str = "failed") -> DeadSummary:
+    return DeadSummary("1-0:0", "a", "g", reason, error, 1, 1)
+
+
+def test_errors_that_differ_in_numbers_ids_and_quotes_are_alike() -> None:
+    found = alike(
+        [
+            dead_job("order 42 of 'ada' has no price"),
+            dead_job("order 7 of 'bob' has no price"),
+            dead_job("key 0x1f of 5b2c1d3e4f5a is gone"),
+            dead_job("order 42 of 'ada' has no price", "expired"),
+        ]
+    )
+    assert [len(group.jobs) for group in found] == [2, 1, 1]
+    assert found[0].error == "order 42 of 'ada' has no price", "the newest stands for all"
+    assert key_of("failed", "order 9 of 'eve' has no price") == found[0].key
+
+
+@given(st.floats(min_value=0, max_value=1e9))
+def test_a_scale_reaches_its_highest_value_with_few_round_marks(highest: float) -> None:
+    top, marks = scale(highest)
+    assert top >= highest
+    assert 2 <= len(marks) <= 7
+    assert (marks[0].share, marks[-1].share) == (0.0, 1.0)
+
+
+def test_a_part_of_the_future_is_divided_into_bars_of_a_second_or_more() -> None:
+    assert TimeWindow.between(1_000, 61_000).bars == 60
+    assert TimeWindow.between(1_000, 4_000).bars == 3
+    week = TimeWindow.of_span("week", 5)
+    assert (week.bars, week.bar_ms, week.bar(1)) == (84, 7_200_000, (7_200_005, 14_400_005))
+    assert [mark.text for mark in TimeWindow.of_span("minute", 0).marks(0)][:2] == ["now", "+10 s"]
+
+
+def test_charts_escape_what_they_are_given_and_set_no_style() -> None:
+    evil = "<script>alert(1)</script>"
+    bar = Bar([BarPart(3, 0), BarPart(1, 1)], evil, '/x"onload="y')
+    drawn = charts.bars([bar], [AxisMark(0, evil)], evil)
+    drawn += charts.lane([0, 2], 1, [evil, evil], ['/"', '/"'])
+    drawn += charts.lines([("k0", [1, 2, 3])], [AxisMark(0, evil)], evil)
+    assert isinstance(drawn, Markup)
+    assert "<script" not in drawn
+    assert 'onload="' not in drawn
+    assert "style=" not in drawn
+    assert drawn.count('class="c0"') == 1
+
+
+def test_an_empty_chart_has_no_bars() -> None:
+    assert "<a " not in charts.bars([Bar([], "none")], [], "empty")
+
+
+def node(name: str, promoted: int, *late: int) -> NodeInfo:
+    return NodeInfo(name, 0, 1, 1, promoted, 0, Lateness(sum(late), late))
+
+
+def test_rates_are_what_grew_and_a_process_that_began_again_counts_from_nothing() -> None:
+    before = FleetReading.of(0, [node("a", 100, 90, 10), node("b", 50, 50)], [])
+    after = FleetReading.of(10_000, [node("a", 130, 110, 20), node("b", 5, 5)], [])
+    found = flow([before, after])
+    assert (found.promoted, found.rate(found.promoted)) == (35, 3.5)
+    assert found.lateness.counts == (25, 10)
+    assert flow([after]).rate(1) is None
+
+
+def test_the_past_ends_with_the_last_whole_minute() -> None:
+    minutes = {at * 60_000: TopicMinute(at * 60_000, scheduled=at, retried=1, buried=1) for at in range(10)}
+    found = series(minutes, 9 * 60_000 + 30_000, 60_000, 4)
+    assert (found.scheduled, found.failed) == ([5, 6, 7, 8], [2, 2, 2, 2])
+    assert series(minutes, 10 * 60_000, 5 * 60_000, 2).scheduled == [10, 35]
+
+
+def test_times_are_read_as_viewers_write_them() -> None:
+    assert [seconds(text, "delay") for text in ("90", "1h 30min", "2d", "500ms")] == [90, 5_400, 172_800, 0.5]
+    assert moment("2030-01-31 09:00", "at").isoformat() == "2030-01-31T09:00:00+00:00"
+    assert moment("2030-01-31T09:00:00+01:00", "at").utcoffset() is not None
+    for wrong in ("soon", "-5", "1 week", "9" * 80 + "q"):
+        with pytest.raises(InvalidInput):
+            seconds(wrong, "delay")
+
+
+def test_numbers_times_and_payloads_are_short() -> None:
+    assert [words.short(value) for value in (0, 999, 1_000, 1_234, 45_600, 2_500_000)] == [
+        "0",
+        "999",
+        "1k",
+        "1.2k",
+        "46k",
+        "2.5M",
+    ]
+    assert [words.relative(at, 10_000) for at in (None, 10_000, 70_000, 4_000)] == ["–", "now", "in 1 min", "6 s ago"]
+    assert words.moment(10**17) == f"{10**17} ms"
+    assert "0x00ff" in words.pretty({"raw": b"\x00\xff"})
+    assert len(words.pretty("x" * 100_000)) < 21_000

@@ -1,0 +1,107 @@
+"""`Watch` and `Peers`: who lives is told by what changes, by the watcher's own clock."""
+
+from __future__ import annotations
+
+from wheelq.base.liveness import Watch
+from wheelq.protocol.calls.heartbeats import Beats
+from wheelq.settings import WorkerSettings
+from wheelq.worker.peers import Peers, Standing
+
+RENEW, ABANDONED = 1.3, 3.5
+
+
+def test_silence_is_the_time_without_a_change() -> None:
+    watch = Watch(longest_gap=2.0)
+    for now, value in [(10.0, 1), (11.0, 1), (12.5, 1), (13.0, 2), (14.0, 2)]:
+        watch.looked(now, {"a": value})
+    assert watch.silent("a") == 1.0
+    assert watch.changed_at("a") == 13.0
+    assert watch.silent("b") == 0.0
+    watch.looked(15.0, {})
+    assert "a" not in watch
+
+
+def test_time_in_which_the_watcher_could_not_look_hardly_counts() -> None:
+    watch = Watch(longest_gap=2.0)
+    watch.looked(10.0, {"a": 1})
+    watch.looked(70.0, {"a": 1})
+    assert watch.silent("a") == 2.0
+
+
+class Heard:
+    """What one worker hears; times and numbers as a worker counts them."""
+
+    def __init__(self) -> None:
+        self.peers = Peers("me", "g", WorkerSettings())
+        self.now = 100.0
+
+    def beats(self, after: float = RENEW, said: dict[str, dict[str, object]] | None = None, **beats: str) -> bool:
+        self.now += after
+        return self.peers.heard(self.now, Beats(0, {"me": f"{self.now} g", **beats}, said))
+
+
+def test_before_the_first_look_everybody_counts_as_living() -> None:
+    assert Heard().peers.standing("a") is Standing.LIVING
+
+
+def test_a_worker_is_gone_when_its_heartbeat_has_not_changed_for_long_enough() -> None:
+    heard = Heard()
+    assert heard.beats(a="1 g"), "the first look"
+    for _ in range(2):
+        assert not heard.beats(a="1 g")
+        assert heard.peers.standing("a") is Standing.LIVING
+    assert abs(heard.peers.next_look - (ABANDONED - 2 * RENEW)) < 0.001, "earlier than usual"
+    assert heard.beats(heard.peers.next_look, a="1 g")
+    assert heard.peers.standing("a") is Standing.GONE
+    assert not heard.beats(a="1 g"), "that is no news"
+    assert heard.peers.next_look == RENEW
+    heard.beats(a="2 g")
+    assert heard.peers.standing("a") is Standing.LIVING, "it was only frozen"
+
+
+def test_a_living_worker_may_beat_late_by_two_seconds() -> None:
+    heard = Heard()
+    heard.beats(a="1 g")
+    for number in range(20):
+        heard.beats(RENEW, a=f"{number} g")
+        heard.beats(2.0, a=f"{number} g")
+        assert heard.peers.standing("a") is Standing.LIVING
+
+
+def test_after_an_outage_everybody_has_the_time_to_beat_again() -> None:
+    heard = Heard()
+    heard.beats(a="1 g")
+    heard.beats(60.0, a="1 g")
+    assert heard.peers.standing("a") is Standing.LIVING
+
+
+def test_a_worker_that_says_that_it_left_is_gone_at_once() -> None:
+    heard = Heard()
+    heard.beats(a="1 g")
+    assert heard.beats(a="left g")
+    assert heard.peers.standing("a") is Standing.GONE
+
+
+def test_what_has_no_heartbeat_is_unknown() -> None:
+    heard = Heard()
+    heard.beats(a="1 another group")
+    assert heard.peers.standing("node-client") is Standing.UNKNOWN
+    assert heard.peers.standing("me") is Standing.LIVING
+
+
+def test_workers_of_a_release_before_heartbeats_are_known_by_what_they_say() -> None:
+    """They say so every five seconds."""
+    heard = Heard()
+    heard.beats(said={"old": {"group": "g", "seen_ms": 1}, "stranger": {"group": "h", "seen_ms": 1}})
+    for n in range(5):
+        heard.beats(5.0, said={"old": {"group": "g", "seen_ms": n}, "me": {"group": "g"}})
+        assert heard.peers.standing("old") is Standing.LIVING
+    assert heard.peers.standing("stranger") is Standing.UNKNOWN
+    for _ in range(2):
+        assert not heard.beats(5.0, said={"old": {"group": "g", "seen_ms": 4}})
+    assert heard.beats(5.0, said={"old": {"group": "g", "seen_ms": 4}})
+    assert heard.peers.standing("old") is Standing.GONE
+    assert not heard.beats(RENEW), "not read every time"
+    assert heard.peers.standing("old") is Standing.GONE
+    assert heard.beats(5.0, said={}), "it has left: what it held is looked for at once"
+    assert heard.peers.standing("old") is Standing.UNKNOWN

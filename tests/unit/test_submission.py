@@ -1,0 +1,311 @@
+"""Many jobs become batches of up to 500, by shard; every answer finds its place, whatever got lost on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wheelq import JobSpec, Receipt
+from wheelq.errors import DuplicateJob, InvalidInput, InvalidJob, OutcomeUnknown, PartlyScheduled, Refused, Unavailable
+from wheelq.model.topic import Topic, shard_of
+from wheelq.producer.preparation import IdempotentSpec, Preparation, accepted
+from wheelq.producer.submission import Submission
+from wheelq.protocol.call import Call
+from wheelq.protocol.calls.producer import Placed
+from wheelq.protocol.keys import Keys
+from wheelq.settings import ClientSettings
+
+NOW_MS = 1_750_000_000_000
+CREATED, NOT_HERE = 1, 4
+
+
+def submission(specs: Iterable[JobSpec], topic: Topic | int = 1) -> Submission:
+    found = Topic(shards=topic) if isinstance(topic, int) else topic
+    made = Submission(Keys(), "orders", specs, "keep", ClientSettings(), NOW_MS)
+    made.place_by(found)
+    return made
+
+
+def specs(count: int) -> list[JobSpec]:
+    return [JobSpec(n, delay=1, key=f"job-{n}") for n in range(count)]
+
+
+def ids_of(call: Call[Placed]) -> list[str]:
+    return [str(id) for id in call.args[3::3]]
+
+
+def shard_asked(call: Call[Placed]) -> int:
+    return int(call.keys[0].split("}")[0].rpartition(":")[2])
+
+
+def answer(call: Call[Placed], status: int = CREATED) -> Placed:
+    """As the server would at 5 ms after the epoch: every job has this status, and is due 2 ms later."""
+    return call.read([*(part for _ in ids_of(call) for part in (status, 7)), 5])
+
+
+def carry_out(asked: Submission) -> list[Call[Placed]]:
+    """Answer everything; what was sent."""
+    sent = []
+    while not asked.is_complete:
+        for call in asked.unanswered():
+            sent.append(call)
+            asked.settle(answer(call))
+    return sent
+
+
+# Batches
+
+
+@settings(deadline=None)  # busy machines
+@given(st.integers(0, 2_500), st.integers(1, 5))
+def test_every_job_is_in_one_batch_and_every_receipt_in_its_place(count: int, shards: int) -> None:
+    asked = submission(specs(count), shards)
+    sent = carry_out(asked)
+    assert all(0 < len(ids_of(call)) <= 500 for call in sent)
+    assert sorted(id for call in sent for id in ids_of(call)) == sorted(f"job-{n}" for n in range(count))
+    assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(count)]
+
+
+def test_full_batches_are_500() -> None:
+    assert [len(ids_of(call)) for call in carry_out(submission(specs(1_234)))] == [500, 500, 234]
+
+
+@given(st.integers(1, 4))
+def test_a_batch_holds_jobs_of_one_shard(shards: int) -> None:
+    for call in carry_out(submission(specs(1_000), shards)):
+        assert {shard_of(id, shards) for id in ids_of(call)} == {shard_asked(call)}
+
+
+def test_shards_are_filled_evenly() -> None:
+    filled = Counter(shard_of(f"order-{n}", 8) for n in range(8_000))
+    assert set(filled) == set(range(8))
+    assert max(filled.values()) < 1.2 * min(filled.values())
+
+
+def test_a_jobs_shard_is_the_same_on_every_machine() -> None:
+    """It is part of what is stored: changing it would lose sight of every waiting job."""
+    assert [shard_of(f"order-{n}", 4) for n in range(8)] == [1, 3, 1, 3, 0, 2, 0, 2]
+    assert shard_of("注文", 1_000) == 871
+
+
+def test_a_partition_key_takes_the_place_of_the_id() -> None:
+    [call] = carry_out(submission([JobSpec(n, delay=1, partition_key="customer-7") for n in range(50)], 8))
+    assert len(ids_of(call)) == 50
+    assert shard_asked(call) == shard_of("customer-7", 8)
+
+
+def test_jobs_are_packed_only_when_their_batch_is_due() -> None:
+    """So that the server works on one batch while the next is packed, and a generator is not read to its end first."""
+    taken = 0
+
+    def generate() -> Iterable[JobSpec]:
+        nonlocal taken
+        for spec in specs(1_500):
+            taken += 1
+            yield spec
+
+    calls = submission(generate()).unanswered()
+    next(calls)
+    assert taken == 500
+    next(calls)
+    assert taken == 1_000
+
+
+# Lost replies
+
+
+@given(st.integers(1, 2_000), st.integers(0, 4), st.integers(1, 3))
+def test_after_a_lost_reply_exactly_what_has_no_answer_comes_again(count: int, answered: int, shards: int) -> None:
+    asked, sent = submission(specs(count), shards), []
+    for call in asked.unanswered():
+        sent.append(call)
+        if len(sent) > answered + 1:  # two are under way when the connection breaks
+            break
+        if len(sent) <= answered:
+            asked.settle(answer(call))
+    lost = [ids_of(call) for call in sent[answered:]]
+    again = asked.unanswered()
+    for ids in lost:
+        call = next(again)
+        assert ids_of(call) == ids
+        asked.settle(answer(call))
+    for call in again:
+        asked.settle(answer(call))
+    assert asked.is_complete
+    assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(count)]
+
+
+def test_a_repeated_batch_has_the_same_records() -> None:
+    """By which the server knows its own."""
+    asked = submission(specs(10))
+    [first] = asked.unanswered()
+    [second] = asked.unanswered()
+    assert list(first.args) == list(second.args)
+
+
+def test_an_error_before_anything_was_sent_stays_what_it_is() -> None:
+    error = Refused("not today")
+    assert submission(specs(10)).failed(error) is error
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("lost"), Refused("not today")])
+def test_an_error_half_way_tells_what_is_scheduled_and_what_perhaps(error: Any) -> None:
+    """Also a refusal: it is true of the call that was refused, and not of those before it."""
+    asked = submission(specs(1_200))
+    calls = asked.unanswered()
+    first, second = next(calls), next(calls)
+    asked.settle(answer(first))
+    told = asked.failed(error)
+    assert isinstance(told, PartlyScheduled)
+    assert set(told.receipts) == set(range(500))
+    assert set(told.ids) == set(ids_of(second))
+
+
+@pytest.mark.parametrize("error", [Refused("not today")])
+def test_an_unknown_outcome_stays_unknown_when_the_repeated_call_fails(error: Any) -> None:
+    """The first may have happened, although "refused" says that nothing was done."""
+    asked = submission(specs(10))
+    list(asked.unanswered())  # sent, and no reply came
+    asked.lost()
+    list(asked.unanswered())  # sent again, and refused
+    assert isinstance(asked.failed(error), OutcomeUnknown)
+
+
+def test_an_unknown_outcome_stays_unknown_when_the_call_is_not_even_repeated() -> None:
+    """The circuit breaker has opened meanwhile, say."""
+    asked = submission(specs(10))
+    list(asked.unanswered())
+    asked.lost()
+    assert isinstance(asked.failed(Unavailable("not tried")), OutcomeUnknown)
+
+
+def test_a_refusal_says_nothing_of_what_is_under_way_behind_it() -> None:
+    """Another node may have taken it."""
+    asked = submission(specs(10), 2)
+    list(asked.unanswered())
+    told = asked.failed(Refused("full"))
+    assert isinstance(told, PartlyScheduled)
+    assert not told.receipts
+    assert len(told.unknown) == 10
+
+
+# Bad jobs
+
+
+def test_a_bad_job_is_named_with_the_receipts_of_those_before_it() -> None:
+    """Of batches that were sent; receipts that come in later are found there too."""
+    asked = submission([*specs(700), JobSpec({1}, delay=1)])
+    calls = asked.unanswered()
+    call = next(calls)
+    with pytest.raises(InvalidJob) as caught:
+        next(calls)
+    asked.settle(answer(call))
+    assert (caught.value.place, caught.value.field) == (700, "jobs[700].payload")
+    assert set(caught.value.receipts) == set(range(500))
+
+
+def test_a_bad_job_is_named_again_when_the_batches_before_it_are_sent_again() -> None:
+    """A reply was lost after it was found: it must not be forgotten over that, nor the jobs behind it."""
+    asked = submission([*specs(700), JobSpec({1}, delay=1), *specs(5)])
+    calls = asked.unanswered()
+    next(calls)
+    with pytest.raises(InvalidJob):
+        next(calls)
+    again = asked.unanswered()
+    asked.settle(answer(next(again)))
+    with pytest.raises(InvalidJob):
+        next(again)
+
+
+# A topic that changes its number of shards
+
+
+def test_a_job_with_a_made_id_is_placed_by_the_new_number() -> None:
+    """Nobody can have scheduled it before."""
+    topic = Topic(shards=4, draining=(2,))
+    for call in carry_out(submission([JobSpec(n, delay=1) for n in range(100)], topic)):
+        assert {shard_of(id, 4) for id in ids_of(call)} == {shard_asked(call)}
+        assert call.args[2] == "4"
+
+
+def test_a_job_with_a_key_is_looked_for_where_a_former_number_placed_it_and_then_made_at_its_new_place() -> None:
+    topic = Topic(shards=3, draining=(2,))
+    asked, seen = submission(specs(100), topic), []
+    while not asked.is_complete:
+        for call in asked.unanswered():
+            seen += [(id, shard_asked(call), call.args[2]) for id in ids_of(call)]
+            asked.settle(answer(call, NOT_HERE if call.args[2] == "" else CREATED))
+    for n in range(100):
+        id = f"job-{n}"
+        old, new = shard_of(id, 2), shard_of(id, 3)
+        visits = [(shard, number) for seen_id, shard, number in seen if seen_id == id]
+        assert visits == ([(new, "3")] if old == new else [(old, ""), (new, "3")])
+    assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(100)]
+
+
+def test_an_order_that_another_number_overtook_is_placed_again() -> None:
+    asked = submission(specs(600), 2)
+    first = next(asked.unanswered())
+    asked.settle(first.read([b"5"]))
+    assert (asked.is_stale, asked.terms_in_force) == (True, "5")
+    asked.place_by(Topic(shards=5))
+    sent = carry_out(asked)
+    assert sorted(id for call in sent for id in ids_of(call)) == sorted(f"job-{n}" for n in range(600))
+    assert all({shard_of(id, 5) for id in ids_of(call)} == {shard_asked(call)} for call in sent)
+    assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(600)]
+
+
+def test_a_lost_reply_and_a_change_of_shards_together_leave_the_outcome_unknown() -> None:
+    """It may have been accepted the first time, at a place where it can no longer be asked for."""
+    asked = submission(specs(10), 2)
+    next(asked.unanswered())
+    asked.lost()
+    repeated = next(asked.unanswered())
+    with pytest.raises(OutcomeUnknown):
+        asked.settle(repeated.read([b"5"]))
+
+
+# One job
+
+
+def test_a_given_id_gets_a_nonce_and_a_made_one_does_not() -> None:
+    """A made id is unique already."""
+    given_id, _, given_record = Preparation("orders", ClientSettings(), NOW_MS).job(JobSpec(1, delay=1, key="a"))
+    made_id, due, made_record = Preparation("orders", ClientSettings(), NOW_MS).job(JobSpec(1, delay=1))
+    assert (given_id, due) == ("a", "+1000")
+    assert len(made_id) == 26
+    assert len(given_record) - len(made_record) > 8
+
+
+@pytest.mark.parametrize("spec", [JobSpec(1), JobSpec(1, delay=-1), JobSpec({1}, delay=1), JobSpec(1, delay=1, key="")])
+def test_a_bad_job_is_refused(spec: JobSpec) -> None:
+    with pytest.raises(InvalidInput):
+        Preparation("orders", ClientSettings(), NOW_MS).job(spec)
+
+
+# What the answer means
+
+KEPT, NEW = Receipt("kept", 1, False), Receipt("created", 1, True)
+
+
+@pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
+def test_duplicates_are_told_in_the_receipts(on_duplicate: Any) -> None:
+    assert accepted("orders", [KEPT, NEW], on_duplicate) == [KEPT, NEW]
+
+
+def test_duplicates_are_raised_if_that_was_asked_for() -> None:
+    assert accepted("orders", [NEW], "raise") == [NEW]
+    with pytest.raises(DuplicateJob) as caught:
+        accepted("orders", [NEW, KEPT], "raise")
+    assert caught.value.ids == ["kept"]
+
+
+@pytest.mark.parametrize("nonce", [b"", b"x" * 13, "x" * 12])
+def test_a_nonce_is_twelve_bytes(nonce: Any) -> None:
+    with pytest.raises(InvalidInput, match="nonce"):
+        Preparation("orders", ClientSettings(), 0).job(IdempotentSpec(delay=1, key="a", nonce=nonce))

@@ -1,0 +1,20 @@
+"""Inspects a server and its topics, schedulers and workers. Changes nothing.
+
+fleet       collects what metrics tell (an operation)
+exposition  writes it in the text format of Prometheus
+fleet_metrics  `FleetMetrics`: reads it when asked, once in four seconds
+stats       lists topics, schedulers and workers (operations)
+facts       collects facts about the server and its jobs, for `diagnosis` (operations)
+prefixes    finds other prefixes that are in use on the server (an operation)
+diagnosis   turns facts into findings for `wheelq doctor`
+aio         `AsyncInspector`
+inspector   `Inspector`, the same for blocking programs: made from `aio` by `.ci/unasync.py`
+"""
+
+from __future__ import annotations
+
+from wheelq.admin.aio import AsyncInspector
+from wheelq.admin.inspector import Inspector
+from wheelq.admin.stats import NodeInfo, Stats, WorkerInfo
+
+__all__ = ["AsyncInspector", "Inspector", "NodeInfo", "Stats", "WorkerInfo"]

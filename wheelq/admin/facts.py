@@ -1,0 +1,158 @@
+"""Collects facts about a server and its jobs; `wheelq.admin.diagnosis` interprets them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from wheelq.admin.diagnosis import JobFacts, ServerFacts
+from wheelq.admin.diagnosis.server import CHANNELS
+from wheelq.admin.fleet import Fleet, Parts, fleet, one_by_one
+from wheelq.admin.prefixes import other_prefixes
+from wheelq.base.clock import Clock, ServerClock
+from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld
+from wheelq.model.topic import TopicInfo
+from wheelq.producer import Do, Operation, Step, ask, ask_all
+from wheelq.protocol.call import Call
+from wheelq.protocol.calls import access, heartbeats, notes, registry, removal
+from wheelq.protocol.keys import Keys
+
+T = TypeVar("T")
+
+CLOCK_SAMPLES = 5  # the best of a few round trips is close to the wire's own time
+MISSED_MS = 60_000
+"""An occurrence is scheduled ten seconds before it is due: so much later it was missed."""
+INFO_SECTIONS = ("server", "clients", "memory", "persistence", "replication")
+CONFIGURATION = ("maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write")
+
+
+def server_facts(keys: Keys, clock: Clock, try_to_listen: Callable[[], Any]) -> Operation[ServerFacts]:
+    """Collects facts about the server. `try_to_listen` listens to one of our channels for a moment."""
+    server_clock = ServerClock(clock)
+    for _ in range(CLOCK_SAMPLES):
+        asked_at = clock.monotonic()
+        server_clock.observe(asked_at, (yield from ask(registry.server_time_us())))
+    refused: dict[str, str] = {}
+    missing = []
+    for name, call in registry.needed_commands(keys).items():
+        try:
+            yield from ask(call)
+        except ServerTooOld:
+            missing.append(name)
+        except ServerBusy:  # a busy server answers every command so, which tells nothing about the command
+            raise
+        except GroupNotFound:  # the answer of a server that knows XAUTOCLAIM
+            pass
+        except Refused as error:
+            refused[name] = str(error)
+    refused |= yield from _refused_channels(keys, try_to_listen)
+    writes_refused = yield from _writes_refused(keys)
+    info: dict[str, str] = {}
+    for section in INFO_SECTIONS:  # one by one: Redis 6.2 takes a single section
+        info |= (yield from _ask_if_allowed(f"INFO {section}", registry.info(section), refused)) or {}
+    configuration = yield from _configuration()
+    skew_ms, error_ms = server_clock.skew_ms, server_clock.error_ms
+    return ServerFacts(info, configuration, tuple(missing), refused, writes_refused, skew_ms, error_ms)
+
+
+def job_facts(keys: Keys, parts: Parts = one_by_one) -> Operation[JobFacts]:
+    """Collects facts about jobs, schedulers and workers."""
+    seen = yield from fleet(keys, parts)
+    topics = _topics(keys, seen)
+    paused = {topic.name: topic.overdue_ms for topic in topics if topic.settings.paused}
+    others = yield from other_prefixes(keys, thoroughly=not topics)
+    missed = {place: seen.now_ms - one.next_ms for place, one in seen.recurring.items() if one.next_ms is not None}
+    return JobFacts(
+        waiting=sum(topic.waiting for topic in topics),
+        schedulers=seen.schedulers,
+        overdue_ms={topic.name: topic.overdue_ms for topic in topics if topic.name not in paused},
+        paused=paused,
+        leaderless={topic: n for topic in seen.topics if (n := seen.without_leader(topic))},
+        lost_workers=seen.lost_workers,
+        missed={place: ms for place, ms in missed.items() if ms > MISSED_MS and place[0] not in paused},
+        open_destinations=tuple(sorted(seen.open_destinations)),
+        unread={topic.name: topic.ready for topic in topics},
+        served=frozenset(topic for topic, _ in seen.workers),
+        unserved=(yield from _unserved(keys, seen)),
+        leaving=tuple(topic.name for topic in topics if topic.settings.removing),
+        unreadable=seen.read.unreadable,
+        prefix=keys.prefix,
+        other_prefixes=others,
+        unreadable_keys=(yield from _unreadable_keys(keys)),
+    )
+
+
+def _topics(keys: Keys, seen: Fleet) -> list[TopicInfo]:
+    """Every topic, with its jobs."""
+    shards = [keys.shard(topic, n) for topic, measured in seen.shards.items() for n in range(len(measured))]
+    counts = [one.counts for measured in seen.shards.values() for one in measured]
+    return registry.add_up(seen.topics, shards, counts)
+
+
+def _unserved(keys: Keys, seen: Fleet) -> Operation[dict[tuple[str, str], int]]:
+    """Counts the unfinished jobs of each group without a live worker and without a recently active consumer."""
+    left: Counter[tuple[str, str]] = Counter()
+    for topic, measured in seen.shards.items():
+        for group in (group for one in measured for group in one.counts.groups):
+            left[topic, group.name] += group.lag + group.pending
+    unserved = {}
+    for (topic, name), jobs in left.items():
+        if (topic, name) not in seen.workers:
+            shards = (keys.shard(topic, n) for n in range(len(seen.shards[topic])))
+            asked = [removal.consumers(shard, name, heartbeats.BELIEVED_MS) for shard in shards]
+            if not any((yield from ask_all(asked))):
+                unserved[topic, name] = jobs
+    return unserved
+
+
+def _unreadable_keys(keys: Keys) -> Operation[dict[str, str]]:
+    try:
+        return (yield from ask(access.api_keys(keys))).unreadable
+    except NotPermitted:
+        return {}  # only users that manage the HTTP server may read the keys
+    except Refused as error:
+        return {"": str(error)}
+
+
+def _refused_channels(keys: Keys, try_to_listen: Callable[[], Any]) -> Operation[dict[str, str]]:
+    """Finds out whether this user may publish and subscribe: commands and channels need separate permissions."""
+    refused = {}
+    attempts: dict[str, Step] = {"PUBLISH": registry.publish_nothing(keys), "SUBSCRIBE": Do(try_to_listen)}
+    for name, attempt in attempts.items():
+        try:
+            yield attempt
+        except NotPermitted as error:
+            refused[CHANNELS if "channel" in str(error) else name] = str(error)
+    return refused
+
+
+def _writes_refused(keys: Keys) -> Operation[str]:
+    """Writes a note that lasts a millisecond. Returns the reason if the server refuses it."""
+    try:
+        yield from ask(notes.remember(keys.note("doctor", ""), b"", 1))
+    except NotPermitted:
+        return ""  # a read-only user
+    except Refused as error:
+        return str(error)
+    return ""
+
+
+def _configuration() -> Operation[dict[str, str] | None]:
+    """Reads the server's configuration; None if CONFIG is denied or does not exist."""
+    found: dict[str, str] = {}
+    for name in CONFIGURATION:
+        answer = yield from _ask_if_allowed("CONFIG GET", registry.config(name), {})
+        if answer is None:
+            return None
+        found |= answer
+    return found
+
+
+def _ask_if_allowed(what: str, call: Call[T], refused: dict[str, str]) -> Operation[T | None]:
+    """Returns the answer, or None if it is refused; `refused` then says why."""
+    try:
+        return (yield from ask(call))
+    except Refused as error:
+        refused[what] = str(error)
+        return None

@@ -1,0 +1,96 @@
+# Made from wheelq/admin/aio.py by .ci/unasync.py: edit that one.
+"""`Inspector`: inspects a server and its topics, schedulers and workers. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from wheelq.admin import facts, prefixes, stats
+from wheelq.admin.diagnosis import Finding, JobFacts, ServerFacts, diagnose, diagnose_server
+from wheelq.admin.fleet import by_slot
+from wheelq.admin.stats import NodeInfo, Stats, WorkerInfo
+from wheelq.base.clock import Clock, SystemClock
+from wheelq.producer import Driver
+from wheelq.protocol.keys import Keys
+from wheelq.settings import BreakerSettings, ClientSettings, Settings, settings_in_force
+from wheelq.transport import Transport, server_address
+
+ASKS_ALWAYS = BreakerSettings(failures=1_000_000_000)
+"""An operator wants the server's own answer each time."""
+
+
+class Inspector:
+    """Inspects a server. A context manager."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        keys: Keys | None = None,
+        clock: Clock | None = None,
+        shown: str = "",
+        client: ClientSettings | None = None,
+    ) -> None:
+        """`client` are the settings of the producers whose promises `doctor` judges."""
+        self.shown = shown
+        """The server's address, without the password."""
+        self._transport = transport
+        self._keys = keys or Keys()
+        self._clock = clock or SystemClock()
+        self._client = client or ClientSettings()
+        self._driver = Driver(transport, ASKS_ALWAYS, self._clock)
+
+    @classmethod
+    def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
+        """Returns an inspector for `url` (else WHEELQ_URL); it connects on first use. Raises: ConfigurationError."""
+        given, settings = settings, settings or settings_in_force()
+        address = server_address(url, given)
+        return cls(Transport(address), Keys(settings.prefix), shown=address.shown, client=settings.client)
+
+    def stats(self) -> Stats:
+        """Returns every topic, live scheduler and live worker, by name. Raises: ServerError."""
+        return self._driver.run(stats.stats(self._keys))
+
+    def nodes(self) -> list[NodeInfo]:
+        """Returns every live scheduler, by name. Raises: ServerError."""
+        return self._driver.run(stats.nodes(self._keys))
+
+    def workers(self) -> list[WorkerInfo]:
+        """Returns every live worker, by name. Raises: ServerError."""
+        return self._driver.run(stats.workers(self._keys))
+
+    def doctor(self) -> list[Finding]:
+        """Returns findings about the server and its users. Raises: Unavailable, AuthenticationFailed, ServerBusy."""
+        server = self.server_facts()
+        return diagnose_server(server) if server.missing else diagnose(server, self.job_facts())
+
+    def server_facts(self) -> ServerFacts:
+        """Returns facts about the server. Raises: Unavailable, AuthenticationFailed, ServerBusy."""
+        try_to_listen = partial(self._transport.try_to_listen, self._keys.shard("none", 0).near)
+        found = self._driver.run(facts.server_facts(self._keys, self._clock, try_to_listen))
+        return replace(found, waited_for=self._client.replicas)
+
+    def job_facts(self) -> JobFacts:
+        """Returns facts about jobs, schedulers and workers. Raises: ServerError."""
+        return self._driver.run(facts.job_facts(self._keys, by_slot(self._transport.slot)))
+
+    def other_prefixes(self) -> tuple[str, ...]:
+        """Returns the prefixes of other schedulers and workers on the server, and of other topics. Raises: ServerError.
+
+        It looks at 100,000 keys at most. A user that may not look finds none.
+        """
+        return self._driver.run(prefixes.other_prefixes(self._keys, thoroughly=True))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

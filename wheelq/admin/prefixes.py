@@ -1,0 +1,44 @@
+"""`other_prefixes`: finds the wheelqs that use the same server with another prefix."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from wheelq.errors import Refused
+from wheelq.producer import Operation, ask
+from wheelq.protocol.calls import prefixes
+from wheelq.protocol.keys import Keys
+
+LOOKS = 100
+"""Most calls that look for topics: on a larger server, some may be missed."""
+ENOUGH = 10
+"""With so many other prefixes found, no more are looked for."""
+
+
+def other_prefixes(keys: Keys, *, thoroughly: bool) -> Operation[tuple[str, ...]]:
+    """Returns the other prefixes that schedulers and workers use; `thoroughly`: also those that only have topics.
+
+    Programs whose user may not ask this find none.
+    """
+    found: set[str] = set()
+    with suppress(Refused):
+        found |= set((yield from ask(prefixes.listening(keys))))
+    if thoroughly:
+        with suppress(Refused):
+            found |= yield from _with_topics(keys)
+    return tuple(sorted(found))
+
+
+def _with_topics(keys: Keys) -> Operation[set[str]]:
+    found: set[str] = set()
+    cursor = 0
+    for _ in range(LOOKS):
+        cursor, named = yield from ask(prefixes.with_topics(keys, cursor))
+        for prefix in sorted(named):
+            if (yield from ask(prefixes.is_registry(Keys(prefix)))):
+                found.add(prefix)
+            if len(found) == ENOUGH:
+                return found
+        if not cursor:
+            break
+    return found

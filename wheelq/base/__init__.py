@@ -1,0 +1,12 @@
+"""Helpers for every other room: time, ids, counters. They know nothing of wheelq.
+
+backoff    how long a loop pauses after a failure
+clock      wall clock, monotonic clock, the server's clock, and waiting
+timers     a clock whose timers fire within 0.1 ms
+ids        job ids that sort by creation time
+metrics    histograms
+observations  durations that a process adds up until they are sent
+liveness   which processes are alive, judged by changing values
+plural     counted nouns in messages
+as_json    JSON without NaN
+"""

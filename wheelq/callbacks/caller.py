@@ -1,0 +1,220 @@
+"""`CallbackCaller`: one job, one request. It is the handler of every job that has a target."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import httpx
+
+from wheelq.base.as_json import as_json
+from wheelq.base.clock import Clock
+from wheelq.callbacks.addresses import Network
+from wheelq.callbacks.destination import Destination, DestinationInfo, Destinations, Room
+from wheelq.callbacks.network import AddressRefused, GuardedTransport
+from wheelq.callbacks.services import Services
+from wheelq.callbacks.signing import message_id, signature_headers
+from wheelq.callbacks.target import HEADER, Place, Target
+from wheelq.callbacks.verdict import Accepted, Hopeless, TryAgain, Verdict, of_answer
+from wheelq.errors import InvalidInput
+from wheelq.model.job import Job
+from wheelq.model.retry import Bury, RetryAfter
+from wheelq.settings import BreakerSettings
+from wheelq.telemetry import api
+
+if TYPE_CHECKING:
+    from wheelq.telemetry.http import RequestSpan
+
+logger = logging.getLogger("wheelq.callbacks")
+
+MakeTransport = Callable[[tuple[Network, ...]], httpx.AsyncBaseTransport]
+PLACES = 10_000
+"""The most requests in flight or queued in one process, to all receivers; each receiver has its own, lower limit."""
+BODY_MAX_BYTES = 65_536
+"""The most bytes of an answer's body; a receiver that sends more loses the connection."""
+BODY_S = 1.0
+"""How long an answer's body may take; a receiver that takes longer loses the connection."""
+OWN_PREFIX = "wheelq-"
+HOP_BY_HOP = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
+OF_THE_BODY = ("content-length", "content-type", "content-encoding", "content-range")
+"""The body is always plain JSON."""
+NOT_PASSED_ON = frozenset({"host", "expect", *OF_THE_BODY, *HOP_BY_HOP})
+
+
+class CallbackCaller:
+    """Calls receivers. `transport` is for tests."""
+
+    def __init__(
+        self,
+        services: Services,
+        clock: Clock,
+        breaker: BreakerSettings | None = None,
+        transport: MakeTransport = GuardedTransport,
+    ) -> None:
+        self._services = services
+        self._clock = clock
+        settings, room = breaker or BreakerSettings(), Room(PLACES)
+        self._destinations = Destinations(lambda name, terms: Destination(name, terms, settings, room, clock))
+        self._transport = transport
+        self._clients: dict[tuple[Network, ...], httpx.AsyncClient] = {}
+
+    async def __call__(self, job: Job) -> None:
+        """Deliver a job to its target; does nothing for a job without one.
+
+        Raises: RetryAfter (not admitted, or failed), Bury (hopeless).
+        """
+        try:
+            target = Target.of(job.headers)
+            if target is None:
+                return
+            place = target.place(self._services)
+        except InvalidInput as error:
+            logger.warning("job %s of %s may not be delivered: %s", job.id, job.topic, error)
+            raise Bury(f"its target may not be called: {error}") from error
+        destination = self._destinations.of(place.destination, place.terms)
+        async with destination.turn() as waiting:
+            if waiting:
+                raise RetryAfter(waiting, f"{place.destination} is busy or unhealthy")
+            verdict = await self._ask(job, place)
+        self._judge(job, place, destination, verdict)
+
+    def infos(self) -> list[DestinationInfo]:
+        """Returns the state of each receiver."""
+        return self._destinations.infos()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
+
+    async def _ask(self, job: Job, place: Place) -> Verdict:
+        sent = datetime.fromtimestamp(self._clock.wall_ms() / 1000, tz=UTC)
+        content_type, body = body_of(job)
+        headers = passed_on(job.headers) | {
+            "content-type": content_type,
+            "user-agent": "wheelq",
+            "wheelq-topic": job.topic,
+            "wheelq-job": quote(job.id),
+            "wheelq-attempt": str(job.attempt),
+            "wheelq-due": str(job.due_ms),
+            **signature_headers(message_id(job), sent, body, place.terms.secrets),
+        }
+        if api._TRACER_PROVIDER is None:
+            return await self._send(place, body, headers, sent.timestamp())
+        from wheelq.telemetry.http import RequestSpan
+
+        with RequestSpan("POST", place.shown, job.attempt) as span:
+            return await self._send(place, body, span.headers(headers), sent.timestamp(), span)
+
+    async def _send(
+        self,
+        place: Place,
+        body: bytes,
+        headers: Mapping[str, str],
+        sent_s: float,
+        span: RequestSpan | None = None,
+    ) -> Verdict:
+        try:
+            async with (
+                asyncio.timeout(place.terms.timeout) as limit,
+                self._client(place).stream("POST", place.url, content=body, headers=headers) as answer,
+            ):
+                limit.reschedule(None)
+                if span is not None:
+                    span.answered(answer.status_code)
+                verdict = of_answer(answer.status_code, answer.headers, sent_s)
+                await _read_away(answer)
+                return verdict
+        except TimeoutError as error:
+            _note(span, error)
+            return TryAgain(f"did not answer within {place.terms.timeout:g} s")
+        except AddressRefused as error:
+            _note(span, error)
+            return Hopeless(str(error), is_answer=False)
+        except httpx.HTTPError as error:
+            _note(span, error)
+            return TryAgain(f"could not be asked: {error or type(error).__name__}")
+
+    def _judge(self, job: Job, place: Place, destination: Destination, verdict: Verdict) -> None:
+        match verdict:
+            case Accepted():
+                destination.succeeded()
+            case Hopeless(why, is_answer):
+                if is_answer:
+                    destination.succeeded()
+                logger.warning("job %s of %s: %s %s", job.id, job.topic, place.shown, why)
+                raise Bury(f"{place.shown} {why}")
+            case TryAgain(why, after, is_failure):
+                if is_failure:
+                    destination.failed(why)
+                else:
+                    destination.succeeded()
+                if after:
+                    destination.leave_alone(after)
+                self._again(job, place, why, after)
+
+    def _again(self, job: Job, place: Place, why: str, after: float | None) -> None:
+        pause_ms = place.terms.retry.pause_ms(job.attempt, random.random())
+        if pause_ms is None:
+            raise Bury(f"{place.shown} {why}, and attempt {job.attempt} was the last")
+        raise RetryAfter(max(pause_ms / 1000, after or 0.0), f"{place.shown} {why}", counts=True)
+
+    def _client(self, place: Place) -> httpx.AsyncClient:
+        """Returns the client for a set of allowed networks. Receivers with the same set share its connections."""
+        allowed = place.terms.allowed
+        if allowed not in self._clients:
+            self._clients[allowed] = httpx.AsyncClient(
+                transport=self._transport(allowed), trust_env=False, follow_redirects=False, timeout=None
+            )
+        return self._clients[allowed]
+
+
+def _note(span: RequestSpan | None, error: Exception) -> None:
+    if span is not None:
+        span.failed(error)
+
+
+async def _read_away(answer: httpx.Response) -> None:
+    """Read and drop the body: a connection whose answer was not read to its end cannot be used again.
+
+    The raw body is read, because its stated encoding is irrelevant and may be wrong. The head has decided; a
+    slow or broken body only costs the connection.
+    """
+    assert isinstance(answer.stream, httpx.AsyncByteStream)
+    size = 0
+    with suppress(TimeoutError, httpx.HTTPError):
+        async with asyncio.timeout(BODY_S):
+            async for part in answer.stream:
+                size += len(part)
+                if size > BODY_MAX_BYTES:
+                    return
+
+
+def body_of(job: Job) -> tuple[str, bytes]:
+    """Returns the content type and body of a request: the payload as JSON; bytes as base64 text."""
+    if isinstance(job.payload, bytes):
+        return "text/plain; charset=us-ascii", base64.b64encode(job.payload)
+    return "application/json", as_json(job.payload)
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the job's headers that a receiver gets: those that a request can carry, without wheelq's own."""
+    found = {}
+    for name, value in headers.items():
+        lower = name.lower()
+        is_ours = lower.startswith((OWN_PREFIX, "webhook-")) or lower == HEADER or lower in NOT_PASSED_ON
+        if not is_ours and _is_token(lower) and value.isascii() and value.isprintable():
+            found[lower] = value
+    return found
+
+
+def _is_token(name: str) -> bool:
+    return bool(name) and name.isascii() and all(char.isalnum() or char in "!#$%&'*+-.^_`|~" for char in name)

@@ -1,0 +1,240 @@
+"""scheduler, worker: commands that run until a signal.
+
+The first SIGINT or SIGTERM stops them cleanly, the second at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wheelq import logs
+from wheelq.base.clock import SystemClock
+from wheelq.base.plural import counted
+from wheelq.cli.lifeline import hold
+from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored, monitoring_options
+from wheelq.cli.options import Config, LogFormat, LogLevel, Url, settings_of
+from wheelq.cli.reload import Reloaded, restarting_on_change
+from wheelq.cli.supervisor import CommandPart, Supervisor, lifeline, worker_parts
+from wheelq.cli.target import load_worker
+from wheelq.errors import InvalidInput
+from wheelq.settings import LOG_FORMATS, LOG_LEVELS, Settings, resolve_url
+from wheelq.settings.environment import variable_of
+from wheelq.transport.startup import Patience, until_usable
+
+if TYPE_CHECKING:
+    from wheelq.admin import Inspector
+
+logger = logging.getLogger("wheelq")
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+YOUNG_OBJECTS = 10_000  # new objects between two runs of the garbage collector; Python's default is 700 or 2,000
+
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:NAME", help="A Worker, or a function that makes one, in a module.")
+]
+Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="How many worker processes to run.")]
+Reload = Annotated[
+    bool, typer.Option("--reload", help="Restart when a Python file below this directory changes; needs watchfiles.")
+]
+WithScheduler = Annotated[
+    bool, typer.Option("--with-scheduler", help="Run a scheduler, too, in a process beside the workers.")
+]
+Grace = Annotated[float | None, typer.Option("--grace", hidden=True)]
+Lifeline = Annotated[int | None, typer.Option("--lifeline", hidden=True)]
+Speaker = Annotated[str | None, typer.Option("--speaker", hidden=True)]  # the prefix of its log lines
+LogJobs = Annotated[bool, typer.Option("--log-jobs", help="Log a line for every job: attempt, lateness, duration.")]
+
+
+def scheduler(
+    url: Url = None,
+    config: Config = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    lifeline: Lifeline = None,
+    speaker: Speaker = None,
+) -> None:
+    """Run a scheduler node until SIGINT or SIGTERM. Start as many as you like: each shard has one leader.
+
+    If the server is away or loading its data, the command waits for it.
+    """
+    from wheelq.admin import Inspector  # a worker process needs neither, and starts sooner without
+    from wheelq.scheduler import Scheduler
+
+    hold(lifeline)
+    settings = settings_of(config)
+    log_to_stderr(settings, log_level, log_format, speaker)
+    node, stopping = Scheduler.connect(url, settings), asyncio.Event()
+
+    async def look_and_run() -> None:
+        with Inspector.connect(url, settings) as inspector:
+            look = partial(asyncio.to_thread, _warn_of_problems, inspector)
+            if not await until_usable(look, stopping, SystemClock(), logger, Patience.OUTAGES):
+                return
+        logger.info("scheduler %s runs on %s", node.node, inspector.shown)
+        await node.run(patiently=True)
+
+    def stop() -> None:
+        stopping.set()
+        node.stop()
+
+    run_until_signal(look_and_run, stop, partial(monitored, metrics_port, metrics_host, url, settings))
+    logger.info("scheduler %s has stopped; it promoted %s", node.node, counted(node.promoted, "job"))
+
+
+def worker(
+    target: Target,
+    processes: Processes = 1,
+    url: Url = None,
+    config: Config = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    log_jobs: LogJobs = False,
+    reload: Reload = False,
+    with_scheduler: WithScheduler = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    grace: Grace = None,
+    lifeline: Lifeline = None,
+    speaker: Speaker = None,
+) -> None:
+    """Run a worker until SIGINT or SIGTERM; running handlers may finish then. Waits for a server that is away.
+
+    MODULE:NAME is a Worker, such as shop.jobs:worker, or a function without arguments that makes one; the current
+    directory is searched too. Worker.connect() in the module uses --config and --url, unless the module passes others.
+    With -p N it runs N processes, and restarts a process that crashes. --reload is for development; --with-scheduler
+    spares a separate `wheelq scheduler` where one machine does everything.
+    """
+    hold(lifeline)
+    settings = settings_of(config)
+    log_to_stderr(settings, log_level, log_format, speaker)
+    if config is not None:  # before the module is imported: Worker.connect() reads both
+        os.environ["WHEELQ_CONFIG"] = str(config.absolute())
+    if url or settings.url:
+        os.environ["WHEELQ_URL"] = resolve_url(url, settings)
+    options = log_options(log_level, log_format)
+    if log_jobs:
+        options.append("--log-jobs")
+        os.environ[variable_of("worker", "log_jobs")] = "true"
+        logging.getLogger("wheelq.jobs").setLevel(logging.DEBUG)  # for a worker with its own settings
+    if reload or with_scheduler or processes > 1:
+        monitoring = [monitoring_options(metrics_port, metrics_host, number) for number in range(processes + 1)]
+        raise typer.Exit(_run_processes(target, options, monitoring, reload=reload, with_scheduler=with_scheduler))
+    found = load_worker(target)
+
+    async def run() -> None:  # logged once signals are handled, because a reader of the log may send one
+        logger.info("worker %s runs, group %s, topics %s", found.name, found.group, ", ".join(found.topics) or "none")
+        await found.run(patiently=True)
+
+    monitor = partial(monitored, metrics_port, metrics_host, url, settings)
+    run_until_signal(run, lambda: found.stop(grace), monitor)
+    done, failed = counted(found.handled, "job"), counted(found.failed, "run")
+    logger.info("worker %s has stopped; %s done, %s failed", found.name, done, failed)
+
+
+def _run_processes(
+    target: str, options: list[str], monitoring: Sequence[Sequence[str]], *, reload: bool, with_scheduler: bool
+) -> int:
+    """`monitoring` has the separate options of each worker process, and last those of the scheduler."""
+    with lifeline() as line:
+        kind = Reloaded if reload else CommandPart
+        workers = worker_parts(target, len(monitoring) - 1, options, line, kind, monitoring[:-1])
+        without_jobs = [option for option in options if option != "--log-jobs"]
+        scheduler = CommandPart("scheduler", ["scheduler", *without_jobs, *monitoring[-1]], line)
+        schedulers = [scheduler] if with_scheduler else []
+
+        def started() -> None:
+            logger.info("%s %s", counted(len(workers), "worker process runs", "worker processes run"), target)
+
+        with restarting_on_change([part for part in workers if isinstance(part, Reloaded)]):
+            return Supervisor([[*schedulers], [*workers]]).run(started)
+
+
+def log_to_stderr(
+    settings: Settings, level: str | None = None, format: str | None = None, speaker: str | None = None
+) -> None:
+    """Set up logging; `level` and `format` default to the settings.
+
+    `speaker` is the prefix of one process's lines among several. Raises: InvalidInput.
+    """
+    level, format = (level or settings.log_level).lower(), format or settings.log_format
+    if level not in LOG_LEVELS:
+        raise InvalidInput("log-level", f"{level!r} must be debug, info, warning or error")
+    if format not in LOG_FORMATS:
+        raise InvalidInput("log-format", f"{format!r} must be text or json")
+    logs.set_up(logging.getLevelNamesMapping()[level.upper()], format, speaker)
+
+
+def log_options(level: str | None, format: str | None) -> list[str]:
+    """Returns the options that give a child process the same log."""
+    given = {"--log-level": level, "--log-format": format}
+    return [word for name, value in given.items() if value is not None for word in (name, value)]
+
+
+def _warn_of_problems(inspector: Inspector) -> None:
+    """Log each problem of the server. Raises: ServerError."""
+    from wheelq.admin.diagnosis import Level, diagnose_server
+
+    for finding in diagnose_server(inspector.server_facts()):
+        if finding.level is Level.PROBLEM:
+            logger.warning("%s. %s", finding.title, finding.explanation)
+
+
+def run_until_signal(
+    run: Callable[[], Coroutine[Any, Any, None]],
+    stop: Callable[[], None],
+    monitor: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+) -> None:
+    """Run a coroutine on an event loop (uvloop if installed) until it ends or a signal stops it.
+
+    `monitor` is entered on that loop meanwhile.
+    """
+
+    def hear(number: signal.Signals) -> None:
+        logger.info("%s: stopping; a second signal stops at once", number.name)
+        loop = asyncio.get_running_loop()
+        for each in STOP_SIGNALS:
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        stop()
+
+    async def listen_and_run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, hear, number)
+        _spare_the_collector()
+        async with monitor():
+            await run()
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(listen_and_run())
+
+
+def _spare_the_collector() -> None:
+    """Make the garbage collector run less often: loaded modules stay, and jobs and requests leave few cycles.
+
+    Otherwise it takes a quarter of the processor time of a busy HTTP server.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if find_spec("uvloop") is None:
+        return None
+    import uvloop  # the extra `fast`
+
+    return uvloop.new_event_loop

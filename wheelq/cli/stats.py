@@ -1,0 +1,186 @@
+"""topics, stats, doctor: show what a server holds, and check its health."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+
+from wheelq.admin import Inspector, Stats
+from wheelq.admin.diagnosis import Finding, Level
+from wheelq.cli.options import Config, Json, Url, Wide, inspector_of
+from wheelq.cli.output import FAILED, distance, say_json, stdout, table
+from wheelq.cli.topics import settings_shown
+from wheelq.cli.values import span
+from wheelq.model.topic import TopicInfo
+
+REFRESH_S = 1.0
+
+_MARKS = {Level.OK: "[green]ok[/]      ", Level.WARNING: "[yellow]warning[/] ", Level.PROBLEM: "[red]problem[/] "}
+
+
+def topics(url: Url = None, config: Config = None, wide: Wide = False, json: Json = False) -> None:
+    """Show every topic with its job counts."""
+    with inspector_of(url, config) as inspector:
+        found = inspector.stats().topics
+    if json:
+        say_json(found)
+    else:
+        stdout(wide).print(_topics(found))
+
+
+def stats(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every second.")] = False,
+    url: Url = None,
+    config: Config = None,
+    wide: Wide = False,
+    json: Json = False,
+) -> None:
+    """Show topics, scheduler nodes and workers."""
+    with inspector_of(url, config) as inspector:
+        if watch:
+            _watch(inspector, json)
+        elif json:
+            say_json(inspector.stats())
+        else:
+            stdout(wide).print(_stats(inspector.stats(), inspector.shown))
+
+
+def doctor(url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Check the server and its jobs, and say what is wrong and what can be lost.
+
+    Exit code 1: there is a problem, so jobs can be lost or do not run.
+    """
+    with inspector_of(url, config) as inspector:
+        findings = inspector.doctor()
+    if json:
+        say_json(findings)
+    else:
+        _show(findings)
+    if any(finding.level is Level.PROBLEM for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+def _watch(inspector: Inspector, json: bool) -> None:
+    try:
+        if json:
+            while True:
+                say_json(inspector.stats())
+                time.sleep(REFRESH_S)
+        with Live(console=stdout(), auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(_stats(inspector.stats(), inspector.shown), refresh=True)
+                time.sleep(REFRESH_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _show(findings: list[Finding]) -> None:
+    console = stdout()
+    for finding in findings:
+        console.print(_MARKS[finding.level], end="")
+        console.print(finding.title, style="bold", markup=False, soft_wrap=True)
+        if finding.explanation:
+            for line in console.render_lines(
+                finding.explanation, console.options.update_width(min(console.width, 110) - 8), pad=False
+            ):
+                console.print("        " + "".join(segment.text for segment in line), markup=False, soft_wrap=True)
+
+
+def _stats(stats: Stats, shown: str) -> RenderableType:
+    return Group(
+        f"[bold]{shown}[/]",
+        "",
+        _topics(stats.topics),
+        "",
+        _nodes(stats) if stats.nodes else "no scheduler runs",
+        "",
+        _workers(stats) if stats.workers else "no worker runs",
+    )
+
+
+def _nodes(stats: Stats) -> RenderableType:
+    return table(
+        "scheduler",
+        ">leads",
+        ">shards?",
+        ">promoted",
+        ">p99 ms",
+        "seen?",
+        rows=(
+            (
+                node.name,
+                node.leading,
+                node.shards,
+                node.promoted,
+                node.lateness.percentile(0.99),
+                _ago(stats, node.seen_ms),
+            )
+            for node in stats.nodes
+        ),
+    )
+
+
+def _workers(stats: Stats) -> RenderableType:
+    return table(
+        "worker",
+        "group",
+        "topics?~",
+        ">running",
+        ">done",
+        ">failed",
+        ">p99 ms?",
+        "seen?",
+        rows=(
+            (
+                worker.name,
+                worker.group,
+                " ".join(worker.topics),
+                worker.running,
+                worker.handled,
+                worker.failed,
+                worker.lateness_p99_ms,
+                _ago(stats, worker.seen_ms),
+            )
+            for worker in stats.workers
+        ),
+    )
+
+
+def _topics(found: list[TopicInfo]) -> RenderableType:
+    if not found:
+        return "no topics yet: the first job of a topic creates it"
+    return table(
+        "topic",
+        ">waiting",
+        ">ready",
+        ">running",
+        ">retrying",
+        ">dead",
+        ">shards?",
+        "next due?",
+        "overdue?",
+        "settings?~",
+        rows=(
+            (
+                topic.name,
+                topic.waiting,
+                topic.ready,
+                topic.running,
+                topic.retrying,
+                topic.dead,
+                topic.shards,
+                "-" if topic.first_due_ms is None else distance(topic.first_due_ms),
+                span(topic.overdue_ms) if topic.overdue_ms else "-",
+                settings_shown(topic.settings) or "-",
+            )
+            for topic in found
+        ),
+    )
+
+
+def _ago(stats: Stats, seen_ms: int) -> str:
+    return f"{span(stats.server_ms - seen_ms)} ago"

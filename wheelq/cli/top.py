@@ -1,0 +1,188 @@
+"""top: live rates and lateness of schedulers and handlers, and the next due jobs, once a second."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+
+from wheelq.admin import Inspector, Stats
+from wheelq.cli.options import Config, Json, Url, inspector_of
+from wheelq.cli.output import distance, say_json, stdout, table
+from wheelq.model.topic import TopicInfo
+
+SPAN_S = 10
+"""The seconds over which rates are taken: two reports of each process, which come every five seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerNow:
+    """What one scheduler does now."""
+
+    name: str
+    leading: int
+    promoted_per_s: float | None
+    """None while it has reported only once."""
+    lateness_p99_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNow:
+    """What one worker does now."""
+
+    name: str
+    group: str
+    topics: tuple[str, ...]
+    running: int
+    done_per_s: float | None
+    """None while it has reported only once."""
+    failed_per_s: float | None
+    lateness_p99_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What happened between two looks."""
+
+    server_ms: int
+    """The server's time."""
+    topics: list[TopicInfo]
+    """The topics, by the due time of their next job."""
+    schedulers: list[SchedulerNow]
+    workers: list[WorkerNow]
+
+    @classmethod
+    def between(cls, before: Stats, now: Stats) -> Now:
+        """Compares two looks. Schedulers and workers report every five seconds."""
+        nodes = {node.name: node for node in before.nodes}
+        workers = {worker.name: worker for worker in before.workers}
+        schedulers = []
+        for node in now.nodes:
+            old = nodes.get(node.name)
+            promoted = _rate(node.promoted, node.seen_ms, (old.promoted, old.seen_ms) if old else None)
+            schedulers.append(SchedulerNow(node.name, node.leading, promoted, node.lateness.percentile(0.99)))
+        working = []
+        for worker in now.workers:
+            was = workers.get(worker.name)
+            done = _rate(worker.handled, worker.seen_ms, (was.handled, was.seen_ms) if was else None)
+            failed = _rate(worker.failed, worker.seen_ms, (was.failed, was.seen_ms) if was else None)
+            where = (worker.name, worker.group, worker.topics, worker.running)
+            working.append(WorkerNow(*where, done, failed, worker.lateness_p99_ms))
+        return cls(now.server_ms, sorted(now.topics, key=_soonest), schedulers, working)
+
+
+def top(
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.5, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show one interval, and end.")] = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Show live rates and lateness per scheduler and handler, the fullest topics, and the next due jobs."""
+    with inspector_of(url, config) as inspector:
+        looks = _looks(inspector, interval)
+        if once:
+            found = next(looks)
+            if json:
+                say_json(found)
+            else:
+                stdout().print(board(found))
+            return
+        try:
+            if json:
+                for found in looks:
+                    say_json(found)
+            with Live(console=stdout(), auto_refresh=False, screen=True) as live:
+                for found in looks:
+                    live.update(board(found), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def _looks(inspector: Inspector, interval: float) -> Iterator[Now]:
+    seen = deque([inspector.stats()], maxlen=round(SPAN_S / interval) + 1)
+    while True:
+        time.sleep(interval)
+        seen.append(inspector.stats())
+        yield Now.between(seen[0], seen[-1])
+
+
+def board(now: Now) -> RenderableType:
+    """Returns the tables for what happened between two looks."""
+    schedulers = table(
+        "scheduler",
+        ">leads",
+        ">promoted/s",
+        ">p99 ms",
+        rows=((one.name, one.leading, _shown(one.promoted_per_s), one.lateness_p99_ms) for one in now.schedulers),
+    )
+    return Group(_topics(now.topics), "", schedulers, "", _workers(now.workers))
+
+
+def _topics(topics: list[TopicInfo]) -> RenderableType:
+    return table(
+        "topic",
+        ">waiting",
+        ">ready",
+        ">running",
+        ">retrying?",
+        ">dead?",
+        "next due",
+        rows=(
+            (
+                topic.name,
+                topic.waiting,
+                topic.ready,
+                topic.running,
+                topic.retrying,
+                topic.dead,
+                "-" if topic.first_due_ms is None else distance(topic.first_due_ms),
+            )
+            for topic in topics
+        ),
+    )
+
+
+def _workers(workers: list[WorkerNow]) -> RenderableType:
+    return table(
+        "group",
+        "handles~",
+        ">running",
+        ">done/s",
+        ">failed/s",
+        ">p99 ms?",
+        "worker?",
+        rows=(
+            (
+                one.group,
+                " ".join(one.topics),
+                one.running,
+                _shown(one.done_per_s),
+                _shown(one.failed_per_s),
+                one.lateness_p99_ms,
+                one.name,
+            )
+            for one in workers
+        ),
+    )
+
+
+def _soonest(topic: TopicInfo) -> tuple[bool, int, str]:
+    return topic.first_due_ms is None, topic.first_due_ms or 0, topic.name
+
+
+def _rate(count: int, seen_ms: int, before: tuple[int, int] | None) -> float | None:
+    """Returns the rate per second between two heartbeats; None without two."""
+    if before is None or seen_ms <= before[1]:
+        return None
+    return (count - before[0]) * 1000 / (seen_ms - before[1])
+
+
+def _shown(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.1f}"

@@ -1,0 +1,91 @@
+"""up: runs everything at once, each part in its own process. Needs no Redis."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wheelq.cli import process
+from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitoring_options
+from wheelq.cli.options import Config, LogFormat, LogLevel, settings_of
+from wheelq.cli.output import say
+from wheelq.cli.printing import PRINTING
+from wheelq.cli.reload import Reloaded, restarting_on_change
+from wheelq.cli.supervisor import CommandPart, Part, ServerPart, Supervisor, lifeline, worker_parts
+from wheelq.embedded import EmbeddedServer
+from wheelq.settings.environment import variable_of
+from wheelq.transport import Address
+
+UP_PORT = 7379  # not 6379, where a Redis of the machine's own may listen
+UP_DATA = Path("wheelq-data")
+
+
+def up(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:NAME]", help="The worker to run; else each due job is printed.")
+    ] = None,
+    data: Annotated[Path, typer.Option("--data", help="Where the server keeps its data.")] = UP_DATA,
+    port: Annotated[int, typer.Option("--port", help="The server's port, on this machine only.")] = UP_PORT,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="Use this server and start none. WHEELQ_URL is not used.", show_default=False),
+    ] = None,
+    http: Annotated[bool, typer.Option("--http", help="Run the HTTP service, too, with its dashboard.")] = False,
+    processes: process.Processes = 1,
+    reload: process.Reload = False,
+    config: Config = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    log_jobs: process.LogJobs = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+) -> None:
+    """Run everything: a server of its own, a scheduler and a worker, each in a process. Needs no Redis.
+
+    Without MODULE:NAME it prints every job that falls due; with --url it then runs no worker, because it would take
+    jobs from yours. A process that crashes is restarted. SIGINT or SIGTERM stops the worker, then the scheduler, then
+    the server; the data stays in --data. The scheduler gets --metrics-port, the first worker the port above it, and so
+    on.
+    """
+    settings = settings_of(config)
+    process.log_to_stderr(settings, log_level, log_format, "up")
+    server = EmbeddedServer(data, port=port) if url is None else None
+    if server is not None:
+        url = server.start().url
+        for name in ("username", "password", "password_file"):
+            os.environ[variable_of("", name)] = ""  # they are for another server
+    assert url is not None
+    shown = Address(url).shown
+    os.environ["WHEELQ_URL"] = url
+    options = process.log_options(log_level, log_format)
+    options += ["--config", str(config)] if config else []
+    with ExitStack() as stack:
+        line = stack.enter_context(lifeline())
+        count = processes if target else 1
+        monitoring = [monitoring_options(metrics_port, metrics_host, number) for number in range(count + 1)]
+        scheduling = CommandPart("scheduler", ["scheduler", *options, *monitoring[0]], line)
+        jobs = ["--log-jobs"] if log_jobs else []
+        runs = target or (PRINTING if server is not None else None)
+        kind = Reloaded if reload and target else CommandPart
+        working = worker_parts(runs, count, [*options, *jobs], line, kind, monitoring[1:]) if runs else []
+        stack.enter_context(restarting_on_change([part for part in working if isinstance(part, Reloaded)]))
+        serving = [CommandPart("http", ["server", *options], line)] if http else []
+        groups: list[list[Part]] = [[ServerPart(server)] if server else [], [scheduling], [*working], [*serving]]
+
+        def started() -> None:
+            say(f"server     {url}, process {server.pid}, data in {data}" if server else f"server     {shown}")
+            say(f"scheduler  process {scheduling.pid}")
+            for part in working:
+                say(f"worker     process {part.pid}, {target or 'prints every job that falls due'}")
+            if not working:
+                say("worker     none: wheelq up MODULE:NAME runs one")
+            for serving_part in serving:
+                say(f"http       process {serving_part.pid}, {settings.server.shown}")
+            if server:
+                say(f"export WHEELQ_URL={url}")
+
+        raise typer.Exit(Supervisor(groups).run(started))

@@ -1,0 +1,22 @@
+"""A backend for Django's tasks: `django.tasks` of Django 6, or the package `django-tasks` with Django 5.2.
+
+    INSTALLED_APPS = [..., "wheelq.contrib.django"]
+    TASKS = {
+        "default": {
+            "BACKEND": "wheelq.contrib.django.backend.WheelqBackend",
+            "QUEUES": ["default", "mail"],
+            "OPTIONS": {"url": "redis://localhost:6379"},
+        }
+    }
+
+    python manage.py wheelq_worker --with-scheduler
+
+apps        the Django app, which brings the command
+backend     `WheelqBackend`: enqueues tasks as jobs, looks results up
+options     checks OPTIONS
+payloads    a task as the payload of a job, and back
+results     a job as a task's result
+running     the worker that runs the tasks
+tasks       imports the names of Django's tasks from either source
+management  the command `wheelq_worker`
+"""

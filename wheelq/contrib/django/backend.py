@@ -1,0 +1,95 @@
+"""`WheelqBackend`: a task becomes a job, its queue a topic, its `run_after` the due time, to the millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+from django.utils import timezone
+
+from wheelq.base.clock import wall_ms
+from wheelq.client import Client
+from wheelq.contrib.django.options import Options, client_of
+from wheelq.contrib.django.payloads import change, new_result_id, payload_of, queue_and_id
+from wheelq.contrib.django.results import look_up
+from wheelq.contrib.django.tasks import BaseTaskBackend, Task, TaskResult, TaskResultStatus, task_enqueued
+from wheelq.errors import InvalidInput, WheelqError
+from wheelq.model.checks import check_topic
+from wheelq.model.job import from_ms
+
+
+class WheelqBackend(BaseTaskBackend):
+    """A backend for TASKS. A task runs at least once; one that raises has failed after OPTIONS["max_attempts"]."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = False
+    """Priorities are not supported, because due times decide the order: give urgent tasks a separate queue."""
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        """Raises: ImproperlyConfigured."""
+        super().__init__(alias, params)
+        self.parsed = Options.read(alias, self.options)
+        for queue in self.queues:
+            try:
+                check_topic(queue)
+            except InvalidInput as error:
+                raise ImproperlyConfigured(f"TASKS[{alias!r}]['QUEUES']: {queue!r}: {error.problem}") from error
+
+    @property
+    def client(self) -> Client:
+        """The client that all threads of this process share. Raises: ConfigurationError."""
+        return client_of(self.parsed)
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+        """Schedule a job for the task. Raises: InvalidTaskError, ServerError, as `Client.schedule` does."""
+        self.validate_task(task)
+        result = TaskResult(
+            task=task,
+            id=new_result_id(task.queue_name),
+            status=TaskResultStatus.READY,
+            enqueued_at=None,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=args,
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        if self.parsed.on_commit:
+            transaction.on_commit(partial(self._schedule, result))
+        else:
+            self._schedule(result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Returns a result. Raises: TaskResultDoesNotExist, also if it is no longer kept; ServerError."""
+        return look_up(self.client, result_id, self.alias)
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """Returns the messages of `manage.py check` about this backend."""
+        try:
+            client_of(self.parsed)
+        except WheelqError as error:
+            return [checks.Error(f"TASKS[{self.alias!r}]: {error}", id="wheelq.E001")]
+        return []
+
+    def _schedule(self, result: TaskResult) -> None:
+        task = result.task
+        queue, id = queue_and_id(result.id)
+        now_ms = wall_ms()
+        after = task.run_after
+        if after is not None and timezone.is_naive(after):
+            after = timezone.make_aware(after)
+        payload = payload_of(result, now_ms)
+        due: dict[str, Any] = {"delay": 0} if after is None else {"at": after}
+        self.client.schedule(queue, payload, key=id, **due)
+        change(result, enqueued_at=from_ms(now_ms))
+        task_enqueued.send(type(self), task_result=result)

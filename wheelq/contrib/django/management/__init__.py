@@ -1,0 +1,4 @@
+"""Django looks for commands here.
+
+commands    `wheelq_worker`
+"""

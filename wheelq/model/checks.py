@@ -1,0 +1,141 @@
+"""Checks callers' arguments and converts them to what the scripts take. Pure.
+
+Every function raises `InvalidInput`, which names the field and the remedy. Times are given as seconds, `timedelta` or
+aware `datetime`, and returned as whole milliseconds, rounded up: never early.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from datetime import UTC, datetime, timedelta
+from typing import get_args
+
+from wheelq.errors import InvalidInput
+from wheelq.model.job import OnDuplicate
+
+TOPIC_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ID_BYTES_LIMIT = 256
+DOTS_PATTERN = r"(^|/)\.\.?(/|$)"
+"""Found in what no URL's path can hold: clients and proxies take such parts out of it."""
+_DOTS = re.compile(DOTS_PATTERN)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check_topic(topic: str) -> str:
+    """Returns the topic's name if it is valid. Raises: InvalidInput."""
+    if not isinstance(topic, str) or not TOPIC_PATTERN.fullmatch(topic):
+        raise InvalidInput(
+            "topic",
+            f"{topic!r} is no topic name: use 1 to 100 letters, digits, '.', '_' or '-', a letter or digit first",
+        )
+    return topic
+
+
+def check_id(id: str, field: str = "key") -> str:
+    """Returns the job id if it is valid. Raises: InvalidInput."""
+    if not isinstance(id, str) or not id:
+        raise InvalidInput(field, f"must be a non-empty string, not {id!r}")
+    if _CONTROL.search(id):
+        raise InvalidInput(field, f"{id!r} holds control characters, which are not allowed here")
+    try:
+        id_bytes = len(id.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, f"{id!r} is not valid Unicode text ({error.reason})") from error
+    if id_bytes > ID_BYTES_LIMIT:
+        raise InvalidInput(field, f"{id_bytes} bytes long, the limit is {ID_BYTES_LIMIT}")
+    return id
+
+
+def check_new_id(id: str, field: str = "key") -> str:
+    """Returns the id if a new job may have it. Raises: InvalidInput."""
+    if "." in check_id(id, field) and _DOTS.search(id):
+        raise InvalidInput(field, f"{id!r} is '.' or '..', or has one between slashes: no URL can hold such an id")
+    return id
+
+
+def check_on_duplicate(on_duplicate: str) -> None:
+    """Check `on_duplicate`. Raises: InvalidInput."""
+    if on_duplicate not in get_args(OnDuplicate):
+        raise InvalidInput("on_duplicate", f"must be 'keep', 'replace' or 'raise', not {on_duplicate!r}")
+
+
+_SUFFIXES = {"high": "h", "normal": "", "low": "l"}
+
+
+def shifted(due: str, id: str, priority: str, spread: float | timedelta | None, max_delay_ms: int) -> str:
+    """Add a job's spread and priority to its due argument, for the schedule script. Raises: InvalidInput."""
+    if priority not in _SUFFIXES:
+        raise InvalidInput("priority", f"must be {', '.join(_SUFFIXES)}, not {priority!r}")
+    if spread is not None:
+        # The high bits of the hash: the low bits choose the shard.
+        offset_ms = zlib.crc32(id.encode()) * (span_ms(spread, max_delay_ms, "spread", _NEARER) + 1) >> 32
+        due = due[: due.startswith("+")] + str(int(due) + offset_ms)
+    return due + _SUFFIXES[priority]
+
+
+def expiry(expires: float | timedelta | datetime, max_delay_ms: int) -> tuple[str, int]:
+    """Returns a job's `expires` as its record holds it: an option and its milliseconds. Raises: InvalidInput."""
+    if isinstance(expires, datetime):
+        return "X", _due_ms(expires, 0, 2**62, "expires")
+    return "x", span_ms(expires, max_delay_ms, "expires", _NEARER)
+
+
+_NEARER = "; schedule it nearer, or raise max_delay_ms"
+
+
+def due_argument(delay: float | timedelta | None, at: datetime | None, now_ms: int, max_delay_ms: int) -> str:
+    """Returns a due time for the schedule script: "+ms" after the server's now, or "ms" since the epoch.
+
+    `now_ms` (this machine's clock) is used only to refuse an absurd `at`. Raises: InvalidInput.
+    """
+    if at is not None:
+        if delay is not None:
+            raise InvalidInput("at", "give either delay or at, not both")
+        return str(_due_ms(at, now_ms, max_delay_ms))
+    if delay is None:
+        raise InvalidInput("delay", "missing: give delay (seconds or timedelta) or at (aware datetime)")
+    return "+" + str(span_ms(delay, max_delay_ms, "delay", _NEARER))
+
+
+def span_ms(span: float | timedelta, longest_ms: float, field: str, remedy: str = "") -> int:
+    """Returns a duration in whole milliseconds, rounded up. Raises: InvalidInput, with `remedy` if it is too long."""
+    if isinstance(span, timedelta):
+        span = span.total_seconds()
+    if isinstance(span, bool) or not isinstance(span, (int, float)):
+        raise InvalidInput(field, f"must be seconds (a number) or a timedelta, not {type(span).__name__}")
+    if not span >= 0:  # catches NaN too
+        raise InvalidInput(field, f"must not be negative, not {span!r}; 0 means at once")
+    if span * 1000 > longest_ms:
+        raise InvalidInput(field, f"{span!r} s is beyond the limit of {longest_ms / 1000:,.0f} s{remedy}")
+    ms = int(span * 1000)
+    # Never early: a fraction of a millisecond is rounded up. A rounding error of the multiplication (0.29 s is
+    # 290.00000000000006 ms) is not a fraction.
+    return ms if span * 1000 - ms < 1e-6 else ms + 1
+
+
+def to_ms(at: datetime, field: str = "at") -> int:
+    """Returns an aware datetime as milliseconds since the Unix epoch, rounded up. Raises: InvalidInput."""
+    if not isinstance(at, datetime):
+        raise InvalidInput(field, f"must be an aware datetime, not {type(at).__name__}")
+    if at.utcoffset() is None:
+        raise InvalidInput(field, f"{at.isoformat()} has no time zone: use datetime.now(UTC) or add tzinfo")
+    microseconds = (at - _EPOCH) // timedelta(microseconds=1)
+    return -(-microseconds // 1000)
+
+
+def moment_ms(at: datetime | None, field: str) -> int | None:
+    """Returns a filter's time in ms since the epoch, rounded up, or None if there is none. Raises: InvalidInput."""
+    return None if at is None else _due_ms(at, 0, 1 << 62, field)
+
+
+def _due_ms(at: datetime, now_ms: int, max_delay_ms: int, field: str = "at") -> int:
+    ms = to_ms(at, field)
+    if ms < 0:
+        raise InvalidInput(field, f"{at.isoformat()} lies before 1970")
+    if ms - now_ms > max_delay_ms:
+        raise InvalidInput(
+            field, f"{at.isoformat()} is beyond the limit of {max_delay_ms / 1000:,.0f} s from now{_NEARER}"
+        )
+    return ms

@@ -1,0 +1,208 @@
+"""Payloads → typed values: analyses a type once, and makes the function that converts payloads to it."""
+
+from __future__ import annotations
+
+import types
+from collections import abc
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+from uuid import UUID
+
+from wheelq.errors import InvalidInput, PayloadMismatch
+from wheelq.model.convert.libraries import by_library
+from wheelq.model.convert.values import (
+    Convert,
+    Members,
+    Misfit,
+    exact,
+    fixed,
+    listed,
+    literal,
+    mapped,
+    name_of,
+    parsed,
+    refuse,
+)
+
+_SENT = "None, bool, int, float, str, bytes, UUID, Decimal, datetime, date, time, timedelta, Enum, lists, string-keyed "
+_SENT += "dicts, dataclasses, TypedDicts, msgspec Structs and pydantic models"
+_PARSED: Mapping[type, tuple[Convert, tuple[type, ...]]] = {
+    UUID: (UUID, (str,)),
+    Decimal: (lambda value: Decimal(str(value)), (str, int, float)),
+    datetime: (datetime.fromisoformat, (str,)),
+    date: (date.fromisoformat, (str,)),
+    time: (time.fromisoformat, (str,)),
+    timedelta: (lambda value: timedelta(seconds=value), (float, int)),
+}
+_LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
+_MAPS = (dict, abc.Mapping, abc.MutableMapping)
+
+
+def converter(hint: Any, field: str) -> Convert:
+    """Returns a function that converts a payload to the type `hint`; `field` is the payload's name in errors.
+
+    The function raises PayloadMismatch, which names the field. Raises: InvalidInput, if payloads cannot hold the type.
+    """
+    return _naming(_Analysis().kind(hint, field).convert, field)
+
+
+def arguments_converter(hints: Mapping[str, Any], required: abc.Set[str], owner: str) -> Convert:
+    """Returns a function that converts the arguments of the function `owner`, a map by name, to the types `hints`.
+
+    It raises PayloadMismatch for an argument that does not fit, is unknown, or is missing though it is `required`.
+    Raises: InvalidInput, if payloads cannot hold one of the types.
+    """
+    analysis = _Analysis()
+    members = {name: (analysis.kind(hint, name).convert, name in required) for name, hint in hints.items()}
+    return _naming(Members(owner, "argument", dict, members).convert, "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A type, analysed."""
+
+    takes: tuple[type, ...]
+    """The types that its values have in payloads; empty: any type."""
+    convert: Convert
+
+
+class _Analysis:
+    """Finds how the values of a type are converted."""
+
+    def __init__(self) -> None:
+        self._seen: dict[type, _Kind] = {}
+
+    def kind(self, hint: Any, path: str) -> _Kind:
+        """Returns how values of `hint` are converted. Raises: InvalidInput, with the path of the type that is wrong."""
+        for part in (hint, *_alternatives(hint)):  # a union with models is the library's
+            if (convert := by_library(hint, get_origin(part) or part, getattr(part, "__metadata__", ()))) is not None:
+                return _Kind((), convert)
+        hint = _bare(hint)
+        origin, args = get_origin(hint) or hint, get_args(hint)
+        if hint is Any or hint is object:
+            return _Kind((), _as_is)
+        if alternatives := _alternatives(hint):
+            return self._union(hint, [self.kind(arg, path) for arg in alternatives], path)
+        if origin is Literal and not any(isinstance(arg, Enum) for arg in args):
+            return _Kind(tuple({type(arg) for arg in args}), literal(args))
+        if origin in _LISTS:
+            return _Kind((list,), listed(self.kind(args[0] if args else Any, f"{path}[]").convert))
+        if origin is tuple:
+            return self._tuple(args, path)
+        if origin in _MAPS:
+            if args and _bare(args[0]) not in (str, Any):
+                raise InvalidInput(path, f"the keys of a map in a payload are str, not {name_of(args[0])}")
+            return _Kind((dict,), mapped(self.kind(args[1] if args else Any, f"{path}[]").convert))
+        if isinstance(origin, type):
+            return self._class(origin, path)
+        raise InvalidInput(path, f"{name_of(hint)} cannot be sent; use {_SENT}")
+
+    def _class(self, kind: type, path: str) -> _Kind:
+        if kind in self._seen:
+            return self._seen[kind]
+        if kind in (types.NoneType, bool, int, str, bytes):
+            return _Kind((kind,), exact(kind))
+        if kind is float:
+            return _Kind((float,), parsed(float, float, (float, int)))
+        if kind in _PARSED:
+            parse, takes = _PARSED[kind]
+            return _Kind(takes[:1], parsed(kind, parse, takes))
+        if is_typeddict(kind) or is_dataclass(kind):
+            return self._fields(kind, path)
+        if issubclass(kind, Enum):
+            takes = tuple({type(member.value) for member in kind})
+            if set(takes) <= {bool, int, float, str, bytes, types.NoneType}:
+                return _Kind(takes, parsed(kind, kind, takes))
+        raise InvalidInput(path, f"{name_of(kind)} cannot be sent; use {_SENT}")
+
+    def _fields(self, kind: Any, path: str) -> _Kind:
+        members = Members(kind.__qualname__, "field", kind, {})
+        self._seen[kind] = found = _Kind((dict,), members.convert)
+        try:
+            hints = get_type_hints(kind, include_extras=True)
+        except Exception as error:
+            problem = f"the annotations of {kind.__qualname__} cannot be read ({error}); define their types in a module"
+            raise InvalidInput(path, problem) from error
+        if is_typeddict(kind):
+            required = {name for name, hint in hints.items() if _is_required(hint, name in kind.__required_keys__)}
+        else:
+            own = [field for field in fields(kind) if field.init]
+            required = {field.name for field in own if field.default is field.default_factory is MISSING}
+            hints = {field.name: hints[field.name] for field in own}
+        for name, hint in hints.items():
+            members.members[name] = self.kind(hint, f"{path}.{name}").convert, name in required
+        return found
+
+    def _tuple(self, args: tuple[Any, ...], path: str) -> _Kind:
+        if not args or args[-1] is Ellipsis:
+            convert = listed(self.kind(args[0] if args else Any, f"{path}[]").convert)
+            return _Kind((list,), lambda value: tuple(convert(value)))
+        kinds = [self.kind(arg, f"{path}[{n}]").convert for n, arg in enumerate(args)]
+        return _Kind((list,), fixed(kinds))
+
+    def _union(self, hint: Any, kinds: list[_Kind], path: str) -> _Kind:
+        if not all(kind.takes for kind in kinds):
+            return _Kind((), _as_is)
+        by_type = {taken: kind.convert for kind in kinds for taken in kind.takes}
+        if len(by_type) < sum(len(kind.takes) for kind in kinds):
+            raise InvalidInput(path, f"in a payload the types of {name_of(hint)} cannot be told apart; use one of them")
+        takes = tuple(by_type)
+        if float in by_type:
+            by_type.setdefault(int, by_type[float])
+
+        def convert(value: Any) -> Any:
+            if (one := by_type.get(type(value))) is None:
+                refuse(name_of(hint), value)
+            return one(value)
+
+        return _Kind(takes, convert)
+
+
+def _naming(convert: Convert, field: str) -> Convert:
+    def converted(value: Any) -> Any:
+        try:
+            return convert(value)
+        except Misfit as misfit:
+            raise PayloadMismatch((field + misfit.path).lstrip(".") or "payload", misfit.problem) from misfit.__cause__
+
+    return converted
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+
+
+def _bare(hint: Any) -> Any:
+    """Returns the type inside Annotated, Required, NotRequired, NewType and type aliases."""
+    while True:
+        if get_origin(hint) in (Annotated, Required, NotRequired):
+            hint = get_args(hint)[0]
+        elif hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif hasattr(hint, "__value__"):
+            hint = hint.__value__
+        else:
+            return types.NoneType if hint is None else hint
+
+
+def _is_required(hint: Any, is_by_default: bool) -> bool:
+    return get_origin(hint) is Required or (is_by_default and get_origin(hint) is not NotRequired)

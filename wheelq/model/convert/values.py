@@ -1,0 +1,120 @@
+"""Functions that convert one value of a payload, which `incoming` puts together. They raise `Misfit`."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+Convert = Callable[[Any], Any]
+
+
+class Misfit(Exception):
+    """A value does not fit; on its way up it learns where the value is."""
+
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path = path
+
+
+@dataclass(slots=True)
+class Members:
+    """Converts a map by name. Its members are set after it exists, because a type may contain itself."""
+
+    owner: str
+    word: str
+    make: Callable[..., Any]
+    members: dict[str, tuple[Convert, bool]]
+    """How each is converted, and whether it must be there."""
+
+    def convert(self, value: Any) -> Any:
+        if type(value) is not dict:
+            refuse(f"a map of the {self.word}s of {self.owner}", value)
+        if unknown := sorted(value.keys() - self.members.keys()):
+            known = ", ".join(self.members) or "none"
+            raise Misfit(f"{self.owner} has no such {self.word}; it has: {known}", f".{unknown[0]}")
+        found = {}
+        for name, (convert, is_required) in self.members.items():
+            if name in value:
+                try:
+                    found[name] = convert(value[name])
+                except Misfit as misfit:
+                    misfit.path = f".{name}{misfit.path}"
+                    raise
+            elif is_required:
+                raise Misfit(f"is missing; {self.owner} needs it", f".{name}")
+        try:
+            return self.make(**found)
+        except (TypeError, ValueError) as error:  # its __post_init__ checks the values
+            raise Misfit(f"{self.owner} refuses it: {error}") from error
+
+
+def refuse(wanted: str, value: Any) -> NoReturn:
+    raise Misfit(f"must be {wanted}, not {reprlib.repr(value)}")
+
+
+def exact(kind: type) -> Convert:
+    def convert(value: Any) -> Any:
+        return value if type(value) is kind else refuse(name_of(kind), value)
+
+    return convert
+
+
+def parsed(kind: type, parse: Convert, takes: tuple[type, ...]) -> Convert:
+    def convert(value: Any) -> Any:
+        try:
+            if type(value) in takes:
+                return parse(value)
+        except (ValueError, TypeError, ArithmeticError):
+            pass  # refused like a value of another type
+        refuse(name_of(kind), value)
+
+    return convert
+
+
+def literal(values: tuple[Any, ...]) -> Convert:
+    def convert(value: Any) -> Any:
+        is_one = any(type(one) is type(value) and one == value for one in values)
+        return value if is_one else refuse(" or ".join(map(repr, values)), value)
+
+    return convert
+
+
+def listed(convert_item: Convert) -> Convert:
+    return lambda value: _items(value, (convert_item for _ in value)) if type(value) is list else refuse("list", value)
+
+
+def fixed(converts: list[Convert]) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is not list or len(value) != len(converts):
+            refuse(f"a list of {len(converts)}", value)
+        return tuple(_items(value, converts))
+
+    return convert
+
+
+def _items(values: list[Any], converts: Iterable[Convert]) -> list[Any]:
+    found: list[Any] = []
+    try:
+        for value, convert in zip(values, converts, strict=True):
+            found.append(convert(value))
+    except Misfit as misfit:
+        misfit.path = f"[{len(found)}]{misfit.path}"
+        raise
+    return found
+
+
+def mapped(convert_value: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is not dict:
+            refuse("map", value)
+        members = dict.fromkeys(value, (convert_value, True))
+        return Members("", "key", dict, members).convert(value)
+
+    return convert
+
+
+def name_of(hint: Any) -> str:
+    return hint.__qualname__ if isinstance(hint, type) else str(hint).replace("typing.", "")

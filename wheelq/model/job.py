@@ -1,0 +1,234 @@
+"""Jobs as callers and handlers see them.
+
+    JobSpec ──schedule──▶ Receipt           producer: payload and time → id, due time, whether it is new
+    Job                                     handler: one delivery of one job
+    state.JobInfo                           anyone: where a job stands
+
+A *job id* is either given (`key="order-42"`, unique in its topic while the job is alive) or made by the client (`ids`),
+so a call repeated with the same id can never create two jobs. `checks` checks the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict
+
+from wheelq.errors import InvalidInput
+from wheelq.settings import Durability
+
+Payload = Any
+"""None, bool, int (64 bit), float, str, bytes, and lists and string-keyed dicts of these.
+
+Producers may also give dataclasses, models, UUIDs, dates and more; `convert` lists them and how they are sent.
+"""
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # `typing` has defaults from Python 3.13
+
+    # The default is not written as `Any`: mypy could not tell by `Job` alone which overload of a decorator is meant.
+    M = TypeVar("M", default=Payload)
+    R = TypeVar("R", default=Payload)
+else:
+    from typing import TypeVar
+
+    M = TypeVar("M")
+    R = TypeVar("R")
+
+OnDuplicate = Literal["keep", "replace", "raise"]
+
+Priority = Literal["high", "normal", "low"]
+"""Orders the jobs that are due in the same millisecond. A job that is due earlier is always promoted earlier."""
+
+
+@dataclass(slots=True)  # not frozen: bulk producers make one for every job, and a frozen one takes five times as long
+class JobSpec:
+    """One job to schedule: `payload` and either `delay` (seconds or timedelta) or `at` (aware datetime).
+
+    `key` is the job's id (else one is made), `headers` travel beside the payload, `partition_key` chooses the shard
+    instead of the id: jobs with the same partition key share a shard. Among jobs due in the same millisecond, high
+    `priority` is promoted first. `spread` (seconds or timedelta) delays the due time by up to this much: evenly over
+    all ids, and always the same for one id. A job that cannot start by `expires` never runs; it is a time after the due
+    time (seconds or timedelta), or an aware datetime.
+    """
+
+    payload: Payload = None
+    delay: float | timedelta | None = None
+    at: datetime | None = None
+    key: str | None = None
+    headers: Mapping[str, str] | None = None
+    partition_key: str | None = None
+    priority: Priority = "normal"
+    spread: float | timedelta | None = None
+    expires: float | timedelta | datetime | None = None
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The arguments of `client.schedule` besides the job itself."""
+
+    delay: float | timedelta | None
+    at: datetime | None
+    key: str | None
+    headers: Mapping[str, str] | None
+    partition_key: str | None
+    priority: Priority
+    spread: float | timedelta | None
+    expires: float | timedelta | datetime | None
+    on_duplicate: OnDuplicate
+    durability: Durability | None
+
+
+class Receipt(NamedTuple, Generic[R]):
+    """The answer to a schedule call for one job; that of a task's job says what type its result has."""
+
+    id: str
+    """The job's id."""
+    due_ms: int
+    """When the job is due, in milliseconds since the Unix epoch; if a live job had this id, when that one is due."""
+    created: bool
+    """False: a live job has this id, and nothing was changed."""
+    replaced: bool = False
+    """True: a waiting job had this id and took the new payload and time (`on_duplicate="replace"`)."""
+    in_outbox: bool = False
+    """True: the server is away. The job is kept in the outbox, on this machine's disk, and will be delivered."""
+    topic: str = ""
+    """The job's topic."""
+    read_result: Callable[[Payload], R] | None = None
+    """Converts the stored result of a task's job to what its function returned; None for other jobs."""
+
+    @property
+    def due(self) -> datetime:
+        """`due_ms` as an aware datetime in UTC."""
+        return from_ms(self.due_ms)
+
+
+class WaitingJob(NamedTuple):
+    """A waiting job on a page; `get` returns its details."""
+
+    id: str
+    due_ms: int
+    group: str | None = None
+    """The group in which it waits for its next attempt; None: it has not run yet."""
+
+
+class WaitingPage(NamedTuple):
+    """One page of waiting jobs, and the cursor of the next."""
+
+    jobs: list[WaitingJob]
+    cursor: str | None
+    """The argument for the next page; None after the last."""
+
+
+class CancelOutcome(StrEnum):
+    """The outcome of `cancel`."""
+
+    CANCELLED = "cancelled"
+    """It was waiting and will never run."""
+    CANCELLING = "cancelling"
+    """A worker runs it and was asked to cancel it (only with `running=True`)."""
+    RUNNING = "running"
+    """Too late: it is ready, running or waiting for a retry."""
+    NOT_FOUND = "not_found"
+    """No live job has this id: never scheduled, already finished or already cancelled."""
+
+
+class RescheduleOutcome(StrEnum):
+    """The outcome of `reschedule`."""
+
+    RESCHEDULED = "rescheduled"
+    """It was waiting and has the new due time."""
+    RUNNING = "running"
+    """Too late: it was promoted."""
+    CHANGED = "changed"
+    """It is due at another time than the caller expected (`if_due_ms`): nothing was changed."""
+    NOT_FOUND = "not_found"
+    """No live job has this id."""
+
+
+class RunNowOutcome(StrEnum):
+    """The outcome of `run_now`."""
+
+    PROMOTED = "promoted"
+    """It was waiting and is now ready for the workers."""
+    PAUSED = "paused"
+    """It keeps waiting, because its topic is paused. It is due now, and runs first after `resume`."""
+    RUNNING = "running"
+    """It had already been promoted."""
+    NOT_FOUND = "not_found"
+    """No live job has this id."""
+
+
+@dataclass(slots=True, eq=False)  # not frozen: one is made for every delivery, and frozen ones cost three times as much
+class Job(Generic[M]):
+    """One delivery of a job to a handler.
+
+    A handler whose parameter is annotated `Job[Order]` gets an `Order` as `job.payload`; a job whose payload does not
+    fit is buried. With `Job` alone, the payload is what the producer sent.
+    """
+
+    id: str
+    topic: str
+    payload: M
+    due_ms: int
+    attempt: int
+    """1 for the first run. Only failed runs add to it: not a redelivery after a crash, and not `RetryAfter`."""
+    entry_id: str
+    """The id of the delivered ready entry, for logs."""
+    started_ms: float
+    """When this delivery was handed to the handler, by the server's clock."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    redelivered: bool = False
+    """True when another worker had this delivery and died, or handed it back."""
+    last_error: str | None = None
+    """The error of the last failed attempt, at most 500 characters; None at the first attempt."""
+    first_due_ms: int = 0
+    """When the job was first due; `due_ms` is when this attempt was."""
+    replays: int = 0
+    """How often it was replayed after its death; each replay starts again at attempt 1."""
+    _tell: Callable[[float, str], None] | None = None
+
+    def progress(self, fraction: float, text: str = "") -> Awaitable[None]:
+        """Report how far this run is, 0 to 1: `client.get(...).progress` shows it within half a second.
+
+            await job.progress(0.4, "rendering")     in a plain function, without `await`
+
+        Call it as often as you like: at most five reports a second are sent, the latest of each job. Raises:
+        InvalidInput.
+        """
+        if not 0 <= fraction <= 1:
+            raise InvalidInput("fraction", f"must be 0 to 1, not {fraction!r}")
+        if self._tell is not None:
+            self._tell(fraction, text)
+        return _SAID
+
+    @property
+    def due(self) -> datetime:
+        """`due_ms` as an aware datetime in UTC."""
+        return from_ms(self.due_ms)
+
+    @property
+    def promoted_ms(self) -> int:
+        """When the scheduler promoted the job, by the server's clock."""
+        return int(self.entry_id.partition("-")[0])
+
+    @property
+    def lateness(self) -> float:
+        """Seconds from the due time to the start of the handler."""
+        return (self.started_ms - self.due_ms) / 1000
+
+
+class _Said:
+    """The return value of `progress`. Awaiting it returns at once, so plain functions may omit the `await`."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+_SAID = _Said()
+
+
+def from_ms(ms: float) -> datetime:
+    """Milliseconds since the Unix epoch as an aware datetime in UTC."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC)

@@ -1,0 +1,25 @@
+"""When a recurring job occurs. Pure: moments are milliseconds since the Unix epoch, and now is an argument.
+
+rule    `Rule`: cron or interval, zone, start, end and jitter, and the occurrences that follow from them
+cron    cron expressions in a time zone, and clock changes
+plan    `plan`: the occurrences to make now, missed ones among them
+info    recurring jobs as callers see them
+"""
+
+from __future__ import annotations
+
+from wheelq.model.recurring.info import RecurringInfo, RecurringOptions, RecurringOutcome, RecurringReceipt, check_name
+from wheelq.model.recurring.plan import Plan, plan
+from wheelq.model.recurring.rule import Missed, Rule
+
+__all__ = [
+    "Missed",
+    "Plan",
+    "RecurringInfo",
+    "RecurringOptions",
+    "RecurringOutcome",
+    "RecurringReceipt",
+    "Rule",
+    "check_name",
+    "plan",
+]

@@ -1,0 +1,117 @@
+"""Decides when a failed job runs again, and defines the exceptions by which a handler decides it itself. Pure.
+
+By default the pauses before attempts 2, 3, 4 … are drawn from 0.5–1 s, 1–2 s, 2–4 s … up to the cap. This is "equal
+jitter", half fixed and half random: jobs that failed together are not retried together, and none is retried at once.
+Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+
+    Retry()                                     five attempts, growing pauses
+    Retry(delays=[1, 10, 60])                   four attempts, after pauses of exactly 1, 10 and 60 s
+    Retry(delays=[60], max_attempts=None)       every minute, for ever
+    Retry(delays=lambda attempt, error: …)      seconds, or None to give up
+    Retry(not_on=(ValueError, KeyError))        never retry these errors
+
+    raise RetryAfter(30)                        run again in 30 s; not counted as a failure
+    raise RetryAfter(30, counts=True)           run again in 30 s; counted as a failed attempt
+    raise Bury("the order does not exist")      give up at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from wheelq.errors import InvalidInput
+from wheelq.model.checks import span_ms
+
+FITTING = -1
+LONGEST_PAUSE_MS = 366 * 86_400_000
+"""A longer pause is nearly always a wrong unit."""
+
+Errors = type[BaseException] | tuple[type[BaseException], ...]
+Delays = Sequence[float] | Callable[[int, BaseException], float | None]
+
+
+class RetryAfter(Exception):
+    """Raised by a handler: run this job again after `delay` (seconds or timedelta).
+
+    It counts neither as an attempt nor as a failure, and may go on for ever. With `counts=True` it is a failed attempt
+    like any other, except that the handler chooses the pause: a job with no attempts left is buried. `message` is shown
+    as the job's last error.
+    """
+
+    def __init__(self, delay: float | timedelta, message: str = "", *, counts: bool = False) -> None:
+        super().__init__(str(message))
+        self.pause_ms = span_ms(delay, LONGEST_PAUSE_MS, "delay")
+        self.counts = counts
+
+
+class Bury(Exception):
+    """Raised by a handler: give this job up at once. The dead job keeps the message as its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how soon a failed job is tried again.
+
+    `max_attempts` includes the first run: 1 means never retried, None means for ever. By default it is 5, or one more
+    than the number of `delays`. Without `delays` the pauses grow: `base` is the first and `cap` the longest, in
+    seconds, `factor` the growth from one to the next, and `jitter` the random share of each (0 = none, 0.5 = half).
+
+    `delays` are the pauses themselves, in seconds, and the last is repeated if there are more attempts. Or it is a
+    function that takes the failed attempt (1 = the first) and its error, and returns seconds, or None to give up.
+
+    An error is retried if it is an instance of `on` and not of `not_on`; otherwise the job is buried at once.
+    """
+
+    max_attempts: int | None = FITTING
+    base: float = 1.0
+    cap: float = 300.0
+    factor: float = 2.0
+    jitter: float = 0.5
+    delays: Delays | None = None
+    on: Errors = BaseException
+    not_on: Errors = ()
+
+    def __post_init__(self) -> None:
+        if self.delays is not None and not callable(self.delays):
+            if not self.delays:
+                raise InvalidInput("delays", "must not be empty; max_attempts=1 means no retry")
+            for delay in self.delays:
+                span_ms(delay, LONGEST_PAUSE_MS, "delays")
+            object.__setattr__(self, "delays", tuple(self.delays))
+        if self.max_attempts == FITTING:
+            is_list = isinstance(self.delays, tuple)
+            object.__setattr__(self, "max_attempts", len(self.delays) + 1 if is_list else 5)  # type: ignore[arg-type]
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise InvalidInput("max_attempts", f"must be at least 1, or None for ever, not {self.max_attempts}")
+        if not 0 <= self.base <= self.cap < float("inf"):  # so that NaN is refused too
+            raise InvalidInput("base", f"needs 0 <= base <= cap, both finite, not base={self.base} cap={self.cap}")
+        if not 1 <= self.factor < float("inf"):
+            raise InvalidInput("factor", f"must be at least 1 and finite, not {self.factor}")
+        if not 0 <= self.jitter <= 1:
+            raise InvalidInput("jitter", f"must be between 0 and 1, not {self.jitter}")
+
+    def pause_ms(self, attempt: int, draw: float, error: BaseException | None = None) -> int | None:
+        """Returns the milliseconds to wait after failed `attempt` (1 = the first), or None to give the job up.
+
+        `draw` is a random number in [0, 1); `error` is what the attempt raised.
+        """
+        if self.max_attempts is not None and attempt >= self.max_attempts:
+            return None
+        if error is not None and (not isinstance(error, self.on) or isinstance(error, self.not_on)):
+            return None
+        if isinstance(self.delays, tuple):
+            return span_ms(self.delays[min(attempt, len(self.delays)) - 1], LONGEST_PAUSE_MS, "delays")
+        if callable(self.delays) and error is not None:
+            delay = self.delays(attempt, error)
+            return None if delay is None else span_ms(delay, LONGEST_PAUSE_MS, "delays")
+        try:
+            full = min(self.cap, self.base * self.factor ** (attempt - 1))
+        except OverflowError:
+            full = self.cap
+        return round(1000 * full * (1 - self.jitter * draw))
+
+    def without_delays(self) -> Retry:
+        """Returns the same policy with growing pauses."""
+        return replace(self, delays=None)

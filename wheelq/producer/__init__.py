@@ -1,0 +1,84 @@
+"""The operations of a client, written once for both clients.
+
+An operation is a generator: it yields what to send, receives the answer (or the error) and returns the outcome. It does
+no I/O itself. A driver runs it, blocking or on asyncio.
+
+    def cancel_everywhere(shards, id):
+        for shard in shards:
+            outcome = yield from ask(producer.cancel(shard, id))
+            if outcome is not CancelOutcome.NOT_FOUND:
+                return outcome
+        return CancelOutcome.NOT_FOUND
+
+    operation     the steps: a call, a stream of calls, wait, do
+    driver        runs operations: `Driver`, `AsyncDriver`
+    tracing       puts operations within spans, while a tracer provider is set
+    breaker       lets calls fail at once while the server is away
+
+    scheduling    new jobs: one, many, or those of an outbox
+    preparation   one job: checks and packs its spec, checks its receipt
+    submission    jobs as schedule calls: placed in shards, batched
+    confirmation  waits for replicas or disks after a schedule call (`durability`)
+    fallback      new jobs of a client with an outbox: sent to the server, else kept
+    outbox        the file that keeps jobs, and its delivery
+
+    jobs          one job: cancel, reschedule, run now, look up
+    waiting       the waiting jobs, page by page
+    listing       the jobs in one state, page by page
+    bulk          the jobs that are due in a range: count, cancel, move
+    results       waits for the end of a job
+    recurring     recurring jobs: put, list, pause, resume, trigger, remove
+    dead          dead jobs: list, show, replay, purge
+    history       runs jobs promoted between two times again in one group (`rerun`)
+    minutes       the counts of a topic, minute by minute (`history`)
+    known_topics  a client's cache of topics; finds the shard of a job
+    topics        changes and pauses topics
+    groups        consumer groups: list, remove; removes topics
+"""
+
+from __future__ import annotations
+
+from wheelq.producer.bulk import Bulk, Report
+from wheelq.producer.dead import Dead
+from wheelq.producer.driver import AsyncDriver, Driver
+from wheelq.producer.fallback import Fallback
+from wheelq.producer.groups import Groups
+from wheelq.producer.history import Rerun, rerun
+from wheelq.producer.jobs import Jobs
+from wheelq.producer.listing import Listing
+from wheelq.producer.minutes import history
+from wheelq.producer.operation import Do, Operation, Step, Stream, Wait, ask, ask_all, wait
+from wheelq.producer.recurring import Recurrences
+from wheelq.producer.results import awaited, wait_for
+from wheelq.producer.scheduling import Scheduling
+from wheelq.producer.topics import Topics
+from wheelq.producer.waiting import Browse
+
+__all__ = [
+    "AsyncDriver",
+    "Browse",
+    "Bulk",
+    "Dead",
+    "Do",
+    "Driver",
+    "Fallback",
+    "Groups",
+    "Jobs",
+    "Listing",
+    "Operation",
+    "Recurrences",
+    "Report",
+    "Rerun",
+    "Scheduling",
+    "Step",
+    "Stream",
+    "Topics",
+    "Wait",
+    "ask",
+    "ask_all",
+    "awaited",
+    "history",
+    "rerun",
+    "wait",
+    "wait_for",
+]

@@ -1,0 +1,167 @@
+"""Waits for replicas or disks before a schedule call returns, as `durability` asks.
+
+| `durability`   | the jobs are then …                               | and are lost only if …                          |
+|----------------|---------------------------------------------------|-------------------------------------------------|
+| `"server"`     | in the server                                     | it fails before it has persisted them           |
+| `"replicated"` | in the memory of the server and `replicas` more   | a failover promotes a replica without them      |
+| `"fsynced"`    | on the server's disk, and `fsynced_replicas` more | these disks fail                                |
+
+    EVALSHA schedule … ─┐                                        ┌─▶ receipts
+    EVALSHA mark        ├─▶ one connection, written at once ─────┼─▶ (so that there is a write to wait for)
+    WAIT n timeout     ─┘                                        └─▶ how many have confirmed
+
+All go over one connection, because WAIT concerns the last write of *that connection*: on a new one it returns at once
+and means nothing. If the connection breaks, all calls are repeated with the same job ids on the next, which may lead to
+another primary that does not have the jobs yet. A waiting connection sends nothing else, so up to 5,000 jobs go before
+each WAIT.
+
+If too few confirm in time, the jobs are scheduled anyway, and `NotReplicated` says so. Later changes of a job
+(promoted, acknowledged) are not waited for: a failover may lose them, and the job then runs again.
+
+`"replicated"` promises what WAIT does: any `replicas` of the replicas have the jobs. A failover may promote another
+one, and in a planned `SENTINEL FAILOVER` the others still confirm to the old primary, whose last jobs are then lost. If
+`replicas` is the number of all replicas, any promoted one has the jobs, but every call raises `NotReplicated` while one
+is away. For a planned switch use `FAILOVER TO host port` on the primary (in a cluster `CLUSTER FAILOVER` on the
+replica): writes pause until that replica has them all.
+
+A topic's registration and its number of shards are confirmed in the same way before the first job that relies on them,
+and so are changes by a client whose default is to wait: in a cluster another node may hold the registry, and schedulers
+find only registered topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar, get_args
+
+from wheelq.errors import InvalidInput, NotReplicated, OutcomeUnknown, Refused, ServerError, ServerTooOld, WheelqError
+from wheelq.protocol.call import Call, command, scripted, together
+from wheelq.protocol.calls.registry import VERSION_FIELD
+from wheelq.settings import ClientSettings, Durability
+
+BATCHES = 10
+"""The most schedule calls, of up to 500 jobs each, before one WAIT."""
+
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+
+
+class Confirmation(Generic[T]):
+    """Waits after the schedule calls of one operation, and records whether enough confirmed."""
+
+    def __init__(self, durability: Durability, settings: ClientSettings) -> None:
+        self.durability = durability
+        self._replicas = settings.replicas if durability == "replicated" else settings.fsynced_replicas
+        self._timeout_ms = settings.replicated_timeout_ms
+        self._wanted = self._replicas + (durability == "fsynced")  # the server itself is one of them
+        self._shortage: tuple[int, str] | None = None
+
+    def ask(self) -> Call[Any]:
+        """Asks whether the server can confirm, before anything is scheduled. See `impossible`."""
+        return self._wait(replicas=0, timeout_ms=1)
+
+    def impossible(self, error: Refused) -> Refused:
+        """Returns the error to raise if `ask` was refused."""
+        if not isinstance(error, ServerTooOld):
+            return error
+        return ServerTooOld(
+            f"durability={self.durability!r} needs Redis 7.2 or newer, or Valkey, whose WAITAOF can wait for the disk; "
+            "on this server set appendfsync to always, which needs no waiting, or use durability='replicated'"
+        )
+
+    def behind(self, calls: Iterable[Call[T]]) -> Iterator[Call[list[T | ServerError]]]:
+        """Groups the calls, up to ten of one shard together, with a WAIT after them.
+
+        The answer to a group has errors in place of refused calls. Once one confirmation has failed, no more time is
+        spent on waiting.
+        """
+        chain: list[Call[T]] = []
+        try:
+            for call in calls:
+                if chain and (len(chain) == BATCHES or call.key != chain[0].key):
+                    yield self._behind(chain)
+                    chain = []
+                chain.append(call)
+        except WheelqError:  # the next call cannot be made: send the ones before it first
+            if chain:
+                yield self._behind(chain)
+            raise
+        if chain:
+            yield self._behind(chain)
+
+    def topic(self, call: Call[U], topics: str) -> Call[U]:
+        """Returns a call that changes a topic, with a WAIT after it; `topics` is the key that holds the topic."""
+        return self._one(call, command("HINCRBY", topics, VERSION_FIELD, 0, read=_as_is, key=topics))
+
+    def fence(self, call: Call[U], delayed: str) -> Call[U]:
+        """Returns a call that changes a shard's terms, with a WAIT after it; `delayed` is its sorted set."""
+        return self._one(call, _mark(delayed))
+
+    def falls_short(self) -> bool:
+        """Whether too few have confirmed so far."""
+        return self._shortage is not None
+
+    def check(self, receipts: Sequence[Any]) -> None:
+        """Raises: NotReplicated, if too few have confirmed."""
+        if self._shortage is not None:
+            confirmed, reason = self._shortage
+            raise NotReplicated(receipts, confirmed, self._wanted, reason)
+
+    def _one(self, call: Call[U], mark: Call[Any]) -> Call[U]:
+        def read(answers: list[U | ServerError]) -> U:
+            [answer] = answers
+            if isinstance(answer, ServerError):
+                raise answer
+            return answer
+
+        return self._confirmed([call], mark, read)
+
+    def _behind(self, calls: Sequence[Call[T]]) -> Call[list[T | ServerError]]:
+        return self._confirmed(calls, _mark(calls[0].keys[0]), _as_is)
+
+    def _confirmed(
+        self, calls: Sequence[Call[U]], mark: Call[Any], then: Callable[[list[U | ServerError]], V]
+    ) -> Call[V]:
+        def read(replies: Sequence[Any | ServerError]) -> V:
+            answers, behind = replies[: len(calls)], replies[len(calls) :]
+            for reply in replies:
+                if isinstance(reply, OutcomeUnknown):
+                    raise reply
+            if len(behind) == 2:
+                self._shortage = self._shortage or self._what_is_missing(*behind)
+            pairs = zip(calls, answers, strict=True)
+            return then([reply if isinstance(reply, ServerError) else call.read(reply) for call, reply in pairs])
+
+        waits = [self._wait(self._replicas, self._timeout_ms)] if self._shortage is None else []
+        return together([*calls, mark, *waits], read)
+
+    def _what_is_missing(self, marked: Any, waited: Any) -> tuple[int, str] | None:
+        for reply in (marked, waited):
+            if isinstance(reply, ServerError):
+                return 0, str(reply)
+        on_disk, replicas = (0, waited) if self.durability == "replicated" else waited
+        confirmed = on_disk + min(replicas, self._replicas)
+        return None if confirmed >= self._wanted else (confirmed, f"waited {self._timeout_ms:,} ms")
+
+    def _wait(self, replicas: int, timeout_ms: int) -> Call[Any]:
+        if self.durability == "replicated":
+            return command("WAIT", replicas, timeout_ms, read=_as_is, wait_ms=timeout_ms)
+        return command("WAITAOF", 1, replicas, timeout_ms, read=_as_is, wait_ms=timeout_ms)
+
+
+def confirmation(durability: Durability | None, settings: ClientSettings) -> Confirmation[Any] | None:
+    """Returns the confirmation for `durability` (None: the settings'), or None. Raises: InvalidInput."""
+    chosen = durability or settings.durability
+    if chosen not in get_args(Durability):
+        raise InvalidInput("durability", f"{chosen!r} is not one of {', '.join(get_args(Durability))}")
+    return None if chosen == "server" else Confirmation(chosen, settings)
+
+
+def _mark(delayed: str) -> Call[int]:
+    """A write that changes nothing, in the shard of this key."""
+    return scripted("mark", (delayed,), (), int)
+
+
+def _as_is(reply: Any) -> Any:
+    return reply

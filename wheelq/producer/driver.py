@@ -1,0 +1,174 @@
+"""`Driver` and `AsyncDriver` run operations. They are the only place where the two clients differ.
+
+    operation ──step──▶ driver ──▶ transport ──▶ Redis
+              ◀─ answer ──┘ ◀── or a `ServerError`, which is thrown into the operation
+
+Every call passes a circuit breaker: while the server is away, calls fail at once instead of each waiting for a timeout.
+A failure is a server that cannot be reached, does not answer, or cannot serve now. A refusal is an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar, cast
+
+from wheelq.base.clock import Clock, sleep
+from wheelq.errors import AWAY, CircuitOpen, ServerError
+from wheelq.producer.breaker import Breaker
+from wheelq.producer.operation import Do, Operation, Step, Stream, Wait, Whereabouts
+from wheelq.protocol.call import Call
+from wheelq.settings import BreakerSettings
+from wheelq.transport import AsyncTransport, PerLoop, Spares, Transport
+
+T = TypeVar("T")
+
+
+class Driver:
+    """Runs operations on a blocking transport. Safe to share between threads."""
+
+    def __init__(self, transport: Transport, breaker: BreakerSettings, clock: Clock) -> None:
+        self._transport = transport
+        self._guard = _Guard(Breaker(breaker, clock))
+
+    def run(self, operation: Operation[T]) -> T:
+        """Do each step of an operation; what it returns. Raises what it raises, and `CircuitOpen`."""
+        go_on: Callable[[Any], Step] = operation.send
+        answer: Any = None
+        while True:
+            try:
+                step = go_on(answer)
+            except StopIteration as end:
+                return cast(T, end.value)
+            try:
+                go_on, answer = operation.send, self._do(step)
+            except BaseException as error:  # noqa: BLE001  # the operation raises again what it does not expect
+                go_on, answer = operation.throw, error
+
+    def close(self) -> None:
+        """Close the connections; they are opened again when needed."""
+        self._transport.close()
+
+    def _do(self, step: Step) -> Any:
+        match step:
+            case Call():
+                with self._guard as succeeded:
+                    answer = self._transport.send(step)
+                    succeeded()
+                    return answer
+            case Stream(calls, take):
+                with self._guard as succeeded:
+                    for answer in self._transport.stream(calls):
+                        succeeded()
+                        take(answer)
+            case Wait(seconds):
+                sleep(seconds)
+            case Do(act):
+                return act()
+            case Whereabouts():
+                return self._transport.node
+        return None
+
+
+class _Connections(NamedTuple):
+    """The connections of one event loop."""
+
+    shared: AsyncTransport
+    spare: Spares
+    """For calls that block their connection, and on the shared one would delay all others."""
+
+
+class AsyncDriver:
+    """Runs operations on an asyncio transport, with separate connections for each event loop."""
+
+    def __init__(self, transport: AsyncTransport, breaker: BreakerSettings, clock: Clock) -> None:
+        self._transport = transport
+        self._is_taken = False
+        self._connections = PerLoop(self._connect)
+        self._guard = _Guard(Breaker(breaker, clock))
+        self._clock = clock
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Do each step of an operation; what it returns. Raises what it raises, and `CircuitOpen`."""
+        go_on: Callable[[Any], Step] = operation.send
+        answer: Any = None
+        while True:
+            try:
+                step = go_on(answer)
+            except StopIteration as end:
+                return cast(T, end.value)
+            try:
+                go_on, answer = operation.send, await self._do(step)
+            except BaseException as error:  # noqa: BLE001  # the operation raises again what it does not expect
+                go_on, answer = operation.throw, error
+
+    async def close(self) -> None:
+        """Close the connections; they are opened again when needed."""
+        connections = self._connections.here()
+        await connections.spare.close()
+        await connections.shared.close()
+
+    def _connect(self) -> _Connections:
+        """Returns the connections of a new event loop; the first loop uses the given transport."""
+        transport = self._transport.elsewhere() if self._is_taken else self._transport
+        self._is_taken = True
+        return _Connections(transport, Spares(transport))
+
+    async def _do(self, step: Step) -> Any:
+        match step:
+            case Call(wait_ms=0):
+                return await self._send(self._connections.here().shared, step)
+            case Call():
+                async with self._connections.here().spare.one() as transport:
+                    return await self._send(transport, step)
+            case Stream(calls, take, holds_up=False):
+                await self._stream(self._connections.here().shared, calls, take)
+            case Stream(calls, take):
+                async with self._connections.here().spare.one() as transport:
+                    await self._stream(transport, calls, take)
+            case Wait(seconds):
+                await self._clock.sleep(seconds)
+            case Do(act):
+                return await act()
+            case Whereabouts():
+                return self._transport.node
+        return None
+
+    async def _send(self, transport: AsyncTransport, call: Call[T]) -> T:
+        with self._guard as succeeded:
+            answer = await transport.send(call)
+            succeeded()
+            return answer
+
+    async def _stream(
+        self, transport: AsyncTransport, calls: Iterable[Call[Any]], take: Callable[[Any], object]
+    ) -> None:
+        with self._guard as succeeded:
+            async for answer in transport.stream(calls):
+                succeeded()
+                take(answer)
+
+
+class _Guard:
+    """Wraps calls: refuses them while the breaker is open, and reports their results to it."""
+
+    def __init__(self, breaker: Breaker) -> None:
+        self._breaker = breaker
+
+    def __enter__(self) -> Callable[[], None]:
+        """Raises: CircuitOpen (nothing was done). Returns a function to call after each answer."""
+        if self._breaker.failures and (seconds := self._breaker.refuse_for()):
+            raise CircuitOpen(seconds)
+        return self._succeeded
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, AWAY):
+            self._breaker.failed()
+        elif isinstance(error, ServerError):
+            self._succeeded()
+
+    def _succeeded(self) -> None:
+        if self._breaker.failures:
+            self._breaker.succeeded()

@@ -1,0 +1,159 @@
+"""Schedules the jobs of a client with an outbox: sends them to the server, or keeps them while it is away.
+
+While jobs wait in the outbox, later jobs queue behind them; a job that is looked up or changed is delivered first. If
+the outbox or its disk is full and the server answers, jobs overtake the waiting ones, but never an earlier job with the
+same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import partial
+from typing import TypeVar
+
+from wheelq.base.clock import Clock
+from wheelq.errors import AWAY, OutcomeUnknown, PartlyScheduled, ServerError, Unavailable, is_away
+from wheelq.model.job import JobSpec, OnDuplicate, Receipt
+from wheelq.producer.operation import Do, Operation
+from wheelq.producer.outbox import Asked, AsyncCourier, Courier
+from wheelq.producer.preparation import accepted
+from wheelq.producer.scheduling import Scheduling
+from wheelq.protocol.calls.producer import NewJob
+from wheelq.settings import Durability
+from wheelq.telemetry import api
+
+T = TypeVar("T")
+
+
+class Fallback:
+    """Schedules on the server, else in the outbox, where delays count from the start of the operation."""
+
+    def __init__(self, scheduling: Scheduling, outbox: Courier | AsyncCourier, clock: Clock) -> None:
+        self._scheduling = scheduling
+        self._outbox = outbox
+        self._clock = clock
+
+    def one(
+        self,
+        topic: str,
+        spec: JobSpec,
+        on_duplicate: OnDuplicate,
+        durability: Durability | None,
+        has_span: bool = False,
+    ) -> Operation[Receipt]:
+        """Schedule a job, or keep it; within a span unless it `has_span`.
+
+        Raises: InvalidInput, OutboxFull, and as `Scheduling.one`.
+        """
+        if api._TRACER_PROVIDER is not None and not has_span:
+            from wheelq.producer import tracing
+
+            make = partial(self.one, topic, on_duplicate=on_duplicate, durability=durability, has_span=True)
+            return (yield from tracing.one(topic, spec, make, partial(self._scheduling.shard_of, topic)))
+        asked = Asked.now(self._clock)
+        job = self._scheduling.prepare(topic, spec, on_duplicate)
+        self._outbox.start()
+        away = None
+        if self._outbox.is_empty:
+            try:
+                return (yield from self._scheduling.prepared(topic, spec, job, on_duplicate, durability))
+            except AWAY as error:
+                away = error
+        try:
+            return (yield from self._keep(topic, [(job, spec.partition_key)], on_duplicate, asked))[0]
+        except Unavailable as error:
+            if away is not None:
+                raise _neither(away, error) from away
+            sending = self._scheduling.prepared(topic, spec, job, on_duplicate, durability)
+            return (yield from self._pass_by(topic, [job[0]], sending, error))
+
+    def many(
+        self,
+        topic: str,
+        specs: Iterable[JobSpec],
+        on_duplicate: OnDuplicate,
+        durability: Durability | None,
+        has_span: bool = False,
+    ) -> Operation[list[Receipt]]:
+        """Schedule many jobs, and keep those without an answer; within one span unless they have one."""
+        if api._TRACER_PROVIDER is not None and not has_span:
+            from wheelq.producer import tracing
+
+            make = partial(self.many, topic, on_duplicate=on_duplicate, durability=durability, has_span=True)
+            return (yield from tracing.many(topic, specs, make, self._scheduling.traces_jobs))
+        asked = Asked.now(self._clock)
+        submission = self._scheduling.submission(topic, specs, on_duplicate)
+        self._outbox.start()
+        away = None
+        if self._outbox.is_empty:
+            try:
+                return (yield from self._scheduling.submitted(submission, durability))
+            except AWAY as error:
+                if not is_away(error):
+                    raise
+                away = error
+        left, bad = submission.remaining()
+        if not isinstance(specs, Collection):  # jobs of an iterator count from when they are taken
+            asked = Asked.now(self._clock)
+        try:
+            kept = yield from self._keep(topic, list(left.values()), on_duplicate, asked)
+        except Unavailable as error:
+            if away is not None:
+                raise _neither(away, error) from away
+            ids = [job[0] for job, _ in left.values()]
+            return (yield from self._pass_by(topic, ids, self._scheduling.submitted(submission, durability), error))
+        told = submission.receipts_so_far() | dict(zip(left, kept, strict=True))
+        if bad is not None:
+            bad.receipts = told
+            raise bad
+        return accepted(topic, (told[place] for place in sorted(told)), on_duplicate)
+
+    def aside(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Operation[list[Receipt]]:
+        """Keep jobs without asking the server. Raises: InvalidJob (then none is kept)."""
+        asked = Asked.now(self._clock)
+        left, bad = self._scheduling.submission(topic, specs, on_duplicate).remaining()
+        if bad is not None:
+            raise bad
+        self._outbox.start()
+        return (yield from self._keep(topic, list(left.values()), on_duplicate, asked))
+
+    def about(self, topic: str, id: str, operation: Operation[T]) -> Operation[T]:
+        """Runs an operation on one job.
+
+        If the job is in the outbox it is delivered first, so that the answer is definite. Raises: Unavailable, if it
+        cannot be delivered, and the errors of the operation.
+        """
+        yield Do(partial(self._outbox.deliver_first, topic, id))
+        return (yield from operation)
+
+    def _pass_by(self, topic: str, ids: Iterable[str], sending: Operation[T], error: Unavailable) -> Operation[T]:
+        """Send jobs that could not be kept (`error`), overtaking the waiting ones except those with the same id."""
+        try:
+            for id in ids:
+                yield Do(partial(self._outbox.deliver_first, topic, id))
+        except AWAY as failure:
+            raise type(error)(f"{error}; and {failure}") from failure
+        try:
+            return (yield from sending)
+        except AWAY as away:
+            if not is_away(away):
+                raise
+            raise _neither(away, error) from away
+
+    def _keep(
+        self, topic: str, jobs: list[tuple[NewJob, str | None]], on_duplicate: OnDuplicate, asked: Asked
+    ) -> Operation[list[Receipt]]:
+        receipts: list[Receipt] = yield Do(partial(self._outbox.keep, topic, jobs, on_duplicate, asked))
+        return receipts
+
+
+def _neither(away: ServerError, error: Unavailable) -> ServerError:
+    """Returns the error for a caller whose jobs could not be kept either, with what is known of them."""
+    message = f"the server is away, and {error}"
+    match away:
+        case PartlyScheduled():
+            return PartlyScheduled(message, away.unknown, away.receipts)
+        case OutcomeUnknown():
+            return OutcomeUnknown(message, away.ids)
+        case _:
+            return type(error)(message)

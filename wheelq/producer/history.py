@@ -1,0 +1,78 @@
+"""A rerun: the jobs that a topic promoted between two times run again, in one group.
+
+The entries that `retention_ms` keeps in the ready streams are added again for this group alone, a part at a time. Each
+shard stores the progress of a rerun under its name. So each entry runs again only once, even if a reply is lost or an
+interrupted rerun is repeated with its name within a day.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from wheelq.base.ids import make_id
+from wheelq.errors import InvalidInput, OutcomeUnknown
+from wheelq.model.checks import to_ms
+from wheelq.producer.operation import Operation, ask, wait
+from wheelq.producer.topics import Topics
+from wheelq.protocol.calls import history
+from wheelq.protocol.calls.history import RerunPart
+from wheelq.protocol.keys import ShardKeys
+
+
+class Rerun(NamedTuple):
+    """The result of `rerun`."""
+
+    jobs: int
+    """Jobs that run again."""
+    left_out: int
+    """Jobs that the group has not finished yet: they run anyway."""
+    name: str
+    """Repeat the call with this name to continue it."""
+
+
+def rerun(
+    topics: Topics,
+    topic: str,
+    group: str,
+    since: datetime,
+    until: datetime | None,
+    rate: float | None,
+    name: str | None,
+) -> Operation[Rerun]:
+    """Run again everything in the span, shard by shard. Raises: InvalidInput, TopicNotFound, OutcomeUnknown."""
+    if rate is not None and not rate > 0:
+        raise InvalidInput("rate", f"must be more than 0 jobs a second, not {rate!r}")
+    since_ms, until_ms = max(0, to_ms(since, "since")), None if until is None else max(0, to_ms(until, "until"))
+    if not (yield from topics.read_existing(topic)).retention_ms:
+        raise InvalidInput("topic", f"{topic!r} keeps no entries to run again: set its retention_ms")
+    name = name or make_id()
+    most = history.BATCH if rate is None else max(1, min(history.BATCH, int(rate)))
+    parts = []
+    for keys in (yield from topics.shards(topic)):
+        part = yield from _shard(keys, name, group, since_ms, until_ms, most, rate)
+        if part is not None:
+            parts.append(part)
+    if not parts:
+        raise InvalidInput("group", f"{topic!r} has no group {group!r}: the first worker of a group creates it")
+    return Rerun(sum(part.jobs for part in parts), sum(part.left_out for part in parts), name)
+
+
+def _shard(
+    keys: ShardKeys, name: str, group: str, since_ms: int, until_ms: int | None, most: int, rate: float | None
+) -> Operation[RerunPart | None]:
+    call = history.rerun(keys, name, group, since_ms, until_ms, most)
+    before = 0
+    while True:
+        try:
+            part = yield from ask(call)
+        except OutcomeUnknown:
+            try:
+                part = yield from ask(call)
+            except OutcomeUnknown as error:
+                raise OutcomeUnknown(f"the rerun was interrupted; continue it with name={name!r}: {error}") from error
+        if part is not None and rate is not None:
+            yield from wait((part.jobs - before) / rate)
+        if part is None or part.is_all:
+            return part
+        before = part.jobs

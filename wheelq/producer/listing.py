@@ -1,0 +1,177 @@
+"""`Listing`: a topic's jobs by state, page by page over all shards.
+
+Each shard is asked for its next jobs, and looks at a bounded number. A page ends where a shard stopped looking, because
+its next job may come next in the order. So no call takes long, and no job is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from wheelq.errors import InvalidInput
+from wheelq.model.checks import moment_ms
+from wheelq.model.dead import DeadFilter, Position, check_limit
+from wheelq.model.listing import JobPage, ListedJob
+from wheelq.model.state import JobState
+from wheelq.producer import dead as dead_jobs
+from wheelq.producer.operation import Operation, ask_all
+from wheelq.producer.topics import Topics
+from wheelq.protocol.calls import dead as dead_calls
+from wheelq.protocol.calls import listing as calls
+from wheelq.protocol.calls.listing import Score
+from wheelq.protocol.calls.producer import HALF_MS
+from wheelq.protocol.keys import ShardKeys
+
+CURSOR_PATTERN = r"-?[0-9]{1,14}\.[0-9]{2}~(?:[0-9a-f]{2}){1,600}|[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}"
+WITH_ERRORS = (JobState.RETRYING, JobState.DEAD)
+"""Jobs in these states may be filtered by their error."""
+_END = 1e15
+"""A score above all possible ones."""
+_PLACE = re.compile(r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,600})")
+
+P = TypeVar("P", Score, Position)
+
+
+class Listing:
+    """Pages of jobs in one state. All methods raise TopicNotFound and InvalidInput."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def page(
+        self,
+        topic: str,
+        state: JobState | str,
+        since: datetime | None,
+        until: datetime | None,
+        error: str | None,
+        limit: int,
+        cursor: str | None,
+    ) -> Operation[JobPage]:
+        """Returns one page; `error` selects jobs whose last error contains it."""
+        check_limit(limit)
+        state = _state(state)
+        if error is not None and state not in WITH_ERRORS:
+            raise InvalidInput("error", f"selects retrying and dead jobs only, not {state} ones")
+        where = DeadFilter(since_ms=moment_ms(since, "since"), until_ms=moment_ms(until, "until"))
+        shards = yield from self._topics.shards(topic)
+        match state:
+            case JobState.WAITING | JobState.RETRYING:
+                found = yield from _due(shards, state, where, cursor)
+            case JobState.DONE:
+                found = yield from _done(shards, where, cursor)
+            case JobState.READY | JobState.RUNNING:
+                found = yield from _in_stream(shards, state, where, cursor)
+            case JobState.DEAD:
+                found = yield from _dead(shards, where, cursor)
+        return _page(found, error, limit)
+
+
+_Found = tuple[list[tuple[Any, ListedJob]], Any]
+"""Jobs with their places, in order, and the place up to which all shards have looked; None at the end."""
+
+
+def _state(state: JobState | str) -> JobState:
+    try:
+        return JobState(state)
+    except ValueError:
+        raise InvalidInput("state", f"{state!r:.40} is not a state; use one of {', '.join(JobState)}") from None
+
+
+def _due(shards: Sequence[ShardKeys], state: JobState, where: DeadFilter, cursor: str | None) -> Operation[_Found]:
+    behind = Score((where.since_ms or 0) - HALF_MS, b"") if cursor is None else _score(cursor)
+    to = _END if where.until_ms is None else where.until_ms - HALF_MS
+    parts = yield from ask_all(calls.due(shard, state, behind, to) for shard in shards)
+    return _merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=False)
+
+
+def _done(shards: Sequence[ShardKeys], where: DeadFilter, cursor: str | None) -> Operation[_Found]:
+    before = Score(_END if where.until_ms is None else where.until_ms, b"") if cursor is None else _score(cursor)
+    parts = yield from ask_all(calls.done(shard, before, where.since_ms or 0) for shard in shards)
+    return _merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=True)
+
+
+def _in_stream(
+    shards: Sequence[ShardKeys], state: JobState, where: DeadFilter, cursor: str | None
+) -> Operation[_Found]:
+    after = None if cursor is None else Position.parse(cursor, "cursor")
+    spans = [(shard, dead_jobs.rest(where, after, shard.shard, newest_first=False)) for shard in shards]
+    call = calls.ready if state is JobState.READY else calls.running
+    parts = yield from ask_all(call(shard, *span) for shard, span in spans)
+    return _merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=False)
+
+
+def _dead(shards: Sequence[ShardKeys], where: DeadFilter, cursor: str | None) -> Operation[_Found]:
+    after = None if cursor is None else Position.parse(cursor, "cursor")
+    parts = yield from ask_all(
+        dead_calls.find(
+            shard,
+            where,
+            dead_jobs.rest(where, after, shard.shard, newest_first=True),
+            dead_calls.LOOKED_AT,
+            newest_first=True,
+        )
+        for shard in shards
+    )
+    jobs = [
+        [
+            (
+                Position.parse(job.dead_id),
+                ListedJob(
+                    job.id,
+                    JobState.DEAD,
+                    job.buried_ms,
+                    job.due_ms,
+                    job.group,
+                    job.attempt,
+                    error=job.error,
+                    dead_id=job.dead_id,
+                ),
+            )
+            for job, _ in part.jobs
+        ]
+        for part in parts
+    ]
+    return _merged(jobs, [part.looked_to for part in parts], newest_first=True)
+
+
+def _merged(
+    jobs: Sequence[Sequence[tuple[P, ListedJob]]], looked_to: Sequence[P | None], *, newest_first: bool
+) -> tuple[list[tuple[P, ListedJob]], P | None]:
+    """Returns the jobs of all shards in order, up to where all of them have looked."""
+    first: Callable[..., P] = max if newest_first else min
+    edges = [place for place in looked_to if place is not None]
+    edge = first(edges) if edges else None
+    found = [item for part in jobs for item in part]
+    if edge is not None:
+        found = [item for item in found if (item[0] >= edge if newest_first else item[0] <= edge)]
+    found.sort(key=lambda item: item[0], reverse=newest_first)
+    return found, edge
+
+
+def _page(found: _Found, error: str | None, limit: int) -> JobPage:
+    """Returns the first matching jobs; rows of several groups with the same place stay together."""
+    items, edge = found
+    if error is not None:
+        items = [item for item in items if error in (item[1].error or "")]
+    if len(items) > limit:
+        last = items[limit - 1][0]
+        more = items[limit:]
+        items = items[:limit] + [item for item in more if item[0] == last]
+        if len(items) < limit + len(more):
+            edge = last
+    return JobPage([job for _, job in items], None if edge is None else _cursor(edge))
+
+
+def _score(cursor: str) -> Score:
+    found = _PLACE.fullmatch(cursor) if isinstance(cursor, str) else None
+    if found is None:
+        raise InvalidInput("cursor", f"{cursor!r:.60} is not a cursor: pass the previous page's")
+    return Score(float(found[1]), bytes.fromhex(found[2]))
+
+
+def _cursor(place: Score | Position) -> str:
+    return f"{place.score:.2f}~{place.member.hex()}" if isinstance(place, Score) else str(place)

@@ -1,0 +1,93 @@
+"""The steps of an operation, as values, and the functions that yield them.
+
+| step            | what the driver does                                            | answer             |
+|-----------------|-----------------------------------------------------------------|--------------------|
+| `Call`          | sends it                                                        | the call's answer  |
+| `Stream`        | sends many calls, and makes the next while the server works     | None; see `take`   |
+| `Wait`          | lets time pass                                                  | None               |
+| `Do`            | calls a function; on asyncio it awaits what the function returns | what is returned   |
+| `Whereabouts`   | looks up where the server is                                    | host and port      |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from wheelq.errors import OutcomeUnknown, ServerError
+from wheelq.protocol.call import Call
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Calls that are made and sent one after another, without waiting for the answers in between."""
+
+    calls: Iterable[Call[Any]]
+    take: Callable[[Any], object]
+    """Receives each answer as it arrives, in the order of the calls."""
+    holds_up: bool = False
+    """Whether the calls block their connection, so that no other call should share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Let this time pass; answered by None."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """A function to call; on asyncio it returns an awaitable. For steps that differ between the two clients."""
+
+    act: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Ask for the host and the port of the server, as the URL names them; nothing is sent."""
+
+
+Step = Call[Any] | Stream | Wait | Do | Whereabouts
+Operation = Generator[Step, Any, T]
+"""Yields steps, receives their answers or errors, and returns the outcome. It may handle a `ServerError`; any other
+error ends it.
+"""
+
+
+def ask(call: Call[T]) -> Operation[T]:
+    """Sends a call; returns its answer."""
+    answer: T = yield call
+    return answer
+
+
+def ask_until_known(call: Call[T], was_lost: bool = False) -> Operation[T]:
+    """Sends a call that may be done twice, and once more if its reply is lost; returns its answer.
+
+    `was_lost`: the outcome was already in doubt, and an error leaves it so. Raises: OutcomeUnknown.
+    """
+    try:
+        return (yield from ask(call))
+    except OutcomeUnknown:
+        if was_lost:
+            raise
+        return (yield from ask_until_known(call, was_lost=True))
+    except ServerError as error:
+        if was_lost:
+            raise OutcomeUnknown(f"the reply to {call.name} was lost, and then: {error}") from error
+        raise
+
+
+def ask_all(calls: Iterable[Call[T]]) -> Operation[list[T]]:
+    """Sends many calls together; returns their answers, in order."""
+    answers: list[T] = []
+    yield Stream(calls, answers.append)
+    return answers
+
+
+def wait(seconds: float) -> Operation[None]:
+    """Let this time pass."""
+    yield Wait(seconds)

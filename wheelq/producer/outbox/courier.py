@@ -1,0 +1,255 @@
+"""Delivers the jobs of an outbox: `Courier` in a thread, `AsyncCourier` in a task of each event loop.
+
+While jobs are delivered, the next round follows at once; else after `retry_ms`, or when a job is kept. One of the
+clients and processes that share the file delivers, and the others check now and then whether it still does. It makes
+one round at a time: a second parcel in flight could bring back a job that was delivered and then cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from wheelq.errors import OutcomeUnknown, Unavailable, WheelqError
+from wheelq.model.job import OnDuplicate, Receipt
+from wheelq.producer.outbox.kept import Asked, PackedJob, Parcel
+from wheelq.producer.outbox.rounds import delivery_round, log_failure, one_step
+from wheelq.producer.outbox.store import Outbox, OutboxInfo
+from wheelq.transport import PerLoop
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.02  # how often to check whether another event loop has ended its round
+TURN_S = 5.0  # and how long to keep checking
+CLOSING_S = 5.0  # how long a delivery in progress may take when its client is closed
+
+
+class Courier:
+    """Delivers in a separate thread."""
+
+    def __init__(self, outbox: Outbox, deliver: Callable[[Parcel], list[Receipt]], retry_ms: int) -> None:
+        self._outbox = outbox
+        self._deliver = deliver
+        self._retry = retry_ms / 1000
+        self._kept = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+        self._starting = threading.Lock()
+
+    def start(self) -> None:
+        """Start unless running; also in a fork, which does not inherit threads."""
+        if self._thread is not None and self._pid == os.getpid():
+            return
+        with self._starting:
+            if self._thread is None or self._pid != os.getpid():
+                self._kept, self._stopping, self._pid = threading.Event(), threading.Event(), os.getpid()
+                thread = threading.Thread(target=self._run, name="wheelq-outbox", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has no more threads: the next call tries again
+                    log.warning("the outbox %s cannot deliver for now: %s", self._outbox.path, error)
+                else:
+                    self._thread = thread
+
+    def resume(self) -> None:
+        """Start if a former producer has left jobs here."""
+        if not self._outbox.is_empty:
+            self.start()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits in the outbox."""
+        return self._outbox.is_empty
+
+    def keep(
+        self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate, asked: Asked
+    ) -> list[Receipt]:
+        """Keep jobs until they are delivered: see `Outbox.keep`."""
+        receipts = self._outbox.keep(topic, jobs, how, asked)
+        self._kept.set()
+        return receipts
+
+    def info(self) -> OutboxInfo:
+        """How much waits."""
+        return self._outbox.info()
+
+    def deliver_all(self) -> int:
+        """Make rounds until nothing gets through any more; how many jobs did. Raises: an error of `AWAY`."""
+        delivered = 0
+        while step := self.step():
+            delivered += step
+        return delivered
+
+    def deliver_first(self, topic: str, id: str) -> None:
+        """Deliver this job if it is kept, so that an answer about it is definite. Raises: Unavailable, if it cannot."""
+        if self._outbox.holds(topic, id):
+            self.start()  # whoever begins to deliver goes on: nobody else does meanwhile
+            self.deliver_all()
+            if self._outbox.holds(topic, id):
+                raise Unavailable(f"job {id!r} waits in the outbox and could not be delivered yet: nothing was changed")
+
+    def step(self) -> int:
+        """One round; how many jobs got through. Raises: an error of `AWAY`."""
+        with self._outbox.round_lock:
+            return self._round()
+
+    def _round(self) -> int:
+        steps = delivery_round(self._outbox)
+        go_on: Callable[[Any], Parcel] = steps.send
+        answer: Any = None
+        while True:
+            try:
+                parcel = go_on(answer)
+            except StopIteration as end:
+                return int(end.value)
+            try:
+                go_on, answer = steps.send, self._deliver(parcel)
+            except WheelqError as error:
+                go_on, answer = steps.throw, error
+
+    def close(self) -> None:
+        """Stop after the current round."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._pid == os.getpid():
+            self._stopping.set()
+            self._kept.set()
+            thread.join(CLOSING_S)
+        self._outbox.close()
+
+    def _run(self) -> None:
+        kept, stopping = self._kept, self._stopping
+        while not stopping.is_set():
+            kept.clear()
+            try:
+                if self.step():
+                    continue
+            except Exception as error:  # noqa: BLE001  # nobody would deliver any more
+                log_failure(self._outbox, error)
+                stopping.wait(self._retry)  # a new job is no reason to retry while the server is away
+                continue
+            kept.wait(self._retry)
+
+
+@dataclass(slots=True)
+class _InLoop:
+    """The state of a courier in one event loop."""
+
+    kept: asyncio.Event = field(default_factory=asyncio.Event)
+    rounds: asyncio.Lock = field(default_factory=asyncio.Lock)
+    task: asyncio.Task[None] | None = None
+
+
+class AsyncCourier:
+    """Delivers in a task of each event loop that uses it; threads read and write the file."""
+
+    def __init__(self, outbox: Outbox, deliver: Callable[[Parcel], Awaitable[list[Receipt]]], retry_ms: int) -> None:
+        self._outbox = outbox
+        self._deliver = deliver
+        self._retry = retry_ms / 1000
+        self._loops = PerLoop(_InLoop)
+
+    def start(self) -> None:
+        """Start unless running."""
+        here = self._loops.here()
+        if here.task is None or here.task.done():
+            here.task = asyncio.create_task(self._run(here.kept), name="wheelq-outbox")
+
+    def resume(self) -> None:
+        """Start if a former producer has left jobs here; later, if no event loop runs yet."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            if not self._outbox.is_empty:
+                self.start()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits in the outbox."""
+        return self._outbox.is_empty
+
+    async def keep(
+        self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate, asked: Asked
+    ) -> list[Receipt]:
+        """Keep jobs until they are delivered: see `Outbox.keep`."""
+        try:
+            receipts = await asyncio.to_thread(self._outbox.keep, topic, jobs, how, asked)
+        except RuntimeError as error:  # no thread could be started; a running one may still do it
+            raise OutcomeUnknown(f"jobs could not be kept: {error}", tuple(job[0] for job, _ in jobs)) from error
+        self._loops.here().kept.set()
+        return receipts
+
+    async def info(self) -> OutboxInfo:
+        """How much waits."""
+        return await asyncio.to_thread(self._outbox.info)
+
+    async def deliver_all(self) -> int:
+        """Make rounds until nothing gets through any more; how many jobs did. Raises: an error of `AWAY`."""
+        delivered = 0
+        while step := await self.step():
+            delivered += step
+        return delivered
+
+    async def deliver_first(self, topic: str, id: str) -> None:
+        """Deliver this job if it is kept, so that an answer about it is definite. Raises: Unavailable, if it cannot."""
+        if self._outbox.holds(topic, id):
+            self.start()  # whoever begins to deliver goes on: nobody else does meanwhile
+            await self.deliver_all()
+            if self._outbox.holds(topic, id):
+                raise Unavailable(f"job {id!r} waits in the outbox and could not be delivered yet: nothing was changed")
+
+    async def step(self) -> int:
+        """One round; how many jobs got through. Raises: an error of `AWAY`."""
+        async with self._loops.here().rounds:
+            turn = self._outbox.round_lock
+            for _ in range(round(TURN_S / LOOK_S)):
+                if turn.acquire(blocking=False):
+                    break
+                await asyncio.sleep(LOOK_S)
+            else:
+                return 0
+            try:
+                return await self._round()
+            finally:
+                turn.release()
+
+    async def _round(self) -> int:
+        steps = delivery_round(self._outbox)
+        go_on: Callable[[Any], Parcel] = steps.send
+        answer: Any = None
+        while True:
+            parcel, delivered = await asyncio.to_thread(one_step, go_on, answer)
+            if parcel is None:
+                return delivered
+            try:
+                go_on, answer = steps.send, await self._deliver(parcel)
+            except WheelqError as error:
+                go_on, answer = steps.throw, error
+
+    async def close(self) -> None:
+        """Stop. Jobs in flight stay kept, and are delivered later."""
+        here = self._loops.here()
+        task, here.task = here.task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await asyncio.to_thread(self._outbox.close)
+
+    async def _run(self, kept: asyncio.Event) -> None:
+        while True:
+            kept.clear()
+            try:
+                if await self.step():
+                    continue
+            except Exception as error:  # noqa: BLE001  # nobody would deliver any more
+                log_failure(self._outbox, error)
+                await asyncio.sleep(self._retry)
+                continue
+            wake = asyncio.ensure_future(kept.wait())
+            await asyncio.wait([wake], timeout=self._retry)
+            wake.cancel()

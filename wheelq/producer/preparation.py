@@ -1,0 +1,86 @@
+"""Checks and packs the jobs of a schedule call before it is sent, and checks their receipts after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from wheelq.base.ids import make_id
+from wheelq.errors import DuplicateJob, InvalidInput
+from wheelq.model.checks import check_id, check_new_id, due_argument, expiry, shifted
+from wheelq.model.job import JobSpec, OnDuplicate, Receipt
+from wheelq.model.task import TaskJob
+from wheelq.protocol import codec
+from wheelq.protocol.calls.producer import NewJob
+from wheelq.settings import ClientSettings
+
+
+@dataclass(slots=True)
+class IdempotentSpec(JobSpec):
+    """A job of a service that repeats a call on behalf of its caller.
+
+    With the `key` and nonce of the first time it counts as the same call, not as another with the same id (PROTOCOL.md,
+    option `n`).
+    """
+
+    nonce: bytes | None = None
+
+
+class Preparation:
+    """Checks and packs the jobs of one call."""
+
+    def __init__(self, topic: str, settings: ClientSettings, now_ms: int) -> None:
+        """`now_ms` is this machine's clock, used only to refuse absurd due times."""
+        self._topic = topic
+        self._max_delay_ms = settings.max_delay_ms
+        self._payload_max_bytes = settings.payload_max_bytes
+        self._now_ms = now_ms
+        self._pack = codec.packer()
+        self._last_delay: object = None
+        self._last_due = ""
+
+    def job(self, spec: JobSpec) -> NewJob:
+        """Checks and packs one job. Raises: InvalidInput."""
+        nonce = None if type(spec) is JobSpec else _nonce_of(spec)  # nearly always
+        key, delay = spec.key, spec.delay
+        id = make_id() if key is None else check_new_id(key)
+        if spec.partition_key is not None:
+            check_id(spec.partition_key, "partition_key")
+        # Jobs scheduled together often have the same delay.
+        if delay is None or delay is not self._last_delay or spec.at is not None:
+            self._last_due = due_argument(delay, spec.at, self._now_ms, self._max_delay_ms)
+            self._last_delay = delay
+        # An id made here is unique; a given id needs a nonce, to tell a repeated call from another call.
+        expires = None if spec.expires is None else expiry(spec.expires, self._max_delay_ms)
+        payload = spec.payload
+        record = codec.encode(
+            payload.payload_for(self._topic) if type(payload) is TaskJob else payload,
+            spec.headers,
+            self._payload_max_bytes,
+            key is not None,
+            spec.partition_key,
+            expires,
+            nonce,
+            self._pack,
+        )
+        if spec.spread is None and spec.priority == "normal":
+            return id, self._last_due, record
+        return id, shifted(self._last_due, id, spec.priority, spec.spread, self._max_delay_ms), record
+
+
+def _nonce_of(spec: object) -> bytes | None:
+    """Returns the nonce of a spec. Raises: InvalidInput, if it is not a spec at all."""
+    if not isinstance(spec, JobSpec):
+        raise InvalidInput("spec", f"must be a JobSpec(payload, delay=…), not {type(spec).__name__}")
+    nonce = spec.nonce if isinstance(spec, IdempotentSpec) else None
+    if nonce is not None and (type(nonce) is not bytes or len(nonce) != codec.NONCE_BYTES):
+        raise InvalidInput("nonce", f"must be {codec.NONCE_BYTES} bytes")
+    return nonce
+
+
+def accepted(topic: str, receipts: Iterable[Receipt | None], on_duplicate: OnDuplicate) -> list[Receipt]:
+    """Returns the receipts, all present. Raises: DuplicateJob, if `on_duplicate` is "raise" and an id was taken."""
+    found = [receipt for receipt in receipts if receipt is not None]
+    if on_duplicate == "raise" and (duplicates := [receipt.id for receipt in found if not receipt.created]):
+        raise DuplicateJob(topic, duplicates)
+    return found

@@ -1,0 +1,228 @@
+"""`Scheduling`: schedules new jobs on the server.
+
+    one      one job, in one round trip
+    many     many jobs, streamed in batches of 500
+    parcel   jobs that an outbox kept
+    change   a change of a topic, confirmed as the settings require
+
+After a lost reply the call is repeated with the same ids (`ClientSettings.repeats`). If the topic has changed since,
+its shards refuse the jobs; the client then reads the topic again, and places them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+from wheelq.base.clock import Clock, ServerClock
+from wheelq.errors import OutcomeUnknown, Refused, ServerError, TopicFull
+from wheelq.model.checks import check_on_duplicate, check_topic
+from wheelq.model.job import JobSpec, OnDuplicate, Receipt
+from wheelq.producer.confirmation import Confirmation, confirmation
+from wheelq.producer.operation import Operation, Stream, ask
+from wheelq.producer.outbox import Parcel
+from wheelq.producer.preparation import Preparation, accepted
+from wheelq.producer.submission import Submission
+from wheelq.producer.topics import Topics
+from wheelq.protocol.calls import producer
+from wheelq.protocol.calls.producer import NewJob, Placed
+from wheelq.protocol.keys import Keys
+from wheelq.settings import ClientSettings, Durability
+from wheelq.telemetry import api
+
+T = TypeVar("T")
+
+logger = logging.getLogger("wheelq.client")
+
+WARN_EVERY_S = 60.0
+
+
+class Scheduling:
+    """Schedules jobs on the server."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        keys: Keys,
+        settings: ClientSettings,
+        clock: Clock,
+        server_clock: ServerClock | None = None,
+    ) -> None:
+        """`server_clock` takes a sample from each answer."""
+        self._topics = topics
+        self._keys = keys
+        self._settings = settings
+        self._clock = clock
+        self._server_clock = server_clock
+        self._can_confirm: set[Durability] = set()
+        self._warn_of_channels_at = 0.0
+
+    def prepare(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> NewJob:
+        """Check a call for one job, and pack the job. Raises: InvalidInput."""
+        check_on_duplicate(on_duplicate)
+        check_topic(topic)
+        return Preparation(topic, self._settings, self._clock.wall_ms()).job(spec)
+
+    def submission(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Submission:
+        """Check a call for many jobs; each job is checked and packed in its turn. Raises: InvalidInput."""
+        check_on_duplicate(on_duplicate)
+        check_topic(topic)
+        return self._submission(topic, specs, on_duplicate)
+
+    def one(
+        self,
+        topic: str,
+        spec: JobSpec,
+        on_duplicate: OnDuplicate,
+        durability: Durability | None,
+        has_span: bool = False,
+    ) -> Operation[Receipt]:
+        """Schedule one job, within a span unless it `has_span`.
+
+        Raises: InvalidInput, DuplicateJob, TopicFull, NotReplicated.
+        """
+        if api._TRACER_PROVIDER is not None and not has_span:
+            from wheelq.producer import tracing
+
+            make = partial(self.one, topic, on_duplicate=on_duplicate, durability=durability, has_span=True)
+            return tracing.one(topic, spec, make, partial(self.shard_of, topic))
+        return self.prepared(topic, spec, self.prepare(topic, spec, on_duplicate), on_duplicate, durability)
+
+    def many(
+        self,
+        topic: str,
+        specs: Iterable[JobSpec],
+        on_duplicate: OnDuplicate,
+        durability: Durability | None,
+        has_span: bool = False,
+    ) -> Operation[list[Receipt]]:
+        """Schedule many jobs, within one span unless they have one; one receipt each, in order.
+
+        Raises as `one`, and InvalidJob, PartlyScheduled.
+        """
+        if api._TRACER_PROVIDER is not None and not has_span:
+            from wheelq.producer import tracing
+
+            make = partial(self.many, topic, on_duplicate=on_duplicate, durability=durability, has_span=True)
+            return tracing.many(topic, specs, make, self.traces_jobs)
+        return self.submitted(self.submission(topic, specs, on_duplicate), durability)
+
+    @property
+    def traces_jobs(self) -> bool:
+        """Whether each of many jobs has a span of its own."""
+        return self._settings.trace_jobs
+
+    def shard_of(self, topic: str, partition_key: str) -> int | None:
+        """Returns the shard of new jobs with this partition key (else id); None if that is not certain."""
+        known = self._topics.known(topic)
+        return None if known is None or known.topic.draining else known.shard(partition_key).shard
+
+    def parcel(self, parcel: Parcel) -> Operation[list[Receipt]]:
+        """Schedule jobs from an outbox; one receipt each, in order. If an id is taken, the receipt says so."""
+        on_duplicate = "keep" if parcel.on_duplicate == "raise" else parcel.on_duplicate
+        submission = self.submission(parcel.topic, (), on_duplicate)
+        confirming = yield from self._confirming(None)
+        submission.place_by((yield from self._topics.register(parcel.topic, confirming)).topic)
+        for place, job in enumerate(parcel.jobs):
+            submission.put((job.id, job.due, job.record), JobSpec(partition_key=job.partition_key), place=place)
+        return (yield from self._complete(submission, confirming))
+
+    def change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> Operation[T]:
+        """Makes a change, confirmed as the settings require. Raises also: NotReplicated (then it was made)."""
+        confirming = yield from self._confirming(None)
+        outcome = yield from make(confirming)
+        if confirming is not None:
+            confirming.check(())
+        return outcome
+
+    def prepared(
+        self, topic: str, spec: JobSpec, job: NewJob, on_duplicate: OnDuplicate, durability: Durability | None
+    ) -> Operation[Receipt]:
+        """Schedule one packed job. Raises as `one`."""
+        confirming = None
+        if (durability or self._settings.durability) != "server":
+            confirming = yield from self._confirming(durability)
+        known = self._topics.known(topic) if confirming is None else None
+        if known is None:
+            known = yield from self._topics.register(topic, confirming)
+        was_sent = False
+        if confirming is None and not known.topic.draining:  # the short path, nearly always
+            shard = known.shard(spec.partition_key or job[0])
+            sent_at = 0.0 if self._server_clock is None else self._server_clock.instant()
+            try:
+                answer: Placed = yield producer.schedule(shard, (job,), on_duplicate, known.terms)
+            except OutcomeUnknown as error:
+                if not self._settings.repeats:
+                    raise OutcomeUnknown(str(error), (job[0],)) from error
+                was_sent = True
+            else:
+                if answer.full:
+                    raise TopicFull(topic, {0: job[0]}, {})
+                if answer.terms_in_force is None:
+                    if self._server_clock is not None:
+                        self._server_clock.observe(sent_at, answer.server_us)
+                    if not answer.is_heard:
+                        self._warn_of_channels()
+                    return accepted(topic, answer.receipts, on_duplicate)[0]
+        submission = self._submission(topic, (), on_duplicate)
+        submission.place_by(known.topic)
+        submission.put(job, spec, was_sent=was_sent)
+        return (yield from self._complete(submission, confirming))[0]
+
+    def submitted(self, submission: Submission, durability: Durability | None) -> Operation[list[Receipt]]:
+        """Schedule the jobs of a submission. Raises as `many`."""
+        confirming = yield from self._confirming(durability)
+        submission.place_by((yield from self._topics.register(submission.topic_name, confirming)).topic)
+        return (yield from self._complete(submission, confirming))
+
+    def _submission(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Submission:
+        now_ms = self._clock.wall_ms()
+        return Submission(self._keys, topic, specs, on_duplicate, self._settings, now_ms, self._server_clock)
+
+    def _complete(self, submission: Submission, confirming: Confirmation[Placed] | None) -> Operation[list[Receipt]]:
+        """Send until every job has its receipt."""
+        repeats = self._settings.repeats - submission.was_sent  # how many more lost replies are repeated
+        while not submission.is_complete:
+            try:
+                if confirming is None:
+                    yield Stream(submission.unanswered(), submission.settle)
+                else:
+                    yield Stream(confirming.behind(submission.unanswered()), submission.settle_all, holds_up=True)
+                if submission.terms_in_force is not None:
+                    terms, shard = submission.terms_in_force, submission.refused_by
+                    found = yield from self._topics.catch_up(submission.topic_name, terms, shard, confirming)
+                    submission.place_by(found.topic)
+            except OutcomeUnknown as error:
+                if not repeats:
+                    raise submission.failed(error) from error
+                submission.lost()
+                repeats -= 1
+            except ServerError as error:
+                raise submission.failed(error) from error
+        if not submission.is_heard:
+            self._warn_of_channels()
+        if confirming is not None:
+            confirming.check(submission.receipts())
+        return accepted(submission.topic_name, submission.receipts(), submission.on_duplicate)
+
+    def _warn_of_channels(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._warn_of_channels_at:
+            self._warn_of_channels_at = now + WARN_EVERY_S
+            logger.warning(
+                "the server forbids this user to publish: jobs that are due soon may start a minute late; "
+                "give the user wheelq's channels (config/acl shows how)"
+            )
+
+    def _confirming(self, durability: Durability | None) -> Operation[Confirmation[Placed] | None]:
+        """Returns the confirmation to wait for, which the server can give. Raises: InvalidInput, Refused."""
+        found = confirmation(durability, self._settings)
+        if found is not None and found.durability not in self._can_confirm:
+            try:
+                yield from ask(found.ask())
+            except Refused as error:
+                raise found.impossible(error) from error
+            self._can_confirm.add(found.durability)
+        return found

@@ -1,0 +1,75 @@
+"""The counters of a shard: totals since it was created, and one row per minute for three days.
+
+The scripts that change jobs count them in the hash `counts`, so no process can lose or repeat a count:
+
+| field                                              | one for each                                                   |
+|----------------------------------------------------|----------------------------------------------------------------|
+| `created`, `replaced`, `kept`, `refused`           | job of a schedule call, by outcome; repeated calls add nothing |
+| `promoted`; of these `swept`, `late`               | entry of the ready stream; by a sweep; 1,024 ms late or more   |
+| `done`, `retried`, `buried`, `expired`, `cancelled`| delivery that ended so, with `\\x1f` and the group behind it.   |
+|                                                    | A job that was cancelled while it waited has no group          |
+| `recovered`                                        | delivery taken over from a worker that is gone, by group, too  |
+| `led`                                              | change of the leader, whose node is in the field `leader`      |
+
+The shard's leader adds a row for each minute to the hash `history` of that hour, computed from the differences
+(`lua/lib/record.lua`). This needs no extra calls. A row has about 15 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wheelq.model.minutes import TopicMinute
+from wheelq.protocol.call import Call, command
+from wheelq.protocol.keys import MEMBER_SEPARATOR, ShardKeys
+
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+_SEVEN_BITS = 7
+
+
+def counted(keys: ShardKeys) -> Call[dict[tuple[str, str], int]]:
+    """The totals of a shard, by outcome and group; the group is "" for outcomes without a group."""
+    return command("HGETALL", keys.counts, read=read_counted, key=keys.counts)
+
+
+def read_counted(reply: list[bytes]) -> dict[tuple[str, str], int]:
+    """Returns the numbers among the fields of the hash, by outcome and group."""
+    found = {}
+    for name, value in zip(reply[::2], reply[1::2], strict=True):
+        if value.isdigit():
+            outcome, _, group = name.decode(errors="backslashreplace").partition(MEMBER_SEPARATOR)
+            found[outcome, group] = int(value)
+    return found
+
+
+def minutes(keys: ShardKeys, hour: int) -> Call[list[TopicMinute]]:
+    """The minutes of an hour in which something happened in a shard, in order; `hour` counts from the Unix epoch."""
+
+    def read(reply: list[bytes]) -> list[TopicMinute]:
+        rows = dict(zip(reply[::2], reply[1::2], strict=True))
+        numbered = sorted((int(minute), row) for minute, row in rows.items() if minute.isdigit())
+        return [TopicMinute(hour * HOUR_MS + minute * MINUTE_MS, *_unpacked(row)) for minute, row in numbered]
+
+    key = keys.history(hour)
+    return command("HGETALL", key, read=read, key=key)
+
+
+def add_up(minutes: Mapping[int, TopicMinute], more: list[TopicMinute]) -> dict[int, TopicMinute]:
+    """Add the minutes of another shard to those of its topic, by start."""
+    found = dict(minutes)
+    for one in more:
+        found[one.at_ms] = found[one.at_ms] + one if one.at_ms in found else one
+    return found
+
+
+def _unpacked(row: bytes) -> list[int]:
+    """The numbers of a row, without those that a newer release adds at its end."""
+    numbers, number, shift = [], 0, 0
+    for byte in row:
+        number |= (byte & 0x7F) << shift
+        shift += _SEVEN_BITS
+        if byte < 0x80:
+            numbers.append(number)
+            number = shift = 0
+    return numbers[: TopicMinute.FIGURES]

@@ -1,0 +1,118 @@
+"""Which scheduler nodes and workers are alive, what they report, and which node leads which shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from wheelq.errors import ServerError
+from wheelq.protocol import registry_codec
+from wheelq.protocol.call import Call, command, nothing, scripted, together
+from wheelq.protocol.calls.registry import version_of
+from wheelq.protocol.keys import Keys
+
+
+def beat_node(keys: Keys, node: str, what: Mapping[str, Any]) -> Call[int]:
+    """Send a scheduler node's heartbeat and report; returns the server's time in microseconds."""
+    return scripted("beat", (keys.nodes,), (node, msgpack.packb(dict(what))), int)
+
+
+class Beats(NamedTuple):
+    """The answer to `beat_worker`."""
+
+    server_us: int
+    beats: dict[str, str]
+    """The last heartbeat of every worker, including the caller."""
+    said: dict[str, dict[str, Any]] | None
+    """The last report of every worker, if asked for; workers of older releases have no other heartbeat."""
+
+
+LEFT = "left"
+"""Replaces the number in the heartbeat of a worker that has stopped and left deliveries for others."""
+
+
+def beat_worker(
+    keys: Keys, worker: str, beat: str, what: Mapping[str, Any] | None = None, *, hears_all: bool = False
+) -> Call[Beats]:
+    """Send a worker's heartbeat, and its report if given. Returns all heartbeats, with `hears_all` all reports too."""
+    said = b"" if what is None else msgpack.packb(dict(what))
+    written = scripted("beat_worker", (keys.beats, keys.workers), (worker, beat, said), int)
+    return _and_hear(keys, written, [alive(keys.workers)] if hears_all else [])
+
+
+def beat_briefly(keys: Keys, worker: str, beat: str) -> Call[Beats]:
+    """The same in two commands instead of five: without the server's time (0), and refused by a server that is full."""
+    written = command("HSET", keys.beats, worker, beat, read=lambda reply: 0, key=keys.beats)
+    return _and_hear(keys, written, [])
+
+
+def _and_hear(keys: Keys, written: Call[int], more: list[Call[dict[str, dict[str, Any]]]]) -> Call[Beats]:
+    """Write a heartbeat and read those of all workers; after it, perhaps also what they say of themselves."""
+    calls: list[Call[Any]] = [written, beats(keys), *more]
+
+    def read(replies: Sequence[Any | ServerError]) -> Beats:
+        for reply in replies:
+            if isinstance(reply, ServerError):
+                raise reply
+        server_us, heard, *said = (call.read(reply) for call, reply in zip(calls, replies, strict=True))
+        return Beats(server_us, heard, said[0] if said else None)
+
+    return together(calls, read)
+
+
+def leave_word(keys: Keys, worker: str, group: str) -> Call[None]:
+    """Announce that a worker has stopped, so that its deliveries are taken over at once."""
+    return command("HSET", keys.beats, worker, f"{LEFT} {group}", read=nothing, key=keys.beats)
+
+
+def beats(keys: Keys) -> Call[dict[str, str]]:
+    """The last heartbeat of every worker."""
+
+    def read(reply: list[bytes]) -> dict[str, str]:
+        pairs = zip(reply[::2], reply[1::2], strict=True)
+        return {name.decode(): beat.decode(errors="replace") for name, beat in pairs}
+
+    return command("HGETALL", keys.beats, read=read, key=keys.beats)
+
+
+def gone(hash_key: str, who: str) -> Call[None]:
+    """Remove a node or worker that has stopped."""
+    return command("HDEL", hash_key, who, read=nothing, key=hash_key)
+
+
+BELIEVED_MS = 15_000
+"""How long a heartbeat is trusted, by the server's clock: three intervals of a scheduler node."""
+
+
+def living(said: Mapping[str, Mapping[str, Any]], server_ms: int) -> dict[str, Mapping[str, Any]]:
+    """Returns the reports with a recent heartbeat. One from the future is older than a step back of the clock."""
+    return {name: what for name, what in said.items() if abs(server_ms - what.get("seen_ms", 0)) <= BELIEVED_MS}
+
+
+def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:
+    """The last report of every node or worker."""
+    return command("HGETALL", hash_key, read=registry_codec.decode_maps, key=hash_key)
+
+
+def assignment_version(keys: Keys) -> Call[int]:
+    """The version of the assignment of shards; 0 if there is none."""
+    return command("HGET", keys.assignment, "version", read=version_of, key=keys.assignment)
+
+
+def assignment(keys: Keys) -> Call[dict[tuple[str, int], tuple[str, str | None]]]:
+    """Leader and standby of every shard."""
+
+    def read(reply: bytes | None) -> dict[tuple[str, int], tuple[str, str | None]]:
+        return registry_codec.decode_posts(reply) if reply else {}
+
+    return command("HGET", keys.assignment, "posts", read=read, key=keys.assignment)
+
+
+def put_assignment(
+    keys: Keys, version: int, next_version: int, posts: Mapping[tuple[str, int], tuple[str, str | None]]
+) -> Call[bool]:
+    """Replace the assignment if its version is still `version`; False if it is not."""
+    args = (version, next_version, registry_codec.encode_posts(posts), keys.changes)
+    return scripted("assign", (keys.assignment,), args, bool)

@@ -1,0 +1,157 @@
+-- Finished jobs: packing, keeping, finding and forgetting their records, and finishing jobs.
+
+-- part: pack
+-- pack(a, b, …): the fields as one string, each as "3:abc", so that they may hold any bytes.
+-- field(packed, from) → the field that begins there, and where the next one begins; nil at the end or if there is none.
+local function pack(...)
+  local parts = {}
+  for n, part in ipairs({...}) do parts[n] = #part .. ':' .. part end
+  return table.concat(parts)
+end
+local function field(packed, from)
+  local colon = string.find(packed, ':', from, true)
+  if not colon then return nil end
+  local length = tonumber(string.sub(packed, from, colon - 1))
+  if not length then return nil end
+  local to = colon + length
+  return string.sub(packed, colon + 1, to), to + 1
+end
+
+-- part: without
+-- without(packed, group): the record of a finished job (see keep_done) without this group, and how many groups are left.
+local OF_THE_JOB, OF_A_GROUP = 3, 6
+local function without(packed, group)
+  local parts, from, groups = {}, 1, 0
+  for _ = 1, OF_THE_JOB do
+    local _, after_it = field(packed, from)
+    from = after_it or #packed + 1
+  end
+  parts[1] = string.sub(packed, 1, from - 1)
+  while from <= #packed do
+    local name, to = field(packed, from)
+    for _ = 2, OF_A_GROUP do
+      local _, after_it = field(packed, to or #packed + 1)
+      to = after_it
+    end
+    to = to or #packed + 1
+    if name ~= group then
+      parts[#parts + 1] = string.sub(packed, from, to - 1)
+      groups = groups + 1
+    end
+    from = to
+  end
+  return table.concat(parts), groups
+end
+
+-- part: keep_done
+-- keep_done(ready, jobs, done, ended, group, consumer, now, kept): keeps a record of the jobs that this group finished.
+-- kept[n] = {entry, id, started_ms, result, record as its producer made it, or "" if the entry has that, its earlier
+-- attempts in this group, or ""}. One packed record per job: its first entry, due, record, and then for each group that
+-- finished it: group, started, ended, attempt, consumer, result. Call it before the jobs are forgotten. The first entry
+-- names the life of the id: a record of an earlier life is replaced. A job that was replayed or rerun has "0-0" there,
+-- and continues its life. Only the last run of each group is kept.
+-- Earlier attempts are kept under `id SEPARATOR group`, in a record of the same form, so that older releases forget them
+-- too: it has the attempts in place of the job's record, and the group's `ended` says to which run they belong.
+local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
+  local at = string.format('%.0f', now)
+  for _, one in ipairs(kept) do
+    local entry, id, started, result, record, attempts = unpack(one)
+    local found = redis.call('XRANGE', ready, entry, entry)[1]
+    if found and #found[2] >= 8 then
+      local first = redis.call('HGET', jobs, id)
+      if not first or not is_entry(first) then
+        -- A job that was no longer alive was run again for this group alone.
+        first = #found[2] > 8 and '0-0' or entry
+      end
+      local value = redis.call('HGET', done, id)
+      if record == '' then record = found[2][8] end
+      if not value or (first ~= '0-0' and field(value, 1) ~= first) then value = pack(first, found[2][4], record) end
+      value = without(value, group) .. pack(group, started, at, found[2][6], consumer, result)
+      redis.call('HSET', done, id, value)
+      redis.call('ZADD', ended, at, id)
+      if (attempts or '') ~= '' then
+        local of_group = id .. '\31' .. group
+        redis.call('HSET', done, of_group, pack(first, found[2][4], attempts, group, started, at, found[2][6], consumer, ''))
+        redis.call('ZADD', ended, at, of_group)
+      end
+    end
+  end
+end
+
+-- part: kept
+-- kept_due(done, id, record): due_ms of the finished job kept under this id, if this very call made it. It checks only
+-- once whether any job is kept.
+local keeps
+local function kept_due(done, id, record)
+  if keeps == nil then keeps = redis.call('EXISTS', done) == 1 end
+  local kept = keeps and redis.call('HGET', done, id)
+  if not kept then return nil end
+  local _, due_field = field(kept, 1)
+  if not due_field then return nil end
+  local due, record_field = field(kept, due_field)
+  local its_record = record_field and field(kept, record_field)
+  return its_record == record and tonumber(due) or nil
+end
+
+-- part: forget
+-- forget_done(done, ended, before, limit): forgets up to `limit` finished jobs that ended before that ms. Returns how many.
+local function forget_done(done, ended, before, limit)
+  local old = redis.call('ZRANGEBYSCORE', ended, '-inf', before, 'LIMIT', 0, limit)
+  if #old == 0 then return 0 end
+  redis.call('HDEL', done, unpack(old))
+  redis.call('ZREM', ended, unpack(old))
+  return #old
+end
+
+-- part: finish
+-- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish.
+-- entries[n] was just acked for members[n], which is `id` or `id SEPARATOR group`. If there is one group, the job is done.
+-- If there are several, it is done when no other group has its entry unread or pending, or waits for a retry of it.
+-- The pointer in `jobs` is compared with the entry, because a late ack must not forget a newer job with the same id. Nor
+-- must a retry, which may be from a rerun of an earlier life of the id: it leaves a job alone that waits, or that this
+-- group has not finished.
+local SPLIT = '\31'
+local function groups_of(ready, group)
+  local others, own_read_to = {}, nil
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
+    local fields = {}
+    for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
+    if fields['name'] == group then
+      own_read_to = fields['last-delivered-id']
+    else
+      others[#others + 1] = {name = fields['name'], read_to = fields['last-delivered-id']}
+    end
+  end
+  return others, own_read_to
+end
+local function is_unfinished(ready, group, read_to, entry)
+  return after(entry, read_to) or #redis.call('XPENDING', ready, group, entry, entry, 1) > 0
+end
+local function needed(ready, jobs, others, entry, id)
+  for _, other in ipairs(others) do
+    if redis.call('HEXISTS', jobs, id .. SPLIT .. other.name) == 1 then return true end
+    if is_unfinished(ready, other.name, other.read_to, entry) then return true end
+  end
+  return false
+end
+local function finish(ready, jobs, group, entries, members)
+  if #entries == 0 then return end
+  local others, own_read_to = groups_of(ready, group)
+  local pointers = redis.call('HMGET', jobs, unpack(members))
+  local done = {}
+  for n, member in ipairs(members) do
+    local cut = string.find(member, SPLIT, 1, true)
+    -- A retry of another group is only skipped: that group has to finish it.
+    if pointers[n] == entries[n] and (not cut or string.sub(member, cut + 1) == group) then
+      local id, first = member, entries[n]
+      if cut then
+        id = string.sub(member, 1, cut - 1)
+        first = redis.call('HGET', jobs, id)
+        done[#done + 1] = member
+        if first and (not is_entry(first) or is_unfinished(ready, group, own_read_to, first)) then first = nil end
+      end
+      if first and not needed(ready, jobs, others, first, id) then done[#done + 1] = id end
+    end
+  end
+  if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end
+end

@@ -1,0 +1,24 @@
+-- Remember the consumer groups of a shard, and name those that are gone or are being removed.
+-- KEYS: 1 ready, 2 groups
+-- ARGV: names of further groups that the shard had
+-- Returns: {1 if the groups were never looked at before, name of a group that was destroyed or is being removed, ...}.
+-- XGROUP DESTROY notifies nobody, so the key `groups` remembers the names.
+local ready, groups = KEYS[1], KEYS[2]
+local is_new, here, reply = redis.call('EXISTS', groups) == 0, {}, {}
+for _, info in ipairs(redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
+  here[info[2]] = true
+  if redis.call('HEXISTS', groups, info[2]) == 0 then redis.call('HSET', groups, info[2], '') end
+end
+for _, name in ipairs(ARGV) do
+  if redis.call('HEXISTS', groups, name) == 0 then redis.call('HSET', groups, name, '') end
+end
+reply[1] = is_new and 1 or 0
+local cursor = '0'
+repeat
+  local page = redis.call('HSCAN', groups, cursor, 'COUNT', 500)
+  cursor = page[1]
+  for n = 1, #page[2], 2 do
+    if not here[page[2][n]] or page[2][n + 1] ~= '' then reply[#reply + 1] = page[2][n] end
+  end
+until cursor == '0'
+return reply

@@ -1,0 +1,177 @@
+"""`Draining`: ends the draining of topics whose number of shards was changed.
+
+    set_shards    shards refuse the former number; look-ups ask the shards that it chose, too   ("draining")
+    … jobs run …
+    clearing      no job is left that the former number placed: from now on only the number in force counts
+
+This is the case when:
+
+    every shard                requires the topic's terms, so no client with a former number can write there
+    a shard beyond the number  is empty: no job waits, lives, is dead, or is kept after its promotion or end
+    any other                  has no job, live or dead, that the number in force places elsewhere
+
+This state lasts, because new jobs are placed by the number in force. Finished jobs are kept and can be looked up for
+`keep_done_ms`, so draining ends that much later. The topic is changed only if nobody has changed it since it was read.
+
+The leader of a topic's first shard checks. While the last misplaced job found is still there, a check is one call; then
+the search goes on to the next one, and takes no more than a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from wheelq import reminders
+from wheelq.base.clock import Clock
+from wheelq.errors import ServerError, TopicUnreadable
+from wheelq.model.topic import Topic, shard_of
+from wheelq.protocol import codec, registry_codec
+from wheelq.protocol.calls import draining as calls
+from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.draining import Stored
+from wheelq.protocol.keys import Keys, ShardKeys, id_and_group
+from wheelq.protocol.recurring_codec import is_occurrence
+from wheelq.transport import AsyncTransport
+
+logger = logging.getLogger("wheelq.scheduler")
+
+RESTS = 10
+"""A topic is left alone for this many times the duration of its last search."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The progress in one topic. Times are monotonic seconds."""
+
+    in_the_way: tuple[ShardKeys, str] | None = None
+    """The last misplaced job found."""
+    look_at: float = 0.0
+    clean: tuple[int, ...] = ()
+    """The numbers of shards, in force and former, for which the last check found nothing."""
+
+
+class Draining:
+    """The draining topics whose first shard this node leads."""
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        keys: Keys,
+        clock: Clock,
+        look_ms: int,
+        draining: Callable[[], Iterable[str]],
+    ) -> None:
+        """`draining()` returns the topics with former numbers of shards that this node must check."""
+        self._transport = transport
+        self._keys = keys
+        self._clock = clock
+        self._look = look_ms / 1000
+        self._draining = draining
+        self._progress: dict[str, _Progress] = {}
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        while True:
+            await self.step()
+            await self._clock.sleep(self._look)
+
+    async def step(self) -> None:
+        """Check each topic that is draining."""
+        self._progress = {name: self._progress.get(name) or _Progress() for name in self._draining()}
+        for name, progress in self._progress.items():
+            try:
+                await self._step(name, progress)
+            except ServerError as error:
+                reminders.warn(logger, f"{name}: whether its former shards are empty is not known", error)
+            except TopicUnreadable:
+                pass  # the node has logged it
+            except Exception:  # the node goes on with other work, and with the other topics
+                logger.exception("%s: its former shards cannot be looked at", name)
+
+    async def _step(self, name: str, progress: _Progress) -> None:
+        began = self._clock.monotonic()
+        if began < progress.look_at or await self._still_stands(progress):
+            return
+        stored = await self._transport.send(registry.stored_topic(self._keys, name))
+        topic = Topic() if stored is None else registry_codec.decode_topic(stored, name)
+        if stored is None or not topic.draining:
+            return
+        numbers, before = (topic.shards, *topic.draining), progress.clean
+        progress.clean = numbers if await self._is_clean(name, topic, progress) else ()
+        took = self._clock.monotonic() - began
+        progress.look_at = began + RESTS * took
+        if not progress.clean:
+            return
+        if topic.keep_done_ms and before != numbers:
+            progress.look_at = max(progress.look_at, began + took + topic.keep_done_ms / 1000)
+            return
+        after = replace(topic, draining=(), drained_by_ms=0)
+        if await self._transport.send(registry.put_topic(self._keys, name, stored, after)):
+            logger.info("%s: nothing is left of its former number of shards", name)
+
+    async def _still_stands(self, progress: _Progress) -> bool:
+        if progress.in_the_way is None:
+            return False
+        keys, member = progress.in_the_way
+        return await self._transport.send(calls.is_alive(keys, member))
+
+    async def _is_clean(self, name: str, topic: Topic, progress: _Progress) -> bool:
+        progress.in_the_way = None
+        for number in range(topic.all_shards):
+            keys = self._keys.shard(name, number)
+            if await self._transport.send(calls.terms_in_force(keys)) != topic.terms:
+                return False
+            # A dead job that is replayed meanwhile is found neither among the live nor among the dead jobs.
+            before = await self._transport.send(calls.last_replay(keys))
+            if await self._is_in_use(keys, topic, progress):
+                return False
+            if await self._transport.send(calls.last_replay(keys)) != before:
+                return False
+        return True
+
+    async def _is_in_use(self, keys: ShardKeys, topic: Topic, progress: _Progress) -> bool:
+        """Whether the shard holds jobs that the number in force does not place there."""
+        if keys.shard >= topic.shards:
+            return await self._is_used(keys)
+        if topic.may_be_misplaced_in(keys.shard):
+            async for job in self._misplaced(keys, topic):
+                progress.in_the_way = keys, job.id
+                return True
+        return False
+
+    async def _is_used(self, keys: ShardKeys) -> bool:
+        for question in (calls.holds_jobs(keys), calls.holds_entries(keys.ready), calls.holds_entries(keys.dead)):
+            if await self._transport.send(question):
+                return True
+        return False
+
+    async def _misplaced(self, keys: ShardKeys, topic: Topic) -> AsyncIterator[Stored]:
+        """Yields jobs that the number in force places elsewhere."""
+        for read in (calls.live, calls.dead):  # a job that is buried meanwhile is among the dead
+            after = "0"
+            while after:
+                page = await self._transport.send(read(keys, after))
+                for job, record in zip(page.jobs, await self._records(keys, page.jobs), strict=True):
+                    if not _is_in_place(topic, keys.shard, job.id, record):
+                        yield job
+                after = page.after
+
+    async def _records(self, keys: ShardKeys, jobs: Sequence[Stored]) -> list[bytes]:
+        """Returns the record of each job; empty if it is gone."""
+        asked = (calls.record(keys, job.entry_id) for job in jobs if job.entry_id is not None)
+        found = [record async for record in self._transport.stream(asked)]
+        found.reverse()
+        return [job.value if job.entry_id is None else found.pop() for job in jobs]
+
+
+def _is_in_place(topic: Topic, shard: int, member: str, record: bytes) -> bool:
+    """Whether the number of shards in force places a job in this shard."""
+    id, _ = id_and_group(member)
+    if shard == 0 and is_occurrence(id):  # all occurrences of recurring jobs live there
+        return True
+    with suppress(codec.UnreadableRecord):
+        return shard_of(codec.decode(record).partition_key or id, topic.shards) == shard
+    return shard_of(id, topic.shards) == shard

@@ -1,0 +1,88 @@
+"""`HintSubscription`: the one connection on which a node listens to its shards and to changes.
+
+If this connection ends, the node counts as gone: its number is in every lease, so it is opened before any lease is
+taken. After it was opened again, hints may have been lost, so every shard starts afresh.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from wheelq import reminders
+from wheelq.base.backoff import Backoff
+from wheelq.base.clock import Clock
+from wheelq.errors import ServerError
+from wheelq.transport import AsyncTransport, Subscription
+
+logger = logging.getLogger("wheelq.scheduler")
+
+
+class HintSubscription:
+    """Listens on one connection, and opens it again when it breaks."""
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        clock: Clock,
+        channels: Callable[[], Iterable[str]],
+        enter: Callable[[], Awaitable[None]],
+        hear: Callable[[str, bytes | None], None],
+    ) -> None:
+        """`channels()` are the channels; `enter()` opens the connection again, and sends a heartbeat.
+
+        `hear(channel, message)` takes each message, or None when messages of the channel may have been missed.
+        """
+        self.connection = ""
+        """Run id and client id of the connection: "run id:client id"."""
+        self._transport = transport
+        self._clock = clock
+        self._channels = channels
+        self._enter = enter
+        self._hear = hear
+        self._open: Subscription | None = None
+
+    async def open(self) -> None:
+        """Open the connection, or open it again. Raises: ServerError, and may be repeated."""
+        former, self._open = self._open, None  # channels of shards that start now are added below
+        if former is not None:
+            await former.close()
+        subscription = self._transport.subscription()
+        channels = list(self._channels())
+        await subscription.open(channels)
+        self._open = subscription
+        self.connection = subscription.name
+        if missed := set(self._channels()) - set(channels):
+            await subscription.listen(*missed)
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        backoff, pause = Backoff(), 0.0
+        while True:
+            try:
+                if self._open is None:
+                    await self._clock.sleep(pause)
+                    await self._enter()
+                assert self._open is not None
+                async for channel, data in self._open.messages():
+                    backoff.failures = 0  # not earlier: a server refuses this user only now
+                    self._hear(channel, data)
+            except ServerError as error:
+                reminders.warn(logger, "hints are not heard until the server is back", error)
+                self._open = None
+                pause = backoff.pause()
+
+    async def listen(self, channel: str) -> None:
+        """Listen to one more channel; if the connection is closed, the next one will."""
+        if self._open is not None:
+            await self._open.listen(channel)
+
+    async def ignore(self, channel: str) -> None:
+        """Listen to a channel no longer."""
+        if self._open is not None:
+            await self._open.ignore(channel)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._open is not None:
+            await self._open.close()

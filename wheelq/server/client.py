@@ -1,0 +1,62 @@
+"""`ServerClient`: a client with the additional methods that the HTTP server needs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from wheelq.aio import AsyncClient
+from wheelq.errors import Unavailable
+from wheelq.model.job import JobSpec, OnDuplicate, Payload, Receipt
+from wheelq.model.recurring import RecurringOutcome, Rule
+from wheelq.producer import Dead, Do, Operation, Recurrences
+from wheelq.producer.recurring import KEEP
+from wheelq.protocol.calls.dead import DeadSummary
+
+
+class ServerClient(AsyncClient):
+    """An `AsyncClient` for callers that have jobs as specs, and that know when Redis does not answer."""
+
+    async def schedule_spec(
+        self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate, has_span: bool = False
+    ) -> Receipt:
+        """Like `schedule`, for a job given as a spec. Raises as `schedule` does."""
+        scheduling = self._fallback or self._scheduling
+        return await self._driver.run(scheduling.one(topic, spec, on_duplicate, None, has_span))
+
+    async def schedule_specs(
+        self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate, has_span: bool = False
+    ) -> list[Receipt]:
+        """Like `schedule_many`, for jobs that may each have a span. Raises as `schedule_many` does."""
+        scheduling = self._fallback or self._scheduling
+        return await self._driver.run(scheduling.many(topic, specs, on_duplicate, None, has_span))
+
+    async def within_span(
+        self, topic: str, spec: JobSpec, schedule: Callable[[JobSpec], Awaitable[Receipt]]
+    ) -> Receipt:
+        """Schedule a job by `schedule` within a span, whose context the job carries."""
+        from wheelq.producer import tracing
+
+        def make(spec: JobSpec) -> Operation[Receipt]:
+            receipt: Receipt = yield Do(partial(schedule, spec))
+            return receipt
+
+        return await self._driver.run(tracing.one(topic, spec, make, partial(self._scheduling.shard_of, topic)))
+
+    async def newest_dead(self, topic: str, most: int) -> list[DeadSummary]:
+        """The newest dead jobs without payloads, for grouping them by error. Raises: TopicNotFound."""
+        return await self._driver.run(Dead(self._topics).newest(topic, most))
+
+    async def revise_recurring(self, topic: str, name: str, rule: Rule, payload: Payload = KEEP) -> RecurringOutcome:
+        """Change only a recurring job's rule, and its payload if given."""
+        operation = Recurrences(self._topics, self._keys, self._settings).revise(topic, name, rule, payload)
+        return await self._driver.run(operation)
+
+    async def keep_aside(self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate) -> list[Receipt]:
+        """Put jobs into the outbox without asking the server, for callers that already know that it is down.
+
+        One receipt each, in order. Raises: InvalidJob (none is kept), OutboxFull, and Unavailable without an outbox.
+        """
+        if self._fallback is None:
+            raise Unavailable("the server does not answer, and there is no outbox: nothing was done")
+        return await self._driver.run(self._fallback.aside(topic, specs, on_duplicate))

@@ -1,0 +1,202 @@
+"""Sends jobs that are scheduled at the same time to Redis together.
+
+    request ─┐                       ┌─▶ its receipt
+    request ─┼─▶ one schedule call ──┼─▶ its receipt         while one call is under way, the next fills
+    request ─┘                       └─▶ its error
+
+A single job is sent at once; it never waits for others. Each job has its own outcome: a bad job does not affect the
+others.
+
+When a call has no answer for `STALLED_S` (Redis or the network is frozen), the jobs queued behind it stop waiting. They
+were not sent, so they go to the outbox, or fail with an error that says so. After such a call the jobs behind the next
+one wait only `LOOK_S`, until a call succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wheelq.base.clock import Clock
+from wheelq.errors import (
+    AWAY,
+    InvalidInput,
+    InvalidJob,
+    NotReplicated,
+    OutcomeUnknown,
+    PartlyScheduled,
+    Unavailable,
+    WheelqError,
+)
+from wheelq.model.job import JobSpec, OnDuplicate, Receipt
+from wheelq.producer.preparation import Preparation
+from wheelq.server.client import ServerClient
+from wheelq.settings import ClientSettings
+from wheelq.telemetry import api
+
+BATCH = 500
+STALLED_S = 1.0
+"""How long a call may have no answer before the jobs behind it stop waiting."""
+LOOK_S = 0.2
+"""How often stalled calls are checked, and how long the jobs behind a call wait after one that stalled."""
+
+Outcome = Receipt | WheelqError
+Waiting = list[tuple[JobSpec, asyncio.Future[Receipt]]]
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The jobs of one topic that wait to be sent, and the task that sends them."""
+
+    waiting: Waiting = field(default_factory=list)
+    sending: asyncio.Task[None] | None = None
+    is_stalled: bool = False
+    """Whether the current call has stalled."""
+    letting_go: asyncio.Task[None] | None = None
+
+
+class Coalescing:
+    """Schedules jobs, each with its own outcome."""
+
+    def __init__(self, client: ServerClient, settings: ClientSettings, clock: Clock) -> None:
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._lines: dict[tuple[str, OnDuplicate], _Line] = {}
+        self._is_away = False
+
+    async def schedule(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> Receipt:
+        """Schedule one job, together with others. Raises as `AsyncClient.schedule` does."""
+        if on_duplicate == "raise":  # its error would concern all jobs of the call
+            return await self._client.schedule_spec(topic, spec, on_duplicate)
+        if api._TRACER_PROVIDER is not None:
+            return await self._client.within_span(topic, spec, lambda spec: self._gather(topic, spec, on_duplicate))
+        return await self._gather(topic, spec, on_duplicate)
+
+    async def _gather(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> Receipt:
+        line = self._lines.get((topic, on_duplicate))
+        if line is None:
+            line = self._lines[topic, on_duplicate] = _Line()
+        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        line.waiting.append((spec, answer))
+        if line.sending is None:
+            line.sending = asyncio.create_task(self._send(topic, on_duplicate, line))
+        return await answer
+
+    async def schedule_each(
+        self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate, has_span: bool = False
+    ) -> list[Outcome]:
+        """Schedule many jobs, within one span or one each. Returns a receipt or an error for each, in order."""
+        try:
+            if len(specs) == 1:
+                return [await self._client.schedule_spec(topic, specs[0], on_duplicate, has_span)]
+            return [*await self._client.schedule_specs(topic, specs, on_duplicate, has_span)]
+        except InvalidJob as error:
+            known = error.receipts
+        except WheelqError as error:
+            return [_outcome(error, place, spec) for place, spec in enumerate(specs)]
+        return await self._without_the_bad(topic, specs, on_duplicate, known, has_span)
+
+    async def _without_the_bad(
+        self,
+        topic: str,
+        specs: Sequence[JobSpec],
+        on_duplicate: OnDuplicate,
+        known: Mapping[int, Receipt],
+        has_span: bool,
+    ) -> list[Outcome]:
+        """Check each job that was not sent, and schedule the valid ones."""
+        outcomes: dict[int, Outcome] = {**known}
+        check = Preparation(topic, self._settings, self._clock.wall_ms()).job
+        good: list[int] = []
+        for place, spec in enumerate(specs):
+            if place not in outcomes:
+                try:
+                    check(spec)
+                except InvalidInput as error:
+                    outcomes[place] = error
+                else:
+                    good.append(place)
+        left = [specs[place] for place in good]
+        made = await self.schedule_each(topic, left, on_duplicate, has_span) if left else []
+        outcomes.update(zip(good, made, strict=True))
+        return [outcomes[place] for place in range(len(specs))]
+
+    async def _send(self, topic: str, on_duplicate: OnDuplicate, line: _Line) -> None:
+        batch = line.waiting
+        try:
+            while line.waiting:
+                batch, line.waiting = line.waiting[:BATCH], line.waiting[BATCH:]
+                patience = LOOK_S if self._is_away else STALLED_S
+                stalled = asyncio.get_running_loop().call_later(patience, self._stalled, topic, on_duplicate, line)
+                try:
+                    outcomes = await self.schedule_each(topic, [spec for spec, _ in batch], on_duplicate, True)
+                finally:
+                    stalled.cancel()
+                    line.is_stalled = False
+                self._is_away = any(isinstance(outcome, AWAY) for outcome in outcomes)
+                _tell(batch, outcomes)
+        finally:
+            del self._lines[topic, on_duplicate]
+            for spec, answer in (*batch, *line.waiting):  # none, unless this task was cancelled or failed
+                if not answer.done():
+                    answer.set_exception(OutcomeUnknown("the server stopped while it scheduled", _ids(spec)))
+
+    def _stalled(self, topic: str, on_duplicate: OnDuplicate, line: _Line) -> None:
+        line.is_stalled = True
+        line.letting_go = asyncio.create_task(self._let_go(topic, on_duplicate, line))
+
+    async def _let_go(self, topic: str, on_duplicate: OnDuplicate, line: _Line) -> None:
+        """Stop the jobs behind a stalled call from waiting for it."""
+        while line.is_stalled:
+            waiting, line.waiting = line.waiting, []
+            if waiting:
+                _tell(waiting, await self._keep_each(topic, [spec for spec, _ in waiting], on_duplicate))
+            await asyncio.sleep(LOOK_S)
+
+    async def _keep_each(self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate) -> list[Outcome]:
+        """Like `schedule_each`, but only through the outbox."""
+        try:
+            return [*await self._client.keep_aside(topic, specs, on_duplicate)]
+        except InvalidJob as error:
+            if len(specs) == 1:
+                return [_of_one(error)]
+        except WheelqError as error:
+            return [error] * len(specs)
+        return [(await self._keep_each(topic, [spec], on_duplicate))[0] for spec in specs]
+
+
+def _tell(waiting: Waiting, outcomes: Sequence[Outcome]) -> None:
+    for (_, answer), outcome in zip(waiting, outcomes, strict=True):
+        if not answer.done():  # otherwise its caller has gone
+            if isinstance(outcome, WheelqError):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+
+
+def _ids(spec: JobSpec) -> tuple[str, ...]:
+    return (spec.key,) if spec.key is not None else ()
+
+
+def _of_one(error: InvalidJob) -> InvalidInput:
+    """Returns the problem of a call's only job."""
+    return InvalidInput(error.field.removeprefix("jobs[0]."), error.problem)
+
+
+def _outcome(error: WheelqError, place: int, spec: JobSpec) -> Outcome:
+    """Returns the outcome of one job after an error about many."""
+    match error:
+        case PartlyScheduled():
+            if place in error.receipts:
+                found: Receipt = error.receipts[place]
+                return found
+            if place in error.unknown:
+                return OutcomeUnknown(str(error), (error.unknown[place],))
+            return Unavailable(str(error))
+        case NotReplicated():
+            return NotReplicated(error.receipts[place : place + 1], error.confirmed, error.wanted, str(error))
+        case OutcomeUnknown():
+            return OutcomeUnknown(str(error), error.ids or _ids(spec))
+    return error

@@ -1,0 +1,270 @@
+"""`Connection`: HTTP/1.1 on one connection, with a limit for everything that a caller can leave unfinished.
+
+uvicorn's protocol parses requests and runs the application, but it waits for ever and keeps all data that comes. This
+one limits, by `connections.Limits`:
+
+    head, trailers           head_bytes and head_s; trailers are dropped
+    first head unfinished    at most `newcomers` connections, the oldest are closed; so with TLS handshakes
+    rest of a body           head_s once the request is answered, linger_s if the answer closes the connection
+    answer not read          write_s
+    between two requests     at most `connections` in all; the longest idle are closed
+    pipelined requests       `pipelined`
+
+No limit counts addresses, because many callers may share one proxy. The gate limits the time and size of bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from wheelq.server import problems
+from wheelq.server.connections import Connections
+from wheelq.server.problems import Problem
+
+FEED = 65_536
+"""How many bytes are parsed at once; the size and time of a head are checked after each part."""
+
+
+class Connection(HttpToolsProtocol):
+    """One connection to a caller."""
+
+    server_state: Connections
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.limits = self.server_state.limits
+        self._deadline: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+        self._unparsed = 0
+        """Bytes received since the parser last made progress."""
+        self._got_on = False
+        self._in_head = False
+        """Whether a request has begun and its head is incomplete."""
+        self._is_between = True
+        """Whether no request has begun, or the last one is complete."""
+        self._in_framing = False
+        """Whether a chunk's first byte or trailers come next."""
+        self._is_deaf = False
+        """Whether further data is ignored."""
+        self._is_stopping = False
+        """Whether the next request is the last."""
+        self._outlet: asyncio.Transport
+        """The transport for the application's answers; if they close it, it lingers."""
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the time limit for a new caller's first head."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        outlet = SimpleNamespace(write=self.transport.write, is_closing=self.transport.is_closing, close=self._finish)
+        self._outlet = cast(asyncio.Transport, outlet)
+        self._expect(self.limits.head_s)
+        self.server_state.arrived(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The caller has left, or its connection was closed."""
+        self._forget()
+        self._stop_expecting()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received data."""
+        self.server_state.idle.pop(self, None)
+        if len(data) <= FEED:
+            self._feed(data)
+        else:
+            for start in range(0, len(data), FEED):
+                self._feed(data[start : start + FEED])
+        if self._deadline is None and not self._is_deaf:
+            self._watch()
+
+    def pause_writing(self) -> None:
+        """The caller does not read its answer: set a time limit."""
+        super().pause_writing()
+        if self._writing is None:
+            self._writing = self.loop.call_later(self.limits.write_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The caller reads again."""
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+        super().resume_writing()
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._in_head, self._is_between = True, False
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; trailers are dropped."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is complete: the application starts."""
+        if self._is_deaf:
+            return
+        if self._unparsed and self._head_size() > self.limits.head_bytes:
+            self._refuse(problems.HEAD_TOO_LARGE)
+            return
+        if len(self.pipeline) >= self.limits.pipelined:
+            self.leave()
+            return
+        self._in_head, self._got_on = False, True
+        self.server_state.newcomers.pop(self, None)
+        self._stop_expecting()
+        super().on_headers_complete()
+        self.cycle.transport = self._outlet
+        self.cycle.keep_alive &= not self._is_stopping
+
+    def on_chunk_header(self) -> None:
+        """The size of a chunk was read; after the last chunk, trailers follow."""
+        self._in_framing = True
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        if self._is_deaf:
+            return
+        self._got_on = True
+        if self._in_framing:
+            self._in_framing = False
+            if not self.cycle.response_complete:
+                self._stop_expecting()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request is complete."""
+        if self._is_deaf:
+            return
+        self._in_framing, self._is_between, self._got_on = False, True, True
+        self._stop_expecting()
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer data that is not HTTP."""
+        self._refuse(problems.BAD_REQUEST)
+
+    # Called by the answer
+
+    def on_response_complete(self) -> None:
+        """A request was answered."""
+        if self._is_deaf:
+            self.flow.resume_reading()
+            if self._deadline is None:
+                self._finish()
+            return
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._watch()
+
+    def shutdown(self) -> None:
+        """The server stops: answer requests in progress or on their way, then close."""
+        if self._is_working():
+            self.cycle.keep_alive = False
+        elif not self._is_deaf:
+            self._is_stopping = True
+            self._stop_expecting()
+            self._expect(self.server_state.limits.parting_s)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """A time limit has passed."""
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self.connections.discard(self)
+        self._forget()
+        self._is_deaf = True
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # unread data would keep the connection for ever
+        else:
+            self.transport.close()
+
+    # Within
+
+    def _feed(self, data: bytes) -> None:
+        if self._is_deaf or self.transport.is_closing():
+            return
+        self._got_on = False
+        super().data_received(data)
+        self._unparsed = 0 if self._got_on else self._unparsed + len(data)
+        if self._unparsed > self.limits.head_bytes and not self._is_deaf:
+            self._refuse(problems.HEAD_TOO_LARGE)
+
+    def _watch(self) -> None:
+        """Set the time limit for what the connection waits for now, if it waits for its caller."""
+        if self._in_framing:
+            self._expect(self.limits.head_s)
+        elif self._is_working():
+            return
+        elif self._is_between and not self._unparsed:
+            self.server_state.idle[self] = None
+            if self.timeout_keep_alive_task is None:  # the rest of a body came after its answer
+                self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.leave)
+        else:
+            self._expect(self.limits.head_s)
+
+    def _is_working(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _expect(self, seconds: float) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(seconds, self._is_too_late)
+
+    def _stop_expecting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _is_too_late(self) -> None:
+        self._deadline = None
+        if self._in_head and not self._is_deaf:
+            self._refuse(problems.TOO_SLOW)
+        elif self._is_stopping and self.transport.can_write_eof():
+            self._is_between = False  # a request may be on its way, which a close would reset
+            self._finish()
+        else:
+            self.leave()
+
+    def _refuse(self, kind: problems.Kind) -> None:
+        """Stop parsing, answer with the problem unless an earlier request has no answer yet, and close."""
+        self._is_deaf = True
+        self._forget()
+        if self._is_working():
+            self.cycle.keep_alive = False
+            if self.pipeline or self.cycle.response_started or not self.cycle.more_body:
+                return
+            self.cycle.disconnected = True  # the rest of its body will not come
+            self.cycle.message_event.set()
+        answer = Problem(kind).response()
+        head = [(b"connection", b"close"), *self.server_state.default_headers, *answer.raw_headers]
+        lines = b"".join(b"%b: %b\r\n" % pair for pair in head)
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[kind.status], lines, bytes(answer.body)))
+        self._is_between = False
+        self._finish()
+
+    def _finish(self) -> None:
+        """Close after the last answer; while data still comes, only after reading it, or after a while."""
+        self._is_deaf = True
+        self._stop_expecting()
+        if self._is_between or self.transport.is_closing():
+            self.transport.close()
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._deadline = self.loop.call_later(self.server_state.limits.linger_s, self.transport.abort)
+
+    def _forget(self) -> None:
+        self.server_state.newcomers.pop(self, None)
+        self.server_state.idle.pop(self, None)

@@ -1,0 +1,29 @@
+"""The dashboard: pages that show and change jobs, topics and workers. Nothing is loaded from the internet.
+
+A page is made here, on the server, as HTML and SVG. It works by links and forms; a small script shows moments in the
+reader's time zone and keeps the figures of open tabs live.
+
+    site        the routes, and what surrounds each page: viewer, audit log, safe headers, errors as pages
+    entering    finds the viewer, and checks that an action comes from a page of this server
+    session     the cookie of a sign-in, and the tokens of forms (pure)
+    signing     sign in with an API key, and out
+    manual      the guide
+    visit       one request of a viewer, and the places that can be visited
+    pages       one module for each noun: what it shows and does
+
+    asking      many calls, written to Redis in a few batches
+    look        one look at Redis for all pages and tabs, at most every five seconds
+    checkup     what `wheelq doctor` finds, at most every half minute
+    horizon     how many jobs are due when, topic by topic
+    past        the counts of each recent minute
+    rates       the rates of the last minute (pure)
+    stream      tells open tabs that there is something new
+
+    charts      SVG (pure)
+    axes        the marks of their axes, and spans of time (pure)
+    cron_words  a cron expression in words (pure)
+    errors_alike  errors that differ only in numbers and ids (pure)
+    times       times and payloads as viewers write them
+    words       numbers, times and payloads as people read them (pure)
+    rendering   templates and files for the browser
+"""

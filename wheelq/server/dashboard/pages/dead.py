@@ -1,0 +1,216 @@
+"""`/topics/{topic}/dead`: shows the dead jobs, grouped by error; replays and purges them.
+
+What can be acted on, from the smallest to the largest:
+
+    chosen      the jobs that are ticked on the page, or the one that is shown
+    alike       those of the newest `NEWEST` whose error is like this one
+    matching    everything that matches a group and a reason, or everything; asked for again, with the number
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from wheelq.base.plural import counted
+from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.model.dead import ReplayOutcome
+from wheelq.model.job import from_ms
+from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.dead import DeadSummary
+from wheelq.server import problems
+from wheelq.server.access.keys import Verb
+from wheelq.server.dashboard.asking import ask_all
+from wheelq.server.dashboard.errors_alike import alike, key_of
+from wheelq.server.dashboard.pages.overview import readable
+from wheelq.server.dashboard.visit import Visit, does, shows
+from wheelq.server.problems import Problem
+
+NEWEST = 2_000
+PER_PAGE = 50
+STEP = 5_000
+"""The most jobs that one step of a replay runs again; the next step continues."""
+AT_ONCE = 20
+"""How many calls for single jobs are under way together."""
+
+
+class ActedOn(NamedTuple):
+    """What became of the jobs that were acted on."""
+
+    done: int
+    kept: int
+
+
+async def topics(visit: Visit) -> Response:
+    """The topics that have dead jobs."""
+    seen = await visit.service.look.now()
+    found = sorted((info for info in readable(visit, seen) if info.dead), key=lambda info: -info.dead)
+    return visit.page("dead_topics.html", seen=seen, topics=found)
+
+
+async def dead(visit: Visit) -> Response:
+    """The errors of the newest dead jobs, and a page of them."""
+    query, name = visit.query, visit.topic
+    total = await _total(visit)
+    newest = await visit.service.client.newest_dead(name, NEWEST)
+    group, reason, chosen = query.get("group"), query.get("reason"), query.get("alike")
+    matching = [job for job in newest if _matches(job, group, reason, chosen)]
+    first = min(query.whole("first") or 0, NEWEST)
+    return visit.page(
+        "dead.html",
+        topic=name,
+        total=total,
+        looked_at=len(newest),
+        newest=NEWEST,
+        errors=alike(newest)[:30],
+        jobs=matching[first : first + PER_PAGE],
+        matching=len(matching),
+        more=first + PER_PAGE if len(matching) > first + PER_PAGE else None,
+        group=group or "",
+        reason=reason or "",
+        chosen=chosen or "",
+        groups=sorted({job.group for job in newest}),
+        reasons=sorted({job.reason for job in newest}),
+        now_ms=await visit.service.transport.send(registry.server_time_us()) // 1000,
+    )
+
+
+async def one(visit: Visit) -> Response:
+    """One dead job, with its traceback and payload."""
+    found = await visit.service.client.dead.show(visit.topic, visit.query.needed("dead_id"))
+    if found is None:
+        raise Problem(problems.DEAD_NOT_FOUND)
+    now_ms = await visit.service.transport.send(registry.server_time_us()) // 1000
+    return visit.page("dead_job.html", topic=visit.topic, job=found, shows_payloads=visit.shows_payloads, now_ms=now_ms)
+
+
+async def act(visit: Visit) -> Response:
+    """Replay or purge the chosen jobs, or those whose error is alike."""
+    action, kind = _action(visit), visit.form.get("alike")
+    if kind is None:
+        ids = visit.form.all("dead_id")
+    else:
+        newest = await visit.service.client.newest_dead(visit.topic, NEWEST)
+        ids = [job.dead_id for job in newest if key_of(job.reason, job.error) == kind]
+    if not ids:
+        return visit.back(f"/topics/{visit.topic}/dead", "No job was chosen.")
+    done = await (_replay(visit, ids) if action == "replay" else _purge(visit, ids))
+    visit.changed(visit.topic)
+    return visit.back(f"/topics/{visit.topic}/dead", _told(action, done))
+
+
+async def confirm(visit: Visit) -> Response:
+    """Ask whether everything that matches is meant, and say how many that is."""
+    query = visit.query
+    action = query.text("action")
+    if action not in ("replay", "purge"):
+        raise InvalidInput("action", "must be replay or purge")
+    group, reason = query.get("group"), query.get("reason")
+    total = await _total(visit)
+    newest = await visit.service.client.newest_dead(visit.topic, NEWEST)
+    matching = sum(_matches(job, group, reason, None) for job in newest)
+    is_exact = not (group or reason) or total <= len(newest)
+    return visit.page(
+        "dead_confirm.html",
+        topic=visit.topic,
+        action=action,
+        group=group or "",
+        reason=reason or "",
+        count=total if not (group or reason) else matching,
+        is_exact=is_exact,
+        newest=len(newest),
+        total=total,
+        until_ms=await visit.service.transport.send(registry.server_time_us()) // 1000,
+    )
+
+
+async def act_on_matching(visit: Visit) -> Response:
+    """Replay or purge everything that matches and was dead when the viewer was asked; a replay goes in steps."""
+    form, client = visit.form, visit.service.client
+    action, until_ms = _action(visit), form.whole("until_ms", 1)
+    if until_ms is None:
+        raise InvalidInput("until_ms", "is missing")
+    until, group, reason = from_ms(until_ms), form.get("group"), form.get("reason")
+    visit.changed(visit.topic)
+    if action == "purge":
+        purged = await client.dead.purge(visit.topic, group=group, reason=reason, until=until)
+        return visit.back(f"/topics/{visit.topic}/dead", _told(action, ActedOn(purged, 0)))
+    rate = form.number("rate")
+    limit = STEP if rate is None else None  # with a rate, one call gives all of them their due times
+    found = await client.dead.replay(visit.topic, group=group, reason=reason, until=until, rate=rate, limit=limit)
+    so_far = ActedOn(found.replayed + (form.whole("done") or 0), found.kept)
+    if rate is None and found.replayed == STEP:
+        return visit.page(
+            "dead_step.html", topic=visit.topic, done=so_far.done, total=await _total(visit), form_values=_kept(visit)
+        )
+    return visit.back(f"/topics/{visit.topic}/dead", _told(action, so_far))
+
+
+def _kept(visit: Visit) -> dict[str, str]:
+    names = ("action", "group", "reason", "until_ms")
+    return {name: value for name in names if (value := visit.form.get(name)) is not None}
+
+
+def _action(visit: Visit) -> str:
+    action = visit.form.needed("action")
+    if action not in ("replay", "purge"):
+        raise InvalidInput("action", "must be replay or purge")
+    return action
+
+
+def _matches(job: DeadSummary, group: str | None, reason: str | None, kind: str | None) -> bool:
+    is_kind = kind is None or key_of(job.reason, job.error) == kind
+    return is_kind and group in (None, job.group) and reason in (None, job.reason)
+
+
+async def _total(visit: Visit) -> int:
+    """How many dead jobs the topic has. Raises: TopicNotFound."""
+    service, name = visit.service, visit.topic
+    settings = await service.transport.send(registry.topic(service.keys, name))
+    if settings is None:
+        raise TopicNotFound(name)
+    calls = [registry.counts(service.keys.shard(name, n)) for n in range(settings.all_shards)]
+    counts = await ask_all(service.transport, calls)
+    return sum(one.dead for one in counts)
+
+
+async def _replay(visit: Visit, ids: list[str]) -> ActedOn:
+    client, places = visit.service.client.dead, asyncio.Semaphore(AT_ONCE)
+
+    async def replay(dead_id: str) -> ReplayOutcome:
+        async with places:
+            return await client.replay_one(visit.topic, dead_id)
+
+    outcomes = await asyncio.gather(*map(replay, ids))
+    replayed = outcomes.count(ReplayOutcome.REPLAYED)
+    return ActedOn(replayed, len(outcomes) - replayed - outcomes.count(ReplayOutcome.NOT_FOUND))
+
+
+async def _purge(visit: Visit, ids: list[str]) -> ActedOn:
+    client, places = visit.service.client.dead, asyncio.Semaphore(AT_ONCE)
+
+    async def purge(dead_id: str) -> bool:
+        async with places:
+            return await client.purge_one(visit.topic, dead_id)
+
+    return ActedOn(sum(await asyncio.gather(*map(purge, ids))), 0)
+
+
+def _told(action: str, done: ActedOn) -> str:
+    jobs = counted(done.done, "job")
+    if action == "purge":
+        return f"{jobs} purged for good."
+    kept = f" {counted(done.kept, 'job stays', 'jobs stay')} dead: a live job has the id, or there is no record."
+    return f"{jobs} replayed.{kept if done.kept else ''}"
+
+
+PLACES = (
+    shows("/dead", topics),
+    shows("/topics/{topic}/dead", dead),
+    shows("/topics/{topic}/dead/one", one),
+    shows("/topics/{topic}/dead/confirm", confirm, Verb.MANAGE),
+    does("/topics/{topic}/dead/act", act, Verb.MANAGE),
+    does("/topics/{topic}/dead/matching", act_on_matching, Verb.MANAGE),
+)

@@ -1,0 +1,161 @@
+"""`/future`: how many jobs are due when. A bar leads to a closer look, and in the end to the jobs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+from starlette.responses import Response
+
+from wheelq.base.plural import counted
+from wheelq.errors import TopicNotFound
+from wheelq.model.topic import TopicInfo
+from wheelq.server.access.keys import Verb
+from wheelq.server.dashboard import charts
+from wheelq.server.dashboard.axes import FINEST_MS, SPANS
+from wheelq.server.dashboard.charts import Bar, BarPart, colours_of
+from wheelq.server.dashboard.horizon import Outlook, TopicLane
+from wheelq.server.dashboard.look import Seen
+from wheelq.server.dashboard.visit import Visit, shows
+from wheelq.server.dashboard.words import iso, relative, span
+from wheelq.server.problems import NOT_ALLOWED, Problem
+
+LANES = 20
+"""Topics on one page, besides the chart of all."""
+FURTHEST_MS = 10**14
+STACKED = 7
+"""Topics that have parts of their own in a bar; the others are one part together."""
+OTHERS = charts.COLOURS
+
+
+class LaneRow(NamedTuple):
+    """One topic below the chart."""
+
+    topic: str
+    colour: int
+    jobs: int
+    overdue: int
+    lane: Markup
+    peak: int
+    """The most jobs that are due in one bar."""
+    peak_ms: int
+    """When that bar begins."""
+
+
+async def future(visit: Visit) -> Response:
+    """The next minute, hour, day or week, or the part of it that was chosen, of all topics or of one."""
+    query = visit.query
+    chosen, name = query.get("topic"), query.text("span", "hour")
+    seen = await visit.service.look.showing(chosen)
+    topics = _topics(visit, seen, chosen)
+    outlook, is_zoomed = await _outlook(visit, name, topics)
+    busy, first = [lane for lane in outlook.lanes if lane.jobs], query.whole("first", 0, 10**6) or 0
+    shown = busy[first : first + LANES]
+    colours = colours_of(info.name for info in seen.topics)
+    return visit.page(
+        "future.html",
+        outlook=outlook,
+        window=outlook.window,
+        chart=chart(visit, outlook, chosen, colours, height=320),
+        rows=[_row(visit, outlook, lane, colours[lane.topic]) for lane in shown],
+        legend=_legend(busy, colours),
+        jobs=sum(outlook.bars),
+        overdue=sum(lane.overdue for lane in outlook.lanes),
+        later=sum(lane.later for lane in outlook.lanes),
+        quiet=len(outlook.lanes) - len(busy),
+        more=first + LANES if len(busy) > first + LANES else None,
+        spans=list(SPANS),
+        span_name=name if name in SPANS else "hour",
+        chosen=chosen,
+        topic_names=[info.name for info in seen.topics if visit.may(Verb.READ, info.name)],
+        is_zoomed=is_zoomed,
+        table=_table(visit, outlook, chosen),
+        bar_words=span(outlook.window.bar_ms),
+    )
+
+
+def _topics(visit: Visit, seen: Seen, chosen: str | None) -> list[TopicInfo]:
+    """The chosen topic, or all that the viewer may read. Raises: Problem, TopicNotFound."""
+    if chosen is not None and not visit.may(Verb.READ, chosen):
+        raise Problem(NOT_ALLOWED)
+    topics = [info for info in seen.topics if visit.may(Verb.READ, info.name) and chosen in (None, info.name)]
+    if chosen is not None and not topics:
+        raise TopicNotFound(chosen)
+    return topics
+
+
+async def _outlook(visit: Visit, name: str, topics: list[TopicInfo]) -> tuple[Outlook, bool]:
+    """Returns the outlook, and whether the viewer chose a part of the future."""
+    horizon, query = visit.service.horizon, visit.query
+    from_ms, to_ms = query.whole("from", 0, FURTHEST_MS), query.whole("to", 0, FURTHEST_MS)
+    if from_ms is not None and to_ms is not None and to_ms > from_ms:
+        return await horizon.between(from_ms, to_ms, topics), True
+    return await horizon.span(name, topics), False
+
+
+def chart(visit: Visit, outlook: Outlook, chosen: str | None, colours: Mapping[str, int], height: int) -> Markup:
+    """Returns the chart of all topics together, or of the chosen one."""
+    stacked = _stacked([lane for lane in outlook.lanes if lane.jobs])
+    columns = []
+    for place, jobs in enumerate(outlook.bars):
+        parts = [BarPart(lane.bars[place], colours[lane.topic]) for lane in stacked if lane.bars[place]]
+        if others := jobs - sum(int(part.value) for part in parts):
+            parts.append(BarPart(others, OTHERS))
+        columns.append(Bar(parts, _label(outlook, place, jobs), _leads_to(visit, outlook, place, chosen)))
+    label = f"Jobs due in each {span(outlook.window.bar_ms)}"
+    return charts.bars(columns, outlook.window.marks(outlook.now_ms), label, height)
+
+
+def _leads_to(visit: Visit, outlook: Outlook, place: int, chosen: str | None) -> str:
+    """Returns the link of a bar: for one topic its jobs; for all topics a shorter window, or "" at the shortest."""
+    from_ms, to_ms = outlook.window.bar(place)
+    if chosen is not None:
+        return jobs_url(visit, chosen, from_ms, to_ms)
+    if outlook.window.bar_ms > FINEST_MS:
+        return visit.url("/future", **{"from": from_ms, "to": to_ms})
+    lanes = [lane.topic for lane in outlook.lanes if lane.bars[place]]
+    return jobs_url(visit, lanes[0], from_ms, to_ms) if lanes else ""
+
+
+def jobs_url(visit: Visit, topic: str, from_ms: int, to_ms: int) -> str:
+    """Returns where the jobs of a topic that are due in a range are listed."""
+    return visit.url(f"/topics/{topic}/jobs", state="waiting", since=iso(from_ms), until=iso(to_ms))
+
+
+def _label(outlook: Outlook, place: int, jobs: int) -> str:
+    from_ms, to_ms = outlook.window.bar(place)
+    when = f"{iso(from_ms)[11:19]} to {iso(to_ms)[11:19]} UTC"
+    return f"{counted(jobs, 'job')} due {relative(from_ms, outlook.now_ms)} ({when})"
+
+
+def _row(visit: Visit, outlook: Outlook, lane: TopicLane, colour: int) -> LaneRow:
+    spots = range(len(lane.bars))
+    drawn = charts.lane(
+        lane.bars,
+        colour,
+        [f"{lane.topic}: {_label(outlook, place, lane.bars[place])}" for place in spots],
+        [jobs_url(visit, lane.topic, *outlook.window.bar(place)) for place in spots],
+    )
+    peak = max(spots, key=lane.bars.__getitem__)
+    peak_ms = outlook.window.bar(peak)[0]
+    return LaneRow(lane.topic, colour, lane.jobs, lane.overdue, drawn, lane.bars[peak], peak_ms)
+
+
+def _legend(busy: Sequence[TopicLane], colours: Mapping[str, int]) -> list[tuple[str, int]]:
+    named = [(lane.topic, colours[lane.topic]) for lane in _stacked(busy)]
+    return [*named, (counted(len(busy) - len(named), "more topic"), OTHERS)] if len(busy) > len(named) else named
+
+
+def _stacked(busy: Sequence[TopicLane]) -> Sequence[TopicLane]:
+    """Those with parts of their own: "1 more topic" would say less than its name."""
+    return busy if len(busy) == STACKED + 1 else busy[:STACKED]
+
+
+def _table(visit: Visit, outlook: Outlook, chosen: str | None) -> list[tuple[int, int, str]]:
+    """The chart as numbers: when, how many, where it leads."""
+    bars = enumerate(outlook.bars)
+    return [(outlook.window.bar(n)[0], jobs, _leads_to(visit, outlook, n, chosen)) for n, jobs in bars if jobs]
+
+
+PLACES = (shows("/future", future),)

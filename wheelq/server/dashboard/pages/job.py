@@ -1,0 +1,158 @@
+"""`/topics/{topic}/job?id=…`: one job, its way so far, and what can be done with it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from wheelq.errors import InvalidInput
+from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
+from wheelq.model.state import GroupInfo, JobInfo, JobState
+from wheelq.protocol.calls import registry
+from wheelq.server import problems
+from wheelq.server.access.keys import Verb
+from wheelq.server.dashboard.times import when_of
+from wheelq.server.dashboard.visit import Visit, does, shows
+from wheelq.server.problems import Problem
+
+
+class JobMoment(NamedTuple):
+    """One moment on a job's way."""
+
+    at_ms: int
+    what: str
+    detail: str = ""
+    kind: str = ""
+    """The class that colours it: "good", "bad" or ""."""
+
+
+async def job(visit: Visit) -> Response:
+    """Where the job stands, in each group."""
+    id = visit.query.needed("id")
+    info = await _get(visit, id, visit.query.get("partition_key"))
+    now_ms = await visit.service.transport.send(registry.server_time_us()) // 1000
+    return visit.page(
+        "job.html",
+        topic=visit.topic,
+        job=info,
+        now_ms=now_ms,
+        steps=_steps(info, now_ms),
+        partition_key=visit.query.text("partition_key"),
+        can_change=info.state is JobState.WAITING and visit.may(Verb.CHANGE, visit.topic),
+        can_stop=info.state is JobState.RUNNING and visit.may(Verb.CHANGE, visit.topic),
+        can_rerun=info.state is JobState.DONE and visit.may(Verb.MANAGE, visit.topic),
+        shows_payloads=visit.shows_payloads,
+    )
+
+
+async def cancel(visit: Visit) -> Response:
+    """Cancel it; one that runs is asked to stop."""
+    id, key = visit.form.needed("id"), visit.form.get("partition_key")
+    running = visit.form.get("running") is not None
+    outcome = await visit.service.client.cancel(visit.topic, id, partition_key=key, running=running)
+    visit.changed(visit.topic)
+    match outcome:
+        case CancelOutcome.NOT_FOUND:
+            raise Problem(problems.JOB_NOT_FOUND)
+        case CancelOutcome.RUNNING:
+            return _to_job(visit, id, key, "Too late: the job is with its consumers already.")
+        case CancelOutcome.CANCELLING:
+            return _to_job(visit, id, key, "Its worker was asked to cancel it.")
+    return visit.back(f"/topics/{visit.topic}/jobs", f"Job {id} is cancelled and will never run.")
+
+
+async def reschedule(visit: Visit) -> Response:
+    """Give a waiting job another due time, unless somebody else has done so since the page was made."""
+    id, key = visit.form.needed("id"), visit.form.get("partition_key")
+    expected = visit.form.whole("if_due_ms")
+    outcome = await visit.service.client.reschedule(
+        visit.topic, id, partition_key=key, if_due_ms=expected, **when_of(visit.form)
+    )
+    said = {
+        RescheduleOutcome.RESCHEDULED: "The job has its new due time.",
+        RescheduleOutcome.RUNNING: "Too late: the job is with its consumers already.",
+        RescheduleOutcome.CHANGED: "Nothing was changed: the job has another due time by now.",
+    }
+    if outcome is RescheduleOutcome.NOT_FOUND:
+        raise Problem(problems.JOB_NOT_FOUND)
+    visit.changed(visit.topic)
+    return _to_job(visit, id, key, said[outcome])
+
+
+async def run_now(visit: Visit) -> Response:
+    """Let a waiting job run at once."""
+    id, key = visit.form.needed("id"), visit.form.get("partition_key")
+    outcome = await visit.service.client.run_now(visit.topic, id, partition_key=key)
+    said = {
+        RunNowOutcome.PROMOTED: "The job is ready for its workers.",
+        RunNowOutcome.PAUSED: "The topic is paused: the job is due now, and runs first when the topic is resumed.",
+        RunNowOutcome.RUNNING: "Too late: the job is with its consumers already.",
+    }
+    if outcome is RunNowOutcome.NOT_FOUND:
+        raise Problem(problems.JOB_NOT_FOUND)
+    visit.changed(visit.topic)
+    return visit.back(f"/topics/{visit.topic}/job", said[outcome], id=id, partition_key=key)
+
+
+async def rerun(visit: Visit) -> Response:
+    """Schedule a finished job once more, with the same payload and headers, under an id of its own."""
+    id, key = visit.form.needed("id"), visit.form.get("partition_key")
+    info = await _get(visit, id, key)
+    if info.state is not JobState.DONE:
+        raise InvalidInput("id", "is not the id of a finished job")
+    receipt = await visit.service.client.schedule(
+        visit.topic, info.payload, delay=timedelta(0), headers=info.headers or None, partition_key=key
+    )
+    visit.changed(visit.topic)
+    return _to_job(visit, receipt.id, key, f"This is a new job like {id}, due now.")
+
+
+def _to_job(visit: Visit, id: str, key: str | None, note: str) -> Response:
+    return visit.back(f"/topics/{visit.topic}/job", note, id=id, partition_key=key)
+
+
+async def _get(visit: Visit, id: str, partition_key: str | None) -> JobInfo:
+    info = await visit.service.client.get(visit.topic, id, partition_key=partition_key)
+    if info is None:
+        what = "It never was, was cancelled, or has finished: keep_done_ms of the topic keeps finished jobs."
+        raise Problem(problems.JOB_NOT_FOUND, what)
+    return info
+
+
+def _steps(info: JobInfo, now_ms: int) -> list[JobMoment]:
+    """Returns the known moments of the job's life, in order."""
+    steps = []
+    if info.scheduled_ms:
+        steps.append(JobMoment(info.scheduled_ms, "Scheduled", "by its producer's clock"))
+    first_due = "Due" if info.state is not JobState.RETRYING else "Next attempt due"
+    steps.append(JobMoment(info.due_ms, first_due, "" if info.due_ms <= now_ms else "it waits until then"))
+    if info.promoted_ms:
+        steps.append(JobMoment(info.promoted_ms, "Promoted", "ready for every group"))
+    for name, group in info.groups.items():
+        for number, attempt in enumerate(group.attempts, 1):
+            detail = f"{name}, on {attempt.worker}, took {attempt.duration_ms:,} ms"
+            kind = "bad" if attempt.error else "good"
+            text = f"{detail}: {attempt.error}" if attempt.error else detail
+            steps.append(JobMoment(attempt.started_ms, f"Attempt {number + _before(group)}", text, kind))
+        if group.finished_ms and group.state is JobState.DEAD:
+            steps.append(JobMoment(group.finished_ms, f"Given up by {name}", group.reason or "", "bad"))
+        elif group.finished_ms and not group.attempts:
+            steps.append(JobMoment(group.finished_ms, f"Done in {name}", group.worker or "", "good"))
+    return sorted(steps, key=lambda step: step.at_ms)
+
+
+def _before(group: GroupInfo) -> int:
+    """Returns how many attempts came before those in the record, which keeps the last ten."""
+    ended = (group.attempt or 0) - (0 if group.is_finished else 1)
+    return max(0, ended - len(group.attempts))
+
+
+PLACES = (
+    shows("/topics/{topic}/job", job),
+    does("/topics/{topic}/job/cancel", cancel, Verb.CHANGE),
+    does("/topics/{topic}/job/reschedule", reschedule, Verb.CHANGE),
+    does("/topics/{topic}/job/run", run_now, Verb.CHANGE),
+    does("/topics/{topic}/job/rerun", rerun, Verb.MANAGE),
+)

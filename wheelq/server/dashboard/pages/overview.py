@@ -1,0 +1,93 @@
+"""`/`: the problems first, then the most important figures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from wheelq.admin.diagnosis import Finding, Level
+from wheelq.model.topic import TopicInfo
+from wheelq.server.access.keys import Verb
+from wheelq.server.dashboard.charts import colours_of
+from wheelq.server.dashboard.look import Seen
+from wheelq.server.dashboard.pages.future import chart
+from wheelq.server.dashboard.pages.history import past
+from wheelq.server.dashboard.visit import Visit, shows
+
+MOST_TOPICS = 12
+
+
+class Totals(NamedTuple):
+    """The jobs of all topics that the viewer may read."""
+
+    waiting: int
+    ready: int
+    running: int
+    retrying: int
+    dead: int
+    overdue: int
+    """Topics with overdue jobs."""
+    overdue_ms: int
+    """How long the most overdue job has been due."""
+
+
+async def overview(visit: Visit) -> Response:
+    """The figures of the last look, and what `wheelq doctor` finds."""
+    seen = await visit.service.look.now()
+    topics = readable(visit, seen)
+    outlook, lately, findings = await asyncio.gather(
+        visit.service.horizon.span("hour", topics), past(visit, topics, seen.at_ms), _findings(visit)
+    )
+    flow = seen.flow
+    return visit.page(
+        "overview.html",
+        seen=seen,
+        totals=_totals(topics),
+        findings=[finding for finding in findings if finding.level is not Level.OK],
+        checked=len(findings),
+        topics=sorted(topics, key=_matters, reverse=True)[:MOST_TOPICS],
+        left_out=max(0, len(topics) - MOST_TOPICS),
+        upcoming=chart(visit, outlook, None, colours_of(info.name for info in seen.topics), height=180),
+        due_in_hour=sum(outlook.bars),
+        p50=flow.lateness.percentile(0.5) if flow.lateness.jobs else None,
+        p99=flow.lateness.percentile(0.99) if flow.lateness.jobs else None,
+        past=lately,
+        promoted=flow.rate(flow.promoted),
+        handled=flow.rate(flow.handled),
+        failed=flow.rate(flow.failed),
+        sees_all=visit.sees_all(),
+    )
+
+
+async def _findings(visit: Visit) -> Sequence[Finding]:
+    """What the checkup finds; it concerns all topics."""
+    return await visit.service.checkup.findings() if visit.sees_all() else ()
+
+
+def readable(visit: Visit, seen: Seen) -> list[TopicInfo]:
+    """Returns the topics that the viewer may read."""
+    return [info for info in seen.topics if visit.may(Verb.READ, info.name)]
+
+
+def _totals(topics: Sequence[TopicInfo]) -> Totals:
+    late = [info.overdue_ms for info in topics if info.overdue_ms and not info.settings.paused]
+    return Totals(
+        sum(info.waiting for info in topics),
+        sum(info.ready for info in topics),
+        sum(info.running for info in topics),
+        sum(info.retrying for info in topics),
+        sum(info.dead for info in topics),
+        len(late),
+        max(late, default=0),
+    )
+
+
+def _matters(info: TopicInfo) -> tuple[bool, int]:
+    active = info.ready + info.running + info.retrying
+    return bool(info.overdue_ms or info.settings.paused), active * 1_000 + info.waiting + info.dead
+
+
+PLACES = (shows("/", overview),)

@@ -1,0 +1,172 @@
+"""`/topics`: every topic; and one topic: what it holds, its settings, groups, workers and shards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+
+from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.model.topic import Topic, TopicChanges
+from wheelq.protocol.calls import heartbeats, registry
+from wheelq.server.access.keys import Verb
+from wheelq.server.dashboard.asking import ask_all
+from wheelq.server.dashboard.charts import colours_of
+from wheelq.server.dashboard.pages.future import chart
+from wheelq.server.dashboard.pages.history import past
+from wheelq.server.dashboard.pages.overview import readable
+from wheelq.server.dashboard.visit import Form, Visit, does, shows
+
+PER_PAGE = 100
+MOST_SHARDS = 500
+HOT = 2.0
+"""A shard is hot if it holds so many times its share of the jobs,"""
+HOT_JOBS = 100
+"""and at least so many."""
+
+MEANINGS = {
+    "max_rate": "Most jobs promoted a second, all shards together",
+    "max_pending": "Most jobs that wait; producers are refused beyond that",
+    "max_ready": "Most promoted jobs that no worker has read; further ones wait",
+    "misfire": "What happens to a job that starts later than the grace",
+    "grace_ms": "The grace, in ms",
+    "retention_ms": "How long finished entries stay for a rerun, in ms",
+    "keep_done_ms": "How long finished jobs can be looked up, in ms; 0 forgets them",
+    "result_max_bytes": "Largest result that is kept with a finished job, in bytes",
+    "dead_retention_ms": "How long dead jobs are kept, in ms; 0: until they are purged",
+    "dead_max": "Most dead jobs in each shard; 0: no limit",
+}
+"""The settings that can be changed, in the order in which they are shown. A limit of 0 means none."""
+
+
+class ShardRow(NamedTuple):
+    """One shard: who leads it, and what it holds."""
+
+    number: int
+    leader: str
+    standby: str
+    waiting: int
+    ready: int
+    running: int
+    retrying: int
+    dead: int
+    is_hot: bool
+
+
+async def topics(visit: Visit) -> Response:
+    """Every topic that the viewer may read, by name."""
+    seen, query = await visit.service.look.now(), visit.query
+    asked, first = query.text("q").lower(), query.whole("first") or 0
+    found = [info for info in readable(visit, seen) if asked in info.name.lower()]
+    more = first + PER_PAGE if len(found) > first + PER_PAGE else None
+    page = found[first : first + PER_PAGE]
+    return visit.page("topics.html", seen=seen, topics=page, found=len(found), asked=query.text("q"), more=more)
+
+
+async def topic(visit: Visit) -> Response:
+    """One topic."""
+    service, name = visit.service, visit.topic
+    settings = await service.transport.send(registry.topic(service.keys, name))
+    if settings is None:
+        raise TopicNotFound(name)
+    shards = [service.keys.shard(name, n) for n in range(min(settings.all_shards, MOST_SHARDS))]
+    counts = await ask_all(service.transport, [registry.counts(shard) for shard in shards])
+    [info] = registry.add_up({name: settings}, shards, counts)
+    posts, groups, seen = await asyncio.gather(
+        service.transport.send(heartbeats.assignment(service.keys)),
+        service.client.groups(name),
+        service.look.showing(name),
+    )
+    outlook = await service.horizon.span("hour", [info])
+    return visit.page(
+        "topic.html",
+        topic=name,
+        info=info,
+        settings=settings,
+        now_ms=counts[0].server_us // 1000,
+        groups=groups,
+        workers=[worker for worker in seen.workers if name in worker.topics],
+        shards=_shard_rows(name, counts, posts),
+        shards_left_out=settings.all_shards - len(shards),
+        meanings=MEANINGS,
+        values={field: getattr(settings, field) for field in MEANINGS},
+        changed={field for field in MEANINGS if getattr(settings, field) != getattr(Topic(), field)},
+        upcoming=chart(visit, outlook, name, colours_of(one.name for one in [*seen.topics, info]), height=180),
+        due_in_hour=sum(outlook.bars),
+        past=await past(visit, [info], counts[0].server_us // 1000),
+    )
+
+
+async def change(visit: Visit) -> Response:
+    """Change settings of the topic: those that differ from what it has."""
+    service, name = visit.service, visit.topic
+    settings = await service.transport.send(registry.topic(service.keys, name))
+    if settings is None:
+        raise TopicNotFound(name)
+    asked = {field: _value(visit.form, field) for field in MEANINGS if visit.form.get(field) is not None}
+    differs: dict[str, Any] = {field: value for field, value in asked.items() if value != getattr(settings, field)}
+    if not differs:
+        return visit.back(f"/topics/{name}", "Nothing was changed.")
+    changes: TopicChanges = differs  # type: ignore[assignment]  # the names are those of MEANINGS; values are checked
+    await service.client.configure(name, **changes)
+    visit.changed(name)
+    return visit.back(f"/topics/{name}", f"Changed: {', '.join(sorted(differs))}.")
+
+
+async def set_shards(visit: Visit) -> Response:
+    """Change the number of shards, while jobs wait and run."""
+    number = visit.form.whole("shards", 1, 10_000)
+    if number is None:
+        raise InvalidInput("shards", "is missing")
+    await visit.service.client.set_shards(visit.topic, number)
+    visit.changed(visit.topic)
+    return visit.back(f"/topics/{visit.topic}", f"The topic has {number:,} shards now; old jobs stay where they are.")
+
+
+async def pause(visit: Visit) -> Response:
+    """Promote nothing until the topic is resumed."""
+    await visit.service.client.pause(visit.topic)
+    visit.changed(visit.topic)
+    return visit.back(f"/topics/{visit.topic}", "The topic is paused: jobs wait until it is resumed.")
+
+
+async def resume(visit: Visit) -> Response:
+    """Promote again; what fell due meanwhile is promoted at once."""
+    await visit.service.client.resume(visit.topic)
+    visit.changed(visit.topic)
+    return visit.back(f"/topics/{visit.topic}", "The topic is resumed.")
+
+
+def _value(form: Form, field: str) -> Any:
+    """The new value of a setting. Raises: InvalidInput."""
+    match getattr(Topic(), field):
+        case str():
+            return form.text(field)
+        case float():
+            return form.number(field)
+        case _:
+            return form.whole(field)
+
+
+def _shard_rows(
+    topic: str, counts: list[registry.ShardCounts], posts: dict[tuple[str, int], tuple[str, str | None]]
+) -> list[ShardRow]:
+    share = sum(one.waiting for one in counts) / len(counts)
+    rows = []
+    for number, one in enumerate(counts):
+        leader, standby = posts.get((topic, number), ("", None))
+        is_hot = len(counts) > 1 and one.waiting >= max(HOT_JOBS, HOT * share)
+        held = (one.waiting, one.ready, one.running, one.retrying, one.dead)
+        rows.append(ShardRow(number, leader, standby or "", *held, is_hot))
+    return rows
+
+
+PLACES = (
+    shows("/topics", topics),
+    shows("/topics/{topic}", topic),
+    does("/topics/{topic}/settings", change, Verb.MANAGE),
+    does("/topics/{topic}/shards", set_shards, Verb.MANAGE),
+    does("/topics/{topic}/pause", pause, Verb.MANAGE),
+    does("/topics/{topic}/resume", resume, Verb.MANAGE),
+)

@@ -1,0 +1,200 @@
+"""`Visit`: one request of a viewer of the dashboard, and `PagePlace`: a path, its action and the right it needs."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from wheelq.errors import InvalidInput
+from wheelq.server.access.keyring import Caller
+from wheelq.server.access.keys import Verb
+from wheelq.server.dashboard.rendering import render
+from wheelq.server.service import Service
+
+NOTE = "wheelq_note"
+"""The cookie that carries one sentence to the next page."""
+NOTE_CHARS = 400
+WRITES = (Verb.SCHEDULE, Verb.CHANGE, Verb.MANAGE)
+FIELDS = 2_000
+"""The most fields of one form."""
+
+
+class Form:
+    """The fields of a form or of a query string; empty fields count as left out."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._pairs = [(name, value.strip()) for name, value in pairs if value.strip()]
+
+    @classmethod
+    def parse(cls, text: str) -> Form:
+        """Returns the fields. Raises: InvalidInput."""
+        try:
+            return cls(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS))
+        except ValueError as error:
+            raise InvalidInput("form", f"has more than {FIELDS:,} fields") from error
+
+    def get(self, name: str) -> str | None:
+        """The first field with this name; None if it is missing or empty."""
+        return next((value for key, value in self._pairs if key == name), None)
+
+    def text(self, name: str, default: str = "") -> str:
+        """The first field with this name, or the default."""
+        return self.get(name) or default
+
+    def needed(self, name: str) -> str:
+        """The first field with this name. Raises: InvalidInput."""
+        found = self.get(name)
+        if found is None:
+            raise InvalidInput(name, "is missing")
+        return found
+
+    def all(self, name: str) -> list[str]:
+        """Every field with this name."""
+        return [value for key, value in self._pairs if key == name]
+
+    def number(self, name: str) -> float | None:
+        """A number; None if it is missing. Raises: InvalidInput."""
+        found = self.get(name)
+        if found is None:
+            return None
+        try:
+            return float(found.replace(",", ""))
+        except ValueError as error:
+            raise InvalidInput(name, f"must be a number, not {found!r:.40}") from error
+
+    def whole(self, name: str, least: int = 0, most: int = 2**53) -> int | None:
+        """A whole number within limits; None if it is missing. Raises: InvalidInput."""
+        found = self.number(name)
+        if found is None:
+            return None
+        if not least <= found <= most or found != int(found):  # the first catches NaN
+            raise InvalidInput(name, f"must be a whole number from {least:,} to {most:,}")
+        return int(found)
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request: its viewer, its content, and how to answer it."""
+
+    request: Request
+    service: Service
+    caller: Caller
+    is_signed_in: bool
+    token: str
+    """The token for the forms of the page."""
+    form: Form = field(default_factory=lambda: Form([]))
+    """The fields of a POST."""
+
+    @property
+    def query(self) -> Form:
+        """The query string. Raises: InvalidInput."""
+        return Form.parse(self.request.url.query)
+
+    @property
+    def topic(self) -> str:
+        """The topic in the path."""
+        name: str = self.request.path_params["topic"]
+        return name
+
+    @property
+    def shows_payloads(self) -> bool:
+        """Whether payloads, headers and results may be shown."""
+        return self.service.settings.server.show_payloads
+
+    def may(self, verb: str, topic: str | None = None) -> bool:
+        """Whether the viewer may do this with the topic; None: with any topic."""
+        return self.caller.may(Verb(verb), topic)
+
+    def sees_all(self) -> bool:
+        """Whether the viewer may read every topic, and so also what belongs to none."""
+        return any(scope in ("*:*", f"{Verb.READ}:*") for scope in self.caller.scopes)
+
+    def url(self, path: str, **query: Any) -> str:
+        """The path as browsers reach it, with the query fields that are not None or empty."""
+        asked = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+        return f"{self.service.settings.server.base_path}{path}{'?' if asked else ''}{asked}"
+
+    def page(self, template: str, status: int = 200, **context: Any) -> Response:
+        """A page, with what every page needs around it."""
+        settings = self.service.settings.server
+        note = _note_of(self.request)
+        shared = {
+            "url": self.url,
+            "may": self.may,
+            "token": self.token,
+            "here": self.request.url.path,
+            "environment": settings.environment,
+            "is_read_only": bool(self.caller.id) and not any(map(self.may, WRITES)),
+            "is_signed_in": self.is_signed_in,
+            "note": note,
+        }
+        response = HTMLResponse(render(template, {**shared, **context}), status)
+        if note:
+            response.delete_cookie(NOTE, path=cookie_path(self.service), httponly=True, samesite="strict")
+        return response
+
+    def back(self, path: str, note: str = "", **query: Any) -> Response:
+        """Lead on to a page after an action, with one sentence to show there."""
+        response = RedirectResponse(self.url(path, **query), 303)
+        if note:
+            packed = base64.urlsafe_b64encode(note[:NOTE_CHARS].encode(errors="replace")).decode()
+            set_cookie(self.service, response, NOTE, packed, max_age=30)
+        return response
+
+    def changed(self, topic: str | None = None) -> None:
+        """Something was changed: the next page looks again."""
+        self.service.look.forget(topic)
+
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class PagePlace:
+    """A path, its action, and the right that a viewer needs."""
+
+    path: str
+    handle: Handler
+    verb: Verb
+    is_action: bool = False
+
+
+def shows(path: str, handle: Handler, verb: Verb = Verb.READ) -> PagePlace:
+    """A page."""
+    return PagePlace(path, handle, verb)
+
+
+def does(path: str, handle: Handler, verb: Verb) -> PagePlace:
+    """An action: a form is posted there."""
+    return PagePlace(path, handle, verb, is_action=True)
+
+
+def cookie_path(service: Service) -> str:
+    """The path that cookies are for."""
+    return service.settings.server.base_path or "/"
+
+
+def set_cookie(service: Service, response: Response, name: str, value: str, max_age: int | None = None) -> None:
+    """Set a cookie that no script can read and no other site can make a browser send."""
+    response.set_cookie(
+        name,
+        value,
+        max_age=max_age,
+        path=cookie_path(service),
+        secure=bool(service.settings.server.tls_cert),
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def _note_of(request: Request) -> str:
+    try:
+        return base64.urlsafe_b64decode(request.cookies.get(NOTE, "")).decode()[:NOTE_CHARS]
+    except ValueError:
+        return ""

@@ -1,0 +1,68 @@
+"""`Intake`: accepts jobs with a target: refuses targets that cannot be called, registers the topic for callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wheelq.aio import AsyncClient
+from wheelq.base.clock import Clock
+from wheelq.callbacks.services import Services
+from wheelq.callbacks.target import Target
+from wheelq.callbacks.worker import GROUP
+from wheelq.errors import InvalidInput
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys
+from wheelq.transport import AsyncTransport
+
+TRUSTED_S = 60.0
+"""How long a topic counts as prepared; its number of shards may change later."""
+
+
+class Intake:
+    """Checks and prepares jobs with a target before they are scheduled."""
+
+    def __init__(
+        self, services: Services | None, client: AsyncClient, transport: AsyncTransport, keys: Keys, clock: Clock
+    ) -> None:
+        self._services = services
+        self._client = client
+        self._transport = transport
+        self._keys = keys
+        self._clock = clock
+        self._prepared: dict[tuple[str, str], float] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a register of receivers at all."""
+        return self._services is not None
+
+    def check(self, written: Any) -> Target:
+        """Returns the target of a request if it may be called. Raises: InvalidInput."""
+        if self._services is None:
+            raise InvalidInput("target", "this server has no register of receivers (services in [server])")
+        target = Target.read(written)
+        target.place(self._services)
+        return target
+
+    async def prepare(self, topic: str) -> None:
+        """Call this before scheduling a job with a target. Raises: the server's errors; then do not schedule it."""
+        if not self._is_trusted(topic, GROUP):
+            now = self._clock.monotonic()
+            await self._client.make_group(topic, GROUP)
+            await self._transport.send(registry.add_callback_topic(self._keys, topic))
+            await self._transport.send(registry.announce(self._keys, topic))
+            self._prepared[topic, GROUP] = now + TRUSTED_S
+
+    async def keep_apart(self, topic: str, group: str) -> None:
+        """Call this before scheduling a job without a target for a group that may not exist yet.
+
+        Otherwise the callbacks' group could be the topic's only one. It ignores such a job, which would then count as
+        done. Raises as `prepare` does.
+        """
+        if self._services is not None and not self._is_trusted(topic, group):
+            now = self._clock.monotonic()
+            await self._client.make_group(topic, group)
+            self._prepared[topic, group] = now + TRUSTED_S
+
+    def _is_trusted(self, topic: str, group: str) -> bool:
+        return self._prepared.get((topic, group), 0.0) > self._clock.monotonic()

@@ -1,0 +1,155 @@
+"""The settings in force: environment variables over the settings file over the defaults.
+
+Every setting has a variable: `concurrency` in the table [worker] is WHEELQ_WORKER_CONCURRENCY, `prefix` is
+WHEELQ_PREFIX. WHEELQ_CONFIG names the file. A variable whose name is close to a setting's is refused, so that a typing
+error never leaves a server open; any other unknown name is ignored with a warning.
+
+Kubernetes sets variables in every container that are named after its services, and a service may be called
+wheelq-server. So WHEELQ_SERVER_PORT=tcp://10.0.0.7:80 is not a port, and WHEELQ_SERVER_SERVICE_HOST not a mistake.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wheelq.errors import ConfigurationError, InvalidSetting
+from wheelq.settings.whole import Settings
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+logger = logging.getLogger("wheelq.settings")
+
+PREFIX = "WHEELQ_"
+CONFIG = "WHEELQ_CONFIG"
+"""Names the settings file."""
+_NOT_SETTINGS = frozenset({CONFIG, "WHEELQ_DEBUG", "WHEELQ_SERVER_BINARY"})
+_NOT_OURS = "WHEELQ_TEST_"
+"""Variables of wheelq's own tests."""
+_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+_OF_A_SERVICE = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """The setting that a variable sets; `table` is empty for a setting outside of the tables."""
+
+    table: str
+    name: str
+    default: Any
+
+
+def settings_in_force(config: str | os.PathLike[str] | None = None) -> Settings:
+    """Returns the settings of the file `config` (else WHEELQ_CONFIG), overridden by environment variables.
+
+    Raises: ConfigurationError, which names the file or the variable.
+    """
+    file = config or os.environ.get(CONFIG)
+    return with_environment(Settings.load(Path(file)) if file else Settings(), os.environ)
+
+
+def with_environment(settings: Settings, variables: Mapping[str, str]) -> Settings:
+    """Returns the settings, overridden by environment variables.
+
+    Raises: ConfigurationError, which names the variable.
+    """
+    given: dict[str, dict[str, Any]] = {}
+    for name, known in meant_for_wheelq(variables).items():
+        given.setdefault(known.table, {})[known.name] = _value(name, variables[name], known.default)
+    changes = given.pop("", {})
+    for table, values in given.items():
+        changes[table] = _replaced(getattr(settings, table), table, values)
+    return _replaced(settings, "", changes)
+
+
+def variable_of(table: str, name: str) -> str:
+    """Returns the environment variable of a setting; `table` is empty for a setting outside of the tables."""
+    return "_".join(part.upper() for part in ("wheelq", table, name) if part)
+
+
+def _known() -> dict[str, _Variable]:
+    found = {}
+    for item in fields(Settings):
+        if is_dataclass(item.default):
+            for inner in fields(item.default):
+                default = getattr(item.default, inner.name)
+                found[variable_of(item.name, inner.name)] = _Variable(item.name, inner.name, default)
+        else:
+            found[variable_of("", item.name)] = _Variable("", item.name, item.default)
+    return found
+
+
+_KNOWN = _known()
+_TABLES = tuple(variable_of(item.name, "") + "_" for item in fields(Settings) if is_dataclass(item.default))
+
+
+def meant_for_wheelq(variables: Mapping[str, str]) -> dict[str, _Variable]:
+    """Returns the variables that are settings, by name. Raises: ConfigurationError, if a name is close to one."""
+    found = {}
+    for name, text in variables.items():
+        if not name.startswith(PREFIX) or name in _NOT_SETTINGS or name.startswith(_NOT_OURS):
+            continue
+        if _ADDRESS.match(text) or _OF_A_SERVICE.fullmatch(name.removeprefix(PREFIX)):
+            logger.debug("%s is ignored: Kubernetes uses it to say where a service is", name)
+        elif name in _KNOWN:
+            found[name] = _KNOWN[name]
+        else:
+            _refuse_near_miss(name)
+            _warn_of_unknown(name)
+    return found
+
+
+def _refuse_near_miss(variable: str) -> None:
+    """Raises: ConfigurationError, if the name is close to a setting's."""
+    table = next((one for one in _TABLES if variable.startswith(one)), PREFIX)
+    known = {name.removeprefix(table): name for name in (*_KNOWN, CONFIG) if name.startswith(table)}
+    near = [known[name] for name in get_close_matches(variable.removeprefix(table), known, cutoff=0.7)]
+    if near:
+        raise ConfigurationError(f"{variable} is no setting of wheelq: did you mean {' or '.join(near)}?")
+
+
+@cache
+def _warn_of_unknown(variable: str) -> None:
+    logger.warning("%s is no setting of wheelq, and is ignored", variable)
+
+
+def _value(variable: str, text: str, default: Any) -> Any:
+    match default:
+        case bool():
+            return _boolean(variable, text)
+        case int() | float():
+            kind, wanted = (int, "a whole number") if isinstance(default, int) else (float, "a number")
+            try:
+                return kind(text)
+            except ValueError as error:
+                raise InvalidSetting(variable, f"must be {wanted}, not {text!r}") from error
+        case _:
+            return text
+
+
+def _boolean(variable: str, text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise InvalidSetting(variable, f"must be true or false, not {text!r}")
+
+
+def _replaced(owner: T, table: str, values: dict[str, Any]) -> T:
+    try:
+        return replace(owner, **values) if values else owner
+    except InvalidSetting as error:
+        own = error.setting in values and not is_dataclass(values[error.setting])
+        setting = variable_of(table, error.setting) if own else error.setting
+        raise InvalidSetting(setting, error.problem) from error

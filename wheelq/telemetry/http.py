@@ -1,0 +1,65 @@
+"""The span of a callback's HTTP request, by the conventions for HTTP clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.util.types import AttributeValue
+
+from wheelq.telemetry import context
+from wheelq.telemetry.spans import ERROR, kind_of, start
+
+PORTS = {"http": 80, "https": 443}
+FIRST_ERROR = 400
+
+
+class RequestSpan:
+    """One request; its span is the current one meanwhile, and a child of the one before."""
+
+    def __init__(self, method: str, url: str, attempt: int) -> None:
+        """`url` is shown as it is: without its query, if that may hold credentials."""
+        parts = urlsplit(url)
+        attributes: dict[str, AttributeValue] = {
+            "http.request.method": method,
+            "url.full": url,
+            "server.address": parts.hostname or "",
+            "server.port": parts.port or PORTS.get(parts.scheme, 0),
+        }
+        if attempt > 1:
+            attributes["http.request.resend_count"] = attempt - 1
+        self._span = start(method, SpanKind.CLIENT, attributes)
+        self._current = context.Current(self._span)
+
+    def headers(self, others: Mapping[str, str]) -> dict[str, str]:
+        """Returns the headers of the request with the span's context, in place of the one that the job carries."""
+        return {**others, **context.current()}
+
+    def answered(self, status: int) -> None:
+        """Note the status of the answer; from 400 on it is an error."""
+        self._span.set_attribute("http.response.status_code", status)
+        if status >= FIRST_ERROR:
+            self._fail(str(status))
+
+    def failed(self, error: BaseException) -> None:
+        """Note that no answer came."""
+        self._fail(kind_of(error))
+
+    def _fail(self, kind: str) -> None:
+        self._span.set_attribute(ERROR, kind)
+        self._span.set_status(Status(StatusCode.ERROR, kind))
+
+    def __enter__(self) -> Self:
+        self._current.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._current.leave()
+        if error is not None:
+            self.failed(error)
+        self._span.end()

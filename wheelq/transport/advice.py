@@ -1,0 +1,136 @@
+"""Suggests what to write instead of a URL with which a server cannot be used. Pure; no suggestion shows a password."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from redis import exceptions as redis_errors
+
+from wheelq import errors
+
+LOGIN = "WHEELQ_USERNAME and WHEELQ_PASSWORD"
+_CLOSED = (redis_errors.ConnectionError, ConnectionResetError, BrokenPipeError, EOFError)
+
+
+class Doubt(Enum):
+    """What may be wrong when a connection was not made."""
+
+    TLS_URL = auto()
+    """The URL asks for TLS, and the port may speak none."""
+    PLAIN_URL = auto()
+    """The URL asks for no TLS, and the port may want it."""
+
+
+class AskedServer(Protocol):
+    """The facts about the server that was asked; an `Address` has them."""
+
+    shown: str
+    """The server, as errors name it."""
+    written: str
+    """The URL that led to it, without its password."""
+    has_password: bool
+    is_sentinel: bool
+
+
+def instead(kind: type[errors.Refused], words: str, place: AskedServer) -> str | None:
+    """Returns what to write so that the server does not refuse with `words`; None, if the URL is not the cause."""
+    if kind is errors.AuthenticationFailed:
+        return _login(words, place)
+    if kind is errors.WrongDatabase:
+        first = f"{place.written}?db=0" if place.written.startswith("unix:") else _url(place, path="/0")
+        return f"check the number at the end of the URL: write {first}; a cluster has database 0 only"
+    if kind is errors.WrongServerKind:
+        return _other_kind(words, place)
+    return None
+
+
+def _other_kind(words: str, place: AskedServer) -> str:
+    server = place.shown.rpartition("@")[2].rpartition("://")[2].partition("/")[0]
+    parts = urlsplit(place.written)
+    scheme, login = parts.scheme.partition("+")[0], "".join(parts.netloc.rpartition("@")[:2])
+    if "is a sentinel" in words or ("unknown command" in words and not place.is_sentinel):
+        return f"write {scheme}+sentinel://{login}{server}/SERVICE, where SERVICE is the name of the service it watches"
+    what = "no sentinel" if place.is_sentinel else "not a part of a cluster"
+    return f"{server} is {what}: for a single server write {scheme}://{login}{server}/0"
+
+
+def doubt_of(error: BaseException, place: AskedServer) -> Doubt | None:
+    """Returns why this connection may have failed: one side speaks TLS and the other does not."""
+    scheme = urlsplit(place.written).scheme
+    if scheme.startswith("rediss"):
+        explained = (FileNotFoundError, ssl.SSLCertVerificationError, ConnectionRefusedError, socket.gaierror)
+        return None if any(caused_by(error, kind) for kind in explained) else Doubt.TLS_URL
+    is_plain = scheme.startswith("redis") and isinstance(error, _CLOSED) and _was_closed(error)
+    return Doubt.PLAIN_URL if is_plain else None
+
+
+def tls_mismatch(place: AskedServer, speaks_tls: bool) -> str:
+    """Returns what is wrong and which URL works, once the port has shown whether it speaks TLS."""
+    return f"{place.shown} speaks {'TLS' if speaks_tls else 'no TLS'}: write {_other_side(place)}"
+
+
+def about_connecting(error: BaseException, place: AskedServer) -> str:
+    """Returns what to write after a connection failed and the port has not shown whether it speaks TLS."""
+    if urlsplit(place.written).scheme.startswith("rediss"):
+        if caused_by(error, FileNotFoundError):
+            return "; a file that the URL names (ssl_ca_certs, ssl_certfile, ssl_keyfile) does not exist"
+        if caused_by(error, ssl.SSLCertVerificationError):
+            return f"; write {place.written}?ssl_ca_certs=/path/ca.pem with the authority of the server's certificate"
+    match doubt_of(error, place):
+        case Doubt.TLS_URL:
+            return f"; if the server speaks no TLS there, write {_other_side(place)}"
+        case Doubt.PLAIN_URL:
+            return f"; if the server speaks TLS there, write {_other_side(place)}"
+    return ""
+
+
+def _other_side(place: AskedServer) -> str:
+    """The URL with TLS if it has none, and without if it has."""
+    scheme = urlsplit(place.written).scheme
+    return _url(place, scheme=f"redis{scheme[6:]}" if scheme.startswith("rediss") else f"rediss{scheme[5:]}")
+
+
+def caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether the error or one of its causes is of this kind."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _was_closed(error: BaseException) -> bool:
+    return "closed by server" in str(error) or caused_by(error, ConnectionResetError) or caused_by(error, EOFError)
+
+
+def _login(words: str, place: AskedServer) -> str:
+    if place.is_sentinel:
+        return (
+            f"the sentinel {place.shown} wants a password of its own: {place.written}?sentinel_password=PASSWORD; "
+            f"if it is the server itself, write redis://:PASSWORD@{place.shown}/0"
+        )
+    if "without any password configured" in words:
+        return f"the server has no password: write {_url(place, login='')}"
+    if not place.has_password:
+        return f"the server wants a password: write {_with_password(place)}, or set WHEELQ_PASSWORD"
+    return f"check user and password in the URL, {_with_password(place)}, or {LOGIN}"
+
+
+def _with_password(place: AskedServer) -> str:
+    user = urlsplit(place.written).username or ""
+    return _url(place, login=f"{user}:PASSWORD@")
+
+
+def _url(place: AskedServer, *, scheme: str | None = None, login: str | None = None, path: str | None = None) -> str:
+    """Returns the URL with some of its parts replaced."""
+    parts = urlsplit(place.written)
+    host = parts.netloc.rpartition("@")[2]
+    changes: Mapping[str, str | None] = {
+        "scheme": scheme,
+        "netloc": None if login is None else f"{login}{host}",
+        "path": path,
+    }
+    return parts._replace(**{name: value for name, value in changes.items() if value is not None}).geturl()

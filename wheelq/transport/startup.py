@@ -1,0 +1,83 @@
+"""Waits at the start for a server that cannot be used yet; every process that runs until stopped waits in this way.
+
+    attempt ─▶ succeeded                       go on
+            ─▶ the setup is wrong              raise it: sign-in, TLS, database number or server version
+            ─▶ no answer, and not patient      raise it: a program may prefer to hear at once that there is no server
+            ─▶ any other error                 warn, pause, attempt again
+    told to stop                               end, also in the middle of an attempt
+
+A process also waits for a server that refuses something (a missing right, a full disk, too few replicas, a script that
+takes long): when an operator has mended that, the process goes on without a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+from wheelq.base.backoff import Backoff
+from wheelq.base.clock import Clock
+from wheelq.errors import AWAY, ServerBusy, ServerError, is_wrong_setup
+from wheelq.reminders import Reminders
+
+
+class Patience(Enum):
+    """The errors that a process waits out at its start."""
+
+    REFUSALS = "refusals"
+    """Refusals of the server, unless the setup is wrong; not a server that does not answer or is not a primary."""
+    OUTAGES = "outages"
+    """Also a server that does not answer or is not a primary."""
+    EVERYTHING = "everything"
+    """Also a wrong setup, for parts that start in a process that is already running."""
+
+    def waits_out(self, error: ServerError) -> bool:
+        """Whether to wait until `error` is over."""
+        match self:
+            case Patience.EVERYTHING:
+                return True
+            case Patience.OUTAGES:
+                return not is_wrong_setup(error)
+        return not is_wrong_setup(error) and (isinstance(error, ServerBusy) or not isinstance(error, AWAY))
+
+
+async def until_usable(
+    attempt: Callable[[], Awaitable[object]],
+    stopping: asyncio.Event,
+    clock: Clock,
+    logger: logging.Logger,
+    patience: Patience,
+) -> bool:
+    """Repeat `attempt` until it succeeds; False if `stopping` was set before. Raises: other errors."""
+    backoff, began, has_waited = Backoff(0.05), clock.monotonic(), False
+    reminders = Reminders(clock)
+    while not stopping.is_set():
+        try:
+            went_well = await _before(stopping, attempt())
+        except ServerError as error:
+            if not patience.waits_out(error):
+                raise
+            reminders.warn(logger, "the server cannot be used yet, and is waited for", error)
+            has_waited = True
+            await _before(stopping, clock.sleep(backoff.pause()))
+        else:
+            if went_well and has_waited:
+                logger.info("the server can be used, after %.1f s", clock.monotonic() - began)
+            return went_well
+    return False
+
+
+async def _before(stopping: asyncio.Event, doing: Awaitable[object]) -> bool:
+    """Whether `doing` ended before `stopping` was set, which cancels it. Raises its errors."""
+    stop, work = asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(doing)
+    try:
+        await asyncio.wait((stop, work), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+        return work.done()
+    finally:
+        for task in (stop, work):
+            task.cancel()
+        await asyncio.gather(stop, work, return_exceptions=True)

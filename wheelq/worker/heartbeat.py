@@ -1,0 +1,153 @@
+"""`Heartbeat`: sends this worker's heartbeats, reports and farewell, and reads those of the others.
+
+One call every `renew_ms` sends the heartbeat, reads the heartbeats of all others, and returns the server's time; every
+few seconds it also sends a report of the worker. While the worker holds nothing, the calls in between are two plain
+commands, which return no time and cost the server less. `peers` evaluates the heartbeats of the others. Heartbeats run
+independently of all other work, and are written even when the server is full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from wheelq import reminders
+from wheelq.errors import Refused, ServerError
+from wheelq.protocol.calls import heartbeats, histograms
+from wheelq.protocol.calls import worker as calls
+from wheelq.worker.handlers import Handlers
+from wheelq.worker.held import Delivery, ServedShard
+from wheelq.worker.parts import WorkerParts
+from wheelq.worker.peers import SAYS_EVERY
+from wheelq.worker.pool import Pool
+from wheelq.worker.running import Running
+
+logger = logging.getLogger("wheelq.worker")
+
+T = TypeVar("T")
+
+HEARS_ALL_EVERY = 20.0
+"""Seconds between looks for workers of an old release, which send no heartbeats, while none are known."""
+PAUSE = 0.5
+"""Seconds until the next attempt after a failed heartbeat."""
+
+
+class Heartbeat:
+    """A worker's heartbeat, and its farewell."""
+
+    def __init__(
+        self,
+        parts: WorkerParts,
+        handlers: Handlers,
+        running: Running,
+        pool: Pool[Delivery],
+        changed: Callable[[], None],
+        also_says: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """`changed()` is called when a worker may have died, or the server's clock was stepped.
+
+        `also_says()` returns more fields for the report.
+        """
+        self._parts = parts
+        self._keys = parts.keys
+        self._peers = parts.peers
+        self._handlers = handlers
+        self._running = running
+        self._pool = pool
+        self._changed = changed
+        self._also_says = also_says
+        self._numbers = itertools.count(1)
+        self._says_at = self._hears_all_at = float("-inf")
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled."""
+        while True:
+            try:
+                await self.beat()
+                pause = self._peers.next_look
+            except ServerError as error:
+                reminders.warn(logger, "no heartbeat until the server is back", error)
+                pause = PAUSE
+            await self._parts.clock.sleep(pause)
+
+    async def beat(self) -> None:
+        """Write the heartbeat, and read those of all others. Raises: ServerError."""
+        parts = self._parts
+        asked_at = parts.clock.monotonic()
+        says = asked_at >= self._says_at
+        beat = f"{next(self._numbers)} {parts.group}"
+        hears_all = says and (self._peers.has_elders or asked_at >= self._hears_all_at)
+        said = self._said() if says else None
+        told = None
+        if not says and not parts.held.shards():
+            with contextlib.suppress(Refused):  # the server is full, and takes what the script writes
+                told = await parts.transport.send(heartbeats.beat_briefly(self._keys, parts.consumer, beat))
+        if told is None:
+            call = heartbeats.beat_worker(self._keys, parts.consumer, beat, said, hears_all=hears_all)
+            told = await parts.transport.send(call)
+        if hears_all:
+            self._hears_all_at = asked_at + HEARS_ALL_EVERY
+        if says:
+            self._says_at = asked_at + SAYS_EVERY - parts.settings.renew_ms / 2000
+        has_jumped = told.server_us > 0 and parts.server.observe(asked_at, told.server_us)
+        if self._peers.heard(parts.clock.monotonic(), told) or has_jumped:
+            self._changed()
+        if says:
+            await self._send_observations()
+
+    async def _send_observations(self) -> None:
+        """Send new measurements to the histograms, if there are any. Raises: ServerError."""
+        found = self._running.durations.observations.to_send()
+        if found is not None:
+            number, increments = found
+            await self._parts.transport.send(histograms.observe(self._keys, self._parts.consumer, number, increments))
+            self._running.durations.observations.sent(number)
+
+    def _said(self) -> dict[str, Any]:
+        parts, running = self._parts, self._running
+        return {
+            "seen_ms": int(parts.server.now_ms()),
+            "group": parts.group,
+            "topics": self._handlers.topics,
+            "running": parts.settings.concurrency - self._pool.free,
+            "handled": running.handled,
+            "failed": running.failed,
+            "skipped": running.skipped,
+            "lateness_p99_ms": running.durations.lateness.percentile(0.99),
+            **self._also_says(),
+        }
+
+    async def leave(self, shards: Iterable[ServedShard]) -> None:
+        """Send the last acks, hand back unfinished deliveries, and remove this consumer from the lists.
+
+        The last heartbeat says that it left, so others find deliveries that it could not hand back or that are not
+        taken yet.
+        """
+        parts = self._parts
+        has_left = await self._tried(parts.settler.flush())
+        await self._tried(self._send_observations())
+        for shard in shards:
+            has_left &= await self._tried(self._hand_back(shard))
+        if has_left:
+            await self._tried(parts.transport.send(heartbeats.gone(self._keys.beats, parts.consumer)))
+        else:
+            await self._tried(parts.transport.send(heartbeats.leave_word(self._keys, parts.consumer, parts.group)))
+        await self._tried(parts.transport.send(heartbeats.gone(self._keys.workers, parts.consumer)))
+
+    async def _hand_back(self, shard: ServedShard) -> bool:
+        """Hand back this consumer's deliveries in a shard. Returns whether nothing of it is left there."""
+        parts = self._parts
+        held = list(parts.held.of(shard))
+        await parts.settler.hand_back(shard, held)
+        return await parts.transport.send(calls.leave(shard.keys, parts.group, parts.consumer)) or not held
+
+    async def _tried(self, farewell: Awaitable[T]) -> bool:
+        """Whether a farewell call succeeded and did not return False."""
+        try:
+            return await farewell is not False
+        except ServerError as error:
+            logger.warning("left without a farewell; its deliveries will be found abandoned: %s", error)
+            return False

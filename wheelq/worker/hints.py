@@ -1,0 +1,70 @@
+"""Listens for changes of a worker's topics, and for requests to cancel a job.
+
+Changes are also found by asking every few seconds, so a lost hint only delays them. A request to cancel a running job
+may be lost; then the job runs on. A worker whose user may not listen works without hints.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from wheelq import reminders
+from wheelq.base.backoff import Backoff
+from wheelq.errors import ServerError
+from wheelq.worker.parts import WorkerParts
+
+logger = logging.getLogger("wheelq.worker")
+
+
+class HintListener:
+    """One connection that listens."""
+
+    def __init__(
+        self,
+        parts: WorkerParts,
+        concerns: Callable[[str], bool],
+        changed: Callable[[], None],
+        cancel: Callable[[str, str], None],
+    ) -> None:
+        """Calls `changed()` when a topic that `concerns` this worker has changed, or may have.
+
+        Calls `cancel(stream, entry id)` when a client asks to cancel a job.
+        """
+        self._transport = parts.transport
+        self._changes = parts.keys.changes
+        self._asks = parts.keys.asks + parts.consumer
+        self._concerns = concerns
+        self._changed = changed
+        self._cancel = cancel
+        self._clock = parts.clock
+        self.is_listening = False
+        """Whether changes are heard at present."""
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        backoff = Backoff(0.05)
+        subscription = self._transport.subscription()
+        try:
+            while True:
+                try:
+                    await subscription.open([self._changes, self._asks])
+                    async for channel, data in subscription.messages():
+                        backoff.failures = 0  # not earlier: a server refuses this user only now
+                        self._hear(channel, data)
+                except ServerError as error:
+                    self.is_listening = False
+                    reminders.warn(logger, "until this worker may listen, it asks for changes of its topics", error)
+                    await self._clock.sleep(backoff.pause())
+        finally:
+            await subscription.close()
+
+    def _hear(self, channel: str, data: bytes | None) -> None:
+        said = "" if data is None else data.decode(errors="replace")
+        if channel == self._asks:
+            ready, _, entry_id = said.rpartition(" ")
+            self._cancel(ready, entry_id)
+        else:
+            self.is_listening = True
+            if data is None or self._concerns(said):
+                self._changed()

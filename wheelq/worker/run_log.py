@@ -1,0 +1,99 @@
+"""`RunLog`: log lines about the runs of handlers.
+
+    job order-42 of orders is done: attempt 1, 3 ms late, took 12 ms        one line per job, if it is asked for
+    job order-43 of orders failed, again in 2.0 s: ValueError('no price')   the first of its kind with the traceback
+
+The logger `wheelq.jobs` writes the lines per job: at level INFO with `log_jobs` in [worker], else at DEBUG. Failures
+are of one kind if the topic and the type of the exception are the same. The traceback of a kind is logged again after
+ten minutes, so that a rotated log has it too. Jobs that are given up always get it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from wheelq.base.clock import ServerClock
+from wheelq.model.job import Job
+from wheelq.model.retry import RetryAfter
+from wheelq.worker.held import Delivery
+from wheelq.worker.outcome import Again, Buried, Outcome
+
+logger = logging.getLogger("wheelq.worker")
+jobs_logger = logging.getLogger("wheelq.jobs")
+
+TRACEBACK_AGAIN_MS = 600_000
+KINDS = 1_000
+"""How many kinds of failures are remembered."""
+
+
+class RunLog:
+    """Writes the log of one worker's runs."""
+
+    def __init__(self, server: ServerClock, log_jobs: bool) -> None:
+        self._server = server
+        self._level = logging.INFO if log_jobs else logging.DEBUG
+        self._shown_ms: dict[tuple[str, str], float] = {}
+        self.has_jobs = False
+        """Whether there is a line per job, as of the last `look`."""
+
+    def look(self) -> None:
+        """Check whether the logger's level includes lines per job."""
+        self.has_jobs = jobs_logger.isEnabledFor(self._level)
+
+    def ran(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Log the line of one job."""
+        entry, now_ms = delivery.entry, self._server.now_ms()
+        late_ms, took_ms = delivery.started_ms - entry.due_ms, now_ms - delivery.started_ms
+        jobs_logger.log(
+            self._level,
+            "job %s of %s %s: attempt %d, %.0f ms late, took %.0f ms",
+            entry.id,
+            delivery.shard.keys.topic,
+            _said(outcome),
+            entry.attempt,
+            late_ms,
+            took_ms,
+            extra={"lateness_ms": round(late_ms), "duration_ms": round(took_ms)},
+        )
+
+    def failed(self, job: Job, outcome: Again | Buried, error: BaseException) -> None:
+        """Log a failed run."""
+        match outcome:
+            case Buried():
+                logger.error("job %s of %s is buried after attempt %d", job.id, job.topic, job.attempt, exc_info=error)
+            case Again(pause_ms, counts=True):
+                shown = error if self._is_news(job.topic, error) else None
+                logger.warning(
+                    "job %s of %s failed, again in %.1f s: %r",
+                    job.id,
+                    job.topic,
+                    pause_ms / 1000,
+                    error,
+                    exc_info=shown,
+                )
+            case Again(pause_ms):
+                logger.info("job %s of %s asks to run again in %.1f s", job.id, job.topic, pause_ms / 1000)
+
+    def _is_news(self, topic: str, error: BaseException) -> bool:
+        """Whether to log the traceback. A handler that asks for another attempt needs none."""
+        if isinstance(error, RetryAfter):
+            return False
+        kind, now_ms = (topic, f"{type(error).__module__}.{type(error).__qualname__}"), self._server.now_ms()
+        shown_ms = self._shown_ms.pop(kind, None)
+        is_news = shown_ms is None or now_ms - shown_ms >= TRACEBACK_AGAIN_MS
+        self._shown_ms[kind] = now_ms if is_news or shown_ms is None else shown_ms
+        if len(self._shown_ms) > KINDS:
+            del self._shown_ms[next(iter(self._shown_ms))]
+        return is_news
+
+
+def _said(outcome: Outcome) -> str:
+    match outcome:
+        case Buried():
+            return "is buried"
+        case Again(counts=True):
+            return "failed"
+        case Again():
+            return "runs again later"
+        case _:
+            return "is done"
