@@ -34,7 +34,7 @@ from wheelq.producer.breaker import BreakerState
 from wheelq.producer.outbox import OutboxInfo
 from wheelq.protocol.calls.measures import Measure
 from wheelq.protocol.calls.registry import GroupCounts, RegisteredTopics, ShardCounts
-from wheelq.server import prometheus
+from wheelq.server.routes.health import metrics_text
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "wheelq" / "guide"
@@ -170,7 +170,7 @@ def metrics_page() -> str:
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
-    text = prometheus.tell({200: 1}, [_receiver()], expose(_fleet(), __version__), _outbox(), now_ms=2)
+    text = metrics_text({200: 1}, [_receiver()], expose(_fleet(), __version__), _outbox(), now_ms=2)
     for family in sorted(text_string_to_metric_families(text.decode()), key=lambda one: one.name):
         if not family.name.startswith("wheelq_") or family.name.endswith("_created"):
             continue

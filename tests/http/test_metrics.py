@@ -24,8 +24,8 @@ from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import histograms, producer, registry, worker
-from wheelq.server import prometheus
 from wheelq.server.app import make_app
+from wheelq.server.routes.health import PROMETHEUS_TEXT, metrics_text
 from wheelq.server.service import Service
 from wheelq.settings import OutboxSettings, SchedulerSettings, TopicSettings
 
@@ -45,7 +45,7 @@ async def test_requests_are_counted_by_status_and_jobs_by_topic_and_state(http: 
     for delay in (60, 60, -1):
         await http.post("/v1/topics/orders/jobs", json={"delay": delay})
     answer = await http.get("/metrics")
-    assert answer.headers["content-type"] == prometheus.CONTENT_TYPE
+    assert answer.headers["content-type"] == PROMETHEUS_TEXT
     found = samples(answer.text)
     assert found["wheelq_http_requests_total", "201"] == 2
     assert found["wheelq_http_requests_total", "422"] == 1
@@ -154,7 +154,7 @@ async def test_while_redis_is_away_there_is_something_to_watch_all_the_same(serv
 
 def test_the_state_of_a_receivers_breaker_is_one_of_three() -> None:
     info = DestinationInfo("shop", BreakerState.OPEN, 3, 0, 7, 5, "answered 500")
-    found = samples(prometheus.tell({}, [info], "", None, 0).decode())
+    found = samples(metrics_text({}, [info], "", None, 0).decode())
     states = {state: found["wheelq_destination_state", "shop", state] for state in BreakerState}
     assert states == {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 0}
     assert found["wheelq_callbacks_total", "shop", "succeeded"] == 7

@@ -5,7 +5,7 @@
     handshake       TLS before HTTP, within those limits
     gate            limits on size and number of requests; safe headers
     routing         the caller and its rights (`access`); strict JSON
-    routes/*        one file per resource; `schemas/*` define its requests and answers
+    routes/*        one file per resource; `schemas/*` define requests and answers that several share
     client          `ServerClient`: what the server needs beyond the public client
     coalescing      sends jobs that are scheduled at the same time to Redis together
     intake          jobs with a target: refuses those that could not be called
@@ -20,7 +20,6 @@
     audit           who changed which object
     readiness       whether requests should come here
     dashboard       pages for people: jobs, topics, and when jobs are due
-    prometheus      the metrics of `/metrics`
     service         the objects that the routes use
     app             puts routes, gate and document together
     document        the OpenAPI document and the page that shows it

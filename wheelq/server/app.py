@@ -33,7 +33,6 @@ from wheelq.server.routes import (
     health,
     jobs,
     leases,
-    metrics,
     recurring,
     topics,
 )
@@ -50,7 +49,7 @@ def make_app(service: Service) -> FastAPI:
     # Document and page are our own, because FastAPI's pages load scripts from the internet.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
-    for resource in (jobs, bulk, callbacks, classic, leases, topics, groups, dead, recurring, health, metrics):
+    for resource in (jobs, bulk, callbacks, classic, leases, topics, groups, dead, recurring, health):
         # Not include_router, which would match every request twice: by router, then by route.
         app.router.routes += resource.routes.routes
     site.install(app, service)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,7 +17,6 @@ from wheelq.server import problems
 from wheelq.server.problems import Kind
 from wheelq.server.routing import TAKEN, answer
 from wheelq.server.schemas.jobs import ANY_JSON, JSON_VALUE
-from wheelq.server.schemas.problem import ProblemDetails
 from wheelq.server.schemas.views import GroupView, JobView
 
 _STATIC = files("wheelq.server") / "static"
@@ -31,6 +30,19 @@ _DESCRIPTION = """Run a job at the moment it is due: post it with a time, lease 
 Times are seconds from now (`delay`), RFC 3339 (`at`) or milliseconds since the epoch (`due_ms`), by the server's clock;
 no job is ever early. Every error is problem+json and says what to do; after `outcome-unknown` repeat the request with
 the same job id: while the job is alive, no other is made."""
+
+
+class ProblemDetails(BaseModel):
+    """A problem, and what to do about it."""
+
+    type: str = Field(examples=["/docs#invalid-input"], description="Names the kind of problem, and leads to its page.")
+    title: str = Field(examples=["The request is not acceptable"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["delay: must not be negative."], description="What is wrong here, and the remedy.")
+    field: str | None = Field(default=None, description="The field that is wrong.")
+    ids: list[str] | None = Field(
+        default=None, description="The jobs concerned: if the outcome is unknown, repeat the request with these ids."
+    )
 
 
 def install(app: FastAPI, needs_key: bool, has_receivers: bool) -> None:

@@ -26,16 +26,15 @@ from wheelq.errors import ConfigurationError
 from wheelq.protocol.keys import Keys
 from wheelq.reminders import Reminders
 from wheelq.server import problems, readiness
-from wheelq.server.access.keyring import ANYONE, Caller, Keyring
+from wheelq.server.access.caller import ANYONE, Caller, Rates
+from wheelq.server.access.keyring import Keyring
 from wheelq.server.access.keys import Verb
-from wheelq.server.access.rate import Rates
 from wheelq.server.audit import Audit
 from wheelq.server.classic.tasks import Tasks
 from wheelq.server.client import ServerClient
 from wheelq.server.coalescing import Coalescing
-from wheelq.server.dashboard.checkup import Checkup
 from wheelq.server.dashboard.horizon import Horizon
-from wheelq.server.dashboard.look import Look
+from wheelq.server.dashboard.look import Checkup, Look
 from wheelq.server.dashboard.past import Past
 from wheelq.server.dashboard.stream import TabStream
 from wheelq.server.idempotency import Answers

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from wheelq.base.clock import Clock
 from wheelq.errors import AWAY
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
-from wheelq.server.access.keys import ApiKey, Verb, allows, parse_token
+from wheelq.server.access.caller import Caller
+from wheelq.server.access.keys import ApiKey, parse_token
 from wheelq.transport import AsyncTransport
 
 logger = logging.getLogger("wheelq.server")
@@ -19,23 +19,6 @@ NOBODY = ApiKey("", "", ((bytes(32), 0),), (), 0)
 MOST_TOLD = 10
 AGAIN_S = 1.0
 """The least time between two look-ups of unknown keys in Redis, so that guessing cannot load the server."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The caller of a request."""
-
-    id: str
-    """The id of the API key; empty if none is needed."""
-    scopes: tuple[str, ...]
-
-    def may(self, verb: Verb, topic: str | None) -> bool:
-        """Whether the caller may do this with the topic; None: with any topic."""
-        return allows(self.scopes, verb, topic)
-
-
-ANYONE = Caller("", ("*:*",))
-"""The caller of a server that needs no keys."""
 
 
 class Keyring:

@@ -10,6 +10,7 @@ due. Otherwise the callbacks' group could be the topic's only one, which ignores
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NamedTuple
 
 from wheelq.aio import AsyncClient
@@ -24,7 +25,6 @@ from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
 from wheelq.server.classic import request
 from wheelq.server.classic.envelope import NO_TASK, NOT_DUE, NOTHING_DUE
-from wheelq.server.classic.ids import TaskIds
 from wheelq.server.coalescing import Coalescing
 from wheelq.server.intake import Intake
 from wheelq.server.leases import PREFIX, Leases
@@ -35,6 +35,38 @@ GROUP = "classic"
 LEASE_MS = 30_000
 _BY_ID, _IN_LINE = b"i", b"l"  # the origin of a note: the queue skips tasks that were pulled by id
 _PASSED_OVER = 1_000
+
+
+class TaskIds:
+    """Assigns numeric ids: unix seconds × 10000 + counter, unique over all processes.
+
+    A process takes a hundred at a time and uses them within a second. It drops the rest, so that an id still tells the
+    second in which it was assigned.
+    """
+
+    def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
+        self._transport = transport
+        self._keys = keys
+        self._clock = clock
+        self._left = range(0)
+        self._stale_at = 0.0
+        self._taking = asyncio.Lock()
+
+    async def next(self) -> int:
+        """Returns a new id. Raises: ServerError."""
+        while not self._left or self._clock.monotonic() >= self._stale_at:
+            async with self._taking:
+                if not self._left or self._clock.monotonic() >= self._stale_at:  # no other task did meanwhile
+                    stale_at = self._clock.monotonic() + IDS_FRESH_S
+                    first = await self._transport.send(notes.take_ids(self._keys, IDS))
+                    self._left, self._stale_at = range(first, first + IDS), stale_at
+        id, self._left = self._left[0], self._left[1:]
+        return id
+
+
+IDS = 100
+"""How many ids a process takes at a time, with one trip to Redis."""
+IDS_FRESH_S = 1.0
 
 
 class PulledTask(NamedTuple):

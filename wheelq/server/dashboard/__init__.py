@@ -4,16 +4,14 @@ A page is made here, on the server, as HTML and SVG. It works by links and forms
 reader's time zone and keeps the figures of open tabs live.
 
     site        the routes, and what surrounds each page: viewer, audit log, safe headers, errors as pages
-    entering    finds the viewer, and checks that an action comes from a page of this server
+    entering    finds the viewer, checks that an action comes from a page of this server, signs in and out
     session     the cookie of a sign-in, and the tokens of forms (pure)
-    signing     sign in with an API key, and out
     manual      the guide
     visit       one request of a viewer, and the places that can be visited
     pages       one module for each noun: what it shows and does
 
     asking      many calls, written to Redis in a few batches
-    look        one look at Redis for all pages and tabs, at most every five seconds
-    checkup     what `wheelq doctor` finds, at most every half minute
+    look        one look at Redis for all pages and tabs, at most every five seconds; a checkup every half minute
     horizon     how many jobs are due when, topic by topic
     past        the counts of each recent minute
     rates       the rates of the last minute (pure)
@@ -21,9 +19,8 @@ reader's time zone and keeps the figures of open tabs live.
 
     charts      SVG (pure)
     axes        the marks of their axes, and spans of time (pure)
-    cron_words  a cron expression in words (pure)
     errors_alike  errors that differ only in numbers and ids (pure)
     times       times and payloads as viewers write them
-    words       numbers, times and payloads as people read them (pure)
+    words       numbers, times, cron expressions and payloads as people read them (pure)
     rendering   templates and files for the browser
 """

@@ -1,4 +1,4 @@
-"""Entering a page: finds the viewer, and checks that an action comes from a page of this server.
+"""Entering a page: finds the viewer, checks that an action comes from a page of this server, signs viewers in and out.
 
 viewer    the session's cookie, or an API key as in the API; neither if the service needs no key
 action    the Origin is this server, and the token of the form is that of the browser's cookie
@@ -7,16 +7,21 @@ action    the Origin is this server, and the token of the form is that of the br
 from __future__ import annotations
 
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from wheelq.server import problems
-from wheelq.server.access.keyring import Caller
+from wheelq.server.access.caller import Caller
+from wheelq.server.access.keyring import NOBODY
+from wheelq.server.access.keys import parse_token
 from wheelq.server.dashboard import session
-from wheelq.server.dashboard.visit import Form, PagePlace, Visit
-from wheelq.server.problems import Problem
+from wheelq.server.dashboard.visit import Form, PagePlace, Visit, cookie_path, set_cookie
+from wheelq.server.problems import TOO_MANY, Problem
 from wheelq.server.service import Service, address_of
 
 SESSION, TOKEN = "wheelq_session", "wheelq_token"
 FORM = "application/x-www-form-urlencoded"
+NO_ONE = Caller("", ())
+"""The viewer who has not signed in."""
 
 
 async def enter(service: Service, request: Request, place: PagePlace) -> Visit:
@@ -64,3 +69,40 @@ async def viewer_of(service: Service, request: Request) -> tuple[Caller, bool]:
     if not cookie or not session.is_valid(cookie, key, service.clock.wall_ms()):
         raise Problem(problems.NO_KEY)
     return Caller(key.id, key.scopes), True
+
+
+async def sign_in(service: Service, request: Request) -> Response:
+    """Show the form; take it, and lead on to where the viewer wanted to go."""
+    visit = visit_of(service, request, NO_ONE)
+    asked = visit.query if request.method == "GET" else await checked_form(request)
+    following = _local(asked.text("next"))
+    if not service.needs_key:
+        return RedirectResponse(visit.url(following), 303)
+    if request.method == "GET":
+        return visit.page("sign_in.html", following=following, problem="")
+    wait_s = service.rates.wait_s(address_of(request), service.clock.monotonic())
+    if wait_s:
+        raise Problem(TOO_MANY, retry_after_s=wait_s)
+    id, secret = parse_token(asked.text("key")) or ("", "")
+    key = await service.keyring.find(id)
+    now_ms = service.clock.wall_ms()
+    if not key.is_opened_by(secret, now_ms) or key is NOBODY:
+        problem = "The API key is not known, has expired or was revoked."
+        return visit.page("sign_in.html", 401, following=following, problem=problem)
+    response = RedirectResponse(visit.url(following), 303)
+    set_cookie(service, response, SESSION, session.issue(key, now_ms), max_age=session.SESSION_MS // 1000)
+    return response
+
+
+async def sign_out(service: Service, request: Request) -> Response:
+    """End the session in this browser."""
+    await checked_form(request)
+    response = RedirectResponse(visit_of(service, request, NO_ONE).url("/sign-in"), 303)
+    response.delete_cookie(SESSION, path=cookie_path(service), httponly=True, samesite="strict")
+    return response
+
+
+def _local(path: str) -> str:
+    """Returns the path if it is on this server, else "/": a sign-in must not redirect to another site."""
+    is_local = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
+    return path if is_local else "/"

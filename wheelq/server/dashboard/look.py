@@ -4,6 +4,7 @@
 
 A look takes one call for 50 shards, in a cluster one for each. If there are more than `SHARDS` shards, each look counts
 those whose counts are the oldest, so that the cost stays the same however many topics there are.
+`Checkup` keeps the findings of `wheelq doctor` in the same way.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wheelq.admin import AsyncInspector, NodeInfo, WorkerInfo
+from wheelq.admin.diagnosis import Finding, Level
 from wheelq.admin.fleet import by_slot
 from wheelq.base.clock import Clock
 from wheelq.model.topic import TopicInfo
@@ -27,10 +29,13 @@ from wheelq.transport import AsyncTransport
 
 FRESH_S = 5.0
 """For how many seconds a look is reused."""
+CHECKUP_FRESH_S = 30.0
+"""For how many seconds the findings of a checkup are reused."""
 SHARDS = 200
 """The most shards that are counted in one look."""
 READINGS = 13
 """How many looks are kept to compute rates: those of a minute."""
+_WORST_FIRST = {Level.PROBLEM: 0, Level.WARNING: 1, Level.OK: 2}
 
 
 class GroupSeen(NamedTuple):
@@ -163,3 +168,33 @@ def _groups(counted: Iterable[tuple[ShardKeys, ShardCounts]], workers: Sequence[
         )
         for (topic, name), found in sorted(parts.items())
     ]
+
+
+class Checkup:
+    """The findings of `wheelq doctor`, read at most every half minute for all viewers."""
+
+    def __init__(self, inspector: AsyncInspector, clock: Clock) -> None:
+        self._inspector = inspector
+        self._clock = clock
+        self._looking: asyncio.Task[list[Finding]] | None = None
+        self._began = float("-inf")
+
+    async def findings(self) -> Sequence[Finding]:
+        """Returns findings at most `CHECKUP_FRESH_S` old, the worst first. Raises: ServerError."""
+        now = self._clock.monotonic()
+        looking = self._looking
+        has_failed = looking is not None and looking.done() and (looking.cancelled() or looking.exception() is not None)
+        if looking is None or has_failed or (looking.done() and now - self._began >= CHECKUP_FRESH_S):
+            self._began = now
+            looking = self._looking = asyncio.create_task(self._inspector.doctor())
+        found = await asyncio.shield(looking)
+        return sorted(found, key=lambda finding: _WORST_FIRST[finding.level])
+
+    def forget(self) -> None:
+        """Examine again the next time, because something was changed."""
+        self._began = float("-inf")
+
+    def close(self) -> None:
+        """Ask no longer."""
+        if self._looking is not None:
+            self._looking.cancel()

@@ -20,12 +20,10 @@ from starlette.responses import Response
 
 from wheelq import guide
 from wheelq.server import problems
-from wheelq.server.access.keyring import Caller
-from wheelq.server.dashboard.entering import viewer_of, visit_of
+from wheelq.server.dashboard.entering import NO_ONE, viewer_of, visit_of
 from wheelq.server.problems import Problem
 from wheelq.server.service import Service
 
-NO_ONE = Caller("", ())
 _TYPES = {"png": "image/png", "svg": "image/svg+xml"}
 _FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
 _COMMENT = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)

@@ -15,9 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wheelq.errors import WheelqError
 from wheelq.server import problems
-from wheelq.server.access.keyring import Caller
-from wheelq.server.dashboard import manual, signing
-from wheelq.server.dashboard.entering import TOKEN, enter, token_of, visit_of
+from wheelq.server.dashboard import manual
+from wheelq.server.dashboard.entering import NO_ONE, TOKEN, enter, sign_in, sign_out, token_of, visit_of
 from wheelq.server.dashboard.pages import PLACES
 from wheelq.server.dashboard.rendering import static
 from wheelq.server.dashboard.visit import PagePlace, set_cookie
@@ -35,15 +34,14 @@ SAFE = {
 }
 YEAR_S = 31_536_000
 Endpoint = Callable[[Request], Awaitable[Response]]
-NO_ONE = Caller("", ())
 
 
 def install(app: FastAPI, service: Service) -> None:
     """Serve the dashboard."""
     for place in PLACES:
         _add(app, place.path, _endpoint(service, place), "POST" if place.is_action else "GET")
-    _add(app, "/sign-in", _surrounded(service, signing.sign_in), "GET", "POST")
-    _add(app, "/sign-out", _surrounded(service, signing.sign_out), "POST")
+    _add(app, "/sign-in", _surrounded(service, sign_in), "GET", "POST")
+    _add(app, "/sign-out", _surrounded(service, sign_out), "POST")
     _add(app, "/guide", _surrounded(service, manual.page), "GET")
     _add(app, "/guide/{page}", _surrounded(service, manual.page), "GET")
     _add(app, "/guide/images/{name}", _surrounded(service, manual.picture), "GET")

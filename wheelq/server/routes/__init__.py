@@ -9,6 +9,5 @@ dead        dead jobs: list, replay, purge
 recurring   recurring jobs
 callbacks   the receivers of callbacks
 classic     the classic delay-task API
-health      liveness, readiness, version
-metrics     metrics for Prometheus
+health      liveness, readiness, version, and metrics for Prometheus
 """

@@ -11,8 +11,8 @@ from wheelq.server.access.keys import Verb
 from wheelq.server.leases import PREFIX
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, needs, problems_of, router, service_of
-from wheelq.server.schemas.groups import Force, TopicGroups, view
 from wheelq.server.schemas.model import Topic
+from wheelq.server.schemas.topics import Force, TopicGroups, group_view
 
 routes = router("groups")
 Group = Annotated[
@@ -35,7 +35,7 @@ Group = Annotated[
 )
 async def list_groups(request: Request, topic: Topic) -> Response:
     """Returns the lag of each group, and its workers."""
-    return answer({"groups": [view(group) for group in await service_of(request).client.groups(topic)]})
+    return answer({"groups": [group_view(group) for group in await service_of(request).client.groups(topic)]})
 
 
 @routes.delete(

@@ -2,27 +2,144 @@
 
 from __future__ import annotations
 
-from fastapi import Response
+import re
+from typing import Annotated, Any
 
+from fastapi import Response
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from wheelq.errors import InvalidInput
+from wheelq.protocol.calls.leases import LONGEST_MS
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.failing import Failure
+from wheelq.server.handles import HANDLE_PATTERN
+from wheelq.server.leases import Delivered
 from wheelq.server.routing import StrictRequest, answer, needs, problems_of, router, service_of, takes
-from wheelq.server.schemas.leases import (
-    GROUP,
-    AckRequest,
-    Answered,
-    ExtendRequest,
-    FailRequest,
-    LeasedJobs,
-    LeaseRequest,
-    ReleaseRequest,
-    check_group,
-    leased,
-)
-from wheelq.server.schemas.model import TOPIC
+from wheelq.server.schemas.jobs import moment, payload_fields
+from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model
 
 routes = router("leases")
+MOST = 100
+LONGEST_S = LONGEST_MS // 1000
+LONGEST_WAIT_S = 20
+LONGEST_PAUSE_S = 10 * 366 * 86_400
+GROUP_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+GROUP: dict[str, Any] = {
+    "name": "group",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": GROUP_PATTERN, "examples": ["billing"]},
+    "description": "The consumer group: each group gets every job, and within a group each job goes to one consumer.",
+}
+Handle = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{HANDLE_PATTERN}$"})]
+Handles = Annotated[list[Handle], Field(min_length=1, max_length=500, description="The handles of leases.")]
+
+
+class LeaseRequest(Model):
+    """How many jobs, for how long."""
+
+    count: Annotated[int, Field(ge=1, le=MOST, description="The most jobs to lease."), WHOLE] = 1
+    lease: Annotated[float, Field(gt=0, le=LONGEST_S, description="The length of the lease in seconds.")] = 30
+    wait: Annotated[
+        float, Field(ge=0, le=LONGEST_WAIT_S, description="How many seconds to wait for the first, if none is ready.")
+    ] = 0
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"count": 10, "lease": 30, "wait": 20}]})
+
+
+class AckRequest(Model):
+    """The outcome for each handle."""
+
+    handles: Handles
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"handles": ["0.1763000000000-0.1.6f726465722d3432"]}]})
+
+
+class ExtendRequest(AckRequest):
+    """Leases to extend."""
+
+    lease: Annotated[float, Field(gt=0, le=LONGEST_S, description="The length of the lease in seconds from now.")] = 30
+
+
+class ReleaseRequest(AckRequest):
+    """Leases to give back."""
+
+    pause: Annotated[float, Field(ge=0, le=LONGEST_S, description="Seconds until others may lease the jobs.")] = 0
+
+
+class FailRequest(AckRequest):
+    """Leases of jobs that failed."""
+
+    error: Annotated[
+        str, Field(min_length=1, max_length=10_000, description="The error. The first 500 characters are kept.")
+    ]
+    pause: Annotated[
+        float | None,
+        Field(ge=0, le=LONGEST_PAUSE_S, description="Seconds until the next attempt. Without it, a pause that grows."),
+        WithJsonSchema({"type": "number", "minimum": 0, "maximum": LONGEST_PAUSE_S}),
+    ] = None
+    bury: Annotated[bool, Field(description="Give the jobs up at once: they become dead jobs.")] = False
+    max_attempts: Annotated[
+        int, Field(ge=1, le=1_000_000, description="A job is buried after this many failed attempts."), WHOLE
+    ] = 5
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"handles": ["0.1763000000000-0.1.6f726465722d3432"], "error": "no paper"}]}
+    )
+
+
+class LeasedJob(Answer):
+    """A job and its lease."""
+
+    handle: str
+    id: str
+    due_ms: int
+    due: str
+    payload: Any = None
+    payload_base64: str | None = None
+    headers: dict[str, str]
+    attempt: int
+    deliveries: int = Field(description="How often it was leased; above 1: another consumer may have begun it.")
+
+
+class LeasedJobs(Answer):
+    """The leased jobs; empty when nothing was ready."""
+
+    jobs: list[LeasedJob]
+
+
+class Answered(Answer):
+    """For each handle, in order: whether it was still leased under it. If not, nothing was done."""
+
+    done: list[bool]
+
+
+def check_group(group: str) -> str:
+    """Returns the group's name if it is valid. Raises: InvalidInput."""
+    if not re.match(GROUP_PATTERN, group) or group.endswith("\n"):
+        raise InvalidInput("group", f"{group!r} is not a group name: use 1 to 64 letters, digits, '.', '_' or '-'")
+    return group
+
+
+def leased(found: list[Delivered]) -> dict[str, Any]:
+    """Leases as an answer: see `LeasedJobs`."""
+    return {
+        "jobs": [
+            {
+                "handle": item.handle,
+                "id": item.entry.id,
+                "due_ms": item.entry.due_ms,
+                "due": moment(item.entry.due_ms),
+                **payload_fields(item.record.payload),
+                "headers": dict(item.record.headers),
+                "attempt": item.entry.attempt,
+                "deliveries": item.entry.deliveries,
+            }
+            for item in found
+        ]
+    }
 
 
 @routes.post(

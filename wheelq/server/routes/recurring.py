@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import Request, Response
+from fastapi import Path, Request, Response
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from wheelq.model.recurring import RecurringOutcome
+from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringReceipt
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, needs, problems_of, router, service_of
-from wheelq.server.schemas import jobs
-from wheelq.server.schemas.model import Topic
-from wheelq.server.schemas.recurring import Name, RecurringList, RecurringMade, RecurringRule, RecurringView, made, view
+from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, moment, payload_fields
+from wheelq.server.schemas.jobs import made as made_job
+from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, Topic, optional, parse_at
 
 routes = router("recurring")
 _CHANGED: dict[str, Any] = {
@@ -22,6 +24,128 @@ _CHANGED: dict[str, Any] = {
     "responses": {204: {"description": "Done."}, **problems_of(problems.RECURRING_NOT_FOUND)},
     "openapi_extra": needs(Verb.MANAGE),
 }
+Name = Annotated[
+    str,
+    Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Its name in the topic.", examples=["nightly"]),
+]
+_LONGEST_S = 366 * 86_400
+
+
+def _seconds(text: str, least: float) -> Any:
+    return optional({"type": "number", "minimum": least, "maximum": _LONGEST_S, "description": text})
+
+
+def _moment(text: str) -> Any:
+    return optional({"type": "string", "pattern": AT_PATTERN, "description": text})
+
+
+class RecurringRule(Model):
+    """A recurring job and its rule: `cron` in a time zone, or `every` with a number of seconds."""
+
+    cron: Annotated[
+        str | None,
+        optional(
+            {
+                "type": "string",
+                "pattern": r"^[ -~]{1,200}$",
+                "description": "Five fields (six with seconds first), or a name like @daily.",
+                "examples": ["0 2 * * *"],
+            }
+        ),
+    ] = Field(default=None, pattern=r"^[ -~]{1,200}$")
+    every: Annotated[float | None, _seconds("Seconds from one occurrence to the next.", 1)] = Field(
+        default=None, ge=1, le=_LONGEST_S
+    )
+    tz: Annotated[str, Field(pattern=r"^[ -~]{1,64}$", description="IANA time zone of the cron expression.")] = "UTC"
+    start: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence before this moment.")] = None
+    end: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence after this moment.")] = None
+    jitter: Annotated[float, Field(ge=0, le=_LONGEST_S, description="Each is delayed by up to this many seconds.")] = 0
+    missed: Annotated[
+        Literal["coalesce", "skip", "all"],
+        Field(description="Which occurrences missed without a scheduler run: the last, none, or all."),
+    ] = "coalesce"
+    grace: Annotated[float | None, _seconds("Missed occurrences later than this do not run.", 0)] = Field(
+        default=None, ge=0, le=_LONGEST_S
+    )
+    payload: Annotated[Any, JSON_SCHEMA] = None
+    headers: Annotated[
+        dict[str, str] | None,
+        optional({"type": "object", "additionalProperties": {"type": "string"}}),
+    ] = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": ["cron"]}, {"required": ["every"]}],
+            "examples": [{"cron": "0 2 * * *", "tz": "Europe/Berlin", "payload": {"kind": "sales"}}],
+        }
+    )
+
+    @model_validator(mode="after")
+    def _says_when(self) -> RecurringRule:
+        if (self.cron is None) == (self.every is None):
+            raise PydanticCustomError("when", "give either cron or every (seconds)")
+        return self
+
+    def said(self) -> dict[str, Any]:
+        """Returns the arguments of `client.recurring.put`."""
+        said = self.model_dump(exclude_unset=True)
+        for name in ("start", "end"):
+            if name in said:
+                said[name] = parse_at(said[name])
+        return said
+
+
+class RecurringMade(Answer):
+    """The outcome of a change."""
+
+    name: str
+    outcome: str
+    next_ms: int | None
+
+
+class RecurringView(Answer):
+    """A recurring job, with its next and last occurrence."""
+
+    topic: str
+    name: str
+    cron: str | None
+    every_ms: int | None
+    tz: str
+    paused: bool
+    next_ms: int | None
+    next: str | None
+    last_ms: int | None
+    payload: Any = None
+    payload_base64: str | None = None
+    headers: dict[str, str]
+
+
+class RecurringList(Answer):
+    """All recurring jobs of a topic, by name."""
+
+    recurring: list[RecurringView]
+
+
+def made(receipt: RecurringReceipt) -> dict[str, Any]:
+    """See `RecurringMade`."""
+    return {"name": receipt.name, "outcome": receipt.outcome, "next_ms": receipt.next_ms}
+
+
+def view(info: RecurringInfo) -> dict[str, Any]:
+    """See `RecurringView`."""
+    return {
+        "topic": info.topic,
+        "name": info.name,
+        "cron": info.rule.cron,
+        "every_ms": info.rule.every_ms,
+        "tz": info.rule.tz,
+        "paused": info.is_paused,
+        "next_ms": info.next_ms,
+        "next": None if info.next_ms is None else moment(info.next_ms),
+        "last_ms": info.last_ms,
+        **payload_fields(info.payload),
+        "headers": dict(info.headers),
+    }
 
 
 @routes.get(
@@ -88,7 +212,7 @@ async def resume_recurring(request: Request, topic: Topic, name: Name) -> Respon
     summary="Run a recurring job once, now",
     status_code=201,
     response_class=Response,
-    responses={201: {"model": jobs.Made}, **problems_of(problems.RECURRING_NOT_FOUND)},
+    responses={201: {"model": Made}, **problems_of(problems.RECURRING_NOT_FOUND)},
     openapi_extra=needs(Verb.MANAGE),
 )
 async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Response:
@@ -96,7 +220,7 @@ async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Respo
     receipt = await service_of(request).client.recurring.trigger(topic, name)
     if receipt is None:
         raise Problem(problems.RECURRING_NOT_FOUND)
-    return answer(jobs.made(receipt), 201)
+    return answer(made_job(receipt), 201)
 
 
 def _done(outcome: RecurringOutcome) -> Response:

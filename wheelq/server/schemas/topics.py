@@ -1,17 +1,25 @@
-"""Topics: their job counts and settings."""
+"""Topics: their job counts, settings and groups."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from fastapi import Query
+from pydantic import ConfigDict, Field, WithJsonSchema
 
-from wheelq.model.topic import Topic, TopicInfo
+from wheelq.model.topic import Group, Topic, TopicInfo
 from wheelq.server.schemas.model import WHOLE, Answer, Model, optional
 from wheelq.settings import Misfire
 
 _MOST = 10**15
+
+
+Force = Annotated[
+    Literal["true", "false"] | None,
+    Query(description="Remove it even if workers are alive, or jobs wait or recur."),
+    WithJsonSchema({"type": "boolean"}),
+]
 
 
 def _whole(text: str, lowest: int = 0) -> Any:
@@ -130,6 +138,22 @@ class TopicStanding(Answer):
     grace_ms: int
 
 
+class TopicGroup(Answer):
+    """One consumer group of a topic."""
+
+    name: str
+    lag: int = Field(description="Entries not yet delivered to the group; at most 10,000 on some servers.")
+    pending: int = Field(description="Jobs delivered to a worker and not acknowledged.")
+    oldest_ms: int | None = Field(description="When the oldest undelivered or unacknowledged entry was promoted.")
+    workers: list[str] = Field(description="The workers that are alive.")
+
+
+class TopicGroups(Answer):
+    """The groups of a topic, by name."""
+
+    groups: list[TopicGroup]
+
+
 def counts(info: TopicInfo) -> dict[str, Any]:
     """See `TopicCounts`."""
     return {name: getattr(info, name) for name in TopicCounts.model_fields}
@@ -141,3 +165,8 @@ def standing(name: str, topic: Topic) -> dict[str, Any]:
         "name": name,
         **{field: value for field, value in asdict(topic).items() if field in TopicStanding.model_fields},
     }
+
+
+def group_view(group: Group) -> dict[str, Any]:
+    """See `TopicGroup`."""
+    return {name: getattr(group, name) for name in TopicGroup.model_fields}

@@ -1,9 +1,9 @@
-"""`/topics/{topic}/job?id=…`: one job, its way so far, and what can be done with it."""
+"""`/topics/{topic}/job?id=…`: one job, its way so far, and what can be done with it. `/schedule`: a new one."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
@@ -13,9 +13,13 @@ from wheelq.model.state import GroupInfo, JobInfo, JobState
 from wheelq.protocol.calls import registry
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
-from wheelq.server.dashboard.times import when_of
-from wheelq.server.dashboard.visit import Visit, does, shows
+from wheelq.server.dashboard.pages.overview import readable
+from wheelq.server.dashboard.times import payload_of, seconds, when_of
+from wheelq.server.dashboard.visit import Form, Visit, does, shows
 from wheelq.server.problems import Problem
+
+PRIORITIES = ("normal", "high", "low")
+FIELDS = ("topic", "payload", "delay", "at", "id", "partition_key", "priority", "expires")
 
 
 class JobMoment(NamedTuple):
@@ -26,6 +30,30 @@ class JobMoment(NamedTuple):
     detail: str = ""
     kind: str = ""
     """The class that colours it: "good", "bad" or ""."""
+
+
+async def form(visit: Visit) -> Response:
+    """The form."""
+    return await _form_page(visit, visit.query)
+
+
+async def schedule(visit: Visit) -> Response:
+    """Schedule the job, and show it; a form with a mistake is shown again, with what is wrong."""
+    asked = visit.form
+    topic = asked.needed("topic")
+    if not visit.may(Verb.SCHEDULE, topic):
+        raise Problem(problems.NOT_ALLOWED, f"The key has no scope for schedule on topic {topic!r}.")
+    try:
+        receipt = await visit.service.client.schedule(topic, **_arguments(asked))
+    except InvalidInput as error:
+        return await _form_page(visit, asked, f"{error.field}: {error.problem}", 422)
+    visit.changed(topic)
+    key = asked.get("partition_key")
+    if not receipt.created:
+        note = "A live job has this id already: nothing was changed."
+    else:
+        note = "It is kept on this server's disk until Redis is back." if receipt.in_outbox else "The job is scheduled."
+    return visit.back(f"/topics/{topic}/job", note, id=receipt.id, partition_key=key)
 
 
 async def job(visit: Visit) -> Response:
@@ -109,6 +137,32 @@ async def rerun(visit: Visit) -> Response:
     return _to_job(visit, receipt.id, key, f"This is a new job like {id}, due now.")
 
 
+def _arguments(asked: Form) -> dict[str, Any]:
+    priority = asked.text("priority", "normal")
+    expires = asked.get("expires")
+    return {
+        "payload": payload_of(asked),
+        "key": asked.get("id"),
+        "partition_key": asked.get("partition_key"),
+        "priority": priority,
+        "expires": None if expires is None else seconds(expires, "expires"),
+        **when_of(asked),
+    }
+
+
+async def _form_page(visit: Visit, asked: Form, problem: str = "", status: int = 200) -> Response:
+    seen = await visit.service.look.now()
+    return visit.page(
+        "schedule.html",
+        status,
+        topics=[info.name for info in readable(visit, seen) if visit.may(Verb.SCHEDULE, info.name)],
+        values={field: asked.text(field) for field in FIELDS},
+        priorities=PRIORITIES,
+        problem=problem,
+        may_schedule=visit.may(Verb.SCHEDULE),
+    )
+
+
 def _to_job(visit: Visit, id: str, key: str | None, note: str) -> Response:
     return visit.back(f"/topics/{visit.topic}/job", note, id=id, partition_key=key)
 
@@ -150,6 +204,8 @@ def _before(group: GroupInfo) -> int:
 
 
 PLACES = (
+    shows("/schedule", form),
+    does("/schedule", schedule, Verb.SCHEDULE),
     shows("/topics/{topic}/job", job),
     does("/topics/{topic}/job/cancel", cancel, Verb.CHANGE),
     does("/topics/{topic}/job/reschedule", reschedule, Verb.CHANGE),

@@ -1,4 +1,4 @@
-"""`/`: the problems first, then the most important figures."""
+"""`/`: the problems first, then the most important figures. `/events`: the stream that every open tab listens to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fastapi.sse import EventSourceResponse
 from starlette.responses import Response
 
 from wheelq.admin.diagnosis import Finding, Level
@@ -90,4 +91,10 @@ def _matters(info: TopicInfo) -> tuple[bool, int]:
     return bool(info.overdue_ms or info.settings.paused), active * 1_000 + info.waiting + info.dead
 
 
-PLACES = (shows("/", overview),)
+async def events(visit: Visit) -> Response:
+    """Tell the tab when there is something new, until it goes."""
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return EventSourceResponse(visit.service.stream.listen(), headers=headers)
+
+
+PLACES = (shows("/", overview), shows("/events", events))

@@ -15,10 +15,9 @@ from wheelq.model.recurring import RecurringInfo, RecurringOutcome, Rule
 from wheelq.protocol.calls import registry
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
-from wheelq.server.dashboard.cron_words import in_words
 from wheelq.server.dashboard.times import moment_of, payload_of, seconds
 from wheelq.server.dashboard.visit import Form, Visit, does, shows
-from wheelq.server.dashboard.words import pretty, span
+from wheelq.server.dashboard.words import in_words, pretty, span
 from wheelq.server.problems import Problem
 
 PER_PAGE = 100

@@ -1,4 +1,7 @@
-"""`/topics`: every topic; and one topic: what it holds, its settings, groups, workers and shards."""
+"""`/topics`: every topic; and one topic: what it holds, its settings, groups, workers and shards.
+
+`/groups`: the consumer groups of every topic, those that are furthest behind first.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,11 @@ from wheelq.server.dashboard.pages.future import chart
 from wheelq.server.dashboard.pages.history import past
 from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.visit import Form, Visit, does, shows
+from wheelq.server.problems import GROUP_NOT_FOUND, Problem
 
 PER_PAGE = 100
 MOST_SHARDS = 500
+MOST_GROUPS = 300
 HOT = 2.0
 """A shard is hot if it holds so many times its share of the jobs,"""
 HOT_JOBS = 100
@@ -138,6 +143,23 @@ async def resume(visit: Visit) -> Response:
     return visit.back(f"/topics/{visit.topic}", "The topic is resumed.")
 
 
+async def groups(visit: Visit) -> Response:
+    """Every group that the viewer may read, with its lag and oldest job."""
+    seen = await visit.service.look.now()
+    found = [group for group in seen.groups if visit.may(Verb.READ, group.topic)]
+    found.sort(key=lambda group: (-group.lag, -group.pending, group.topic, group.name))
+    return visit.page("groups.html", seen=seen, groups=found[:MOST_GROUPS], left_out=max(0, len(found) - MOST_GROUPS))
+
+
+async def remove_group(visit: Visit) -> Response:
+    """Remove a group without live workers, with all it has yet to do."""
+    name = visit.form.needed("group")
+    if not await visit.service.client.remove_group(visit.topic, name):
+        raise Problem(GROUP_NOT_FOUND)
+    visit.changed(visit.topic)
+    return visit.back(f"/topics/{visit.topic}", f"Group {name} is removed.")
+
+
 def _value(form: Form, field: str) -> Any:
     """The new value of a setting. Raises: InvalidInput."""
     match getattr(Topic(), field):
@@ -169,4 +191,6 @@ PLACES = (
     does("/topics/{topic}/shards", set_shards, Verb.MANAGE),
     does("/topics/{topic}/pause", pause, Verb.MANAGE),
     does("/topics/{topic}/resume", resume, Verb.MANAGE),
+    shows("/groups", groups),
+    does("/topics/{topic}/groups/remove", remove_group, Verb.MANAGE),
 )

@@ -1,14 +1,35 @@
-"""Limits the requests per second of each caller by a token bucket, two seconds deep. Pure; time is an argument."""
+"""The caller of a request: what it may do, and how often. Pure; time is an argument."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wheelq.server.access.keys import Verb, allows
 
 DEPTH_S = 2
 CALLERS = 10_000
 """The most buckets kept: those of the callers that were quiet for longest are dropped first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The caller of a request."""
+
+    id: str
+    """The id of the API key; empty if none is needed."""
+    scopes: tuple[str, ...]
+
+    def may(self, verb: Verb, topic: str | None) -> bool:
+        """Whether the caller may do this with the topic; None: with any topic."""
+        return allows(self.scopes, verb, topic)
+
+
+ANYONE = Caller("", ("*:*",))
+"""The caller of a server that needs no keys."""
+
+
 class Rates:
-    """The buckets of all callers."""
+    """Limits the requests per second of each caller by a token bucket, two seconds deep."""
 
     def __init__(self, per_second: int) -> None:
         """0: no limit."""
