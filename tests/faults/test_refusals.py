@@ -156,7 +156,7 @@ async def test_what_is_refused_at_the_start_is_waited_out(
     async with refusal(server, admin):
         one = make(server.url)
         running = asyncio.create_task(one.run())
-        await until(lambda: "is waited for" in caplog.text)
+        await until(lambda: "waiting until the server can be used" in caplog.text)
     caplog.set_level("INFO")
     await until(lambda: "the server can be used, after" in caplog.text)
     one.stop()

@@ -20,7 +20,7 @@ from wheelq.settings import ServerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
 Start = Callable[..., EmbeddedServer]
-WAITS = "cannot be used yet, and is waited for"
+WAITS = "waiting until the server can be used"
 
 
 def node(url: str, topic: str) -> Scheduler:

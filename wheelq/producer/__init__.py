@@ -19,7 +19,7 @@ no I/O itself. A driver runs it, blocking or on asyncio.
     preparation   one job: checks and packs its spec, checks its receipt
     submission    jobs as schedule calls: placed in shards, batched
     confirmation  waits for replicas or disks after a schedule call (`durability`)
-    fallback      new jobs of a client with an outbox: sent to the server, else kept
+    fallback      new jobs of a client with an outbox: sent to the server, or kept while it is away
     outbox        the file that keeps jobs, and its delivery
 
     jobs          one job: cancel, reschedule, run now, look up

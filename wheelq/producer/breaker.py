@@ -7,7 +7,7 @@
 
 The caller decides which calls failed. Only failures without a success between them count, and they open the breaker
 only if they also span `failing_ms`. So if one of several places behind a breaker is away, the successes of the others
-keep it closed, and one hiccup of many simultaneous calls does not open it.
+keep the breaker closed, and many simultaneous calls that fail at one moment do not open it.
 
 The pattern is Nygard's (*Release It!*, 2007). Pure except for the given clock; safe to share between threads.
 """

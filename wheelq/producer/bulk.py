@@ -49,7 +49,7 @@ class Bulk:
         rounds: int | None,
         report: Report | None,
     ) -> Operation[BulkProgress]:
-        """Cancel them."""
+        """Cancel the waiting jobs in the range."""
         due, name = _bounded(since, until), _named(name)
         return self._change(topic, name, lambda shard: calls.cancel(shard, name, due), rounds, report)
 
@@ -65,7 +65,7 @@ class Bulk:
         rounds: int | None,
         report: Report | None,
     ) -> Operation[BulkProgress]:
-        """Move each job by a time, or all jobs to one time."""
+        """Move each waiting job in the range by a time, or all of them to one time."""
         due, name = _bounded(since, until), _named(name)
         if by is None:
             target, by_ms = due_argument(delay, at, self._clock.wall_ms(), self._max_delay_ms), 0

@@ -11,15 +11,15 @@
     WAIT n timeout     ─┘                                        └─▶ how many have confirmed
 
 All go over one connection, because WAIT concerns the last write of *that connection*: on a new one it returns at once
-and means nothing. If the connection breaks, all calls are repeated with the same job ids on the next, which may lead to
-another primary that does not have the jobs yet. A waiting connection sends nothing else, so up to 5,000 jobs go before
-each WAIT.
+and means nothing. If the connection breaks, all calls are repeated with the same job ids over the next connection,
+which may lead to another primary that does not have the jobs yet. A waiting connection sends nothing else, so up to
+5,000 jobs go before each WAIT.
 
 If too few confirm in time, the jobs are scheduled anyway, and `NotReplicated` says so. Later changes of a job
-(promoted, acknowledged) are not waited for: a failover may lose them, and the job then runs again.
+(promoted, acknowledged) are not confirmed: a failover may lose them, and the job then runs again.
 
-`"replicated"` promises what WAIT does: any `replicas` of the replicas have the jobs. A failover may promote another
-one, and in a planned `SENTINEL FAILOVER` the others still confirm to the old primary, whose last jobs are then lost. If
+`"replicated"` promises what WAIT does: `replicas` of the replicas have the jobs. A failover may promote one of the
+others, and in a planned `SENTINEL FAILOVER` those still confirm to the old primary, whose last jobs are then lost. If
 `replicas` is the number of all replicas, any promoted one has the jobs, but every call raises `NotReplicated` while one
 is away. For a planned switch use `FAILOVER TO host port` on the primary (in a cluster `CLUSTER FAILOVER` on the
 replica): writes pause until that replica has them all.

@@ -4,7 +4,7 @@
               ◀─ answer ──┘ ◀── or a `ServerError`, which is thrown into the operation
 
 Every call passes a circuit breaker: while the server is away, calls fail at once instead of each waiting for a timeout.
-A failure is a server that cannot be reached, does not answer, or cannot serve now. A refusal is an answer.
+A call fails if the server cannot be reached, does not answer, or cannot serve now. A refusal counts as an answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Driver:
-    """Runs operations on a blocking transport. Safe to share between threads."""
+    """Runs operations over a blocking transport. Safe to share between threads."""
 
     def __init__(self, transport: Transport, breaker: BreakerSettings, clock: Clock) -> None:
         self._transport = transport
@@ -75,11 +75,11 @@ class _Connections(NamedTuple):
 
     shared: AsyncTransport
     spare: Spares
-    """For calls that block their connection, and on the shared one would delay all others."""
+    """For calls that block their connection; on the shared connection they would delay all others."""
 
 
 class AsyncDriver:
-    """Runs operations on an asyncio transport, with separate connections for each event loop."""
+    """Runs operations over an asyncio transport, with separate connections for each event loop."""
 
     def __init__(self, transport: AsyncTransport, breaker: BreakerSettings, clock: Clock) -> None:
         self._transport = transport

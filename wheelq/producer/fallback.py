@@ -1,8 +1,8 @@
 """Schedules the jobs of a client with an outbox: sends them to the server, or keeps them while it is away.
 
-While jobs wait in the outbox, later jobs queue behind them; a job that is looked up or changed is delivered first. If
-the outbox or its disk is full and the server answers, jobs overtake the waiting ones, but never an earlier job with the
-same id.
+While jobs wait in the outbox, later jobs queue behind them. Before a job in the outbox is looked up or changed, it is
+delivered. If the outbox or its disk is full and the server answers, new jobs overtake the waiting ones, but never an
+earlier job with the same id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Fallback:
-    """Schedules on the server, else in the outbox, where delays count from the start of the operation."""
+    """Schedules on the server, or in the outbox; there, delays count from the start of the operation."""
 
     def __init__(self, scheduling: Scheduling, outbox: Courier | AsyncCourier, clock: Clock) -> None:
         self._scheduling = scheduling

@@ -30,9 +30,9 @@ from wheelq.protocol.keys import Keys, ShardKeys
 HAS_HEARTBEAT = re.compile(r".+-[0-9]+-[0-9a-f]{6}")
 """Matches the consumer names of wheelq's workers. Only their heartbeats tell whether they are alive."""
 MARGIN_S = 1.0
-"""How much longer than the producers' caches a removal waits, for calls in flight."""
+"""How many seconds longer than the producers' caches last a removal waits, for calls in flight."""
 HEARD_WITHIN_S = 6.0
-"""Seconds within which every live worker sends something new: one of a release before heartbeats does every 5 s."""
+"""Seconds within which every live worker sends something new; workers before heartbeats report every 5 s."""
 SHOWN = 5
 
 Said = Mapping[str, Mapping[str, Any]]
@@ -158,7 +158,7 @@ class Groups:
         return heartbeats.living(said, server_ms)
 
     def _surely_living(self, concerns: Callable[[Mapping[str, Any]], bool]) -> Operation[set[str]]:
-        """Returns the live workers concerned, correct even right after a step of the server's clock."""
+        """Returns the live workers concerned; also right just after a step of the server's clock."""
         found = yield from ask(heartbeats.alive(self._keys.workers))
         before = {name: one for name, one in found.items() if concerns(one)}
         server_ms = (yield from ask(registry.server_time_us())) // 1000

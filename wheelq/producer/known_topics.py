@@ -66,7 +66,7 @@ class TopicLookup:
         return found if found is not None and found.until > self._clock.monotonic() else None
 
     def register(self, topic: str, confirming: Confirmation[Any] | None = None) -> Operation[KnownTopic]:
-        """Returns the topic, which is registered if it is new.
+        """Returns the topic; registers it if it is new. Raises: BeingRemoved.
 
         With `confirming`, its registration is confirmed before a job relies on it; a confirmation is trusted as long as
         the cached topic.

@@ -1,7 +1,7 @@
 """`Listing`: a topic's jobs by state, page by page over all shards.
 
 Each shard is asked for its next jobs, and looks at a bounded number. A page ends where a shard stopped looking, because
-its next job may come next in the order. So no call takes long, and no job is left out.
+that shard's next job may come next in the order. So no call takes long, and no job is left out.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def ask(call: Call[T]) -> Operation[T]:
 
 
 def ask_until_known(call: Call[T], was_lost: bool = False) -> Operation[T]:
-    """Sends a call that may be done twice, and once more if its reply is lost; returns its answer.
+    """Sends a call that may be done twice; sends it once more if its reply is lost. Returns its answer.
 
-    `was_lost`: the outcome was already in doubt, and an error leaves it so. Raises: OutcomeUnknown.
+    `was_lost`: an earlier reply was lost, so after an error the outcome is still unknown. Raises: OutcomeUnknown.
     """
     try:
         return (yield from ask(call))

@@ -19,8 +19,8 @@ from wheelq.settings import ClientSettings
 class IdempotentSpec(JobSpec):
     """A job of a service that repeats a call on behalf of its caller.
 
-    With the `key` and nonce of the first time it counts as the same call, not as another with the same id (PROTOCOL.md,
-    option `n`).
+    A repeated call with the same `key` and nonce counts as the first one, not as another call with the same id
+    (PROTOCOL.md, option `n`).
     """
 
     nonce: bytes | None = None
@@ -50,7 +50,7 @@ class Preparation:
         if delay is None or delay is not self._last_delay or spec.at is not None:
             self._last_due = due_argument(delay, spec.at, self._now_ms, self._max_delay_ms)
             self._last_delay = delay
-        # An id made here is unique; a given id needs a nonce, to tell a repeated call from another call.
+        # An id made here is unique. A given id needs a nonce, which tells a repeated call from another call.
         expires = None if spec.expires is None else expiry(spec.expires, self._max_delay_ms)
         payload = spec.payload
         record = codec.encode(

@@ -1,7 +1,8 @@
 """`Recurrences`: operations on recurring jobs.
 
-A change reads a job, decides, and writes if the job has not changed since; else it starts again, because another caller
-has made progress. If the reply to a change is lost, it is sent once more, and the script tells whether it was done.
+A change reads the recurring job, decides, and writes if the job has not changed since. If another caller has changed
+it, the change starts again. If the reply is lost, the call is sent once more, and the script finds out whether the
+change was already made.
 """
 
 from __future__ import annotations

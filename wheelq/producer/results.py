@@ -3,8 +3,8 @@
     look ──not finished──▶ read the news, waiting in the server ──its id is among them──▶ look …
                              └── nothing for `LOOK_AGAIN` seconds ──▶ look …
 
-The news is a short stream, written only if a caller asked for it lately. A job's end can be missing there, because many
-jobs ended at once or a connection broke. Then the job is looked up a few seconds later.
+The news is a short stream, written only if a caller asked for it lately. A job's end may be missing there, because many
+jobs ended at once or a connection broke. So the job is looked up again after a few seconds without news of it.
 """
 
 from __future__ import annotations

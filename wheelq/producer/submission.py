@@ -1,7 +1,7 @@
 """Turns job specs into schedule calls: places each job in its shard, makes batches of 500, and collects the receipts.
 
-Jobs are prepared while the server works on the previous batch. So a bad job is found only when its batch is prepared:
-then the sent batches are settled first, and the error tells which jobs were scheduled.
+Jobs are prepared while the server works on the previous batch. So a bad job is found only when its batch is prepared.
+Then the batches already sent are settled first, and the error names the jobs that were scheduled.
 
 **While a topic changes its number of shards**, a job with a given key may be alive where a former number placed it.
 That shard is asked first ("write only if a live job has the id"); only if it has none is the job created in its new
@@ -102,10 +102,11 @@ class Submission:
         self.was_sent = False
         """Whether its first call was sent before, with an unknown outcome."""
         self.terms_in_force: str | None = None
-        self.is_heard = True
         """The topic's new terms, if the submission is stale."""
         self.refused_by = 0
         """The shard that returned them."""
+        self.is_heard = True
+        """False: the user may not publish, so leaders were not told of jobs that are due soon."""
 
     def put(self, job: NewJob, spec: JobSpec, *, place: int = 0, was_sent: bool = False) -> None:
         """Take a prepared job; `was_sent`: it may have been accepted before."""

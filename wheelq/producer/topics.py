@@ -132,8 +132,8 @@ class Topics(TopicLookup):
     def _make_groups(self, topic: str, before: int, after: int) -> Operation[set[str]]:
         """Creates every group of a topic on its new shards, before any job goes there.
 
-        Returns their names. Otherwise a group whose workers are away would never get the jobs that other groups finish
-        meanwhile.
+        Returns their names. Without this, a group whose workers are away would never get jobs that other groups finish
+        in the meantime.
         """
         names = yield from self._group_names(topic, before)
         shards = [self._keys.shard(topic, n) for n in range(after)]

@@ -48,7 +48,7 @@ class Browse:
     def waiting(
         self, topic: str, due_from: datetime | None, due_to: datetime | None, limit: int, cursor: str | None
     ) -> Operation[WaitingPage]:
-        """Returns the first jobs of all shards, each of which is asked for a whole page. Raises: TopicNotFound."""
+        """Returns one page. Each shard is asked for a whole page. Raises: TopicNotFound, InvalidInput."""
         if not 1 <= limit <= LIMIT:
             raise InvalidInput("limit", f"must be 1 to {LIMIT}, not {limit!r}")
         from_ms, to_ms = moment_ms(due_from, "due_from"), moment_ms(due_to, "due_to")

@@ -29,7 +29,7 @@ class Call(Generic[T]):
     wait_ms: int = 0
     """How long the server itself may wait before it answers (a blocking read)."""
     key: str | None = None
-    """The key whose cluster node must answer; None: any node can."""
+    """The key whose cluster node must answer; None: any node can answer."""
     behind: tuple[Call[Any], ...] | None = None
     """Calls sent right after this one, over the same connection, answered by one list of replies: see `together`."""
 
@@ -45,7 +45,7 @@ class Call(Generic[T]):
 
     @property
     def is_chain(self) -> bool:
-        """Whether it consists of several calls and is answered with a list."""
+        """Whether this is several calls, answered with a list."""
         return self.behind is not None
 
     def words(self) -> list[Argument]:

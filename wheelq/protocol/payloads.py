@@ -1,4 +1,4 @@
-"""Checks the parts of a record that callers provide: names what is wrong with a payload, and refuses bad headers."""
+"""Checks the parts of a record that callers provide: explains what is wrong with a payload, and refuses bad headers."""
 
 from __future__ import annotations
 

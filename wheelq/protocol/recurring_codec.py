@@ -3,9 +3,9 @@
     k3x9f2ab 2026-11-21T01:00:00Z 2026-11-22T01:00:00Z 14\\n \\x01\\x01… {"cron": "0 2 * * *", "tz": "Europe/Berlin"}
     ▲ revision ▲ last made        ▲ next, to be made   ▲ bytes of the record, which each occurrence gets
 
-Every change by a user draws a new revision, and within a revision the last made only moves forward. So no state ever
+Every change by a user draws a new revision, and within a revision `last made` only moves forward. So no state ever
 recurs, and a caller that passes the state it has read learns whether it still holds. The id of an occurrence is the
-name, "@" and its moment. "-" means none; the next is also "-" while the job is paused, which the rule's map records.
+name, "@" and its moment. "-" means none; `next` is also "-" while the job is paused, which the rule's map records.
 """
 
 from __future__ import annotations

@@ -2,19 +2,19 @@
 
     set_shards    shards refuse the former number; look-ups ask the shards that it chose, too   ("draining")
     … jobs run …
-    clearing      no job is left that the former number placed: from now on only the number in force counts
+    draining ends no job is left that the former number placed: from now on only the number in force counts
 
-This is the case when:
+No such job is left when all of this is true:
 
     every shard                requires the topic's terms, so no client with a former number can write there
-    a shard beyond the number  is empty: no job waits, lives, is dead, or is kept after its promotion or end
-    any other                  has no job, live or dead, that the number in force places elsewhere
+    a shard beyond the number  is empty: it has no waiting, live or dead job, and keeps no entry or finished job
+    any other shard            has no job, live or dead, that the number in force places elsewhere
 
-This state lasts, because new jobs are placed by the number in force. Finished jobs are kept and can be looked up for
+It stays true, because new jobs are placed by the number in force. Finished jobs are kept and can be looked up for
 `keep_done_ms`, so draining ends that much later. The topic is changed only if nobody has changed it since it was read.
 
-The leader of a topic's first shard checks. While the last misplaced job found is still there, a check is one call; then
-the search goes on to the next one, and takes no more than a tenth of the time.
+The leader of a topic's first shard checks. While the last misplaced job found is still there, a check is one call.
+Otherwise the shards are searched again, which takes at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class Draining:
             try:
                 await self._step(name, progress)
             except ServerError as error:
-                reminders.warn(logger, f"{name}: whether its former shards are empty is not known", error)
+                reminders.warn(logger, f"{name}: cannot check whether its former shards are empty", error)
             except TopicUnreadable:
                 pass  # the node has logged it
             except Exception:  # the node goes on with other work, and with the other topics
-                logger.exception("%s: its former shards cannot be looked at", name)
+                logger.exception("%s: cannot check its former shards", name)
 
     async def _step(self, name: str, progress: _Progress) -> None:
         began = self._clock.monotonic()

@@ -1,9 +1,9 @@
 """`EndedGroups`: cleans up after consumer groups that were not completely removed.
 
-    XGROUP DESTROY from outside        is not announced: retries, dead jobs and taken ids of the group would stay
-    a removal whose client has died    the same, from where it stopped
-    data of a release that did not     the first look at a shard finds ids that no group needs, and groups that only
-    record group names                 their retries name
+    XGROUP DESTROY from outside        notifies nobody: retries, dead jobs and taken ids of the group would stay
+    a removal whose client has died    is continued from where it stopped
+    a release that did not record      left ids that no group needs, and retries of groups that no longer exist; the
+    group names                        first look at a shard finds them
 
 Each shard stores the names of its groups (`groups`), so a look is one short call. A group that is missing at two looks
 in a row is removed: in between, a live worker would have created its group again, and a removal would have ended.

@@ -1,7 +1,7 @@
 """`HintSubscription`: the one connection on which a node listens to its shards and to changes.
 
-If this connection ends, the node counts as gone: its number is in every lease, so it is opened before any lease is
-taken. After it was opened again, hints may have been lost, so every shard starts afresh.
+If this connection ends, the node counts as gone. Every lease names the connection's id, so it is opened before any
+lease is taken. Hints may be lost while it is closed, so after it is reopened every shard starts afresh.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HintSubscription:
         self._open: Subscription | None = None
 
     async def open(self) -> None:
-        """Open the connection, or open it again. Raises: ServerError, and may be repeated."""
+        """Open or reopen the connection. Raises: ServerError; the call may then be repeated."""
         former, self._open = self._open, None  # channels of shards that start now are added below
         if former is not None:
             await former.close()
@@ -65,7 +65,7 @@ class HintSubscription:
                     await self._enter()
                 assert self._open is not None
                 async for channel, data in self._open.messages():
-                    backoff.failures = 0  # not earlier: a server refuses this user only now
+                    backoff.failures = 0  # not earlier: a server that refuses this user does so only now
                     self._hear(channel, data)
             except ServerError as error:
                 reminders.warn(logger, "hints are not heard until the server is back", error)
@@ -73,12 +73,12 @@ class HintSubscription:
                 pause = backoff.pause()
 
     async def listen(self, channel: str) -> None:
-        """Listen to one more channel; if the connection is closed, the next one will."""
+        """Listen to one more channel; if the connection is closed, the next connection will listen to it."""
         if self._open is not None:
             await self._open.listen(channel)
 
     async def ignore(self, channel: str) -> None:
-        """Listen to a channel no longer."""
+        """Stop listening to a channel."""
         if self._open is not None:
             await self._open.ignore(channel)
 

@@ -2,9 +2,9 @@
 
     ids are due      promote them, up to 500 in one call; more than that, or with limits: sweep
     sweep beat       promote all due jobs by range, which makes every lost hint harmless
-    gathering        after a promotion, let jobs that are due close together share the next (`gathering`)
+    gathering        after a promotion, wait so that jobs that are due close together share the next (`gathering`)
     window           move the horizon forward, put the loaded ids into the wheel
-    kept too long    tidy the shard, if it keeps anything; together with the window
+    retention over   tidy the shard, if it keeps anything; together with the window
     lease            renew it, unless there is nothing to do before it ends
 
 **Failures only cause lateness.** Ids taken from the wheel are hints: if a promotion fails, they are dropped, and the
@@ -82,9 +82,9 @@ class Leader:
         return act_at if near is None else min(act_at, max(self._server.monotonic_at(near), self._gathering.until))
 
     def lease_at(self) -> float:
-        """The monotonic instant to take the lease: half a window before the first known job.
+        """The monotonic instant to take the lease: half a window before the first known job is due.
 
-        When that job is due, one call is left to do: its promotion.
+        Then only one call is left to make when that job is due: its promotion.
         """
         near, busy_at = self._wheel.next_tick(), self.busy_at()
         if near is None or self._is_behind:
@@ -97,7 +97,7 @@ class Leader:
         return not self._wheel and not self._is_behind
 
     async def rest(self) -> bool:
-        """Move the horizon forward without a lease; False if there is work, which needs one."""
+        """Move the horizon forward without a lease; False if there is work, which needs a lease."""
         settings = self._settings
         self._window.opening()
         now_ms = self._server.now_ms()
@@ -111,7 +111,7 @@ class Leader:
         return True
 
     async def act(self) -> float:
-        """Do the due work; returns the monotonic instant of the next. Raises: NotLeader, ServerError."""
+        """Do the work that is due; returns the monotonic instant of the next work. Raises: NotLeader, ServerError."""
         now = self._clock.monotonic()
         now_ms = self._server.at(now)
         expired = [] if now < self._gathering.until else self._wheel.advance(int(now_ms))
@@ -198,7 +198,7 @@ class Leader:
         return answer.has_kept
 
     async def _tidy(self) -> None:
-        """Remove entries and finished jobs whose retention has passed; a later call removes what exceeds the limit."""
+        """Remove entries and finished jobs whose retention has passed; if there are very many, the rest goes later."""
         topic = self._parts.topic
         kept = topic.retention_ms, topic.keep_done_ms
         for _ in range(TIDY_CALLS):

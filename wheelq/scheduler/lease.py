@@ -5,13 +5,13 @@ that wrongly believes it leads does no harm: its calls answer "not the leader" a
 `node:epoch:server run id:client id`; the epoch grows with every acquisition, so no two tokens are ever the same.
 
 **Local time** serves only to renew in time, and to send no useless calls. At the server the lease ends `lease_ms` after
-it was set or renewed there, which was not before the request left. So the moment before the request plus `lease_ms`,
+the server set or renewed it, and that happened after the request was sent. So the moment of sending plus `lease_ms`,
 less a margin, is a bound that this node can trust, whatever its wall clock says.
 
 | event                                 | consequence                                                                 |
 |---------------------------------------|-----------------------------------------------------------------------------|
 | reply of acquire lost                 | asked again: the script finds this node's own token and replaces it         |
-| reply of renew lost                   | trusted until the older bound; the next call shows                          |
+| reply of renew lost                   | trusted until the older bound; the next call shows whether it still holds   |
 | node frozen past the lease, then woken| the bound has passed: it must acquire again; a call on its way is refused   |
 | lease lost in a failover              | the next call is refused; the node acquires it again, with a greater epoch  |
 | node dies                             | its connection closes; a node that sees this may replace the token at once  |
@@ -24,7 +24,7 @@ import re
 from wheelq.settings import SchedulerSettings
 
 SAME_MS = 20.0
-"""By how much two readings of the end of an unrenewed lease may differ."""
+"""How many milliseconds two readings of the end of the same lease may differ if it was not renewed in between."""
 _NUMBER = re.compile("[0-9]{1,18}")
 
 
@@ -57,7 +57,7 @@ class OwnLease:
 
     @property
     def trusted_until(self) -> float:
-        """The last moment at which the lease can be trusted."""
+        """Until when the lease can be trusted."""
         return self._asked_at + self._lease - self._margin
 
     @property
@@ -69,8 +69,8 @@ class OwnLease:
 class WatchedLease:
     """The lease of another node, for a node that waits for its end.
 
-    The server ends a lease by a clock that may be stepped back, which would prolong the lease by the step. So it is
-    also over if its holder has not renewed it for its whole duration, by the monotonic clock of the waiting node.
+    The server ends a lease by a clock that may be stepped back, which would prolong the lease by the step. So a lease
+    also counts as over if its holder has not renewed it for its whole duration, by this node's monotonic clock.
     """
 
     def __init__(self, lease_ms: int) -> None:
@@ -80,7 +80,7 @@ class WatchedLease:
         self._since = 0.0
 
     def is_over(self, now: float, token: str, ends_ms: float) -> bool:
-        """Whether the lease is over; `ends_ms` is its end as the server reports at `now` (monotonic)."""
+        """Whether the lease is over; `ends_ms` is its end as the server reported it at `now` (monotonic seconds)."""
         if token != self._token or abs(ends_ms - self._ends_ms) > SAME_MS:
             self._token, self._ends_ms, self._since = token, ends_ms, now
         return bool(token) and now - self._since > self._life

@@ -3,8 +3,8 @@
 Four tasks run beside the shards:
 
     hints          listens on one connection to changes and to the `near` channels of this node's shards (`hints`)
-    changes        reads topics when their version number has changed, nodes and assignment on every heartbeat;
-                   a notice brings either forward
+    changes        reads topics when their version number has changed, and nodes and assignment on every heartbeat;
+                   after a notice, at once
     draining       drops former numbers of shards when none of their jobs is left (`draining`)
     ended groups   cleans up after groups that another program destroyed (`ended_groups`)
 """
@@ -45,7 +45,7 @@ from wheelq.transport.version import check_server
 logger = logging.getLogger("wheelq.scheduler")
 
 RETRY_S = 1.0
-"""Seconds until changes are looked for again when that failed."""
+"""Seconds until the next look for changes after one that failed."""
 
 
 class Scheduler:
@@ -101,15 +101,15 @@ class Scheduler:
         return sum((shard.lateness for shard in self._shards.values()), start=self._promotion_lateness.before)
 
     def stop(self) -> None:
-        """Let `run` end: shards finish their current work and give their leases back, so that standbys lead at once."""
+        """Make `run` end: shards finish their current work and give their leases back, so standbys lead at once."""
         self._stopping.set()
 
     async def run(self, *, patiently: bool = False) -> None:
         """Serve shards until stopped. Survives restarts of the server.
 
-        At the start it also waits while the server refuses something, and with `patiently` while the server is away.
-        Raises, only at the start: AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which waiting does
-        not cure; Unavailable, OutcomeUnknown and NotPrimary, unless `patiently`. RuntimeError, if it was run before.
+        While it starts, it waits out refusals of the server, and with `patiently` also a server that is away.
+        Raises, only while it starts: AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which waiting
+        does not cure; Unavailable, OutcomeUnknown and NotPrimary, unless `patiently`. RuntimeError, if it ran before.
         """
         if self._was_run:
             raise RuntimeError("this scheduler has been run before: make another one")
@@ -142,7 +142,7 @@ class Scheduler:
         ]
         try:
             await until_stopped(self._stopping, background)
-            watching = background.pop()  # it starts and ends shards
+            watching = background.pop()  # end it first: it starts and ends shards
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             for shard in self._shards.values():
@@ -195,7 +195,7 @@ class Scheduler:
             self._woken.clear()
 
     async def _tell_time(self) -> None:
-        """Tell the shards their server's time: resting shards would not notice a step of its clock."""
+        """Tell each shard the time of its server: a resting shard would not notice a step of the clock by itself."""
         by_server: dict[object, list[str]] = {}
         for channel, shard in self._shards.items():
             by_server.setdefault(self._transport.server_of(shard.keys.ready), []).append(channel)
@@ -280,7 +280,7 @@ class Scheduler:
 
     def _report_gone(self, node: str) -> None:
         async def report() -> None:
-            with contextlib.suppress(ServerError):  # else its missing heartbeats tell
+            with contextlib.suppress(ServerError):  # on failure, its missing heartbeats show that it is gone
                 await self._members.report_gone(node)
 
         self._reports.add(task := asyncio.create_task(report()))  # the event loop itself keeps only a weak reference

@@ -1,10 +1,10 @@
 """`Membership`: which nodes are alive, and which shards each of them serves.
 
-A node writes a heartbeat every `heartbeat_ms`. Another node considers it dead when three heartbeats are missing, by its
-own clock (`liveness`), or at once when it takes over a lease because the holder's connection is closed. The assignment
-of shards to nodes is kept in Redis. When it no longer fits the live nodes and the topics, the first live node (by name)
-replaces it (see `assignment`) and tells all the others. If two nodes do so at once, the script accepts one. A node that
-starts or stops cleanly announces it at once.
+A node writes a heartbeat every `heartbeat_ms`. The others consider it dead when three heartbeats are missing, by their
+own clocks (`liveness`), or at once when one of them takes over its lease because its connection is closed. The
+assignment of shards to nodes is kept in Redis. When it no longer fits the live nodes and the topics, the first live
+node (by name) replaces it (see `assignment`) and tells all the others. If two nodes do so at once, the script accepts
+one. A node that starts or stops cleanly announces it at once.
 
 Membership only spreads the shards evenly. The lease ensures that each shard has one leader at a time, and the standby
 replaces a dead leader at once.

@@ -21,7 +21,7 @@ class ShardParts:
     settings: SchedulerSettings
     clock: Clock
     server: ServerClock
-    """In a cluster, the clock of the node that has this shard."""
+    """The clock of the Redis server; in a cluster, of the Redis node that has this shard."""
     topic: Topic
     """The topic as last read."""
     shaping: Shaping | None

@@ -1,7 +1,7 @@
 """`Occurrences`: makes the occurrences of a topic's recurring jobs, each once, shortly before it is due.
 
-    near    asks which recurring jobs have an occurrence within `recurring_ahead_ms`: when the first of them comes
-            near, when one was put or changed (a notice), and after hints may have been lost
+    near    asks which recurring jobs have an occurrence within `recurring_ahead_ms`. Called when the first of them
+            comes near, when one was put or changed (a notice), and when hints may have been lost
     plan    decides which occurrences to make, including missed ones (pure: `model.recurring.plan`)
     make    schedules them and records that in one step, unless another node has
 
@@ -37,11 +37,11 @@ from wheelq.transport import AsyncTransport
 logger = logging.getLogger("wheelq.scheduler")
 
 STANDBY_MS = 1_000
-"""How much later than the leader a standby looks."""
+"""How many milliseconds later than the leader a standby looks."""
 RARELY = 600.0
 """Seconds between looks at a topic without recurring jobs."""
 POSTPONED_MS = 60_000
-"""How long to skip a recurring job that cannot be used here (unknown time zone, or cronsim is missing)."""
+"""For how many milliseconds to skip a recurring job that cannot be used here (unknown time zone, cronsim missing)."""
 
 
 class Occurrences:
@@ -68,7 +68,7 @@ class Occurrences:
         self._task: asyncio.Task[None] | None = None
 
     def notice(self) -> None:
-        """Look again: a recurring job was or may have been added or changed."""
+        """Look again, because a recurring job may have been added or changed."""
         self._wake.set()
 
     def told_time(self, asked_at: float, server_us: int) -> None:
@@ -82,7 +82,7 @@ class Occurrences:
         self._task = self._task or asyncio.create_task(self.run(), name=name)
 
     async def stop(self) -> None:
-        """Stop at once; each call is complete in itself."""
+        """Stop at once. Nothing is left half done, because each call is complete in itself."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -5,7 +5,7 @@
               not held          takes it (`candidate`) just before there is work: a shard at rest costs nothing
     standby   not held          watches the leader (`standby`), and takes the lease if it falls silent or stops
               held              leads in the leader's place, until the leader is alive again
-    either, of a paused topic   nothing
+    either    topic paused      nothing
 
 Only a lease makes a leader; the role says which node should have it. `lease` tells how long it can be trusted.
 """
@@ -117,7 +117,7 @@ class Shard:
         self._wake.set()
 
     def told_time(self, asked_at: float, server_us: int) -> None:
-        """Take the time of this shard's server; if its clock was stepped, the shard starts afresh."""
+        """Take the time of this shard's server; if the server's clock was stepped, the shard starts afresh."""
         if self._server.observe(asked_at, server_us):
             self._wake.set()
 
@@ -148,7 +148,7 @@ class Shard:
         self._wake.set()
 
     def stop(self, *, node_goes: bool = False) -> None:
-        """Let `run` end and give the lease back; if the whole node stops, the standby is told to take it."""
+        """Make `run` end, and give the lease back; if the whole node stops, the standby is told to take it."""
         self._is_stopping = True
         self._is_going = node_goes
         self._wake.set()

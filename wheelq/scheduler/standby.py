@@ -42,9 +42,9 @@ class Advice(Enum):
 
 
 CLOCK_MS = 1_000
-"""By how much a lease may seem to exceed its longest duration."""
+"""How many milliseconds longer than its longest duration a lease may seem to last."""
 UNLED_MS = 1_000
-"""The time until the next look at a shard that has had no leader yet."""
+"""Milliseconds until the next look at a shard that has had no leader yet."""
 
 
 class StandbyRules:

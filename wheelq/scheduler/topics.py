@@ -1,10 +1,10 @@
 """`TopicList`: the topics as a node last read them, and those that a failover lost in whole or in part (`LostTopics`).
 
 A producer caches a topic for some seconds (`topics_ttl_ms`). If a failover loses the topic's registration or its last
-number of shards meanwhile, the jobs that it schedules wait in shards that no scheduler node serves. So a node watches
-the shards of each topic that has vanished, and those that a topic no longer has. If they hold jobs, it registers the
-topic as it was, or lists the lost number of shards as a former one, which `Draining` ends. A topic that is removed on
-purpose is first marked so, and leaves no jobs behind; so does a former number of shards that was given up.
+number of shards meanwhile, the jobs that the producer schedules wait in shards that no scheduler node serves. So a node
+watches the shards of each topic that has vanished, and those that a topic no longer has. If they hold jobs, the node
+registers the topic as it was, or lists the lost number of shards as a former one, which `Draining` ends. A topic that
+is removed on purpose is first marked as such, and leaves no jobs behind; nor does a former number of shards.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LostTopics:
         self._lost = {name: lost for name, lost in watched.items() if _is_part_lost(after.get(name), lost.topic)}
 
     async def restore(self) -> None:
-        """List again what has vanished and holds jobs. Raises: ServerError."""
+        """Register again the topics and numbers of shards that have vanished and hold jobs. Raises: ServerError."""
         now = self._clock.monotonic()
         self._lost = {name: lost for name, lost in self._lost.items() if now < lost.until}
         for name, lost in list(self._lost.items()):
@@ -65,7 +65,7 @@ class LostTopics:
 
     async def _register(self, name: str, lost: Topic) -> None:
         if await self._holds_jobs(name, range(lost.all_shards)):
-            logger.warning("the registration of topic %s was lost, and its shards hold jobs: listed again", name)
+            logger.warning("the registration of topic %s was lost, and its shards hold jobs: registered again", name)
             await self._transport.send(registry.register_topic(self._keys, name, lost))
             self._lost.pop(name, None)
 
@@ -73,7 +73,7 @@ class LostTopics:
         topic = registry_codec.decode_topic(stored, name)
         was_undone = topic.version < lost.version
         if was_undone or await self._holds_jobs(name, range(topic.all_shards, lost.all_shards)):
-            logger.warning("topic %s has lost a number of shards, and jobs may be placed by it: listed again", name)
+            logger.warning("topic %s lost a number of shards by which jobs may be placed: listed as former", name)
             await self._add_former(name, stored, topic, lost)
 
     async def _holds_jobs(self, name: str, numbers: Iterable[int]) -> bool:
@@ -95,7 +95,7 @@ class LostTopics:
         await self._transport.send(registry.put_topic(self._keys, name, stored, after))
 
     async def _make_groups(self, shards: Sequence[ShardKeys], more: Sequence[ShardKeys]) -> None:
-        """Create the groups of these shards on more, also for workers that are away, before a job is promoted there."""
+        """Create the groups of `shards` on `more` before a job is promoted there, so that absent workers miss none."""
         names = [groups async for groups in self._transport.stream(map(registry.groups, shards))]
         for group in sorted(set[str]().union(*names)):
             for shard in more:

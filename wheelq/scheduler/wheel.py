@@ -63,8 +63,8 @@ _by_due = itemgetter(1)
 class Wheel:
     """Ids, each with the tick at which it is due; the module's docstring describes the structure.
 
-    `now` is the tick to start from, and `slots` the slots in one turn of each level: a power of two, so that a digit
-    is a group of bits. 64 gives few levels and short ones.
+    `now` is the tick to start from. `slots` is the number of slots in one turn of each level: a power of two, so that a
+    digit is a group of bits. With 64 there are few levels, and each is short.
 
     Raises:
         ValueError: `now` is negative, or `slots` is not a power of two from 2 up.

@@ -4,10 +4,10 @@
     server     a pool of connections to one server          pipe  one connection to one server, shared by many calls
 
     routes     in a cluster or behind sentinels: sends each call to the server that serves its key
-    redirects  where a redirected call goes next (pure)
+    redirects  decides where a redirected call goes next (pure)
     topology   reads which server serves which keys
-    slots      which server serves which keys (pure)
-    together   several calls sent as one, when some of them were not done (pure)
+    slots      holds which server serves which keys (pure)
+    together   several calls sent as one, of which some were not done (pure)
 
     subscription   listens to channels
     per_loop       `PerLoop`: one object for each event loop
@@ -19,7 +19,7 @@
     memory         `memory://name`: a server in this process, for tests
     failures       what a redis error means: refused, unavailable, or outcome unknown
     advice         what to write instead of the URL (pure)
-    probing        does a port speak TLS, after a connection to it has failed
+    probing        finds out whether a port speaks TLS, after a connection to it has failed
 
 No call is silently sent twice. redis-py's own retries are off, because they could repeat a call that was done.
 Connections are used directly, because only then is it known whether a request was sent before an error. A call that a

@@ -1,12 +1,12 @@
 """From a URL to connections, with user, password and database.
 
-    redis://[user][:password]@host[:port][/database]        one server, or a node of a cluster: the server tells which
+    redis://[user][:password]@host[:port][/database]        one server or a node of a cluster; the server says which
     rediss://…[?ssl_ca_certs=/path/ca.pem]                  TLS; without the option the system's authorities are trusted
     unix://[user][:password]@/path/to/socket[?db=0]         a socket on this machine
     redis+cluster://[login@]host[:port],host[:port]         a cluster by several nodes; some may be down
     redis+sentinel://[login@]host[:port],host[:port]/service[/database]
-        sentinels and the service they watch; the login is for the servers, that of the sentinels is
-        ?sentinel_username=…&sentinel_password=…; both also with TLS: rediss+cluster, rediss+sentinel
+        sentinels and the service they watch; the login is for the servers, and the sentinels have their own:
+        ?sentinel_username=…&sentinel_password=…; both kinds also with TLS: rediss+cluster, rediss+sentinel
     memory://name                                           a server in this process, for tests: see `memory`
 
 The URL is the one given (`connect(url)`, `--url`), else the environment's WHEELQ_URL, else `url` in the settings file.
@@ -46,7 +46,7 @@ from wheelq.transport.slots import Node
 SERVER_PORT, SENTINEL_PORT = 6379, 26379
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 KNOWN_OPTIONS = ("db", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "sentinel_username", "sentinel_password")
-"""The options of a URL that this module documents; others of redis-py work too."""
+"""The options of a URL that this module documents; other options of redis-py work too."""
 
 
 class ServerKind(Enum):
@@ -168,7 +168,7 @@ class Address:
 
 @cache
 def _driver() -> dict[str, Any]:
-    """What tells the server the release of redis-py, which else reads its own package's files for each connection."""
+    """Returns the option that names redis-py's release; without it, redis-py reads files for each connection."""
     try:
         from redis.driver_info import DriverInfo
     except ImportError:  # a release that reads them once

@@ -1,4 +1,4 @@
-"""Suggests what to write instead of a URL with which a server cannot be used. Pure; no suggestion shows a password."""
+"""Suggests which URL to write instead of one that does not work. Pure; no suggestion shows a password."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLOSED = (redis_errors.ConnectionError, ConnectionResetError, BrokenPipeError, 
 
 
 class Doubt(Enum):
-    """What may be wrong when a connection was not made."""
+    """What may be wrong with the URL when no connection could be made."""
 
     TLS_URL = auto()
     """The URL asks for TLS, and the port may speak none."""

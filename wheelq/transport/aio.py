@@ -1,7 +1,7 @@
 """`AsyncTransport`: sends calls on asyncio, all over one connection to each server, in the order they were made.
 
 The first call finds out what the URL names: one server (`pipe`), or a cluster or sentinels (`routes`). Callers need not
-know which; `slot` and `unblock` hide what differs for a blocking read.
+know which it is; `slot` and `unblock` hide the differences for blocking reads.
 """
 
 from __future__ import annotations

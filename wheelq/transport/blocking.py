@@ -53,7 +53,7 @@ class Transport:
         (self._link or self._connect()).try_to_listen(channel)
 
     def slot(self, key: str) -> int:
-        """Keys with the same number may be named in one call. Known once any call was answered."""
+        """Returns the key's slot: one call may name keys of the same slot. Known after the first answer to any call."""
         return self._link.slot(key) if isinstance(self._link, Routes) else 0
 
     def close(self) -> None:

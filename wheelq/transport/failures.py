@@ -17,7 +17,7 @@ REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
 
 
 SCRIPT_LOADS = 3
-"""How often a script is loaded for one call, in case the server's scripts are flushed again and again."""
+"""How often a script is loaded for one call, at most: the server's scripts may be flushed again and again."""
 
 
 class ScriptUnknown(errors.OutcomeUnknown):

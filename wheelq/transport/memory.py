@@ -2,8 +2,8 @@
 
     Client.connect("memory://tests")      all users of this name in this process share one server
 
-Its clock is the system's until another one is set: then TIME, expiry and stream ids follow that one, and a test can let
-a week pass. Other uses of fakeredis in the process keep the system's clock.
+The server's clock is the system's until another one is set. Then TIME, expiry and stream ids follow the new clock, so a
+test can make a week pass. Other uses of fakeredis in the process keep the system's clock.
 
 The modules of fakeredis call `time.time()`. They get a replacement for the module `time`, which asks the server that
 executes the current command. Beyond that only public classes of fakeredis are used; a test fails if a release of it

@@ -8,11 +8,11 @@ The connection is opened at the first call and again after it broke. When it bre
 `OutcomeUnknown`; a request that could not be written because no connection could be made ends in `Unavailable`.
 A call that waits in the server (a blocking read) delays all calls sent after it: give it a pipe of its own.
 
-All calls share one attempt to connect, which goes on when they stop waiting: a call waits only 0.2 s for a server that
-did not answer before, and a later call finds the connection made.
+All calls share one attempt to connect, which goes on after they have stopped waiting: a call waits only 0.2 s for a
+server that did not answer before, and a later call may find the connection made.
 
-The reply to HELLO, sent first, tells whether the server is a node of a cluster, and the connection's number there. A
-server that refuses HELLO is taken for a single one.
+The reply to HELLO, sent first, says whether the server is a node of a cluster, and which number it gave the connection.
+A server that refuses HELLO counts as a single one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from wheelq.transport.failures import (
 from wheelq.transport.together import Chain
 
 AFTER_SILENCE_S = 0.2
-"""How long a call waits for a connection to a server that has just not answered."""
+"""How many seconds a call waits for a connection to a server that did not answer last time."""
 ASKING = hiredis.pack_command(("ASKING",))
 
 
@@ -60,9 +60,9 @@ class Pipe:
     def __init__(
         self, address: Address, clock: Clock, greeting_ms: int | None = None, *, sends_hello: bool = True
     ) -> None:
-        """`greeting_ms` limits connecting and the greeting together (None: the settings' times of both).
+        """`greeting_ms` limits connecting and the greeting together (None: the sum of both settings).
 
-        Without HELLO, it stays unknown what the server is and which number the connection has.
+        Without HELLO, the kind of server and the number of the connection stay unknown.
         """
         settings = address.settings
         self._sends_hello = sends_hello

@@ -1,7 +1,7 @@
 """Finds out whether a port speaks TLS, after a connection to it has failed; no login is sent.
 
 A plain server takes the start of a TLS handshake for a long request, and waits for its rest. A TLS port closes a plain
-connection. An outage can look the same, so one short look makes the error exact.
+connection. An outage can look the same as either, so one short look decides which error to raise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOOK_S = 0.5
 
 
 def speaks_tls(error: BaseException, address: Address) -> bool | None:
-    """Whether the port speaks TLS; None if `error` raises no doubt of that, or if the port does not say."""
+    """Whether the port speaks TLS; None if `error` cannot come from TLS, or if the port does not show it."""
     doubt = doubt_of(error, address)
     if doubt is None:
         return None

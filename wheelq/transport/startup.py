@@ -1,4 +1,4 @@
-"""Waits at the start for a server that cannot be used yet; every process that runs until stopped waits in this way.
+"""Waits at the start until the server can be used. Every process that runs until it is stopped starts in this way.
 
     attempt ─▶ succeeded                       go on
             ─▶ the setup is wrong              raise it: sign-in, TLS, database number or server version
@@ -6,8 +6,8 @@
             ─▶ any other error                 warn, pause, attempt again
     told to stop                               end, also in the middle of an attempt
 
-A process also waits for a server that refuses something (a missing right, a full disk, too few replicas, a script that
-takes long): when an operator has mended that, the process goes on without a restart.
+Waiting includes refusals (a missing right, a full disk, too few replicas, a long script): once an operator has removed
+the cause, the process goes on without a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Patience(Enum):
     """The errors that a process waits out at its start."""
 
     REFUSALS = "refusals"
-    """Refusals of the server, unless the setup is wrong; not a server that does not answer or is not a primary."""
+    """Refusals, unless the setup is wrong. Not a server that does not answer, or is not a primary."""
     OUTAGES = "outages"
     """Also a server that does not answer or is not a primary."""
     EVERYTHING = "everything"
@@ -50,7 +50,7 @@ async def until_usable(
     logger: logging.Logger,
     patience: Patience,
 ) -> bool:
-    """Repeat `attempt` until it succeeds; False if `stopping` was set before. Raises: other errors."""
+    """Repeat `attempt` until it succeeds; False if `stopping` is set first. Raises: errors that are not waited out."""
     backoff, began, has_waited = Backoff(0.05), clock.monotonic(), False
     reminders = Reminders(clock)
     while not stopping.is_set():
@@ -59,7 +59,7 @@ async def until_usable(
         except ServerError as error:
             if not patience.waits_out(error):
                 raise
-            reminders.warn(logger, "the server cannot be used yet, and is waited for", error)
+            reminders.warn(logger, "waiting until the server can be used", error)
             has_waited = True
             await _before(stopping, clock.sleep(backoff.pause()))
         else:
@@ -70,7 +70,7 @@ async def until_usable(
 
 
 async def _before(stopping: asyncio.Event, doing: Awaitable[object]) -> bool:
-    """Whether `doing` ended before `stopping` was set, which cancels it. Raises its errors."""
+    """Whether `doing` ended before `stopping` was set; if not, it is cancelled. Raises: the errors of `doing`."""
     stop, work = asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(doing)
     try:
         await asyncio.wait((stop, work), return_when=asyncio.FIRST_COMPLETED)

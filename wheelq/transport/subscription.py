@@ -21,7 +21,7 @@ class Subscription:
     """Listens to channels of a server, or of any node of a cluster."""
 
     def __init__(self, where: Callable[[], Awaitable[tuple[Sequence[Address], int]]]) -> None:
-        """`where` returns the servers to try, the best first, and the milliseconds for each; one is listened to."""
+        """`where` returns the servers to try, the best first, and the milliseconds to spend on each."""
         self._where = where
         self._node: Node | None = None
         self._connection: Any = None

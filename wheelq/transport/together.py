@@ -1,12 +1,12 @@
-"""Several calls sent as one (`protocol.call.together`), when some of them were not done. Pure.
+"""Several calls sent as one (`protocol.call.together`), of which some were not done. Pure.
 
     schedule  mark  WAIT        the server has the first script but not the second, or the slot moves in between
        ✓       ✗     ✓          done calls stay done; the others are sent again, with a WAIT for them at the end
                └─────┴──▶ mark  WAIT
 
-A call that was done must not be sent again: its job may have run and been forgotten by then, and would run twice.
-Only the server that has done it may do the rest. After a failover the new primary may not have the job, and would
-confirm the mark alone. The caller then learns that the outcome is unknown, and repeats the whole.
+A call that was done must not be sent again: its job may have run and been forgotten by then, and would run twice. Only
+the server that did it may do the rest. After a failover the new primary may not have the job, and would confirm only
+the mark. The caller then learns that the outcome is unknown, and repeats all of it.
 """
 
 from __future__ import annotations

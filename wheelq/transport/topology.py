@@ -2,8 +2,8 @@
 
 `Topology` (blocking) and `AsyncTopology` hold the map that several transports share. They read it again once a minute,
 and after a call reached the wrong node, at most every 50 ms. Sentinels are asked every second while calls are made: a
-replaced primary learns of it some ten seconds later, and writes that it accepts until then are lost. Each reading opens
-and closes its own connection, because an old connection may hang at that moment.
+primary learns only some ten seconds later that it was replaced, and writes that it accepts until then are lost. Each
+reading opens and closes its own connection, because an old connection may hang at that moment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REST = 0.05
 """The least seconds between two readings, however many calls reached the wrong node."""
 OLD_AFTER = 60.0
 PRIMARY_OLD_AFTER = 1.0
-"""How many seconds a map is trusted if no call contradicts it; the second is for sentinels."""
+"""How many seconds a map is trusted if no call contradicts it: in a cluster, and behind sentinels."""
 
 
 class _Reading:

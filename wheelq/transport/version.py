@@ -12,7 +12,7 @@ OLDEST_REDIS = (6, 2, 2)
 
 
 async def check_server(transport: AsyncTransport) -> None:
-    """Raises: ServerTooOld for a Redis before 6.2.2; any error that prevents the check."""
+    """Check the server's version; passes if the user may not read it. Raises: ServerTooOld for a Redis before 6.2.2."""
     try:
         said = await transport.send(registry.info("server"))
     except (NotPermitted, ServerTooOld):  # a user may lack the right to INFO, which nothing else needs

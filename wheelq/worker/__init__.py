@@ -2,10 +2,10 @@
 
 loop        `Worker`: its life, from start to stop
 decorators  the decorators that register handlers and hooks
-shards      the shards of its topics, as they come and change
+shards      the shards of its topics, read again whenever they may have changed
 running     one delivery, from its entry to its outcome
 hints       listens for changes of topics and for requests to cancel a job
-lanes       the ways from the shards to the handlers: one for single handlers, one for each batch handler
+lanes       the ways from shards to handlers: one for single handlers, one for each batch or ordered handler
 reader      reads new deliveries, as many as could start at once
 places      how the readers of a lane share its free places
 backlog     which of many shards may hold unread entries (pure)
@@ -24,7 +24,7 @@ durations   how late jobs start, and how long handlers run
 run_log     log lines about runs
 tracing     the span around each run, while a tracer provider is set
 holding     names async handlers that block the event loop
-progress    the progress and results of handlers
+progress    stores the progress and the results of handlers
 held        the deliveries that Redis has not confirmed as settled
 settling    reports outcomes to Redis: acks in batches, retries, burials
 heartbeat   this worker's heartbeat, and its farewell

@@ -1,7 +1,7 @@
 """`Backlog`: which of many shards may hold unread entries, and how far the others have been read. Pure.
 
 unread ──read──▶ nothing left: listen after the last entry that the group received ───an entry came────▶ unread
-   ▲   └──────▶ perhaps more: to the end of the line                                                       │
+   ▲   └──────▶ perhaps more: to the end of the queue                                                      │
    └───────────────────────────────────────────────────────────────────────────────────────────────────────┘
 """
 
@@ -36,7 +36,7 @@ class Backlog:
         return [shard for shard, _ in zip(self._unread, range(most), strict=False)]
 
     def was_read(self, shard: ServedShard, last_id: str) -> None:
-        """Record that a shard was read up to `last_id`; "": perhaps not to its end."""
+        """Record that a shard was read up to the entry `last_id`; "": there may be more to read."""
         if self._unread.pop(shard, 0) is None:
             if last_id:
                 self._read_to[shard] = last_id

@@ -1,6 +1,6 @@
 """`Daemons`: an executor of daemon threads; a caller can hold one for several calls.
 
-With the standard library's pool a process could not end before its last thread has returned, perhaps never. An idle
+With the standard library's pool, a process cannot end before its last thread has returned, which may be never. An idle
 thread waits for the next call; a new one is started only when none is idle.
 """
 

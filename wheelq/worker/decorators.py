@@ -106,7 +106,7 @@ class Decorators:
         retry: Retry | None = None,
         timeout: float | None = None,
     ) -> Callable[[F], F]:
-        """Decorate the function that runs the jobs of every topic that `find` returns; it is called again and again.
+        """Decorate the function that runs the jobs of every topic that `find` returns; `find` is called regularly.
 
         For services whose topics come and go. A topic with its own handler keeps it; a topic that `find` no longer
         returns is still served until this worker ends.
@@ -164,8 +164,9 @@ class Decorators:
         return function
 
     def before(self, function: JobHook) -> JobHook:
-        """Decorate a function, async or not, that is called with each job before its handler; its error fails the run.
+        """Decorate a function, async or not, that is called with each job before its handler.
 
+        If it raises, the run fails.
         A plain function runs in the thread of a plain handler, and on the event loop with an async one. Context
         variables set in it are the handler's too.
         """
@@ -203,9 +204,9 @@ class Decorators:
             async def close_order(job: Job) -> None:
                 await database.value.execute(...)
 
-        It is an async or plain generator, or a function that returns a context manager; put clean-up that must also run
-        after an error in a `finally`. Several start in the order they were added, and stop in reverse. If a start-up
-        raises, `run` raises the same.
+        The function is an async or plain generator, or returns a context manager; put clean-up that must also run after
+        an error in a `finally`. Several start in the order they were added, and stop in reverse. If a start-up raises,
+        `run` raises the same error.
         """
         lifespan = Lifespan(function)
         self._hooks.lifespans.append(lifespan)

@@ -1,7 +1,7 @@
 """`Durations`: how late jobs start, and how long their handlers run.
 
-Values are collected and counted many at a time, on request or when there are a thousand: for a quick handler, counting
-each one would cost an eighth of the job.
+Values are collected, and counted together on request or when there are a thousand: with a quick handler, counting each
+one separately would take an eighth of the time of the job.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Handler:
         return not self.inline and not is_async(self.function)
 
     def bind(self, threads: FunctionRunner, clock: Clock) -> Run:
-        """Returns how a job is run: plain functions in `threads` unless `inline`, each within the handler's timeout."""
+        """Returns a function that runs a job within the timeout; plain functions run in `threads`, unless `inline`."""
         if self.has_thread:
             return surviving(_in_thread(self.function, threads, self.timeout))
         function = _on_the_loop(self.function) if self.inline else self.function
@@ -95,11 +95,11 @@ class Handlers:
             _check_inline(function, timeout)
         if topic in self._by_topic:
             other = self._by_topic[topic].function
-            raise ConfigurationError(f"topic {topic!r} has the handler {getattr(other, '__qualname__', other)} already")
+            raise ConfigurationError(f"topic {topic!r} already has the handler {getattr(other, '__qualname__', other)}")
         self._by_topic[topic] = Handler(topic, function, retry, timeout, batch, ordered, inline)
 
     def add_for_each(self, find: Find, function: Function, retry: Retry, timeout: float | None) -> None:
-        """Let `function` run the jobs of every topic that `find` returns, unless the topic has a handler."""
+        """Register `function` for every topic that `find` returns, unless the topic has a handler of its own."""
 
         async def find_more() -> None:
             for topic in await find():
@@ -155,8 +155,8 @@ def _check_inline(function: Callable[..., Any], timeout: float | None) -> None:
 def surviving(run: Run) -> Run:
     """Returns a handler that counts as failed when it raises a BaseException that is not an Exception.
 
-    Such are the errors of sys.exit(), KeyboardInterrupt, and the outcomes of pytest: the worker goes on. Only
-    cancellation passes unchanged.
+    Examples are SystemExit, KeyboardInterrupt and the outcomes of pytest. So the worker goes on. Only cancellation
+    passes unchanged.
     """
 
     async def run_on(given: Any) -> Any:

@@ -1,7 +1,7 @@
 """`Heartbeat`: sends this worker's heartbeats, reports and farewell, and reads those of the others.
 
 One call every `renew_ms` sends the heartbeat, reads the heartbeats of all others, and returns the server's time; every
-few seconds it also sends a report of the worker. While the worker holds nothing, the calls in between are two plain
+few seconds it also sends a report of the worker. While the worker holds nothing, most of these calls are two plain
 commands, which return no time and cost the server less. `peers` evaluates the heartbeats of the others. Heartbeats run
 independently of all other work, and are written even when the server is full.
 """
@@ -123,8 +123,7 @@ class Heartbeat:
     async def leave(self, shards: Iterable[ServedShard]) -> None:
         """Send the last acks, hand back unfinished deliveries, and remove this consumer from the lists.
 
-        The last heartbeat says that it left, so others find deliveries that it could not hand back or that are not
-        taken yet.
+        The last heartbeat says that this worker left, so others find deliveries that it could not hand back.
         """
         parts = self._parts
         has_left = await self._tried(parts.settler.flush())
@@ -149,5 +148,5 @@ class Heartbeat:
         try:
             return await farewell is not False
         except ServerError as error:
-            logger.warning("left without a farewell; its deliveries will be found abandoned: %s", error)
+            logger.warning("left without a farewell; other workers will find its deliveries abandoned: %s", error)
             return False

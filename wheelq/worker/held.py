@@ -26,8 +26,8 @@ class ServedShard:
     is_gone: bool = False
     """Whether the topic, or this worker's group in it, was removed."""
     has_lost: bool = False
-    """Whether this worker has handed back deliveries that it did not know of. If it holds an ordered shard, they came
-    back to itself, and it must ask for them."""
+    """Whether this worker has handed back deliveries that it did not know of. If it holds an ordered shard, they return
+    to this worker, which must ask for them."""
 
 
 class TurnKeeper(Protocol):

@@ -1,7 +1,7 @@
 """Listens for changes of a worker's topics, and for requests to cancel a job.
 
 Changes are also found by asking every few seconds, so a lost hint only delays them. A request to cancel a running job
-may be lost; then the job runs on. A worker whose user may not listen works without hints.
+may be lost; then the job runs on. A worker whose Redis user may not subscribe works without hints.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ logger = logging.getLogger("wheelq.worker")
 
 LONGEST_S = 0.5
 AGAIN_S = 60.0
-"""How many seconds pass before a handler is named again."""
+"""The least number of seconds between two warnings about the same handler."""
 
 
 TO_A_THREAD = "Make it a plain function, which runs in a thread, or move the long part to asyncio.to_thread"

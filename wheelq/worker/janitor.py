@@ -1,11 +1,11 @@
 """`Janitor`: removes leftovers of dead workers, and old dead jobs, once a minute.
 
-    consumers of this group that hold nothing and were silent for an hour            a killed worker leaves one a shard
+    consumers of this group that hold nothing and were silent for an hour          a killed worker leaves one per shard
     heartbeats that have not changed for ten minutes, and workers not heard of for a day
-    dead jobs older than the topic's `dead_retention_ms`, or more than `dead_max`     even if no more are buried
+    dead jobs older than the topic's `dead_retention_ms`, or more than `dead_max`   even if no more are buried
 
-Everything is checked and done in one script call, so any number of workers may do it at the same time. The same call
-tells when the first waiting job of each shard is due: `overdue` looks closer where one is late.
+Shards are checked and tidied in the same script call, so any number of workers may do it at the same time. That call
+also returns when the first waiting job of each shard is due; if one is late, `overdue` looks closer.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ LEND_S = 0.02
 
 
 class Lane(Protocol):
-    """The interface of a lane."""
+    """What all lanes can do."""
 
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Serve these shards from now on, with reads that wait up to `block_ms`."""
@@ -120,8 +120,8 @@ class ReadingLane:
     async def turn(self, shard: ServedShard) -> AsyncIterator[int]:
         """Yields a fair share of the free places; none while the lane stops.
 
-        If no place is free it queues with the readers, so that a busy shard cannot starve it. Places reserved for a
-        read may stay unused, so they are lent a second time.
+        If no place is free, it queues with the readers, so that a busy shard cannot starve it. A read may leave its
+        reserved places unused, so they are lent a second time.
         """
         free = self._runs.free
         if self._reading.is_stopping or shard not in self._shards:

@@ -47,9 +47,9 @@ from wheelq.worker.threads import Threads
 logger = logging.getLogger("wheelq.worker")
 
 UNKNOWN_TOPIC_MS = 500
-"""Seconds between reads of the topics while one of this worker's is missing and it hears no changes."""
+"""Milliseconds between reads of the topics while a topic of this worker is missing and changes are not heard."""
 TOPICS_MS = 5_000
-"""Seconds between reads otherwise, because the number of shards may change."""
+"""Milliseconds between reads otherwise, because the number of shards may change."""
 
 
 class Worker(Decorators):
@@ -75,7 +75,7 @@ class Worker(Decorators):
         start: GroupStart = "beginning",
         also_says: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`also_says()` returns more fields for its reports, every few seconds."""
+        """`also_says()` is called every few seconds, and returns more fields for the worker's report."""
         super().__init__()
         self.group = group
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -150,9 +150,9 @@ class Worker(Decorators):
         return self._handlers.topics
 
     def stop(self, grace: float | None = None) -> None:
-        """Let `run` end: read no more, let handlers finish within `grace` seconds, hand the rest back.
+        """Make `run` end: read no more, wait up to `grace` seconds for handlers to finish, hand the rest back.
 
-        Without `grace` it is the settings' `grace_ms`.
+        The default for `grace` is the setting `grace_ms`.
         """
         if grace is not None:
             self._grace = grace
@@ -161,10 +161,10 @@ class Worker(Decorators):
     async def run(self, *, patiently: bool = False) -> None:
         """Work until stopped. Survives restarts of the server.
 
-        At the start it also waits while the server refuses something, and with `patiently` while the server is away.
-        Raises: ConfigurationError without handlers. At the start: AuthenticationFailed, TlsFailed, WrongDatabase and
-        ServerTooOld, which waiting does not cure; Unavailable, OutcomeUnknown and NotPrimary, unless `patiently`.
-        RuntimeError, if it was run before.
+        While it starts, it waits out refusals of the server, and with `patiently` also a server that is away.
+        Raises: ConfigurationError without handlers; RuntimeError, if it ran before. While it starts:
+        AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which waiting does not cure; Unavailable,
+        OutcomeUnknown and NotPrimary, unless `patiently`.
         """
         await self._run(Patience.OUTAGES if patiently else Patience.REFUSALS)
 

@@ -42,7 +42,7 @@ class OrderedState:
     holds: int = 0
     """How many of the shards are held."""
     next_pass_at: float = 0.0
-    """When the next shard may be passed on, by the monotonic clock."""
+    """The earliest time at which the next shard may be passed on, by the monotonic clock."""
 
     @property
     def read_ahead(self) -> int:

@@ -189,7 +189,7 @@ class OrderedShard:
             self._state.next_pass_at = asked_at + PASS_ON_BEATS * settings.renew_ms / 1000
 
     async def _take_over(self, entry_ids: Sequence[str], asked_ms: int) -> None:
-        """Give deliveries taken over their places. Ask first which failed before: adopted ones are not listed again."""
+        """Place deliveries that were taken over. Asks first which failed before: adopted ones do not come again."""
         parts = self._parts
         for first in range(0, len(entry_ids), 500):
             ids = entry_ids[first : first + 500]
@@ -219,7 +219,7 @@ class OrderedShard:
             self._deliveries.add(delivery, None)
 
     async def _lose(self) -> None:
-        """Another worker holds the shard: hand back deliveries that have not started. It waits for the running ones."""
+        """Another worker holds the shard, and waits for deliveries that run here: hand back those not started."""
         self.is_held = False
         self._asker = None
         self._renew_at = 0.0

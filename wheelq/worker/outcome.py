@@ -1,7 +1,7 @@
 """Decides the outcome of a job: if it is too late to start, and after its handler has returned or raised. Pure.
 
-    expires      of the job: after this it never runs; it is dropped, or buried if the topic buries late jobs
-    misfire      of the topic: a job later than its `grace_ms` runs anyway, is dropped, or is buried
+    expires      of the job: after this the job never runs; it is dropped, or buried if the topic buries late jobs
+    misfire      of the topic: a job that is later than `grace_ms` runs anyway, is dropped, or is buried
 
 Both are checked at the start of every run. For a retry, `expires` still counts from the first due time, but the grace
 from the due time of the retry. A job that is delivered again because its worker died is checked again.

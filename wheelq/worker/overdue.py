@@ -3,11 +3,12 @@
     jobs of orders have been due for 12 s, and no scheduler runs: start one (wheelq scheduler), or this worker with
     --with-scheduler
 
-If programs with another prefix listen on the same server, it names their prefix: perhaps one side has the wrong one.
+If programs with another prefix listen on the same server, the warning names that prefix: perhaps one side has the wrong
+one.
 
-It asks for the schedulers' heartbeats ten seconds after the worker has begun, in one call, and for due times only where
-no scheduler lives. While one does, it asks again only when the janitor finds a job that is late: a fleet at rest sends
-no command for this.
+Ten seconds after the worker has begun, one call asks for the schedulers' heartbeats. Due times are read only if no
+scheduler lives. While one does, the next call is made only when the janitor finds a job that is late: a fleet at rest
+sends no command for this.
 """
 
 from __future__ import annotations

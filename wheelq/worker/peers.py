@@ -2,7 +2,7 @@
 
     changed heartbeat within `abandoned_ms`            alive: nothing is taken from it, however idle it looks
     unchanged, or says that the worker has left        gone: all it holds is taken over, however busy it looks
-    no heartbeat                                       unknown: a consumer in another language; its deliveries tell
+    no heartbeat                                       unknown: a consumer in another language; see its deliveries
 
 Times are this worker's monotonic seconds: see `liveness`. A worker of a release before heartbeats sends a report every
 five seconds, which is watched in the same way.
@@ -34,7 +34,7 @@ class Standing(Enum):
     GONE = auto()
     """Its deliveries are taken over."""
     UNKNOWN = auto()
-    """It has no heartbeat: deliveries that are not renewed are taken over."""
+    """It has no heartbeat: only its deliveries that are not renewed are taken over."""
 
 
 class Peers:

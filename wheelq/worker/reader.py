@@ -7,9 +7,9 @@
 
 Readers share the free places: see `places`.
 
-A worker with many shards (more than `MANY`, or than it has places) cannot ask all of them for as much as it has room
-for, nor wait for each in turn. It listens to all at once, which consumes nothing, and reads those with new entries in
-one script that stops when there is no more room (`backlog`).
+A worker with many shards (more than `MANY`, or more than it has places) cannot ask each of them for as many jobs as it
+has room for, nor wait for each in turn. It listens to all at once, which consumes nothing, and reads the shards with
+new entries in one script that stops when there is no more room (`backlog`).
 
 At a stop a current read is unblocked, not cut off, because it may just have received entries.
 """

@@ -5,8 +5,8 @@
     no heartbeat          a consumer in another language: a look every `LOOK_EVERY` seconds finds unrenewed deliveries
 
 A look asks which consumers hold deliveries, for many shards in one call, so that a worker at rest costs next to
-nothing. Deliveries of live workers are never claimed. They are renewed anyway: this tells a worker that was frozen and
-considered dead what it has lost, and shows workers of older releases and other languages that it is alive.
+nothing. Deliveries of live workers are never claimed. Workers renew them anyway: so a worker that was frozen and
+considered dead learns what it has lost, and workers of older releases and other languages see that it is alive.
 
 Each shard is handled separately: while its cluster node is away, deliveries on other nodes are renewed in time.
 """

@@ -1,6 +1,6 @@
 """`RunLog`: log lines about the runs of handlers.
 
-    job order-42 of orders is done: attempt 1, 3 ms late, took 12 ms        one line per job, if it is asked for
+    job order-42 of orders is done: attempt 1, 3 ms late, took 12 ms        one line per job, if that is asked for
     job order-43 of orders failed, again in 2.0 s: ValueError('no price')   the first of its kind with the traceback
 
 The logger `wheelq.jobs` writes the lines per job: at level INFO with `log_jobs` in [worker], else at DEBUG. Failures

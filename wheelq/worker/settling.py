@@ -35,7 +35,7 @@ from wheelq.worker.outcome import Again, Buried, Done, Outcome
 logger = logging.getLogger("wheelq.worker")
 
 FIRST_PAUSE = 0.05
-"""Seconds until a call without an answer is repeated; see `Backoff`."""
+"""Seconds until a call without an answer is repeated for the first time; see `Backoff`."""
 HAND_BACK_IDLE_MS = 86_400_000
 """The idle time given to a delivery that is handed back, so that any worker's next look claims it."""
 HAND_BACK_AT_ONCE = 500

@@ -59,7 +59,7 @@ class ThreadSource(Protocol):
 
 
 class Threads:
-    """Belongs to the event loop it was made in."""
+    """Threads for plain functions. Belongs to the event loop it was made in."""
 
     def __init__(self, places: int, executor: ThreadSource | None = None) -> None:
         """`executor` replaces the daemon threads in tests."""
@@ -69,9 +69,9 @@ class Threads:
         self._executor = executor or Daemons()
 
     async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
-        """Returns `function(given)`, called in a copy of the caller's context. `timeout` begins with a place.
+        """Returns `function(given)`, called in a copy of the caller's context.
 
-        Raises: TimeoutError, and the errors of the function.
+        `timeout` is in seconds, and counts from when a place is free. Raises: TimeoutError, and the function's errors.
         """
         await self._places.acquire()
         try:
@@ -91,7 +91,7 @@ class Threads:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[OneThread]:
-        """One thread for several functions. The first call takes it, with a place."""
+        """Yields one thread for several functions. The first call takes the thread, and a place."""
         thread = OneThread(self)
         try:
             yield thread
@@ -151,9 +151,9 @@ class OneThread:
         self._context = contextvars.copy_context()
 
     async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
-        """Returns `function(given)`. `timeout` begins with a place.
+        """Returns `function(given)`.
 
-        Raises: TimeoutError, and the errors of the function.
+        `timeout` is in seconds, and counts from when a place is free. Raises: TimeoutError, and the function's errors.
         """
         thread = self._thread or await self._take()
         work = partial(self._context.run, _called_in, contextvars.copy_context(), function, given)

@@ -6,8 +6,8 @@ decoration.
     def close(jobs: list[Job[Order]])           the same for each job of a batch
     def close(job: Job)                         untyped: the function is used as it is, at no cost
 
-A payload that does not fit raises `PayloadMismatch`, and `outcome` buries the job. In a batch it is left out, and the
-others run.
+A payload that does not fit raises `PayloadMismatch`, and `outcome` buries the job. In a batch that job is left out, and
+the others run.
 """
 
 from __future__ import annotations

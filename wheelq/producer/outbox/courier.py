@@ -1,8 +1,8 @@
 """Delivers the jobs of an outbox: `Courier` in a thread, `AsyncCourier` in a task of each event loop.
 
-While jobs are delivered, the next round follows at once; else after `retry_ms`, or when a job is kept. One of the
-clients and processes that share the file delivers, and the others check now and then whether it still does. It makes
-one round at a time: a second parcel in flight could bring back a job that was delivered and then cancelled.
+After a round that delivered jobs, the next follows at once; otherwise after `retry_ms`, or when a job is kept. Of the
+clients and processes that share the file, one delivers, and the others check now and then whether it still does. It
+makes one round at a time: a second parcel in flight could bring back a job that was delivered and then cancelled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`File`: an SQLite file that threads, processes and forks share, and that one of its users may own.
 
-SQLite forbids the use of a connection after a fork, so each process opens its own when it first needs one. A lock on a
-second file decides the owner; it ends with its process and is released in a fork. The lock is a `flock`, because a
+SQLite forbids the use of a connection after a fork, so each process opens its own when it first needs one. The owner
+holds a lock on a second file; the lock ends with its process and is released in a fork. It is a `flock`, because a
 `lockf` belongs to the whole process: two clients of one process must not both own the file.
 """
 
@@ -80,10 +80,10 @@ class File:
                 raise
 
     def follow(self) -> bool:
-        """Leave a file that is no longer at its path, because somebody removed or replaced it. Returns whether.
+        """Leave a file that is no longer at its path, because somebody removed or replaced it. Returns whether it did.
 
-        What is written there ends with this process. Raises: sqlite3.OperationalError, while jobs wait in it; this
-        process alone can still deliver them.
+        The old file is gone when this process ends. Raises: sqlite3.OperationalError, while jobs wait in it, because
+        only this process can still deliver them.
         """
         with self._locked():
             connection = self._connection.get()

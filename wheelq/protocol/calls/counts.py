@@ -1,6 +1,6 @@
 """The counters of a shard: totals since it was created, and one row per minute for three days.
 
-The scripts that change jobs count them in the hash `counts`, so no process can lose or repeat a count:
+The scripts that change jobs count them in the hash `counts`, so a process can neither lose nor repeat a count:
 
 | field                                              | one for each                                                   |
 |----------------------------------------------------|----------------------------------------------------------------|
@@ -44,7 +44,7 @@ def read_counted(reply: list[bytes]) -> dict[tuple[str, str], int]:
 
 
 def minutes(keys: ShardKeys, hour: int) -> Call[list[TopicMinute]]:
-    """The minutes of an hour in which something happened in a shard, in order; `hour` counts from the Unix epoch."""
+    """The minutes of an hour in which something happened in a shard, in order; `hour` is in hours since the epoch."""
 
     def read(reply: list[bytes]) -> list[TopicMinute]:
         rows = dict(zip(reply[::2], reply[1::2], strict=True))

@@ -59,7 +59,7 @@ def holds_entries(stream: str) -> Call[bool]:
 
 
 def live(keys: ShardKeys, after: str) -> Call[Page]:
-    """A page of live jobs. All pages together hold every job that lives throughout; some twice, or as a retry."""
+    """A page of live jobs. All pages together hold every job that is alive throughout, perhaps twice or as a retry."""
 
     def read(reply: Sequence[Any]) -> Page:
         cursor, pairs = reply

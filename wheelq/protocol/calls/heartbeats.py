@@ -43,13 +43,13 @@ def beat_worker(
 
 
 def beat_briefly(keys: Keys, worker: str, beat: str) -> Call[Beats]:
-    """The same in two commands instead of five: without the server's time (0), and refused by a server that is full."""
+    """Send a heartbeat in two commands instead of five: returns no server time (0), and a full server refuses it."""
     written = command("HSET", keys.beats, worker, beat, read=lambda reply: 0, key=keys.beats)
     return _and_hear(keys, written, [])
 
 
 def _and_hear(keys: Keys, written: Call[int], more: list[Call[dict[str, dict[str, Any]]]]) -> Call[Beats]:
-    """Write a heartbeat and read those of all workers; after it, perhaps also what they say of themselves."""
+    """Write a heartbeat and read those of all workers; the calls in `more` also read their reports."""
     calls: list[Call[Any]] = [written, beats(keys), *more]
 
     def read(replies: Sequence[Any | ServerError]) -> Beats:
@@ -87,7 +87,10 @@ BELIEVED_MS = 15_000
 
 
 def living(said: Mapping[str, Mapping[str, Any]], server_ms: int) -> dict[str, Mapping[str, Any]]:
-    """Returns the reports with a recent heartbeat. One from the future is older than a step back of the clock."""
+    """Returns the reports with a recent heartbeat.
+
+    A heartbeat from further in the future was sent before the clock was stepped back, and does not count.
+    """
     return {name: what for name, what in said.items() if abs(server_ms - what.get("seen_ms", 0)) <= BELIEVED_MS}
 
 

@@ -38,7 +38,7 @@ class Acquired(NamedTuple):
     """The caller's token, or the holder's."""
     server_us: int
     left_ms: int
-    """How long the holder's lease still lasts; 0 if the caller holds it."""
+    """How many milliseconds the holder's lease still lasts; 0 if the caller holds it."""
     is_outdated: bool = False
     """Whether the caller must read the topic's terms first, because they have changed."""
 
@@ -88,7 +88,7 @@ class Swept(NamedTuple):
     is_partial: bool
     """Whether more may be due."""
     wait_ms: float = 0.0
-    """How long the topic's limits hold the rest back."""
+    """For how many milliseconds the topic's limits hold the rest back."""
 
     @property
     def promoted(self) -> int:
@@ -112,7 +112,7 @@ class Looked(NamedTuple):
     token: str
     """The leader's token; empty when the lease is free."""
     left_ms: int
-    """How long the leader's lease still lasts."""
+    """How many milliseconds the leader's lease still lasts."""
     horizon_ms: int | None = None
     """The leader is not told of jobs due later than this; None: there has been no leader yet."""
 
@@ -263,7 +263,7 @@ def _args(shaping: Shaping | None) -> tuple[int, ...]:
 
 
 def _as_sent(member: str) -> str | bytes:
-    return member if member.isascii() else raw_member(member)  # the former costs next to nothing
+    return member if member.isascii() else raw_member(member)  # sending an ASCII text as it is costs next to nothing
 
 
 def _lateness(told: list[int]) -> Lateness:
@@ -281,10 +281,10 @@ def _jobs(flat: list[bytes]) -> list[tuple[str, int]]:
 
 
 def read_near(message: bytes) -> list[tuple[str, int]]:
-    """The jobs named by a message on the `near` channel: lines of due_ms and member.
+    """Returns the jobs (member, due_ms) that a message on the `near` channel names; none: the lease became free.
 
-    Empty: the lease became free. Other lines are ignored: any program may publish there, and a sweep finds every due
-    job.
+    Each line of a message has a due_ms and a member. Other lines are ignored: any program may publish there, and a
+    sweep finds every due job.
     """
     lines = (line.partition(" ") for line in member_of(message).split("\n"))
     return [(member, int(due_ms)) for due_ms, _, member in lines if member and _DUE_MS.fullmatch(due_ms)]

@@ -1,7 +1,7 @@
 """Calls on behalf of consumers without a connection of their own: lease deliveries for a while, then answer them.
 
-One consumer of the group holds all its leases, and another holds the deliveries that were given back. A lease is a
-delivery dated so that it is `LONGEST_MS` old when the lease ends; the next call that leases then takes it over. The
+One consumer of the group holds all leases of the group, and another the deliveries that were given back. A lease is a
+delivery dated so that it is `LONGEST_MS` old when the lease ends; the next call of `lease` then takes it over. The
 delivery count numbers the leases, so a lease is named by entry and number.
 
 These dates are milliseconds of a separate clock. `time` advances it by the time that the HTTP servers measure, so that
@@ -93,7 +93,7 @@ def ack(
 
 
 def extend(keys: ShardKeys, group: str, ends_ms: int, leases: Sequence[LeaseId]) -> Call[list[bool]]:
-    """Let up to 500 leases end at `ends_ms`. Returns for each whether it was still valid."""
+    """Move the end of up to 500 leases to `ends_ms`. Returns for each lease whether it was still valid."""
     args: list[Argument] = [group, CONSUMER, ends_ms - LONGEST_MS]
     for item in leases:
         args += (item.entry_id, item.number)

@@ -1,4 +1,4 @@
-"""Small values kept for a while beside the jobs: answers to repeated requests, and task ids."""
+"""Small values kept for a while beside the jobs, such as answers to repeated requests; and numeric task ids."""
 
 from __future__ import annotations
 

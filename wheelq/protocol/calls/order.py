@@ -25,7 +25,7 @@ class Hold(NamedTuple):
 
     is_held: bool
     wait_ms: int = 0
-    """For how long another consumer has claimed the shard."""
+    """For how many milliseconds another consumer has claimed the shard; 0 if the caller holds it."""
     server_us: int = 0
     is_busy: bool = False
     """Whether others still run deliveries of the shard: nothing may start before these are done."""
@@ -72,7 +72,8 @@ def hold(
 ) -> Call[Hold]:
     """Take the shard, or renew the hold, for `abandoned_ms`; forget up to 500 `finished` deliveries.
 
-    Ends the hold named by `over`, and takes over all deliveries of `gone` consumers and abandoned ones of `unknown`.
+    Ends the hold named by `over`. Takes over all deliveries of `gone` consumers, and of `unknown` ones those that were
+    not renewed for `abandoned_ms`.
     """
 
     def read(reply: list[Any]) -> Hold:
@@ -124,7 +125,7 @@ def put_off_before(keys: ShardKeys, group: str, entry_ids: Sequence[str]) -> Cal
 
 
 def forget(keys: ShardKeys, group: str, entry_ids: Sequence[str]) -> Call[None]:
-    """Forget the next runs of deliveries that have ended. Any consumer may do this, whichever holds the shard."""
+    """Forget the next runs of deliveries that have ended. Any consumer may do this, even without holding the shard."""
     return command("HDEL", keys.order(group), *entry_ids, read=nothing, key=keys.order(group))
 
 

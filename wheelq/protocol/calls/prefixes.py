@@ -24,7 +24,7 @@ def listening(keys: Keys) -> Call[list[str]]:
 
 
 def with_topics(keys: Keys, cursor: int) -> Call[tuple[int, set[str]]]:
-    """Looks at some keys of the server; returns where to go on (0: at no other), and other prefixes with topics."""
+    """Looks at some keys of the server; returns the next cursor (0: the end), and other prefixes that have topics."""
     ending = _ending(keys.topics, keys)
 
     def read(reply: list[Any]) -> tuple[int, set[str]]:
@@ -34,7 +34,7 @@ def with_topics(keys: Keys, cursor: int) -> Call[tuple[int, set[str]]]:
 
 
 def is_registry(keys: Keys) -> Call[bool]:
-    """Whether the key that would hold the topics of this prefix does, and is not another program's."""
+    """Whether the key for the topics of this prefix really holds topics, and is not another program's."""
     return command("HEXISTS", keys.topics, VERSION_FIELD, read=bool, key=keys.topics)
 
 

@@ -1,5 +1,7 @@
-"""Calls for recurring jobs. A topic's recurring jobs and their occurrences live in its shard 0. So a definition and the
-job made from it change in one step, whatever the number of shards.
+"""Calls for recurring jobs.
+
+A topic's recurring jobs and their occurrences live in its shard 0. So a definition and the job made from it change in
+one step, whatever the number of shards.
 """
 
 from __future__ import annotations
@@ -45,10 +47,10 @@ class Near(NamedTuple):
 
     server_us: int
     look_ms: int | None
-    """When the first of the others must be looked at; None if there is no other."""
+    """When the first recurring job that is not among these must be looked at; None if there is no other."""
     coming: list[Coming]
     unreadable: list[bytes]
-    """The names of near ones that cannot be read: a newer release or another program wrote them."""
+    """The names of recurring jobs that are near and cannot be read: a newer release or another program wrote them."""
 
 
 def read_one(keys: ShardKeys, name: str, to_change: bool = False) -> Call[FoundRecurring]:
@@ -76,7 +78,7 @@ def page(keys: ShardKeys, cursor: bytes) -> Call[tuple[bytes, dict[str, StoredRe
         for name, stored in zip(flat[::2], flat[1::2], strict=True):
             with suppress(ValueError):
                 entry = StoredRecurring.unpack(stored)
-                codec.decode(entry.record)  # because people are shown it
+                codec.decode(entry.record)  # checked, because people will see it
                 found[name.decode()] = entry
         return following, found
 
@@ -93,8 +95,8 @@ def change(
 ) -> Call[bool]:
     """Put a recurring job, or remove it if `after` is None.
 
-    False if it is no longer `before`: nothing was done. `look_ms` is when its next occurrence is due, `withdrawn` the
-    id of a waiting occurrence to withdraw.
+    Returns False if its state is no longer `before`: then nothing was done. `look_ms` is when its next occurrence is
+    due, `withdrawn` the id of a waiting occurrence to withdraw.
     """
     args: tuple[Argument, ...] = (
         keys.near,
@@ -139,11 +141,11 @@ def make(
     jobs: Sequence[tuple[str, str]],
     superseded: str | None,
 ) -> Call[bool]:
-    """Make occurrences (id, due as `schedule` takes it).
+    """Make the occurrences `jobs` of a recurring job: the id of each, and its due time as `schedule` takes it.
 
-    False if the job is no longer `before`: nothing was done. `look_ms` is when to look at it again; None: never. The
-    last of these replaces the earlier occurrence `superseded`: it is withdrawn if it waits. If it was promoted after
-    the last of these is due, it counts as that one.
+    Returns False if the job's state is no longer `before`: then nothing was done. `look_ms` is when to look at the job
+    again; None: never. The last new occurrence replaces the earlier one with the id `superseded`, which is withdrawn if
+    it still waits. If that one was promoted after the new one was due, it counts as the new one, and none is made.
     """
     args: list[Argument] = [
         keys.near,

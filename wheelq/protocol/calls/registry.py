@@ -195,7 +195,7 @@ def _groups(told: Sequence[Any]) -> tuple[GroupCounts, ...]:
 
 
 def forecast(keys: ShardKeys, ends_ms: Sequence[int]) -> Call[list[int]]:
-    """Count a shard's jobs by due time: in each span up to these ends from now, and later."""
+    """Count a shard's waiting jobs by due time: overdue, in each span up to `ends_ms` from now, and later."""
     return scripted("forecast", (keys.delayed,), ends_ms, list)
 
 

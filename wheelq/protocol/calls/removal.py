@@ -132,7 +132,7 @@ def groups_known(keys: ShardKeys) -> Call[set[str]]:
 
 
 def consumers(keys: ShardKeys, group: str, lately_ms: int) -> Call[list[str]]:
-    """The consumers of a group that read or renewed something in the last `lately_ms`."""
+    """The consumers of a group that were active in the last `lately_ms`."""
     return scripted("consumers", (keys.ready,), (group, lately_ms), _texts)
 
 

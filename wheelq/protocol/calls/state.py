@@ -1,7 +1,7 @@
 """The state of jobs: how workers record it, and how it is looked up.
 
 worker   conclude (an ack that keeps something) · note (progress) ──▶ done · ended · progress · news
-anyone   get ◀── all that is known of one job                         news_since ◀── which jobs ended just now
+anyone   get ◀── everything known about one job                       news_since ◀── which jobs ended just now
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def news_since(keys: ShardKeys, cursor: str, wait_ms: int) -> Call[tuple[str, se
 
 
 def listen(keys: ShardKeys) -> Call[str]:
-    """Have finished jobs announced for a while. Returns the cursor after the latest announcement."""
+    """Make the shard announce finished jobs for a while. Returns the cursor after the latest announcement."""
     return scripted("listen", (keys.news,), (NEWS_MS,), text)
 
 

@@ -43,7 +43,7 @@ class ReadTo(NamedTuple):
     """The entries that `read_some` read from one shard."""
 
     last_id: str
-    """The group has received everything up to this entry; "": there may be more."""
+    """The last entry that the group received, if nothing came after it; "": there may be more."""
     entries: list[Entry]
 
 
@@ -149,9 +149,9 @@ def ack(
 def retry(
     keys: ShardKeys, group: str, consumer: str, entry: Entry, pause_ms: int, record: bytes, lease: int | None = None
 ) -> Call[bool]:
-    """Acknowledge a failed delivery and let the job wait, with the `record` of its next run.
+    """Acknowledge a failed delivery, and put the job back to wait for `pause_ms`, with the `record` of its next run.
 
-    False if this consumer no longer held the delivery, or its `lease` has another number.
+    Returns False if this consumer no longer held the delivery, or its `lease` has another number.
     """
     args: list[Argument] = [group, consumer, entry.entry_id, entry.id, pause_ms, keys.near, record]
     if lease is not None:
