@@ -138,7 +138,7 @@ def test_broken_lines_are_told_by_number_and_the_rest_is_imported(url: str, topi
     [
         ("[1]", "must be a JSON object, not list"),
         ("{", "not JSON: "),
-        ('{"topic": "no topic", "delay": 1}', "topic: 'no topic' is no topic name"),
+        ('{"topic": "no topic", "delay": 1}', "topic: 'no topic' is not a topic name"),
         ('{"delay": true}', "delay: must be seconds (a number) or a timedelta, not bool"),
         ('{"delay": 1, "n": 99999999999999999999}', "payload.n: 99999999999999999999 does not fit into 64 bits"),
         ('{"delay": 1, "s": "\\ud800"}', "payload.s: is not valid Unicode text"),

@@ -140,7 +140,7 @@ def test_too_late_is_exit_code_4(url: str, topic: str, command: list[str]) -> No
         (["t", "--at", "2030-01-01T09:00"], "has no time zone"),
         (["t", "--at", "2030-01-01T09:00Z", "--delay", "1"], "give either --delay or --at, not both"),
         (["t"], "--delay: missing: give --delay 30m or --at 2026-12-01T09:00+01:00"),
-        (["no topic", "--delay", "1"], "topic: 'no topic' is no topic name"),
+        (["no topic", "--delay", "1"], "topic: 'no topic' is not a topic name"),
         (["t", "{", "--delay", "1"], "payload: '{' is not JSON"),
         (["t", "{", "--delay", "1"], "; --text takes it as it is"),
         (["t", '{"n": 99999999999999999999}', "--delay", "1"], "payload.n: 99999999999999999999 does not fit"),

@@ -74,7 +74,7 @@ def test_what_is_not_there_is_exit_code_3(url: str, topic: str, command: str) ->
     ("options", "words"),
     [
         ([], "give either --cron"),
-        (["--cron", "0 25 * * *"], "'25' is no hour: use 0 to 23"),
+        (["--cron", "0 25 * * *"], "'25' is not a valid hour: use 0 to 23"),
         (["--cron", "@daily", "--tz", "Berlin"], "did you mean Europe/Berlin?"),
         (["{", "--every", "1h"], "payload: '{' is not JSON"),
         (["--every", "soon"], "'soon' is not a delay"),

@@ -154,7 +154,7 @@ async def test_one_that_cannot_be_understood_here_does_not_hold_up_the_others(
     assert place.plain.send(calls.change(place.keys, "odd", None, odd, due - 10, None))
     await place.maker().step()
     assert list(place.waiting()) == [occurrence_id(NAME, due)]
-    assert "odd cannot be made here: tz: 'Mars/Olympus' is no time zone" in caplog.text
+    assert "odd cannot be made here: tz: 'Mars/Olympus' is not a time zone" in caplog.text
     assert place.raw.zscore(place.keys.occurrences, "odd") > due + 30_000  # type: ignore[operator]
 
 

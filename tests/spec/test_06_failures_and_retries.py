@@ -362,7 +362,9 @@ async def test_an_error_that_is_not_to_be_retried_buries_the_job_at_once(
 async def test_a_schedule_that_fails_itself_costs_no_job(
     aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker]
 ) -> None:
-    """A function as `delays` that raises, or returns what is no time: pauses grow instead, and the log tells."""
+    """A function as `delays` that raises, or returns something that is not a time: pauses grow instead, and the log
+    says so.
+    """
     runs: list[int] = []
 
     async def handle(job: Job) -> None:

@@ -273,7 +273,7 @@ def test_the_longest_name_makes_ids_that_are_not_too_long(client: Client) -> Non
 def test_a_payload_is_checked_when_it_is_put(client: Client) -> None:
     with pytest.raises(InvalidInput, match="payload"):
         client.recurring.put("reports", "nightly", {1, 2}, every=3600)
-    with pytest.raises(InvalidInput, match="cron: '61' is no minute"):
+    with pytest.raises(InvalidInput, match="cron: '61' is not a valid minute"):
         client.recurring.put("reports", "nightly", cron="61 * * * *")
     with pytest.raises(InvalidInput, match="did you mean Europe/Berlin"):
         client.recurring.put("reports", "nightly", cron="@daily", tz="Berlin")

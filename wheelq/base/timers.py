@@ -134,7 +134,7 @@ class KernelTimer:
     def set(self, seconds: float) -> None:
         """Fire so many seconds from now, and not at the moment set before.
 
-        It is no instant, because a program under libfaketime has another monotonic clock than the kernel.
+        It is not an instant, because a program under libfaketime has another monotonic clock than the kernel.
         """
         whole = max(0, int(seconds))
         # The first two are for a timer that repeats. All zero would turn it off.

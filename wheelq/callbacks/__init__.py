@@ -7,8 +7,8 @@
 
     target       the target of a job: a registered service and a path, or a URL that the operator allows (pure)
     services     the register: config/services.toml
-    addresses    the addresses that may be connected to (pure)
-    network      connects only to these addresses, whatever the name service says
+    addresses    which addresses may be connected to (pure)
+    network      connects only to these addresses, whatever the name service answers
     signing      the three headers that authenticate the sender
     destination  the limits and the health of one receiver, with its own breaker
     verdict      the consequence of an answer for the job (pure)

@@ -38,9 +38,9 @@ MakeTransport = Callable[[tuple[Network, ...]], httpx.AsyncBaseTransport]
 PLACES = 10_000
 """The most requests in flight or queued in one process, to all receivers; each receiver has its own, lower limit."""
 BODY_MAX_BYTES = 65_536
-"""The most bytes of an answer's body; a receiver that sends more loses the connection."""
+"""The most bytes of an answer's body; if a receiver sends more, its connection is closed."""
 BODY_S = 1.0
-"""How long an answer's body may take; a receiver that takes longer loses the connection."""
+"""How many seconds an answer's body may take; if a receiver takes longer, its connection is closed."""
 OWN_PREFIX = "wheelq-"
 HOP_BY_HOP = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 OF_THE_BODY = ("content-length", "content-type", "content-encoding", "content-range")
@@ -185,8 +185,8 @@ def _note(span: RequestSpan | None, error: Exception) -> None:
 async def _read_away(answer: httpx.Response) -> None:
     """Read and drop the body: a connection whose answer was not read to its end cannot be used again.
 
-    The raw body is read, because its stated encoding is irrelevant and may be wrong. The head has decided; a
-    slow or broken body only costs the connection.
+    The raw body is read, because its stated encoding is irrelevant and may be wrong. The head alone decides the
+    outcome; after a slow or broken body, only the connection is closed.
     """
     assert isinstance(answer.stream, httpx.AsyncByteStream)
     size = 0

@@ -2,8 +2,8 @@
 
 A request waits for its `turn` in a queue of at most `QUEUE_S`. It is postponed instead, for a number of seconds, if the
 receiver is unhealthy or has asked for a pause, or if too many requests already wait. A postponed job gives up its place
-in the worker, so a slow or dead receiver costs the others nothing: it can hold only the places of the requests that it
-handles in `QUEUE_S`, and only a share of the free ones.
+in the worker. So a slow or dead receiver does not slow down the others: it can hold only as many places as it handles
+requests in `QUEUE_S`, and only a share of the free ones.
 
 Each postponed request gets its own moment to come back, in order. These moments follow each other slightly faster than
 the receiver works, so that it never idles, but not so fast that the many requests of a dead receiver keep this process
@@ -69,8 +69,8 @@ class Room:
 class Speed:
     """How many requests a receiver handles in a second when there are enough: the highest rate seen lately.
 
-    The highest, because other work of this process makes a receiver look slower than it is, and nothing makes it look
-    faster.
+    The highest rate is taken because other work of this process can make a receiver look slower than it is, but nothing
+    can make it look faster.
     """
 
     def __init__(self, guess: float, clock: Clock) -> None:
@@ -81,8 +81,9 @@ class Speed:
         self._holds_until = self._since + REMEMBERED_S
 
     def done(self, others_wait: bool) -> None:
-        """Record the end of a request. It does not count if no others wait, because the receiver could have handled
-        more.
+        """Record the end of a request.
+
+        It counts only while other requests wait: otherwise the receiver could have handled more.
         """
         now = self._clock.monotonic()
         self._done += 1
@@ -148,13 +149,13 @@ class Destination:
         self._breaker.succeeded()
 
     def failed(self, why: str) -> None:
-        """Record that it did not answer, or answered that it cannot serve."""
+        """Record that the receiver did not answer, or answered that it cannot serve."""
         self._failed += 1
         self._last_error = why
         self._breaker.failed()
 
     def leave_alone(self, seconds: float) -> None:
-        """Send nothing for a pause that it has asked for."""
+        """Send nothing for the pause that the receiver has asked for."""
         self._not_before = max(self._not_before, self._clock.monotonic() + seconds)
 
     @property

@@ -16,7 +16,10 @@ from wheelq.model.job import Job
 
 
 def message_id(job: Job) -> str:
-    """Returns a name that is unique among all jobs ever: an id can be reused, but not with the same first due time."""
+    """Returns the name of a job's message, the same for every attempt.
+
+    A later job with the same id has another name, unless it is due at the same time as the earlier one.
+    """
     whole = f"{job.topic}\0{job.id}\0{job.first_due_ms}"
     return f"msg_{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 

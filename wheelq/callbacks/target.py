@@ -70,7 +70,7 @@ class Target:
         return json.dumps({"url": self.url} if self.url else {"service": self.service, "path": self.path})
 
     def place(self, services: Services) -> Place:
-        """Returns its place. Raises: InvalidInput, if it may not be called."""
+        """Returns the URL and the terms of this target. Raises: InvalidInput, if it may not be called."""
         if self.url:
             return self._url(services)
         service = services.by_name.get(self.service)

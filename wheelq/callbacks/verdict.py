@@ -31,9 +31,9 @@ class TryAgain:
 
     why: str
     after: float | None = None
-    """The seconds until then, if the receiver has named them."""
+    """The seconds until the next attempt, if the receiver has named them."""
     is_failure: bool = True
-    """Whether it counts as a failure of the receiver."""
+    """Whether this answer counts as a failure of the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Hopeless:
 
     why: str
     is_answer: bool = True
-    """Whether the receiver said so itself."""
+    """Whether this was the receiver's own answer."""
 
 
 Verdict = Accepted | TryAgain | Hopeless

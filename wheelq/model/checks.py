@@ -17,7 +17,7 @@ from wheelq.model.job import OnDuplicate
 TOPIC_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 ID_BYTES_LIMIT = 256
 DOTS_PATTERN = r"(^|/)\.\.?(/|$)"
-"""Found in what no URL's path can hold: clients and proxies take such parts out of it."""
+"""Matches names that no URL's path can hold, because clients and proxies remove such parts from paths."""
 _DOTS = re.compile(DOTS_PATTERN)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ def check_topic(topic: str) -> str:
     if not isinstance(topic, str) or not TOPIC_PATTERN.fullmatch(topic):
         raise InvalidInput(
             "topic",
-            f"{topic!r} is no topic name: use 1 to 100 letters, digits, '.', '_' or '-', a letter or digit first",
+            f"{topic!r} is not a topic name: use 1 to 100 letters, digits, '.', '_' or '-', a letter or digit first",
         )
     return topic
 

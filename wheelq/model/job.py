@@ -47,11 +47,11 @@ Priority = Literal["high", "normal", "low"]
 class JobSpec:
     """One job to schedule: `payload` and either `delay` (seconds or timedelta) or `at` (aware datetime).
 
-    `key` is the job's id (else one is made), `headers` travel beside the payload, `partition_key` chooses the shard
-    instead of the id: jobs with the same partition key share a shard. Among jobs due in the same millisecond, high
-    `priority` is promoted first. `spread` (seconds or timedelta) delays the due time by up to this much: evenly over
-    all ids, and always the same for one id. A job that cannot start by `expires` never runs; it is a time after the due
-    time (seconds or timedelta), or an aware datetime.
+    `key` is the job's id; without it, the client makes one. `headers` travel beside the payload. `partition_key`
+    chooses the shard instead of the id: jobs with the same partition key share a shard. Among jobs due in the same
+    millisecond, those of high `priority` are promoted first. `spread` (seconds or timedelta) delays the due time by up
+    to this much: evenly over all ids, and always the same for one id. A job that cannot start by `expires` never runs;
+    `expires` is a time after the due time (seconds or timedelta), or an aware datetime.
     """
 
     payload: Payload = None
@@ -81,7 +81,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class Receipt(NamedTuple, Generic[R]):
-    """The answer to a schedule call for one job; that of a task's job says what type its result has."""
+    """The answer to a schedule call for one job. For a task's job, `R` is the type of its result."""
 
     id: str
     """The job's id."""

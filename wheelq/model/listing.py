@@ -1,4 +1,4 @@
-"""Jobs on a page of one state. `JobInfo` tells more of a single job."""
+"""Jobs on a page of one state. `JobInfo` says more about a single job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from wheelq.model.state import JobState
 
 
 class ListedJob(NamedTuple):
-    """A job on a page; several groups may have it in one state, each on a line of its own. None: not known here."""
+    """One row of a page: a job, perhaps in one of its groups. If several groups have the job in the page's state, each
+    has its own row. A field is None if it is not known here.
+    """
 
     id: str
     state: JobState
@@ -19,7 +21,7 @@ class ListedJob(NamedTuple):
     due_ms: int
     """When this attempt is, or was, due."""
     group: str | None = None
-    """The only group concerned; None: all of them, or none was there yet."""
+    """The only group concerned; None: every group, or there was no group yet."""
     attempt: int | None = None
     """The number of the attempt that waits, runs, or was the last."""
     worker: str | None = None

@@ -10,7 +10,7 @@ from wheelq.errors import InvalidInput
 from wheelq.model.job import from_ms
 
 KEPT_HOURS = 72
-"""How long minutes are kept."""
+"""For how many hours minutes are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class TopicMinute:
 
 
 def check_hours(hours: int) -> int:
-    """The hours of a look back. Raises: InvalidInput."""
+    """Returns the number of hours to look back, if it is valid. Raises: InvalidInput."""
     if type(hours) is not int or not 1 <= hours <= KEPT_HOURS:
         raise InvalidInput("hours", f"must be a whole number from 1 to {KEPT_HOURS}, not {hours!r}")
     return hours

@@ -62,7 +62,7 @@ class Attempt(NamedTuple):
     duration_ms: int
     worker: str
     error: str | None = None
-    """The beginning of its error, at most 200 bytes; None if it succeeded, or asked for more time without a word."""
+    """The beginning of its error, at most 200 bytes; None if it succeeded, or asked for more time without a message."""
 
     @property
     def started(self) -> datetime:

@@ -93,9 +93,9 @@ class Topic(TopicSettings):
     def terms(self) -> str:
         """The facts about the topic that every write to a shard depends on, as one line; each shard keeps a copy.
 
-        They are the number of shards and, in a topic with limits, the most jobs that may wait in one shard, whether
-        promotion is "free", "shaped" or "paused", and its limits. Producers and leaders send the terms they know, and
-        a shard refuses calls with other terms; so a change is in force as soon as the shards have it.
+        The terms are the number of shards and, in a topic with limits, the most jobs that may wait in one shard,
+        whether promotion is "free", "shaped" or "paused", and its limits. Producers and leaders send the terms they
+        know, and a shard refuses calls with other terms; so a change is in force as soon as the shards have it.
         """
         if self.removing:
             return REMOVING
@@ -159,7 +159,7 @@ class Topic(TopicSettings):
         known = TopicChanges.__annotations__.keys()
         for name, value in changes.items():
             if name not in known:
-                problem = "is changed with set_shards" if name == "shards" else "is no setting of a topic"
+                problem = "is changed with set_shards" if name == "shards" else "is not a setting of a topic"
                 raise InvalidInput(name, f"{problem}; these are: {', '.join(sorted(known))}")
             wanted = type(getattr(_DEFAULTS, name))
             if type(value) is not wanted and not (wanted is float and type(value) is int):

@@ -4,8 +4,9 @@ Every setting has a variable: `concurrency` in the table [worker] is WHEELQ_WORK
 WHEELQ_PREFIX. WHEELQ_CONFIG names the file. A variable whose name is close to a setting's is refused, so that a typing
 error never leaves a server open; any other unknown name is ignored with a warning.
 
-Kubernetes sets variables in every container that are named after its services, and a service may be called
-wheelq-server. So WHEELQ_SERVER_PORT=tcp://10.0.0.7:80 is not a port, and WHEELQ_SERVER_SERVICE_HOST not a mistake.
+In every container, Kubernetes sets variables that are named after its services, and a service may be called
+wheelq-server. So WHEELQ_SERVER_PORT=tcp://10.0.0.7:80 is not read as a port, and WHEELQ_SERVER_SERVICE_HOST is not a
+mistake.
 """
 
 from __future__ import annotations
@@ -116,12 +117,12 @@ def _refuse_near_miss(variable: str) -> None:
     known = {name.removeprefix(table): name for name in (*_KNOWN, CONFIG) if name.startswith(table)}
     near = [known[name] for name in get_close_matches(variable.removeprefix(table), known, cutoff=0.7)]
     if near:
-        raise ConfigurationError(f"{variable} is no setting of wheelq: did you mean {' or '.join(near)}?")
+        raise ConfigurationError(f"{variable} is not a setting of wheelq: did you mean {' or '.join(near)}?")
 
 
 @cache
 def _warn_of_unknown(variable: str) -> None:
-    logger.warning("%s is no setting of wheelq, and is ignored", variable)
+    logger.warning("%s is not a setting of wheelq, and is ignored", variable)
 
 
 def _value(variable: str, text: str, default: Any) -> Any:

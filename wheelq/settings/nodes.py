@@ -16,7 +16,7 @@ class SchedulerSettings(Checked):
     """Settings of a scheduler node."""
 
     lease_ms: int = 9_000
-    """Life of a shard's lease. Safety does not depend on it; a dead *host* costs this much lateness."""
+    """Duration of a shard's lease. Safety does not depend on it; a dead *host* causes at most this much lateness."""
     lease_margin_ms: int = 500
     """The lease is trusted only until this long before its end."""
     window_ms: int = 2_000
@@ -36,15 +36,15 @@ class SchedulerSettings(Checked):
     hedge_ms: int = 100
     """How long a job may be overdue before the standby promotes it in the leader's place."""
     idle_ms: int = 80_000
-    """Longest sleep of a shard with nothing near; also the most a lost hint can cost an idle shard's next look."""
+    """Longest time between two looks at a shard without a job that is due soon; a lost hint delays jobs by no more."""
     topics_ms: int = 5_000
-    """How often a node asks for the topics' version number, in case a notice of a new topic was lost; and with every
-    heartbeat."""
+    """How often a node asks for the topics' version number, in case a notice of a new topic was lost. It also asks with
+    every heartbeat."""
     recurring_ahead_ms: int = 10_000
     """How long before its due time an occurrence of a recurring job is scheduled, as an ordinary job."""
     heartbeat_ms: int = 5_000
-    """How often a node says that it lives; three missed beats and its shards are reassigned. Until then, and
-    within `hedge_ms`, standbys do its work."""
+    """How often a node sends a heartbeat. After three missing ones its shards are assigned to other nodes; until then,
+    standbys promote its jobs, within `hedge_ms`."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)

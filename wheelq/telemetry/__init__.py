@@ -6,7 +6,7 @@ until it does, nothing of this is loaded, and each place that could make a span 
     if api._TRACER_PROVIDER is not None:
         from wheelq.telemetry import spans
 
-`api` is `opentelemetry.trace`. The test reads its variable, because a job would pay for a call.
+`api` is `opentelemetry.trace`. The `if` reads its variable, because a function call would cost more for every job.
 
 spans        makes the spans of every operation, with the attributes of the messaging conventions
 http         the span of a callback's request

@@ -18,7 +18,7 @@ FIRST_ERROR = 400
 
 
 class RequestSpan:
-    """One request; its span is the current one meanwhile, and a child of the one before."""
+    """One request. While it lasts, its span is the current span, and a child of the span that was current before."""
 
     def __init__(self, method: str, url: str, attempt: int) -> None:
         """`url` is shown as it is: without its query, if that may hold credentials."""

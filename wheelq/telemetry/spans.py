@@ -70,7 +70,7 @@ class Carried(NamedTuple):
 
 
 class Observed:
-    """One operation on a topic: its span, which is the current one meanwhile, and its metrics."""
+    """One operation on a topic: its metrics, and its span, which is the current span while the operation lasts."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Processing(Observed):
     def __init__(
         self, topic: str, group: str, worker: str, server: Where, jobs: Sequence[Carried], is_child: bool
     ) -> None:
-        """`is_child`: the parent is the span that created the job, if it is a single one; otherwise that is linked."""
+        """`is_child`: the span that created a single job is the parent; otherwise the creators are linked."""
         attributes: dict[str, AttributeValue] = {GROUP: group, CLIENT: worker}
         found = [carried.of_headers(job.headers) for job in jobs]
         links = [creator for context in found if (creator := carried.creator(context)) is not None]

@@ -93,7 +93,7 @@ class SteppedWorker(Worker):
         return started
 
     def next_ms(self) -> int | None:
-        """When a job that keeps its place in an ordered topic runs again; None if there is none."""
+        """When the first failed job of an ordered topic runs again; None if there is none."""
         return self._lanes.next_ms()
 
 

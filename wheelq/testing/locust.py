@@ -7,9 +7,9 @@
 
 Each method of the client is an entry of Locust's table, with the topic as its name. The entry "lateness" tells how late
 the jobs of a topic started, from their due times to their handlers. All workers measure it anyway and write it to Redis
-every five seconds; the load test reads it there, and so adds nothing to their work. They count between powers of two
-(1, 2, 4, 8 … ms); the values of one step are taken as evenly spread within it. Lateness is no request: Locust's
-"Aggregated" row, its rate and its percentiles are those of the calls alone.
+every five seconds; the load test reads it there, and so adds nothing to their work. They count by powers of two (1, 2,
+4, 8 … ms); the values between two of them are taken as evenly spread. Lateness is not a request: Locust's "Aggregated"
+row, its rate and its percentiles are those of the calls alone.
 
 `--limit "KIND[/NAME] MEASURE MOST"` ends the test with exit code 1 if a figure is above the limit, or missing; see
 `wheelq.testing.limits`. In a test of several processes (`--processes 4`) the master reads lateness and judges.
@@ -142,7 +142,7 @@ class LatenessReader:
     """Reads what workers measured since the test started, and adds it to Locust's entries."""
 
     def __init__(self, environment: Environment, url: str, prefix: str, last_word_s: float) -> None:
-        """`last_word_s`: how long it goes on reading after the test, for late jobs and figures."""
+        """`last_word_s`: for how many seconds to read on after the test, for late jobs and figures."""
         self._environment = environment
         self._url = url
         self._keys = Keys(prefix)
@@ -152,7 +152,7 @@ class LatenessReader:
         self._thread: Thread | None = None
 
     def start(self, **_: Any) -> None:
-        """Count from now on; from the server's return if it is away."""
+        """Count from now on; if the server is away, from its return."""
         self._known = None
         with suppress(ServerError):
             self._add_new()
@@ -195,7 +195,7 @@ class LatenessReader:
 
 
 def _stop_users(environment: Environment) -> None:
-    """Stop the users in other processes: at its end a master does so only after the listeners of `test_stop`."""
+    """Stop the users in other processes. Otherwise a master does so only after the listeners of `test_stop`."""
     if isinstance(environment.runner, MasterRunner):
         message: Any = Message  # its `__init__` is not annotated
         for process in environment.runner.clients.all:

@@ -30,7 +30,7 @@ class Options:
     keep_results: float = 86_400
     """Seconds for which the result of a finished task can be looked up. Set when a queue is used for the first time."""
     max_attempts: int = 1
-    """How many attempts a task has before it has failed; the pauses between them grow."""
+    """How many attempts a task has before it counts as failed; the pauses between them grow."""
 
     @classmethod
     def read(cls, alias: str, options: Mapping[str, Any]) -> Self:

@@ -38,8 +38,9 @@ def payload_of(result: TaskResult, enqueued_ms: int) -> dict[str, Any]:
 
 
 def result_of(payload: Any, id: str, queue: str, backend: str) -> TaskResult:
-    """Returns a result with status READY for the task in a payload. Raises: InvalidTaskError, if the task is not
-    found.
+    """Returns a result with status READY for the task in a payload.
+
+    Raises: InvalidTaskError, if the task is not found.
     """
     try:
         path, args, kwargs, enqueued_ms = (payload[name] for name in ("task", "args", "kwargs", "enqueued"))

@@ -21,7 +21,8 @@ STATES = {
 
 BECAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 AROUND = "\nRuntimeError: the handler called sys.exit("
-"""How the worker keeps a task that leaves from ending it; Django shows the SystemExit alone."""
+"""The error in which the worker wraps the SystemExit of a task, so that the worker goes on. It is not shown: users of
+Django expect the SystemExit alone."""
 
 
 def look_up(client: Client, result_id: str, backend: str) -> TaskResult:

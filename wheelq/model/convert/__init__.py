@@ -17,8 +17,8 @@ msgspec and pydantic are imported only for types that they define.
 
 outgoing    typed values → payloads
 incoming    analyses a type, and makes the function that converts payloads to it
-values      the functions for scalars, lists and maps, of which it is made
-libraries   the same for the types of msgspec and pydantic, which are imported only for these
+values      the functions for scalars, lists and maps, of which that function is made
+libraries   the same for the types of msgspec and pydantic
 """
 
 from __future__ import annotations

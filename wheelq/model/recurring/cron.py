@@ -133,7 +133,7 @@ def zone_of(name: str) -> tzinfo:
             raise ConfigurationError(
                 "this machine has no time zones: install them with its package manager, or pip install tzdata"
             ) from error
-        raise InvalidInput("tz", f"{name!r} is no time zone: {_meant(str(name), known)}") from error
+        raise InvalidInput("tz", f"{name!r} is not a time zone: {_meant(str(name), known)}") from error
 
 
 def _meant(name: str, known: set[str]) -> str:
@@ -150,7 +150,7 @@ def _problem(expression: str, said: str) -> str:
     bad = said.removeprefix("Bad ")
     if bad in _FIELDS and len(fields) in (5, 6):
         place = list(_FIELDS).index(bad) - (len(fields) == 5)
-        return f"{fields[place]!r} is no {bad}: use {_FIELDS[bad]}; also *, */5, 1-5 and 1,3"
+        return f"{fields[place]!r} is not a valid {bad}: use {_FIELDS[bad]}; also *, */5, 1-5 and 1,3"
     return (
         f"{expression!r} has {len(fields)} fields, and needs five: minute hour day-of-month month day-of-week "
         "(or six, with seconds first), for instance '30 2 * * MON-FRI', or a name like @daily"

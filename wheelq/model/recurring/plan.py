@@ -10,7 +10,7 @@ and the rule says what happens to them:
     skip       the last runs only if it is at most `grace` late (by default a minute)
     all        each runs, in order; at most the last hundred
 
-With a `grace`, occurrences that are later than this do not run.
+With a `grace`, missed occurrences that are later than this do not run.
 """
 
 from __future__ import annotations

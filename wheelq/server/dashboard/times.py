@@ -23,7 +23,7 @@ def seconds(text: str, field: str) -> float:
         return float(text)
     if len(text) <= _LONGEST and _WHOLE.fullmatch(text):
         return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    raise InvalidInput(field, f"{text!r:.60} is no duration: write 30s, 5min, 1h 30min, 2d, or seconds")
+    raise InvalidInput(field, f"{text!r:.60} is not a duration: write 30s, 5min, 1h 30min, 2d, or seconds")
 
 
 def moment(text: str, field: str) -> datetime:
@@ -31,7 +31,7 @@ def moment(text: str, field: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        raise InvalidInput(field, f"{text!r:.60} is no time: write 2030-01-31 09:00, which is UTC") from error
+        raise InvalidInput(field, f"{text!r:.60} is not a time: write 2030-01-31 09:00, which is UTC") from error
     return found if found.utcoffset() is not None else found.replace(tzinfo=UTC)
 
 

@@ -1,4 +1,4 @@
-"""manage.py wheelq_worker: runs tasks until SIGINT or SIGTERM; those that run may finish."""
+"""manage.py wheelq_worker: runs tasks until SIGINT or SIGTERM; running tasks may then finish."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wheelq.scheduler import Scheduler
 class Command(BaseCommand):
     """Runs the tasks of a wheelq backend."""
 
-    help = "Runs the tasks of a wheelq backend until SIGINT or SIGTERM; tasks that run may finish."
+    help = "Runs the tasks of a wheelq backend until SIGINT or SIGTERM; running tasks may then finish."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The options of the command."""
