@@ -162,7 +162,7 @@ async def test_a_database_number_that_the_server_does_not_have(locked: str) -> N
 
 async def test_the_url_of_sentinels_for_a_plain_server(open_to_all: str) -> None:
     words = await said(f"redis+sentinel://{open_to_all}/mymaster", WrongServerKind)
-    assert words.endswith(f"{open_to_all} is no sentinel: for a single server write redis://{open_to_all}/0")
+    assert words.endswith(f"{open_to_all} is not a sentinel: for a single server write redis://{open_to_all}/0")
 
 
 async def test_the_url_of_sentinels_for_a_plain_server_with_a_password(locked: str) -> None:

@@ -169,7 +169,7 @@ def test_a_value_that_cannot_be_is_told_with_its_variable(name: str, text: str, 
     ],
 )
 def test_a_misspelt_name_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"WHEELQ_{wrong} is no .* mean WHEELQ_{meant}\b"):
+    with pytest.raises(ConfigurationError, match=rf"WHEELQ_{wrong} is not a .* mean WHEELQ_{meant}\b"):
         with_environment(Settings(), {f"WHEELQ_{wrong}": "1"})
 
 
