@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ from wheelq.server.app import make_app
 from wheelq.server.connections import Limits
 from wheelq.server.run import HttpServer
 from wheelq.server.service import Service
-from wheelq.settings import ServerSettings, TopicSettings
+from wheelq.settings import OutboxSettings, ServerSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport
 
 BASE = "http://127.0.0.1:7380"
@@ -45,13 +46,14 @@ def settings() -> Settings:
 async def serve(url: str, settings: Settings) -> AsyncIterator[Callable[..., Any]]:
     """`await serve(**settings)` runs a service with these server settings, and answers a caller of it.
 
-    `faults` go between it and Redis; `token` is sent with every request.
+    `faults` go between it and Redis; `token` is sent with every request; `outbox` is the file of its outbox.
     """
     async with AsyncExitStack() as stack:
 
-        async def start(*faults: Fault, token: str | None = None, **server: Any) -> Http:
+        async def start(*faults: Fault, token: str | None = None, outbox: Path | None = None, **server: Any) -> Http:
             transport = AsyncWith(url, *faults) if faults else AsyncTransport(Address(url))
-            own = Settings(prefix=settings.prefix, topic=settings.topic, server=ServerSettings(**server))
+            kept = OutboxSettings(path=str(outbox)) if outbox is not None else OutboxSettings()
+            own = Settings(prefix=settings.prefix, topic=settings.topic, server=ServerSettings(**server), outbox=kept)
             service = Service(transport, own)
             await stack.enter_async_context(service.running())
             asgi = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import redis
 
+from loadtest.servers.nodes import free_port
 from tests.http.conftest import Http
 from tests.waiting import until
 from wheelq import Settings
@@ -23,7 +24,7 @@ from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
-from wheelq.server.access.caller import Rates
+from wheelq.server.access.caller import Caller, Rates
 from wheelq.server.access.keys import ApiKey, Verb, allows, new_key
 from wheelq.server.app import make_app
 from wheelq.server.service import Service
@@ -68,6 +69,51 @@ async def test_a_key_opens_what_its_scopes_say(serve: Callable[..., Any], give: 
     assert (await http.get(f"{JOBS}/a")).status_code == 200
     assert (await http.post("/v1/topics/mail/jobs", json={"delay": 60})).status_code == 403
     assert (await http.delete(f"{JOBS}/a")).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["jobs", "bulk"])
+async def test_a_key_that_only_schedules_replaces_no_waiting_job(
+    serve: Callable[..., Any], give: Give, path: str
+) -> None:
+    """To replace a job is to change it: a later due time is as good as a cancellation."""
+    _, schedules = await give("schedule:orders")
+    _, changes = await give("schedule:orders", "change:orders")
+    http = await serve(access="keys", token=schedules)
+    job = {"delay": 60, "id": "a"}
+    body = {**(job if path == "jobs" else {"jobs": [job]}), "on_duplicate": "replace"}
+    refused = await http.post(f"/v1/topics/orders/{path}", json=body)
+    assert (refused.status_code, refused.json()["field"]) == (403, "on_duplicate")
+    assert "no scope for change on topic 'orders'" in refused.json()["detail"]
+    assert (await http.post(JOBS, json=job)).status_code == 201
+    http.headers["authorization"] = f"Bearer {changes}"
+    assert (await http.post(f"/v1/topics/orders/{path}", json=body)).status_code == 200
+
+
+async def test_receivers_and_the_outbox_are_shown_to_keys_that_read_every_topic(
+    serve: Callable[..., Any], give: Give, tmp_path: Path
+) -> None:
+    """They belong to no topic, and tell of jobs of all topics."""
+    register = tmp_path / "services.toml"
+    register.write_text(f'[services.shop]\nurl = "https://127.0.0.1:{free_port()}"\nnetworks = ["127.0.0.0/8"]\n')
+    _, mail = await give("read:mail")
+    _, everything = await give("read:*", "schedule:orders")
+    http = await serve(access="keys", services=str(register), outbox=tmp_path / "outbox.db", token=everything)
+    assert (await http.post(JOBS, json={"delay": 0, "target": {"service": "shop"}})).status_code == 201
+
+    async def destinations() -> list[Any]:
+        return list((await http.get("/v1/destinations")).json()["destinations"])
+
+    await until(destinations)
+    text = (await http.get("/metrics")).text
+    assert 'destination="shop"' in text
+    assert "wheelq_outbox_jobs" in text
+    http.headers["authorization"] = f"Bearer {mail}"
+    refused = await http.get("/v1/destinations")
+    assert (refused.status_code, refused.json()["type"]) == (403, "/docs#not-allowed")
+    text = (await http.get("/metrics")).text
+    assert "shop" not in text
+    assert "wheelq_outbox" not in text
+    assert "wheelq_redis_up 1" in text
 
 
 @pytest.mark.parametrize("token", ["", "x", "wq_", "wq__", "wq_00_00", "wq_%s_wrong", "wq_%s_\u00e9"])
@@ -324,6 +370,17 @@ def test_scopes_are_patterns() -> None:
     assert not allows(("read:a.*",), Verb.CHANGE, "a.b")
     assert allows(("*:x",), Verb.MANAGE, "x")
     assert allows(("read:x",), Verb.READ, None)
+
+
+def test_only_a_scope_for_every_topic_reads_all() -> None:
+    for scopes, reads_all in (
+        (("read:*",), True),
+        (("*:*",), True),
+        (("read:a*", "schedule:*"), False),
+        (("*:a",), False),
+        ((), False),
+    ):
+        assert Caller("a", scopes).reads_all is reads_all, scopes
 
 
 def test_a_bucket_fills_again() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
+import msgpack
 import pytest
+import redis
 
 from tests.http.conftest import BASE, Http
 from wheelq import AsyncClient, Settings
@@ -210,6 +212,33 @@ async def test_a_key_sees_only_its_topics(serve: Callable[..., Any], give: Give,
             assert "hidden-" not in answer.text, path
     for path in ("/topics/secret", "/topics/secret/jobs", "/topics/secret/job?id=hidden-1", "/future?topic=secret"):
         assert (await browser.get(path)).status_code == 403, path
+
+
+async def test_the_overview_counts_only_what_happened_in_the_viewer_s_topics(
+    serve: Callable[..., Any], give: Give, shop: AsyncClient, url: str, settings: Settings
+) -> None:
+    """Heartbeats count the jobs of all topics together: here those of a worker of another topic."""
+    (_, orders), (_, everything) = await give("read:orders"), await give("read:*")
+    http = await serve(access="keys", token=orders)
+    await http.get("/")
+    with redis.Redis.from_url(url) as db:
+        seen_ms = db.time()[0] * 1_000
+        busy = {"seen_ms": seen_ms, "group": "g", "topics": ["secret"], "handled": 6_000_000, "failed": 6_000_000}
+        db.hset(Keys(settings.prefix).workers, "busy", msgpack.packb(busy))
+    http.service.look.forget()  # type: ignore[attr-defined]
+    page = (await http.get("/")).text
+    assert (_tile(page, "Done"), _tile(page, "Failed"), _tile(page, "Running", "note")) == ("0/s", "0/s", "0 workers")
+    http.headers["authorization"] = f"Bearer {everything}"
+    page = (await http.get("/")).text
+    assert "0/s" not in (_tile(page, "Done"), _tile(page, "Failed"))
+    assert _tile(page, "Running", "note") == "1 worker"
+
+
+def _tile(page: str, label: str, part: str = "value") -> str:
+    tile = page.partition(f"{label}</div>")[2] or page.partition(f"{label}</a></div>")[2]
+    found = re.search(f'class="tile-{part}">([^<]*)<', tile)
+    assert found is not None
+    return found[1]
 
 
 async def test_a_key_that_only_reads_sees_no_forms_and_changes_nothing(

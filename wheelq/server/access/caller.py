@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wheelq.server.access.keys import Verb, allows
+from wheelq.server.access.keys import Verb, allows, allows_all
 
 DEPTH_S = 2
 CALLERS = 10_000
@@ -22,6 +22,11 @@ class Caller:
     def may(self, verb: Verb, topic: str | None) -> bool:
         """Whether the caller may do this with the topic; None: with any topic."""
         return allows(self.scopes, verb, topic)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether the caller may read every topic, and so also what belongs to none, such as receivers."""
+        return allows_all(self.scopes, Verb.READ)
 
 
 ANYONE = Caller("", ("*:*",))

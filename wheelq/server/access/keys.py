@@ -29,11 +29,11 @@ class Verb(StrEnum):
     """What a key may be allowed to do."""
 
     READ = "read"
-    """Look at jobs, topics and counts."""
+    """Look at jobs, topics and counts. What belongs to no topic (receivers, the outbox) needs `read:*`."""
     SCHEDULE = "schedule"
     """Make jobs."""
     CHANGE = "change"
-    """Move, cancel and run jobs that wait."""
+    """Move, replace, cancel and run jobs that wait."""
     CONSUME = "consume"
     """Lease due jobs, and report their outcomes."""
     MANAGE = "manage"
@@ -120,10 +120,15 @@ def parse_token(token: str) -> tuple[str, str] | None:
 
 
 def allows(scopes: tuple[str, ...], verb: Verb, topic: str | None) -> bool:
-    """Whether these scopes permit this with the topic; None: with all topics."""
+    """Whether these scopes permit this with the topic; None: with any topic."""
     if topic is not None and not TOPIC_PATTERN.fullmatch(topic):
         return _allows.__wrapped__(scopes, verb, topic)  # callers may send any text, and must not fill the cache
     return _allows(scopes, verb, topic)
+
+
+def allows_all(scopes: tuple[str, ...], verb: Verb) -> bool:
+    """Whether these scopes permit this with every topic."""
+    return any(scope in ("*:*", f"{verb}:*") for scope in scopes)
 
 
 @lru_cache(maxsize=10_000)

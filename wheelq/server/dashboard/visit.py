@@ -111,10 +111,6 @@ class Visit:
         """Whether the viewer may do this with the topic; None: with any topic."""
         return self.caller.may(Verb(verb), topic)
 
-    def sees_all(self) -> bool:
-        """Whether the viewer may read every topic, and so also what belongs to none."""
-        return any(scope in ("*:*", f"{Verb.READ}:*") for scope in self.caller.scopes)
-
     def url(self, path: str, **query: Any) -> str:
         """The path as browsers reach it, with the query fields that are not None or empty."""
         asked = urlencode({name: value for name, value in query.items() if value not in (None, "")})

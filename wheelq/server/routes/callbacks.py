@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
+from wheelq.server import problems
 from wheelq.server.access.keys import Verb
-from wheelq.server.routing import answer, needs, problems_of, router, service_of
+from wheelq.server.problems import Problem
+from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
 from wheelq.server.schemas.callbacks import DestinationList, destination_view
 
 routes = router("callbacks")
@@ -19,7 +21,12 @@ routes = router("callbacks")
     openapi_extra=needs(Verb.READ),
 )
 async def destinations(request: Request) -> Response:
-    """The receivers that this process has called, whether they answer, and whether their circuit breakers are open."""
+    """Returns the receivers that this process has called: whether they answer, and the state of their circuit breakers.
+
+    Receivers belong to no topic, so an API key needs the scope `read:*`.
+    """
+    if not caller_of(request).reads_all:
+        raise Problem(problems.NOT_ALLOWED, "Receivers belong to no topic: the key needs the scope read:*.")
     calling = service_of(request).calling
     infos = calling.destinations() if calling is not None else ()
     return answer({"destinations": [destination_view(info) for info in infos]})

@@ -92,14 +92,15 @@ for _path, _handler in (("/healthz", is_alive), ("/readyz", is_ready), ("/versio
     openapi_extra=needs(Verb.READ),
 )
 async def metrics(request: Request) -> Response:
-    """Returns metrics of this server (requests, callbacks, outbox) and of the fleet, for topics that the key may
-    read.
+    """Returns metrics of this server and of the fleet, for topics that the key may read.
+
+    Receivers and the outbox belong to no topic: they are left out unless the key has the scope `read:*`.
     """
     service = service_of(request)
     caller = caller_of(request)
     fleet = await service.fleet_metrics.text(lambda topic: caller.may(Verb.READ, topic))
-    infos = service.calling.destinations() if service.calling is not None else ()
-    outbox = await service.client.outbox_info()
+    infos = service.calling.destinations() if service.calling is not None and caller.reads_all else ()
+    outbox = await service.client.outbox_info() if caller.reads_all else None
     text = metrics_text(service.answered, infos, fleet, outbox, service.clock.wall_ms())
     return Response(text, media_type=PROMETHEUS_TEXT)
 

@@ -69,6 +69,7 @@ async def make_job(request: StrictRequest) -> Response:
     """
     service = service_of(request)
     topic, job = request.path_params["topic"], await request.read(NewJob)
+    _check_replacing(request, topic, job.on_duplicate)
     if job.target is not None:
         service.intake.check(job.target)
         await service.intake.prepare(topic)
@@ -95,6 +96,7 @@ async def make_job(request: StrictRequest) -> Response:
 async def make_jobs(request: StrictRequest) -> Response:
     """Schedules up to 500 jobs in one round trip. An invalid job does not stop the others."""
     topic, jobs = check_topic(request.path_params["topic"]), await request.read(ManyJobs)
+    _check_replacing(request, topic, jobs.on_duplicate)
 
     async def make(stem: str | None) -> dict[str, Any]:
         return await _make_each(request, topic, jobs, stem)
@@ -127,6 +129,13 @@ def _told(outcome: Any) -> dict[str, Any]:
     if isinstance(outcome, WheelqError):
         return {"problem": problem_of(outcome).body()}
     return made(outcome)
+
+
+def _check_replacing(request: Request, topic: str, on_duplicate: str) -> None:
+    """To replace a waiting job is to change it. Raises: Problem, unless the caller may."""
+    if on_duplicate == "replace" and not caller_of(request).may(Verb.CHANGE, topic):
+        what = f'The key has no scope for change on topic {topic!r}, which on_duplicate "replace" needs.'
+        raise Problem(problems.NOT_ALLOWED, what, "on_duplicate")
 
 
 async def _once(request: Request, make: Make) -> dict[str, Any]:

@@ -156,7 +156,10 @@ class NewJob(When):
     expires: Annotated[float | None, optional(_EXPIRES)] = Field(default=None, gt=0, le=MAX_S)
     on_duplicate: Annotated[
         Literal["keep", "replace", "raise"],
-        Field(description="If a live job has the id: keep it, replace a waiting one, or refuse."),
+        Field(
+            description="If a live job has the id: keep it, replace it while it waits (which needs the scope `change`, "
+            "too), or refuse."
+        ),
     ] = "keep"
 
     @model_validator(mode="after")
@@ -207,7 +210,11 @@ class ManyJobs(Model):
         ),
     ] = Field(min_length=1, max_length=BULK)
     on_duplicate: Annotated[
-        Literal["keep", "replace"], Field(description="What to do if a live job has the id of one of these.")
+        Literal["keep", "replace"],
+        Field(
+            description="If a live job has the id of one of these: keep it, or replace it while it waits (which needs "
+            "the scope `change`, too)."
+        ),
     ] = "keep"
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [{"payload": 1, "delay": 60}, {"delay": 90}]}]})

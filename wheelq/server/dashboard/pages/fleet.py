@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from wheelq.admin import WorkerInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.server.access.keys import Verb
+from wheelq.server.dashboard.look import Seen
 from wheelq.server.dashboard.visit import Visit, shows
 
 MOST = 200
@@ -17,10 +19,8 @@ MOST = 200
 async def fleet(visit: Visit) -> Response:
     """Every scheduler and worker that lives, by their heartbeats."""
     seen = await visit.service.look.now()
-    sees_all = visit.sees_all()
-    workers = [
-        worker for worker in seen.workers if sees_all or any(visit.may(Verb.READ, topic) for topic in worker.topics)
-    ]
+    sees_all = visit.caller.reads_all
+    workers = readable_workers(visit, seen)
     return visit.page(
         "fleet.html",
         seen=seen,
@@ -32,12 +32,19 @@ async def fleet(visit: Visit) -> Response:
     )
 
 
+def readable_workers(visit: Visit, seen: Seen) -> list[WorkerInfo]:
+    """Returns the workers of at least one topic that the viewer may read."""
+    if visit.caller.reads_all:
+        return list(seen.workers)
+    return [worker for worker in seen.workers if any(visit.may(Verb.READ, topic) for topic in worker.topics)]
+
+
 async def callbacks(visit: Visit) -> Response:
     """The receivers, the worst first, and what waits on this server's disk."""
     service = visit.service
     found = service.calling.destinations() if service.calling is not None else ()
     worst_first = sorted(found, key=lambda info: (info.state is BreakerState.CLOSED, -info.failed, info.name))
-    sees_all = visit.sees_all()
+    sees_all = visit.caller.reads_all
     return visit.page(
         "callbacks.html",
         destinations=worst_first if sees_all else [],

@@ -10,12 +10,15 @@ from fastapi.sse import EventSourceResponse
 from starlette.responses import Response
 
 from wheelq.admin.diagnosis import Finding, Level
+from wheelq.base.metrics import Lateness
 from wheelq.model.topic import TopicInfo
 from wheelq.server.access.keys import Verb
 from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.look import Seen
+from wheelq.server.dashboard.pages.fleet import readable_workers
 from wheelq.server.dashboard.pages.future import chart
-from wheelq.server.dashboard.pages.history import past
+from wheelq.server.dashboard.pages.history import PastCharts, past
+from wheelq.server.dashboard.rates import Flow
 from wheelq.server.dashboard.visit import Visit, shows
 
 MOST_TOPICS = 12
@@ -42,10 +45,11 @@ async def overview(visit: Visit) -> Response:
     outlook, lately, findings = await asyncio.gather(
         visit.service.horizon.span("hour", topics), past(visit, topics, seen.at_ms), _findings(visit)
     )
-    flow = seen.flow
+    flow = seen.flow if visit.caller.reads_all else _flow_of(lately)
     return visit.page(
         "overview.html",
         seen=seen,
+        workers=len(readable_workers(visit, seen)),
         totals=_totals(topics),
         findings=[finding for finding in findings if finding.level is not Level.OK],
         checked=len(findings),
@@ -59,13 +63,19 @@ async def overview(visit: Visit) -> Response:
         promoted=flow.rate(flow.promoted),
         handled=flow.rate(flow.handled),
         failed=flow.rate(flow.failed),
-        sees_all=visit.sees_all(),
+        sees_all=visit.caller.reads_all,
     )
+
+
+def _flow_of(lately: PastCharts) -> Flow:
+    """The last whole minute of the viewer's topics: heartbeats count those of all topics together."""
+    last = lately.last
+    return Flow(60.0, last.promoted[0], last.done[0], last.failed[0], Lateness())
 
 
 async def _findings(visit: Visit) -> Sequence[Finding]:
     """What the checkup finds; it concerns all topics."""
-    return await visit.service.checkup.findings() if visit.sees_all() else ()
+    return await visit.service.checkup.findings() if visit.caller.reads_all else ()
 
 
 def readable(visit: Visit, seen: Seen) -> list[TopicInfo]:
