@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from tests.http.conftest import BASE, Http
+from tests.transports import ReplyLost
 from wheelq import AsyncClient, Settings
 from wheelq.base.clock import wall_ms
 from wheelq.protocol.calls import access as calls
@@ -341,6 +342,17 @@ async def test_errors_are_pages(http: Http) -> None:
     for path, status in (("/topics/none", 404), ("/topics/none/jobs", 404), ("/future?from=x&to=1", 422)):
         answer = await http.get(path)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+
+
+async def test_a_page_whose_reply_was_lost_has_changed_nothing(serve: Callable[..., Any], shop: AsyncClient) -> None:
+    """As in the API: there is no outcome that could be unknown. An action has one."""
+    job = "/topics/orders/job?id=order-1"
+    http = await serve(ReplyLost("get", times=2), ReplyLost("cancel", times=2))
+    answer = await http.get(job)
+    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+    assert "nothing was done" in answer.text
+    lost = await Browser(http).send("/topics/orders/job/cancel", id="order-1")
+    assert (lost.status_code, "may or may not" in lost.text) == (504, True)
 
 
 async def test_payloads_can_be_hidden(serve: Callable[..., Any], shop: AsyncClient) -> None:

@@ -16,14 +16,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wheelq.errors import OutcomeUnknown, ServerError, WheelqError
+from wheelq.errors import ServerError, WheelqError
 from wheelq.server import document, problems
 from wheelq.server.audit import GONE
 from wheelq.server.classic.envelope import PATH as CLASSIC
 from wheelq.server.classic.envelope import failure
 from wheelq.server.dashboard import site
 from wheelq.server.gate import Gate
-from wheelq.server.problems import Problem, problem_of
+from wheelq.server.problems import Problem, problem_in, problem_of
 from wheelq.server.routes import (
     bulk,
     callbacks,
@@ -122,18 +122,9 @@ def _methods(request: Request) -> str:
 
 
 def _problem(request: Request, error: Exception) -> Problem:
-    match error:
-        case Problem():
-            return error
-        case RequestValidationError():
-            return problem_of(reading.invalid(error.errors()))
-        case OutcomeUnknown() if request.method in ("GET", "HEAD"):  # a read changes nothing
-            return Problem(problems.UNAVAILABLE, f"{error}.")
-        case WheelqError():
-            return problem_of(error)
-        case HTTPException(status_code=405):
-            return Problem(problems.METHOD_NOT_ALLOWED, more={"allow": _methods(request)})
-        case HTTPException():
-            headers: Mapping[str, str] | None = error.headers
-            return Problem(problems.BY_STATUS.get(error.status_code, problems.BAD_REQUEST), error.detail, more=headers)
-    return Problem(problems.BROKEN)
+    if isinstance(error, RequestValidationError):
+        return problem_of(reading.invalid(error.errors()))
+    problem = problem_in(request.method, error)
+    if problem.kind is problems.METHOD_NOT_ALLOWED:
+        return Problem(problem.kind, more={"allow": _methods(request)})
+    return problem

@@ -109,6 +109,8 @@ _BY_ERROR: tuple[tuple[type[errors.WheelqError], Kind], ...] = (  # the first th
     (errors.Refused, REFUSED),
 )
 
+READS = frozenset({"GET", "HEAD"})
+"""Methods that change nothing: if the reply to one is lost, it is certain that nothing has happened."""
 BY_STATUS = {400: BAD_REQUEST, 404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: TOO_LARGE, 415: UNSUPPORTED}
 
 
@@ -151,6 +153,20 @@ class Problem(HTTPException):
         wait = self.retry_after_s if self.retry_after_s is not None else self.kind.retry_after_s
         headers = {**(self.more or {}), **({} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))})}
         return Response(to_json(self.body()), self.kind.status, headers, MEDIA_TYPE)
+
+
+def problem_in(method: str, error: Exception) -> Problem:
+    """Returns the problem for an error that a request of this method has ended in; pages and routes share this rule."""
+    match error:
+        case Problem():
+            return error
+        case errors.OutcomeUnknown() if method in READS:
+            return Problem(UNAVAILABLE, f"{error}.")
+        case errors.WheelqError():
+            return problem_of(error)
+        case HTTPException():
+            return Problem(BY_STATUS.get(error.status_code, BAD_REQUEST), error.detail, more=error.headers)
+    return Problem(BROKEN)
 
 
 def problem_of(error: errors.WheelqError) -> Problem:

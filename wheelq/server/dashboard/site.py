@@ -7,20 +7,18 @@ from collections.abc import Awaitable, Callable
 from urllib.parse import urlencode
 
 from fastapi import FastAPI
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from wheelq.errors import WheelqError
 from wheelq.server import problems
 from wheelq.server.dashboard import manual
 from wheelq.server.dashboard.entering import NO_ONE, TOKEN, enter, sign_in, sign_out, token_of, visit_of
 from wheelq.server.dashboard.pages import PLACES
 from wheelq.server.dashboard.rendering import static
 from wheelq.server.dashboard.visit import PagePlace, set_cookie
-from wheelq.server.problems import Problem, problem_of
+from wheelq.server.problems import Problem, problem_in
 from wheelq.server.service import Service, address_of
 
 logger = logging.getLogger("wheelq.server")
@@ -100,16 +98,9 @@ def _surrounded(service: Service, handle: Callable[[Service, Request], Awaitable
 
 def _error_page(service: Service, request: Request, error: Exception) -> Response:
     """Returns the page that shows an error, or a redirect to the sign-in for a viewer who has not signed in."""
-    match error:
-        case Problem():
-            problem = error
-        case WheelqError():
-            problem = problem_of(error)
-        case HTTPException():
-            problem = Problem(problems.BY_STATUS.get(error.status_code, problems.BAD_REQUEST), error.detail)
-        case _:
-            logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
-            problem = Problem(problems.BROKEN)
+    problem = problem_in(request.method, error)
+    if problem.kind is problems.BROKEN:
+        logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     visit = visit_of(service, request, NO_ONE)
     if problem.kind is problems.NO_KEY and service.needs_key and request.scope["path"] != "/events":
         asked = urlencode({"next": _asked(request)})
