@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema_rs
+import pytest
 
 from tests.http.conftest import Http
 
@@ -31,3 +33,36 @@ async def test_every_default_and_example_is_one_that_its_schema_accepts(http: Ht
             assert jsonschema_rs.validator_for(whole).is_valid(value), (place, value)
             checked += 1
     assert checked > 20
+
+
+@pytest.mark.parametrize("base_path", ["", "/tools/wheelq"])
+async def test_paths_are_under_the_base_path(serve: Callable[..., Any], base_path: str) -> None:
+    http = await serve(base_path=base_path)
+    document = (await http.get(f"{base_path}/openapi.json")).json()
+    assert document.get("servers") == ([{"url": base_path}] if base_path else None)
+    assert "/v1/topics/{topic}/jobs" in document["paths"]
+
+
+async def test_head_is_taken_where_get_is_and_not_documented(http: Http) -> None:
+    """RFC 9110: every server takes it."""
+    document = (await http.get("/openapi.json")).json()
+    for path, operations in document["paths"].items():
+        assert "head" not in operations
+        if "get" in operations:
+            concrete = re.sub(r"{\w+}", "x", path)
+            get, head = await http.get(concrete), await http.head(concrete)
+            assert head.status_code == get.status_code, path
+            assert head.headers["content-type"] == get.headers["content-type"], path
+
+
+async def test_an_answer_to_head_has_the_headers_of_get_and_no_body(listen: Callable[..., Any]) -> None:
+    listening = await listen()
+    for path in (b"/v1/topics", b"/v1/topics/x/jobs/x", b"/readyz"):
+        request = b"%b " + path + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        (head, body), (got_head, got_body) = [
+            (await listening.said(request % method)).split(b"\r\n\r\n", 1) for method in (b"HEAD", b"GET")
+        ]
+        assert (body, len(got_body) > 0) == (b"", True)
+        assert [line for line in head.splitlines() if b"date:" not in line] == [
+            line for line in got_head.splitlines() if b"date:" not in line
+        ]

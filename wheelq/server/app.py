@@ -53,9 +53,9 @@ def make_app(service: Service) -> FastAPI:
         # Not include_router, which would match every request twice: by router, then by route.
         app.router.routes += resource.routes.routes
     site.install(app, service)
-    document.install(app, service.needs_key, service.intake.is_open)
-    app.state.methods = [(r.path_regex, r.methods) for r in app.router.routes if isinstance(r, Route)]
     settings = service.settings.server
+    document.install(app, service.needs_key, service.intake.is_open, settings.base_path)
+    app.state.methods = [(r.path_regex, r.methods) for r in app.router.routes if isinstance(r, Route)]
     app.add_middleware(
         Gate,
         tell=_response,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from wheelq import __version__
 from wheelq.server import problems
@@ -45,13 +48,13 @@ class ProblemDetails(BaseModel):
     )
 
 
-def install(app: FastAPI, needs_key: bool, has_receivers: bool) -> None:
+def install(app: FastAPI, needs_key: bool, has_receivers: bool, base_path: str) -> None:
     """Serve the document at /openapi.json and its page at /docs."""
     found: dict[str, Any] = {}
 
     def document() -> dict[str, Any]:
         if not found:
-            found.update(_document(app, needs_key, has_receivers))
+            found.update(_document(app, needs_key, has_receivers, base_path))
         return found
 
     async def page(request: Request) -> Response:
@@ -77,8 +80,14 @@ def kinds() -> list[Kind]:
     return [value for value in vars(problems).values() if isinstance(value, Kind)]
 
 
-def _document(app: FastAPI, needs_key: bool, has_receivers: bool) -> dict[str, Any]:
-    found = get_openapi(title="wheelq", version=__version__, description=_DESCRIPTION, routes=app.routes)
+def _document(app: FastAPI, needs_key: bool, has_receivers: bool, base_path: str) -> dict[str, Any]:
+    found = get_openapi(
+        title="wheelq",
+        version=__version__,
+        description=_DESCRIPTION,
+        routes=[_without_head(route) for route in app.routes],
+        servers=[{"url": base_path}] if base_path else None,
+    )
     components = found.setdefault("components", {})
     _complete(components.setdefault("schemas", {}), has_receivers)
     components["securitySchemes"] = {
@@ -94,6 +103,15 @@ def _document(app: FastAPI, needs_key: bool, has_receivers: bool) -> dict[str, A
             for ours in [name for name in operation if name.startswith("x-wheelq-")]:
                 del operation[ours]
     return found
+
+
+def _without_head(route: BaseRoute) -> BaseRoute:
+    """Returns the route as documented: HEAD goes without saying where there is GET."""
+    if not isinstance(route, APIRoute):
+        return route
+    shown = copy(route)
+    shown.methods = (route.methods or set()) - {"HEAD"}
+    return shown
 
 
 def _complete(schemas: dict[str, Any], has_receivers: bool) -> None:

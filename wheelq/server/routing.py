@@ -86,6 +86,11 @@ class Route(APIRoute):
     that are called most take only the request, and read it themselves (see `takes`).
     """
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **told: Any) -> None:
+        super().__init__(path, endpoint, **told)
+        if self.methods is not None and "GET" in self.methods:
+            self.methods.add("HEAD")  # uvicorn leaves the body out
+
     def get_route_handler(self) -> Handler:
         """Returns the function that is called for each request."""
         told = self.openapi_extra or {}

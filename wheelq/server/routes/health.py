@@ -80,10 +80,6 @@ async def version() -> Response:
     return answer(body)
 
 
-for _path, _handler in (("/healthz", is_alive), ("/readyz", is_ready), ("/version", version)):
-    routes.head(_path, include_in_schema=False, response_class=Response, openapi_extra=ANYONE)(_handler)
-
-
 @routes.get(
     "/metrics",
     summary="Metrics",

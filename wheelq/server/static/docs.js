@@ -43,8 +43,9 @@ const fields = (document_, schema) => {
     [name, kindOf(of) + (required.includes(name) ? ", required" : ""), [of.description, limitsOf(of)].filter(Boolean).join(" ")]);
 };
 
-const curl = (path, method, body) => {
-  const url = path.replace(/{topic}/, "orders").replace(/{group}/, "billing").replace(/{\w+}/, "order-42");
+const curl = (document_, path, method, body) => {
+  const base = document_.servers ? document_.servers[0].url : "";
+  const url = base + path.replace(/{topic}/, "orders").replace(/{group}/, "billing").replace(/{\w+}/, "order-42");
   const lines = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${location.origin}${url}`];
   if (body) lines.push("  -H 'content-type: application/json'", `  -d '${JSON.stringify(body)}'`);
   return lines.join(" \\\n");
@@ -62,7 +63,7 @@ const route = (document_, path, method, operation) => {
   const body = content && find(document_, content.schema);
   if (parameters.length) article.append(make("h4", {textContent: "parameters"}), table(parameters));
   if (body) article.append(make("h4", {textContent: "body"}), table(fields(document_, body)));
-  article.append(make("pre", {textContent: curl(path, method, body && (body.examples || [{}])[0])}));
+  article.append(make("pre", {textContent: curl(document_, path, method, body && (body.examples || [{}])[0])}));
   for (const [status, response] of Object.entries(operation.responses)) {
     if (status >= 300) continue;
     const schema = find(document_, response.content && Object.values(response.content)[0].schema);
