@@ -194,9 +194,7 @@ async def test_the_url_of_a_cluster_for_a_sentinel(server_binary: Path) -> None:
 
 async def test_the_url_of_a_cluster_for_a_single_server(open_to_all: str) -> None:
     words = await said(f"redis+cluster://{open_to_all}", WrongServerKind)
-    assert words.endswith(
-        f"{open_to_all} is not a part of a cluster: for a single server write redis://{open_to_all}/0"
-    )
+    assert words.endswith(f"{open_to_all} is not part of a cluster: for a single server write redis://{open_to_all}/0")
 
 
 def test_a_server_of_another_kind_is_a_wrong_setup() -> None:
