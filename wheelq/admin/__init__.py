@@ -1,8 +1,8 @@
 """Inspects a server and its topics, schedulers and workers. Changes nothing.
 
-fleet       collects what metrics tell (an operation)
-exposition  writes it in the text format of Prometheus
-fleet_metrics  `FleetMetrics`: reads it when asked, once in four seconds
+fleet       collects the data of the fleet's metrics (an operation)
+exposition  writes the metrics in the text format of Prometheus
+fleet_metrics  `FleetMetrics`: reads the data when it is scraped, at most once in four seconds
 stats       lists topics, schedulers and workers (operations)
 facts       collects facts about the server and its jobs, for `diagnosis` (operations)
 prefixes    finds other prefixes that are in use on the server (an operation)

@@ -1,9 +1,8 @@
 """Metrics of the fleet in the text format of Prometheus.
 
 Every process exposes the same figures, because they are kept in Redis: aggregate over the scraped processes with `max`,
-not with `sum`. Counters are left out while they are zero, and histograms of removed groups and of topics that ran
-nothing in the last hour. The lines are made here because prometheus-client takes ten times as long for thousands of
-topics.
+not with `sum`. Left out are counters that are zero, and the histograms of removed groups and of topics that ran nothing
+in the last hour. The lines are made here because prometheus-client takes ten times as long for thousands of topics.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def _counters(lines: list[str], fleet: Fleet, topics: list[str]) -> None:
         lines,
         "wheelq_leader_changes_total",
         "counter",
-        "How often the lead of a shard passed to another node.",
+        "How often another node became the leader of a shard.",
         total("led"),
     )
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 CLOCK_SAMPLES = 5  # the best of a few round trips is close to the wire's own time
 MISSED_MS = 60_000
-"""An occurrence is scheduled ten seconds before it is due: so much later it was missed."""
+"""An occurrence that is not scheduled this long after its due time was missed."""
 INFO_SECTIONS = ("server", "clients", "memory", "persistence", "replication")
 CONFIGURATION = ("maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write")
 

@@ -10,9 +10,9 @@ from wheelq.protocol.calls import prefixes
 from wheelq.protocol.keys import Keys
 
 LOOKS = 100
-"""Most calls that look for topics: on a larger server, some may be missed."""
+"""The most calls that look for topics; with more keys than they cover, some prefixes may be missed."""
 ENOUGH = 10
-"""With so many other prefixes found, no more are looked for."""
+"""When this many other prefixes are found, the search ends."""
 
 
 def other_prefixes(keys: Keys, *, thoroughly: bool) -> Operation[tuple[str, ...]]:

@@ -50,7 +50,7 @@ class WorkerInfo:
     handled: int
     failed: int
     lateness_p99_ms: int
-    """99 % of its handlers started within this long after the due time."""
+    """99 % of its handlers started within this many milliseconds after the due time."""
     skipped: int
     """Jobs that were too late, and were dropped or buried."""
 

@@ -204,7 +204,7 @@ class Scheduler:
             server_us = await self._transport.send(registry.server_time_us(self._shards[channels[0]].keys.ready))
             for part in (*map(self._shards.get, channels), *map(self._occurrences.get, channels)):
                 if part is not None:
-                    part.told_time(asked_at, server_us)
+                    part.take_time(asked_at, server_us)
 
     async def _play_parts(self) -> None:
         """Start, change and end this node's roles in shards, as the assignment says."""

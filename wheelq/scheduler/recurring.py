@@ -71,7 +71,7 @@ class Occurrences:
         """Look again, because a recurring job may have been added or changed."""
         self._wake.set()
 
-    def told_time(self, asked_at: float, server_us: int) -> None:
+    def take_time(self, asked_at: float, server_us: int) -> None:
         """Take the server's time; if its clock was stepped, look at all recurring jobs again."""
         if self._server.is_set and self._server.observe(asked_at, server_us):
             self._wake.set()

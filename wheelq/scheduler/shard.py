@@ -116,7 +116,7 @@ class Shard:
         self._start_afresh()
         self._wake.set()
 
-    def told_time(self, asked_at: float, server_us: int) -> None:
+    def take_time(self, asked_at: float, server_us: int) -> None:
         """Take the time of this shard's server; if the server's clock was stepped, the shard starts afresh."""
         if self._server.observe(asked_at, server_us):
             self._wake.set()

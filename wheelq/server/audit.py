@@ -34,12 +34,12 @@ class Audit:
 
     def __init__(self, what: str) -> None:
         """`what`: "changes", "all" or "off"."""
-        self._told = {
+        self._logged = {
             "off": frozenset[Verb](),
             "changes": frozenset(Verb) - {Verb.READ, *DAILY},
             "all": frozenset(Verb) - {Verb.READ},
         }[what]
-        self._tells_refusals = what == "all"
+        self._logs_refusals = what == "all"
 
     def of(self, request: Request, verb: Verb, address: str) -> AuditEntry:
         """Wraps a request that needs this verb, and logs it at its end, however it ends."""
@@ -47,7 +47,7 @@ class Audit:
 
     def tell(self, entry: AuditEntry, status: int) -> None:
         """Log a request that was answered with this status."""
-        if entry.verb in self._told or (self._tells_refusals and status in REFUSED):
+        if entry.verb in self._logged or (self._logs_refusals and status in REFUSED):
             caller, request = entry.caller, entry.request
             line: dict[str, Any] = {"key": (caller and caller.id) or None, "from": entry.address, "verb": entry.verb}
             line |= {"method": request.method, "path": request.scope["path"], "status": status}

@@ -36,22 +36,22 @@ class LeaseClock:
         self._transport = transport
         self._keys = keys
         self._clock = clock
-        self._told: LeaseTime | None = None
-        self._asked_at = self._told_at = 0.0
+        self._last: LeaseTime | None = None
+        self._asked_at = self._read_at = 0.0
         self._is_wanted = asyncio.Event()
 
     async def now_ms(self) -> int:
         """Returns its time, or slightly less: leases that end by then have ended. Raises: ServerError."""
-        if self._told is None:
+        if self._last is None:
             await self.tell()
             self._is_wanted.set()
-        return self._reckoned(self._told_at)
+        return self._reckoned(self._read_at)
 
     async def in_ms(self, span_ms: int, field: str) -> int:
         """Returns its time after `span_ms`. Raises: InvalidInput, which names `field`; ServerError."""
         await self.now_ms()
-        assert self._told is not None, "told just now"
-        ahead_ms = self._told.ms - self._told.server_ms
+        assert self._last is not None, "read just now"
+        ahead_ms = self._last.ms - self._last.server_ms
         if ahead_ms > TOLERATED_MS and span_ms > LONGEST_MS - ahead_ms:
             most_s = (LONGEST_MS - ahead_ms) // 1000
             raise InvalidInput(field, f"must be at most {most_s:,} seconds, because the clock of Redis was set back")
@@ -70,16 +70,16 @@ class LeaseClock:
     async def tell(self) -> None:
         """Send this server's estimate to Redis, and take over a higher one. Raises: ServerError."""
         asked_at = self._clock.uptime()
-        reckoned, era = (None, "") if self._told is None else (self._reckoned(self._told_at), self._told.era)
-        told = await self._transport.send(calls.time(self._keys, reckoned, era))
-        told_at = self._clock.uptime()
-        if self._told is None or told.era != self._told.era or told.ms > self._reckoned(self._told_at):
-            self._asked_at, self._told_at = asked_at, told_at
-            self._told = told
+        reckoned, era = (None, "") if self._last is None else (self._reckoned(self._read_at), self._last.era)
+        found = await self._transport.send(calls.time(self._keys, reckoned, era))
+        read_at = self._clock.uptime()
+        if self._last is None or found.era != self._last.era or found.ms > self._reckoned(self._read_at):
+            self._asked_at, self._read_at = asked_at, read_at
+            self._last = found
         else:  # only the Redis server's own time has changed
-            behind_ms = told.ms - told.server_ms
-            self._told = self._told._replace(server_ms=self._told.ms - behind_ms)
+            behind_ms = found.ms - found.server_ms
+            self._last = self._last._replace(server_ms=self._last.ms - behind_ms)
 
     def _reckoned(self, since: float) -> int:
-        assert self._told is not None, "told before"
-        return self._told.ms + int((self._clock.uptime() - since) * 1000)
+        assert self._last is not None, "read before"
+        return self._last.ms + int((self._clock.uptime() - since) * 1000)

@@ -38,8 +38,10 @@ NO_KEY = Kind(401, "no-key", "An API key is needed", "Send Authorization: Bearer
 NOT_ALLOWED = Kind(403, "not-allowed", "The API key may not do this")
 FOREIGN_ORIGIN = Kind(403, "foreign-origin", "Pages of other web sites may not call this server")
 NOT_FOUND = Kind(404, "not-found", "There is nothing here")
-JOB_NOT_FOUND = Kind(404, "job-not-found", "No live job has this id", "It never was, has finished or was cancelled.")
-DEAD_NOT_FOUND = Kind(404, "dead-not-found", "No dead job has this id", "It was called back, purged or trimmed.")
+JOB_NOT_FOUND = Kind(
+    404, "job-not-found", "No live job has this id", "It was never scheduled, has finished or was cancelled."
+)
+DEAD_NOT_FOUND = Kind(404, "dead-not-found", "No dead job has this id", "It was replayed, purged or trimmed.")
 RECURRING_NOT_FOUND = Kind(404, "recurring-not-found", "The topic has no recurring job with this name")
 GROUP_NOT_FOUND = Kind(404, "group-not-found", "The topic has no group with this name")
 TOPIC_NOT_FOUND = Kind(404, "topic-not-found", "There is no such topic", "The first job of a topic creates it.")

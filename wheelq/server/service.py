@@ -92,7 +92,7 @@ class Service:
         )
         self.lookout = ReadinessCheck(transport, self.keys, self.clock)
         self.reminders = Reminders(self.clock)
-        """Log only once, not at every request, that Redis is away or refuses."""
+        """Logs once, and not for every request, that Redis is away or refuses."""
         self.look = Look(transport, self.keys, self.clock)
         self.checkup = Checkup(self.inspector, self.clock)
         self.horizon = Horizon(transport, self.keys, self.clock)

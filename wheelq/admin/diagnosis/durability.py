@@ -26,13 +26,14 @@ def _durability(facts: ServerFacts) -> Iterator[Finding]:
     if info.get("aof_last_write_status", "ok") != "ok":
         yield problem(
             "The append-only file cannot be written",
-            "The server refuses writes until it can. See its log: a full or broken disk, most likely.",
+            "The server refuses writes until it can be written. See the server's log: most likely the disk is full or "
+            "broken.",
         )
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         yield problem(
             "The last snapshot failed",
-            "By default the server refuses writes until one succeeds. See its log: a full disk, or no memory to fork "
-            "(vm.overcommit_memory = 1).",
+            "By default the server refuses writes until a snapshot succeeds. See its log: the disk may be full, or "
+            "there is no memory to fork (vm.overcommit_memory = 1 helps).",
         )
     if info.get("aof_enabled") == "1":
         yield _append_only(config.get("appendfsync"))
@@ -99,8 +100,8 @@ def _replicas(facts: ServerFacts) -> Iterator[Finding]:
         yield ok(
             f"Writes are refused while fewer than {needed} replica{'s' if needed > 1 else ''} answer "
             "(min-replicas-to-write)",
-            "So a primary that is cut off from its replicas stops accepting jobs. It does not bound what a failover "
-            "loses: it counts replicas that answer, not what they have already got.",
+            "So a primary that is cut off from its replicas stops accepting jobs. This does not limit what a failover "
+            "loses: it counts replicas that answer, not the writes that they already have.",
         )
     if replicas:
         yield warning(

@@ -71,7 +71,7 @@ class JobFacts:
     lost_workers: int = 0
     """Workers that ended without a word in the last ten minutes."""
     missed: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Topic and name of a recurring job → how many ms ago its next occurrence should have been scheduled."""
+    """Topic and name of a recurring job → how many ms ago an occurrence was due that is not scheduled yet."""
     open_destinations: tuple[str, ...] = ()
     """Receivers of callbacks that are not called, because they failed too often."""
     leaving: tuple[str, ...] = ()

@@ -71,14 +71,14 @@ def _planned(jobs: JobFacts) -> Iterator[Finding]:
         )
     for topic, ms in sorted(jobs.paused.items()):
         since = f", and jobs have been due for {ms / 1000:,.0f} s" if ms else ""
-        yield warning(f"Topic {topic} is paused{since}", f"Nothing of it runs. Let it go on: wheelq resume {topic}.")
+        yield warning(f"Topic {topic} is paused{since}", f"None of its jobs run. Resume it: wheelq resume {topic}.")
     for (topic, name), ms in sorted(jobs.missed.items()):
         yield problem(
             f"Recurring job {name} of {topic} was due {ms / 1000:,.0f} s ago and is not scheduled",
             "Start a scheduler, or upgrade those that run: a newer release may have written its rule.",
         )
     for name in jobs.open_destinations:
-        yield warning(f"Receiver {name} is not called", "It failed too often. It is tried again by itself: look at it.")
+        yield warning(f"Receiver {name} is not called", "It failed too often. It will be tried again; check its state.")
     if jobs.lost_workers:
         yield warning(
             f"{counted(jobs.lost_workers, 'worker')} ended without a word in the last ten minutes",
@@ -98,13 +98,13 @@ def _workers(jobs: JobFacts) -> Iterator[Finding]:
         has = f", which has {counted(left, 'job')} to do" if left else ""
         yield warning(
             f"No live worker serves group {group} of {topic}{has}",
-            "It gets every job of the topic, and keeps it and its id until a worker of this group has done it. Start "
-            f"one, or end the group: wheelq group remove {topic} {group}.",
+            "The group gets every job of the topic, and keeps each job and its id until one of its workers has run it. "
+            f"Start a worker, or remove the group: wheelq group remove {topic} {group}.",
         )
     for topic in jobs.leaving:
         yield problem(
             f"Topic {topic} is half removed",
-            f"It takes no jobs. If nobody removes it just now: wheelq topic remove {topic} --force.",
+            f"It takes no jobs. Unless its removal still runs, complete it: wheelq topic remove {topic} --force.",
         )
     if jobs.served:
         yield ok(f"Workers handle {', '.join(sorted(jobs.served))}")
@@ -115,10 +115,10 @@ def _api_keys(jobs: JobFacts) -> Iterator[Finding]:
         if id:
             yield problem(
                 f"API key {id} cannot be read: {what}",
-                f"It opens no HTTP server. Make another one: wheelq keys revoke {id}, wheelq keys create.",
+                f"No HTTP server accepts it. Replace it: wheelq keys revoke {id}, wheelq keys create.",
             )
         else:
             yield problem(
                 f"The API keys cannot be read: {what}",
-                "HTTP servers go on with those they have read, revoked ones too, and do not start again.",
+                "HTTP servers keep using the keys that they have read, even revoked ones, and cannot be restarted.",
             )

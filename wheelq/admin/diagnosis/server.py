@@ -97,8 +97,8 @@ def _eviction(facts: ServerFacts) -> Iterator[Finding]:
     elif policy != "noeviction":
         yield problem(
             f"maxmemory-policy is {policy}",
-            "When memory runs short the server throws keys away, and with them waiting jobs, without an error to "
-            "anyone. Set it: CONFIG SET maxmemory-policy noeviction (and in the server's configuration file).",
+            "When memory runs short, the server deletes keys, and waiting jobs with them, without any error. Change "
+            "it: CONFIG SET maxmemory-policy noeviction (and in the server's configuration file).",
         )
     else:
         yield ok("Nothing is evicted", "When memory runs short new jobs are refused with an error; due jobs still run.")
@@ -136,6 +136,6 @@ def _clock(facts: ServerFacts) -> Finding:
     return ok(
         f"This machine's clock is {abs(facts.clock_skew_ms):,.0f} ms {ahead} the server's "
         f"(± {facts.clock_error_ms:.1f} ms)",
-        "Harmless whatever it is: only the server's clock decides when a job is due. (But a program with a wrong clock "
-        "that computes `at` from it schedules at a wrong time; `delay` avoids that.)",
+        "This is harmless, because only the server's clock decides when a job is due. (But a program that computes "
+        "`at` from a wrong clock schedules at a wrong time; `delay` avoids that.)",
     )

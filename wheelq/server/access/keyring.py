@@ -16,7 +16,7 @@ logger = logging.getLogger("wheelq.server")
 
 NOBODY = ApiKey("", "", ((bytes(32), 0),), (), 0)
 """Compared with if no key has the id, so that the answer takes the same time."""
-MOST_TOLD = 10
+MOST_SHOWN = 10
 AGAIN_S = 1.0
 """The least time between two look-ups of unknown keys in Redis, so that guessing cannot load the server."""
 
@@ -37,7 +37,7 @@ class Keyring:
     @property
     def problems(self) -> list[str]:
         """The problems of the keys, for people; empty while Redis is only away."""
-        found = [_told(id, why) for id, why in sorted(self._unreadable.items())[:MOST_TOLD]]
+        found = [_problem(id, why) for id, why in sorted(self._unreadable.items())[:MOST_SHOWN]]
         return [*found, self._failure] if self._failure else found
 
     async def read(self) -> int:
@@ -47,7 +47,7 @@ class Keyring:
         self._known = {id: ApiKey.read(id, what) for id, what in found.stored.items()}
         for id, why in found.unreadable.items():
             if self._unreadable.get(id) != why:
-                logger.error("%s", _told(id, why))
+                logger.error("%s", _problem(id, why))
         self._unreadable = found.unreadable
         return len(self._known)
 
@@ -88,5 +88,5 @@ class Keyring:
         return Caller(key.id, key.scopes)
 
 
-def _told(id: str, why: str) -> str:
+def _problem(id: str, why: str) -> str:
     return f"API key {id} cannot be read, and opens nothing: {why}"

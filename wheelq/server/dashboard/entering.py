@@ -1,7 +1,7 @@
 """Entering a page: finds the viewer, checks that an action comes from a page of this server, signs viewers in and out.
 
 viewer    the session's cookie, or an API key as in the API; neither if the service needs no key
-action    the Origin is this server, and the token of the form is that of the browser's cookie
+action    the Origin must be this server, and the token of the form must be that of the browser's cookie
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def viewer_of(service: Service, request: Request) -> tuple[Caller, bool]:
 
 
 async def sign_in(service: Service, request: Request) -> Response:
-    """Show the form; take it, and lead on to where the viewer wanted to go."""
+    """Show the form, or take it and redirect to the page that the viewer wanted."""
     visit = visit_of(service, request, NO_ONE)
     asked = visit.query if request.method == "GET" else await checked_form(request)
     following = _local(asked.text("next"))

@@ -1,7 +1,7 @@
-"""`Past`: what happened in each of the last minutes, as the leaders wrote it down in Redis.
+"""`Past`: what happened in each of the last minutes, as the leaders recorded it in Redis.
 
-An hour that is over does not change, so it is read once. The last two hours are read again after a minute. One question
-reads at most `CALLS` of them, the latest first; the others follow at the next questions, so that a page with many
+An hour that is over does not change, so it is read once. The last two hours are read again after a minute. One request
+reads at most `CALLS` hours of shards, the latest first; the next requests read the others, so that a page with many
 topics costs no more than one with few.
 """
 
@@ -21,10 +21,10 @@ from wheelq.transport import AsyncTransport
 
 FRESH_S = 60.0
 CALLS = 250
-"""The most hours of shards that one question reads."""
+"""The most hours of shards that one request reads."""
 HOURS = 24
 NEW_HOURS = 2
-"""Hours that may still change: a minute may be written down late."""
+"""Hours that may still change: a minute may be recorded late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""How much happened in the last minute, from the figures that schedulers and workers tell. Pure.
+"""How much happened in the last minute, from the figures that schedulers and workers report. Pure.
 
-Their figures grow from their start. The difference of two readings is what happened between them; a process that was
-restarted in between counts from its start.
+A process counts from its start, so the difference of two readings is what happened between them. For a process that was
+restarted in between, the later reading is the difference.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Flow:
     """What happened within some seconds."""
 
     seconds: float
-    """0: there is only one reading yet, and nothing can be said."""
+    """0: there is only one reading yet, and no rate is known."""
     promoted: int
     handled: int
     failed: int
     lateness: Lateness
 
     def rate(self, count: int) -> float | None:
-        """How many of them a second; None if nothing can be said."""
+        """Returns `count` as a rate per second; None if there is only one reading yet."""
         return count / self.seconds if self.seconds else None
 
 
@@ -71,7 +71,7 @@ def flow(readings: Sequence[FleetReading]) -> Flow:
 
 
 def _grown(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Processes that are new since count from nothing; those that were known keep only their growth."""
+    """Returns the sum over all processes of how much each has grown; a new process counts from zero."""
     return sum(count - before[name] if 0 <= before.get(name, -1) <= count else count for name, count in after.items())
 
 

@@ -32,7 +32,7 @@ def issue(key: ApiKey, now_ms: int) -> str:
 
 
 def key_id_of(cookie: str) -> str:
-    """Returns the id of the key that a cookie names; "" if it is no session."""
+    """Returns the id of the key that a cookie names; "" if the cookie is not that of a session."""
     found = _SESSION.fullmatch(cookie)
     return found[1] if found else ""
 

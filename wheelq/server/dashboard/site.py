@@ -47,7 +47,7 @@ def install(app: FastAPI, service: Service) -> None:
 
 
 class BasePath:
-    """Takes the base path off, where a proxy has passed it on."""
+    """Removes the base path from requests, if a proxy has passed it on."""
 
     def __init__(self, app: ASGIApp, base_path: str) -> None:
         self._app = app
@@ -66,7 +66,7 @@ def _add(app: FastAPI, path: str, endpoint: Endpoint, *methods: str) -> None:
 
 
 def _endpoint(service: Service, place: PagePlace) -> Endpoint:
-    """What is called for each request to a place."""
+    """Returns the function that answers each request to a place."""
 
     async def answer(service: Service, request: Request) -> Response:
         with service.audit.of(request, place.verb, address_of(request)) as entry:

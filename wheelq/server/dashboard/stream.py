@@ -1,6 +1,6 @@
 """`TabStream`: tells every open tab that there is something new to see.
 
-One task of the process looks at Redis for all tabs together, only while there are tabs, and every `look.FRESH_S`. A tab
+While there are tabs, one task of the process looks at Redis for all of them, every `look.FRESH_S` seconds. A tab
 gets the moment of each look as a server-sent event, and asks for the parts of its page again. A tab that is hidden
 closes its stream. What a page shows depends on its viewer, so it is not in the events.
 """

@@ -136,7 +136,7 @@ class Visit:
         return response
 
     def back(self, path: str, note: str = "", **query: Any) -> Response:
-        """Lead on to a page after an action, with one sentence to show there."""
+        """Returns a redirect to a page after an action, with one sentence to show there."""
         response = RedirectResponse(self.url(path, **query), 303)
         if note:
             packed = base64.urlsafe_b64encode(note[:NOTE_CHARS].encode(errors="replace")).decode()
@@ -144,7 +144,7 @@ class Visit:
         return response
 
     def changed(self, topic: str | None = None) -> None:
-        """Something was changed: the next page looks again."""
+        """Record that something was changed, so that the next page looks again."""
         self.service.look.forget(topic)
 
 

@@ -114,18 +114,18 @@ def metrics_text(
     None: there is none. Then come those of the `fleet`, from `admin.exposition`; while Redis is away they are missing,
     and `wheelq_redis_up` is 0.
     """
-    told = CollectorRegistry()
+    registry = CollectorRegistry()
     metrics = (
         _of_requests(answered),
         *_of_destinations(destinations),
         *(_of_outbox(outbox, now_ms) if outbox is not None else ()),
     )
     for metric in metrics:
-        told.register(_Told(metric))
-    return generate_latest(told) + fleet.encode()
+        registry.register(_Collected(metric))
+    return generate_latest(registry) + fleet.encode()
 
 
-class _Told:
+class _Collected:
     """Passes ready metrics to the library, which asks a collector."""
 
     def __init__(self, metric: Metric) -> None:

@@ -120,12 +120,12 @@ async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | N
         except InvalidInput as error:
             outcomes.append({"problem": problem_of(error).body()})
     found = iter(await service_of(request).coalescing.schedule_each(topic, specs, jobs.on_duplicate))
-    told = [_told(next(found)) if outcome is None else outcome for outcome in outcomes]
-    failed = sum("problem" in outcome for outcome in told)
-    return {"outcomes": told, "made": len(told) - failed, "failed": failed}
+    views = [_outcome_view(next(found)) if outcome is None else outcome for outcome in outcomes]
+    failed = sum("problem" in view for view in views)
+    return {"outcomes": views, "made": len(views) - failed, "failed": failed}
 
 
-def _told(outcome: Any) -> dict[str, Any]:
+def _outcome_view(outcome: Any) -> dict[str, Any]:
     if isinstance(outcome, WheelqError):
         return {"problem": problem_of(outcome).body()}
     return made(outcome)

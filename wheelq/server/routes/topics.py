@@ -82,7 +82,9 @@ async def forecast(request: Request, topic: Topic) -> Response:
     openapi_extra=needs(Verb.READ),
 )
 async def history(
-    request: Request, topic: Topic, hours: Annotated[int, Query(ge=1, le=KEPT_HOURS, description="How far back.")] = 24
+    request: Request,
+    topic: Topic,
+    hours: Annotated[int, Query(ge=1, le=KEPT_HOURS, description="Hours to go back.")] = 24,
 ) -> Response:
     """Returns the counts of each minute of the last hours, without the current minute."""
     minutes = await service_of(request).client.history(topic, hours)

@@ -26,8 +26,8 @@ def _given(pattern: str, description: str, **more: Any) -> Any:
 
 
 _POSITION = r"^[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}$"
-JobCursor = _given(f"^(?:{CURSOR_PATTERN})$", "The cursor of the page before; all else as it was there.")
-DeadCursor = _given(_POSITION, "The cursor of the page before; all else as it was there.")
+JobCursor = _given(f"^(?:{CURSOR_PATTERN})$", "The cursor of the previous page; keep all other parameters.")
+DeadCursor = _given(_POSITION, "The cursor of the previous page; keep all other parameters.")
 From = _given(AT_PATTERN, "Only from this moment on.", examples=["2030-01-31T09:00:00Z"])
 To = _given(AT_PATTERN, "Only before this moment.", examples=["2030-02-01T09:00:00Z"])
 State = Annotated[
@@ -40,7 +40,7 @@ ErrorText = Annotated[
     Query(min_length=1, max_length=200, description="Only retrying or dead jobs whose last error contains this."),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 200}),
 ]
-Name = _given(r"^[ -~]{1,64}$", "Only these.")
+Name = _given(r"^[ -~]{1,64}$", "Only dead jobs with this value.")
 All = Annotated[
     Literal["true", "false"] | None,
     Query(description="Selects all dead jobs of the topic; required without a filter, and not allowed with one."),

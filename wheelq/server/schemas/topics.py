@@ -80,7 +80,7 @@ class TopicCounts(Answer):
     retrying: int = Field(description="Failed jobs that wait for their next attempt.")
     dead: int
     first_due_ms: int | None = Field(description="When the first waiting job is due.")
-    overdue_ms: int = Field(description="How long that job has been due; over a second: no scheduler runs.")
+    overdue_ms: int = Field(description="How long that job has been due; 0 if it is not due yet.")
 
 
 class TopicCountsList(Answer):

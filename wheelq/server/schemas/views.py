@@ -106,7 +106,7 @@ class GroupView(_Run):
 
     due_ms: int | None = Field(description="When this attempt is, or was, due.")
     attempt: int | None
-    deliveries: int | None = Field(description="How often this attempt was delivered; above 1: a worker has died.")
+    deliveries: int | None = Field(description="How often it was delivered; above 1: a worker died or gave it back.")
     finished_ms: int | None = Field(description="When it was done, or given up.")
     reason: str | None = Field(description="Why it was given up.")
 

@@ -1,10 +1,10 @@
 """`/topics/{topic}/dead`: shows the dead jobs, grouped by error; replays and purges them.
 
-What can be acted on, from the smallest to the largest:
+An action concerns one of these, from the smallest to the largest:
 
     chosen      the jobs that are ticked on the page, or the one that is shown
     alike       those of the newest `NEWEST` whose error is like this one
-    matching    everything that matches a group and a reason, or everything; asked for again, with the number
+    matching    everything that matches a group and a reason, or everything; confirmed on a page that shows the number
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AT_ONCE = 20
 
 
 class ActedOn(NamedTuple):
-    """What became of the jobs that were acted on."""
+    """How many jobs an action has changed, and how many it has left as they were."""
 
     done: int
     kept: int
@@ -98,7 +98,7 @@ async def act(visit: Visit) -> Response:
         return visit.back(f"/topics/{visit.topic}/dead", "No job was chosen.")
     done = await (_replay(visit, ids) if action == "replay" else _purge(visit, ids))
     visit.changed(visit.topic)
-    return visit.back(f"/topics/{visit.topic}/dead", _told(action, done))
+    return visit.back(f"/topics/{visit.topic}/dead", _summary(action, done))
 
 
 async def confirm(visit: Visit) -> Response:
@@ -136,7 +136,7 @@ async def act_on_matching(visit: Visit) -> Response:
     visit.changed(visit.topic)
     if action == "purge":
         purged = await client.dead.purge(visit.topic, group=group, reason=reason, until=until)
-        return visit.back(f"/topics/{visit.topic}/dead", _told(action, ActedOn(purged, 0)))
+        return visit.back(f"/topics/{visit.topic}/dead", _summary(action, ActedOn(purged, 0)))
     rate = form.number("rate")
     limit = STEP if rate is None else None  # with a rate, one call gives all of them their due times
     found = await client.dead.replay(visit.topic, group=group, reason=reason, until=until, rate=rate, limit=limit)
@@ -145,7 +145,7 @@ async def act_on_matching(visit: Visit) -> Response:
         return visit.page(
             "dead_step.html", topic=visit.topic, done=so_far.done, total=await _total(visit), form_values=_kept(visit)
         )
-    return visit.back(f"/topics/{visit.topic}/dead", _told(action, so_far))
+    return visit.back(f"/topics/{visit.topic}/dead", _summary(action, so_far))
 
 
 def _kept(visit: Visit) -> dict[str, str]:
@@ -198,7 +198,7 @@ async def _purge(visit: Visit, ids: list[str]) -> ActedOn:
     return ActedOn(sum(await asyncio.gather(*map(purge, ids))), 0)
 
 
-def _told(action: str, done: ActedOn) -> str:
+def _summary(action: str, done: ActedOn) -> str:
     jobs = counted(done.done, "job")
     if action == "purge":
         return f"{jobs} purged for good."

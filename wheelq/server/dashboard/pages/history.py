@@ -27,9 +27,9 @@ class PastCharts(NamedTuple):
     last: PastSeries
     """The last whole minute."""
     left_out: int
-    """Topics that are not in it."""
+    """How many topics the charts leave out."""
     is_empty: bool
-    """Whether nothing happened, or nothing was written down yet."""
+    """Whether nothing happened, or nothing was recorded yet."""
 
 
 async def past(visit: Visit, topics: Sequence[TopicInfo], now_ms: int) -> PastCharts:

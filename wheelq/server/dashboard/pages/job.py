@@ -38,7 +38,7 @@ async def form(visit: Visit) -> Response:
 
 
 async def schedule(visit: Visit) -> Response:
-    """Schedule the job, and show it; a form with a mistake is shown again, with what is wrong."""
+    """Schedule the job, and show it; a form with a mistake is shown again, with an explanation."""
     asked = visit.form
     topic = asked.needed("topic")
     if not visit.may(Verb.SCHEDULE, topic):
@@ -92,7 +92,7 @@ async def cancel(visit: Visit) -> Response:
 
 
 async def reschedule(visit: Visit) -> Response:
-    """Give a waiting job another due time, unless somebody else has done so since the page was made."""
+    """Give a waiting job another due time, unless its due time has changed since the page was made."""
     id, key = visit.form.needed("id"), visit.form.get("partition_key")
     expected = visit.form.whole("if_due_ms")
     outcome = await visit.service.client.reschedule(
@@ -110,7 +110,7 @@ async def reschedule(visit: Visit) -> Response:
 
 
 async def run_now(visit: Visit) -> Response:
-    """Let a waiting job run at once."""
+    """Promote a waiting job at once."""
     id, key = visit.form.needed("id"), visit.form.get("partition_key")
     outcome = await visit.service.client.run_now(visit.topic, id, partition_key=key)
     said = {
@@ -170,7 +170,7 @@ def _to_job(visit: Visit, id: str, key: str | None, note: str) -> Response:
 async def _get(visit: Visit, id: str, partition_key: str | None) -> JobInfo:
     info = await visit.service.client.get(visit.topic, id, partition_key=partition_key)
     if info is None:
-        what = "It never was, was cancelled, or has finished: keep_done_ms of the topic keeps finished jobs."
+        what = "It was never scheduled, was cancelled, or has finished: the topic's keep_done_ms keeps finished jobs."
         raise Problem(problems.JOB_NOT_FOUND, what)
     return info
 

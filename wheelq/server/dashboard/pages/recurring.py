@@ -1,4 +1,4 @@
-"""`/recurring`: jobs that occur again and again: when they last did and next will, run now, pause, edit, remove."""
+"""`/recurring`: jobs that occur again and again: their last and next occurrences; run now, pause, edit, remove."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def edit(visit: Visit) -> Response:
 
 
 async def put(visit: Visit) -> Response:
-    """Make a recurring job, or change one; a form with a mistake is shown again, with what is wrong."""
+    """Make a recurring job, or change one; a form with a mistake is shown again, with an explanation."""
     form, client = visit.form, visit.service.client
     topic, name = form.needed("topic"), form.needed("name")
     _check(visit, topic)

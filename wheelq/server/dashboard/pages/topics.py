@@ -26,9 +26,9 @@ PER_PAGE = 100
 MOST_SHARDS = 500
 MOST_GROUPS = 300
 HOT = 2.0
-"""A shard is hot if it holds so many times its share of the jobs,"""
+"""How many times its share of the waiting jobs a shard holds at least to be marked as hot."""
 HOT_JOBS = 100
-"""and at least so many."""
+"""The least number of waiting jobs in a shard that is marked as hot."""
 
 MEANINGS = {
     "max_rate": "Most jobs promoted a second, all shards together",
@@ -152,7 +152,7 @@ async def groups(visit: Visit) -> Response:
 
 
 async def remove_group(visit: Visit) -> Response:
-    """Remove a group without live workers, with all it has yet to do."""
+    """Remove a group without live workers, with its unfinished jobs."""
     name = visit.form.needed("group")
     if not await visit.service.client.remove_group(visit.topic, name):
         raise Problem(GROUP_NOT_FOUND)
