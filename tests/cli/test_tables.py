@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.cli.commands import wheelq
 from tests.waiting import eventually
 from wheelq import Client, JobSpec
-from wheelq.cli.tables import FittingTable
+from wheelq.cli.output import FittingTable
 from wheelq.protocol.calls import worker
 from wheelq.protocol.calls.worker import Burial
 from wheelq.protocol.keys import Keys

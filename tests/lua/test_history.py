@@ -6,13 +6,13 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
 from wheelq.errors import NotLeader
-from wheelq.protocol.calls import history, leader, state, worker
-from wheelq.protocol.calls.history import RerunPart
+from wheelq.protocol.calls import bulk, leader, state, worker
+from wheelq.protocol.calls.bulk import RerunPart
 from wheelq.protocol.calls.worker import Entry
 
 
 def rerun(shard: Shard, group: str = "g", name: str = "r", since_ms: int = 0, most: int = 100) -> RerunPart | None:
-    return shard.send(history.rerun(shard.keys, name, group, since_ms, None, most))
+    return shard.send(bulk.rerun(shard.keys, name, group, since_ms, None, most))
 
 
 def finish(shard: Shard, *ids: str, group: str = "g") -> None:
@@ -46,7 +46,7 @@ def test_a_repeated_call_goes_on_behind_what_was_done(shard: Shard) -> None:
     assert rerun(shard, most=2) == (True, 3, 0)
     assert [e["id"] for e in shard.snapshot()["ready"].values()] == ["a", "b", "c", "a", "b", "c"]
     assert shard.snapshot()["replays"] == ["r"]
-    assert 0 < shard.redis.pttl(shard.keys.replays) <= history.REMEMBERED_MS
+    assert 0 < shard.redis.pttl(shard.keys.replays) <= bulk.REMEMBERED_MS
 
 
 def test_what_is_fired_after_the_first_call_is_not_part_of_the_rerun(shard: Shard) -> None:

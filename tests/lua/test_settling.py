@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
-from wheelq.protocol.calls import history, leader, producer, worker
+from wheelq.protocol.calls import bulk, leader, producer, worker
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.codec import LAST_MS
 from wheelq.protocol.keys import MEMBER_SEPARATOR
@@ -299,7 +299,7 @@ def test_retry_in_two_groups_waits_twice(shard: Shard) -> None:
 def two_lives(shard: Shard) -> tuple[Entry, Entry]:
     """Deliveries of a job that is fired again, and of a new one that got its id meanwhile."""
     shard.ack(shard.deliver("a"), retention_ms=HOUR_MS)
-    shard.send(history.rerun(shard.keys, "r", "g", 0, None, 100))
+    shard.send(bulk.rerun(shard.keys, "r", "g", 0, None, 100))
     shard.schedule(("a", "+0"), record=OTHER)
     first, second = shard.read("g", "w1")
     assert (first.record, first.group, second.record, second.group) == (RECORD, "g", OTHER, None)

@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from wheelq import CancelOutcome, JobState
 from wheelq.model.state import Attempt, JobInfo
 from wheelq.protocol import attempts, codec
-from wheelq.protocol.calls import history, producer, state, worker
+from wheelq.protocol.calls import bulk, producer, state, worker
 from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.calls.worker import Entry
 
@@ -175,7 +175,7 @@ def test_what_is_kept_of_a_rerun_is_found_though_a_newer_job_with_the_same_id_wa
     [entry] = shard.deliver("a")
     shard.ack([entry], retention_ms=HOUR_MS)
     shard.schedule(("a", f"+{HOUR_MS}"), record=OTHER)
-    shard.send(history.rerun(shard.keys, "r", "g", 0, None, 100))
+    shard.send(bulk.rerun(shard.keys, "r", "g", 0, None, 100))
     conclude(shard, shard.read("g", "w1"))
     assert shard.send(producer.cancel(shard.keys, "a")) is CancelOutcome.CANCELLED
     assert look(shard, "a").state is JobState.DONE
@@ -327,7 +327,7 @@ def test_what_is_kept_of_a_job_that_runs_again_and_again_does_not_grow(shard: Sh
     conclude(shard, shard.read("other", "w2"), group="other", consumer="w2", retention_ms=HOUR_MS, result="its own")
     sizes = set()
     for n in range(10, 30):
-        shard.send(history.rerun(shard.keys, f"r{n}", "g", 0, None, 100))
+        shard.send(bulk.rerun(shard.keys, f"r{n}", "g", 0, None, 100))
         conclude(shard, shard.read("g", "w1"), retention_ms=HOUR_MS, result=f"run {n}")
         conclude(shard, shard.read("other", "w2"), group="other", consumer="w2", retention_ms=HOUR_MS)
         sizes.add(shard.redis.hstrlen(shard.keys.done, "a"))

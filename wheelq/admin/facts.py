@@ -13,7 +13,7 @@ from wheelq.admin.prefixes import other_prefixes
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld
 from wheelq.model.topic import TopicInfo
-from wheelq.producer import Do, Operation, Step, ask, ask_all
+from wheelq.producer.operation import Do, Operation, Step, ask, ask_all
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import access, heartbeats, notes, registry, removal
 from wheelq.protocol.keys import Keys

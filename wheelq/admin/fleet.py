@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from wheelq.base.observations import Series
 from wheelq.errors import Refused
 from wheelq.model.topic import Topic
-from wheelq.producer import Operation, ask, ask_all
+from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.protocol.calls import heartbeats, histograms, measures, recurring, registry
 from wheelq.protocol.calls.measures import AT_ONCE, Measure
 from wheelq.protocol.calls.registry import RegisteredTopics

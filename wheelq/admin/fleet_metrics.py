@@ -9,7 +9,7 @@ from wheelq.admin.exposition import expose
 from wheelq.admin.fleet import Fleet, by_slot, fleet
 from wheelq.base.clock import Clock
 from wheelq.errors import ServerError
-from wheelq.producer import AsyncDriver
+from wheelq.producer.driver import AsyncDriver
 from wheelq.protocol.keys import Keys
 from wheelq.settings import BreakerSettings
 from wheelq.transport import AsyncTransport

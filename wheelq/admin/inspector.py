@@ -13,7 +13,7 @@ from wheelq.admin.diagnosis import Finding, JobFacts, ServerFacts, diagnose, dia
 from wheelq.admin.fleet import by_slot
 from wheelq.admin.stats import NodeInfo, Stats, WorkerInfo
 from wheelq.base.clock import Clock, SystemClock
-from wheelq.producer import Driver
+from wheelq.producer.driver import Driver
 from wheelq.protocol.keys import Keys
 from wheelq.settings import BreakerSettings, ClientSettings, Settings, settings_in_force
 from wheelq.transport import Transport, server_address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from wheelq.errors import Refused
-from wheelq.producer import Operation, ask
+from wheelq.producer.operation import Operation, ask
 from wheelq.protocol.calls import prefixes
 from wheelq.protocol.keys import Keys
 

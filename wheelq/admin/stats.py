@@ -12,7 +12,7 @@ from typing import Any
 
 from wheelq.base.metrics import Lateness
 from wheelq.model.topic import TopicInfo
-from wheelq.producer import Operation, ask, ask_all
+from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.keys import Keys
 

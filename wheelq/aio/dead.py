@@ -13,7 +13,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Replayed, ReplayOutcome
-from wheelq.producer import AsyncDriver, Dead
+from wheelq.producer.dead import Dead
+from wheelq.producer.driver import AsyncDriver
 
 
 class AsyncDeadLetters:

@@ -17,21 +17,16 @@ from wheelq.model.job import (
 )
 from wheelq.model.listing import JobPage
 from wheelq.model.state import JobInfo, JobState
-from wheelq.producer import (
-    AsyncDriver,
-    Browse,
-    Bulk,
-    Fallback,
-    Jobs,
-    Listing,
-    Operation,
-    Report,
-    Rerun,
-    Topics,
-    awaited,
-    rerun,
-    wait_for,
-)
+from wheelq.producer.bulk import Bulk, Report
+from wheelq.producer.driver import AsyncDriver
+from wheelq.producer.fallback import Fallback
+from wheelq.producer.history import Rerun, rerun
+from wheelq.producer.jobs import Jobs
+from wheelq.producer.listing import Listing
+from wheelq.producer.operation import Operation
+from wheelq.producer.results import awaited, wait_for
+from wheelq.producer.topics import Topics
+from wheelq.producer.waiting import Browse
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -7,6 +7,7 @@ ids        job ids that sort by creation time
 metrics    histograms
 observations  durations that a process adds up until they are sent
 liveness   which processes are alive, judged by changing values
+per_loop   one object for each event loop
 plural     counted nouns in messages
 as_json    JSON without NaN
 """

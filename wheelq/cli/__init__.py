@@ -6,18 +6,18 @@ bulk        cancel and reschedule with --since and --until
 listing     jobs
 results     wait, rerun
 importing   import; `rows` reads the file, `journal` records the progress
-topics      configure, pause, resume, forecast
-groups      group list, group remove, topic list, topic remove
+topics      topics, topic list, topic remove, configure, pause, resume, forecast
+groups      group list, group remove
 recurring   recurring put, list, show, pause, resume, trigger, remove
 dead        dead list, show, replay, purge
 process     scheduler, worker; `target` finds MODULE:NAME, `supervisor` keeps processes running, `reload`
             restarts them when code changes, `lifeline` ends them with their parent
-up          up: everything at once; `printing` is its worker when no module is named
+up          up: everything at once
 init        init: a starter
 serve       server, keys
 callbacks   callbacks, secret
 outbox      outbox
-stats       topics, stats, doctor
+stats       stats, doctor
 top         top
 health      health
 monitoring  --metrics-port: what a process tells monitoring
@@ -26,11 +26,9 @@ guide       guide
 config      config; `files` finds the files of config/
 bench       bench; `traces` removes the keys of a trial run
 demo        demo
-completion  completes topics in a shell
-options     options that many commands share
+options     options that many commands share, and how a shell completes them
 values      parses arguments: 1h30m, 2030-01-01T09:00Z, k=v
-tables      tables that fit the terminal
-output      prints text, tables, JSON and errors
+output      prints text, tables that fit the terminal, JSON and errors
 
 Exit codes: 0 done · 1 failed, may succeed next time · 2 the command as given cannot work, or lines of an import are
 broken · 3 no such job · 4 too late, the job is with the workers.

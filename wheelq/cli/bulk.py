@@ -13,9 +13,8 @@ from rich.console import Console
 
 from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
-from wheelq.cli.listing import WHEN
 from wheelq.cli.output import say, say_json
-from wheelq.cli.values import parse_moment
+from wheelq.cli.values import WHEN, parse_moment
 from wheelq.errors import InvalidInput
 from wheelq.model.bulk import BulkProgress
 
@@ -29,7 +28,6 @@ Until = Annotated[
     str | None, typer.Option("--until", help=f"In place of an id: all jobs due before. {WHEN}.", metavar="TIME")
 ]
 Name = Annotated[str | None, typer.Option("--name", help="Continue a change that was broken off, by the name it told.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Report = Callable[[BulkProgress], None]
 Change = Callable[[datetime | None, datetime | None, Report], BulkProgress]
 

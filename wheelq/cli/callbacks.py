@@ -6,14 +6,12 @@ import base64
 import logging
 import secrets
 from functools import partial
-from importlib.util import find_spec
 
 from wheelq.cli import process
 from wheelq.cli.lifeline import hold
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, LogFormat, LogLevel, Url, settings_of
 from wheelq.cli.output import say
-from wheelq.errors import ConfigurationError
 
 logger = logging.getLogger("wheelq")
 
@@ -37,7 +35,7 @@ def callbacks(
     hold(lifeline)
     settings = settings_of(config)
     process.log_to_stderr(settings, log_level, log_format)
-    needs_extra("wheelq callbacks", "httpx", "standardwebhooks", "pydantic")
+    process.needs_extra("wheelq callbacks", "httpx", "standardwebhooks", "pydantic")
     from wheelq.callbacks.worker import CallbackWorker  # needs the extra
 
     worker = CallbackWorker.connect(url, settings)
@@ -54,10 +52,3 @@ def callbacks(
 def secret() -> None:
     """Make a secret for signing callbacks (Standard Webhooks), for the register and the receiver."""
     say(f"whsec_{base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()}")
-
-
-def needs_extra(command: str, *modules: str) -> None:
-    """Raises: ConfigurationError, if a module that a command needs is not installed."""
-    missing = [name for name in modules if find_spec(name) is None]
-    if missing:
-        raise ConfigurationError(f"{command} needs {', '.join(missing)}: pip install 'wheelq[server]'")

@@ -23,7 +23,9 @@ class LazyCommand(NamedTuple):
 
 COMMANDS = {
     "demo": LazyCommand(
-        _TRY, "demo:demo", "See it work: 3,000 orders scheduled, cancelled, moved, run, and checked, in half a minute."
+        _TRY,
+        "demo.command:demo",
+        "See it work: 3,000 orders scheduled, cancelled, moved, run, and checked, in half a minute.",
     ),
     "init": LazyCommand(
         _TRY, "init:init", "Write a starter: shop.py with two tasks, and test_shop.py. Nothing is overwritten."
@@ -135,12 +137,12 @@ COMMANDS = {
     ),
     "topics": LazyCommand(
         _LOOK,
-        "stats:topics",
+        "topics:topics",
         "Show every topic with its job counts.",
     ),
     "topic": LazyCommand(
         _LOOK,
-        "groups:topic",
+        "topics:topic",
         "List and remove topics.",
     ),
     "group": LazyCommand(

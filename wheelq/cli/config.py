@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from wheelq.cli.files import config_files, write_new
 from wheelq.cli.options import Config, Json, Url
 from wheelq.cli.output import say, say_json
-from wheelq.settings.provenance import SettingInForce, all_in_force
+from wheelq.settings.environment import CONFIG, meant_for_wheelq, settings_in_force, variable_of
+from wheelq.settings.whole import Settings
 from wheelq.transport.address import without_password
 
 SECRETS = frozenset({"password"})
 HIDDEN = "***"
+DEFAULT = "default"
+
+
+class SettingInForce(NamedTuple):
+    """One setting, its value and where the value comes from."""
+
+    table: str
+    """Empty for a setting outside of the tables."""
+    name: str
+    value: Any
+    source: str
+    """An option, an environment variable, the path of the settings file, or "default"."""
 
 
 def config(
@@ -76,3 +92,38 @@ def _say_toml(found: Sequence[SettingInForce]) -> None:
 def _in_toml(value: Any) -> str:
     """Returns a value as TOML writes it; its strings are JSON's, and so are its numbers and booleans."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def all_in_force(config: str | os.PathLike[str] | None = None, url: str | None = None) -> list[SettingInForce]:
+    """Returns every setting in force; `config` and `url` are the values of --config and --url, if given.
+
+    Raises: ConfigurationError, which names the file or the variable.
+    """
+    settings = settings_in_force(config)
+    file = str(config or os.environ.get(CONFIG) or "")
+    in_file = tomllib.loads(Path(file).read_text()) if file else {}
+    variables = meant_for_wheelq(os.environ)
+
+    def source(table: str, name: str) -> str:
+        if variable_of(table, name) in variables:
+            return variable_of(table, name)
+        within: Mapping[str, Any] = in_file.get(table, {}) if table else in_file
+        return file if name in within else DEFAULT
+
+    found = [SettingInForce(table, name, value, source(table, name)) for table, name, value in _values(settings)]
+    if url is not None and url != os.environ.get(variable_of("", "url")):  # the option reads the variable too
+        found[0] = SettingInForce("", "url", url, "--url")
+    return found
+
+
+def _values(settings: Settings) -> Iterator[tuple[str, str, Any]]:
+    tables = []
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if is_dataclass(value):
+            tables.append((item.name, value))
+        else:
+            yield "", item.name, value
+    for table, owner in tables:
+        for item in fields(owner):
+            yield table, item.name, getattr(owner, item.name)

@@ -1,4 +1,4 @@
-"""group list, group remove, topic list, topic remove: lists and removes groups and topics."""
+"""group list, group remove: lists and removes the groups of a topic."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ from typing import Annotated
 
 import typer
 
-from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
+from wheelq.cli.options import Config, Force, Json, Topic, Url, Wide, Yes, client_of
 from wheelq.cli.output import NOT_FOUND, distance, say, say_json, stdout, table
-from wheelq.cli.stats import topics
 from wheelq.model.topic import Group
 
 group = typer.Typer(help="List and remove the consumer groups of a topic.", no_args_is_help=True)
-topic = typer.Typer(help="List and remove topics.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The group's name.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Force = Annotated[bool, typer.Option("--force", help="Remove it despite live workers, waiting or recurring jobs.")]
-
-topic.command("list")(topics)
 
 
 @group.command("list")
@@ -61,25 +55,6 @@ def remove_group(
         say(f"group {name} of {topic} is removed" if was_there else f"{topic} has no group {name}")
     if not was_there:
         raise typer.Exit(NOT_FOUND)
-
-
-@topic.command("remove")
-def remove_topic(
-    topic: Topic, yes: Yes = False, force: Force = False, url: Url = None, config: Config = None, json: Json = False
-) -> None:
-    """Remove a topic with everything in it: groups, dead jobs, recurring and finished jobs, settings. Asks first.
-
-    Takes 10 seconds, until no producer has the topic in its cache. Exit code 1: it has live workers, unfinished jobs or
-    recurring jobs.
-    """
-    with client_of(url, config) as client:
-        if not yes:
-            typer.confirm(f"Remove topic {topic} and everything in it, for good?", abort=True, err=True)
-        client.remove_topic(topic, force=force)
-    if json:
-        say_json({"topic": topic, "removed": True})
-    else:
-        say(f"topic {topic} is removed")
 
 
 def _plain(one: Group) -> dict[str, object]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wheelq.base.plural import counted
-from wheelq.cli.bulk import Name, Report, Since, Until, Yes, change_range, check_choice
-from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, Url, client_of, inspector_of
+from wheelq.cli.bulk import Name, Report, Since, Until, change_range, check_choice
+from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, Url, Yes, client_of, inspector_of
 from wheelq.cli.output import NOT_FOUND, TOO_LATE, moment, receipt_fields, say, say_json
 from wheelq.cli.values import parse_delay, parse_due, parse_headers, parse_json, span
 from wheelq.errors import InvalidInput, ServerError

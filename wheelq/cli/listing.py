@@ -10,12 +10,11 @@ from rich.console import RenderableType
 from wheelq.base.clock import wall_ms
 from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
 from wheelq.cli.output import distance, say, say_json, stdout, table
-from wheelq.cli.values import parse_moment
+from wheelq.cli.values import WHEN, parse_moment
 from wheelq.model.dead import LIMIT
 from wheelq.model.listing import ListedJob
 from wheelq.model.state import JobState
 
-WHEN = "+30m from now, 2h ago, or ISO 8601 with a time zone"
 _AT = {
     JobState.WAITING: "due",
     JobState.RETRYING: "due",

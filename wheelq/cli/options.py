@@ -1,18 +1,47 @@
-"""Options and arguments that several commands share, and the clients made from them."""
+"""Options and arguments that several commands share, how a shell completes them, and the clients made from them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wheelq.cli.completion import complete_topic
-from wheelq.settings import Settings, settings_in_force
+from wheelq.errors import WheelqError
+from wheelq.settings import ConnectionSettings, Settings, settings_in_force
 
 if TYPE_CHECKING:
     from wheelq.admin import Inspector
     from wheelq.client import Client
+
+COMPLETION_MS = 500
+"""How long the server may take to complete a topic."""
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the topics whose names begin so, for a shell: `wheelq --install-completion` sets it up.
+
+    If the server does not answer soon, nothing is completed, without a message.
+    """
+    from wheelq.protocol.calls import registry  # on demand: --help needs no redis
+    from wheelq.protocol.keys import Keys
+    from wheelq.transport import Transport, server_address
+
+    try:
+        settings = settings_in_force(ctx.params.get("config"))
+        limits = ConnectionSettings(connect_timeout_ms=COMPLETION_MS, reply_timeout_ms=COMPLETION_MS)
+        client = replace(settings.client, replicated_timeout_ms=COMPLETION_MS // 2)  # must be less than that of replies
+        hasty = replace(settings, connection=limits, client=client)
+        transport = Transport(server_address(ctx.params.get("url"), hasty))
+        try:
+            found = transport.send(registry.topics(Keys(settings.prefix)))
+        finally:
+            transport.close()
+    except (WheelqError, OSError):
+        return []
+    return sorted(name for name in {*found.settings, *found.unreadable} if name.startswith(incomplete))
+
 
 Url = Annotated[
     str | None,
@@ -40,6 +69,8 @@ JobId = Annotated[
     str, typer.Argument(help="The job's id: its key, or what schedule printed.", metavar="ID", show_default=False)
 ]
 MaybeId = Annotated[str | None, typer.Argument(help="The job's id.", metavar="[ID]", show_default=False)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Force = Annotated[bool, typer.Option("--force", help="Remove it despite live workers, waiting or recurring jobs.")]
 Delay = Annotated[
     str | None, typer.Option("--delay", help="How long from now: 30m, 90s, 1h30m, 500ms, 1d, or seconds.")
 ]

@@ -27,7 +27,7 @@ from wheelq.cli.options import Config, LogFormat, LogLevel, Url, settings_of
 from wheelq.cli.reload import Reloaded, restarting_on_change
 from wheelq.cli.supervisor import CommandPart, Supervisor, lifeline, worker_parts
 from wheelq.cli.target import load_worker
-from wheelq.errors import InvalidInput
+from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import LOG_FORMATS, LOG_LEVELS, Settings, resolve_url
 from wheelq.settings.environment import variable_of
 from wheelq.transport.startup import Patience, until_usable
@@ -181,6 +181,13 @@ def log_options(level: str | None, format: str | None) -> list[str]:
     """Returns the options that give a child process the same log."""
     given = {"--log-level": level, "--log-format": format}
     return [word for name, value in given.items() if value is not None for word in (name, value)]
+
+
+def needs_extra(command: str, *modules: str) -> None:
+    """Raises: ConfigurationError, if a module that a command needs is not installed."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(f"{command} needs {', '.join(missing)}: pip install 'wheelq[server]'")
 
 
 def _warn_of_problems(inspector: Inspector) -> None:

@@ -14,7 +14,6 @@ import typer
 
 from wheelq.base.clock import wall_ms
 from wheelq.cli import process
-from wheelq.cli.callbacks import needs_extra
 from wheelq.cli.lifeline import hold
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, Json, LogFormat, LogLevel, Url, Wide, settings_of
@@ -58,7 +57,9 @@ def server(
     hold(lifeline)
     settings = settings_of(config)
     process.log_to_stderr(settings, log_level, log_format, speaker)
-    needs_extra("wheelq server", "fastapi", "uvicorn", "httptools", "httpx", "jinja2", "pydantic", "standardwebhooks")
+    process.needs_extra(
+        "wheelq server", "fastapi", "uvicorn", "httptools", "httpx", "jinja2", "pydantic", "standardwebhooks"
+    )
     from wheelq.server.run import HttpServer  # needs the extra
 
     given: dict[str, Any] = {"host": host, "port": port}

@@ -1,4 +1,4 @@
-"""topics, stats, doctor: show what a server holds, and check its health."""
+"""stats, doctor: show what a server holds, and check its health."""
 
 from __future__ import annotations
 
@@ -12,24 +12,13 @@ from rich.live import Live
 from wheelq.admin import Inspector, Stats
 from wheelq.admin.diagnosis import Finding, Level
 from wheelq.cli.options import Config, Json, Url, Wide, inspector_of
-from wheelq.cli.output import FAILED, distance, say_json, stdout, table
-from wheelq.cli.topics import settings_shown
+from wheelq.cli.output import FAILED, say_json, stdout, table
+from wheelq.cli.topics import topics_table
 from wheelq.cli.values import span
-from wheelq.model.topic import TopicInfo
 
 REFRESH_S = 1.0
 
 _MARKS = {Level.OK: "[green]ok[/]      ", Level.WARNING: "[yellow]warning[/] ", Level.PROBLEM: "[red]problem[/] "}
-
-
-def topics(url: Url = None, config: Config = None, wide: Wide = False, json: Json = False) -> None:
-    """Show every topic with its job counts."""
-    with inspector_of(url, config) as inspector:
-        found = inspector.stats().topics
-    if json:
-        say_json(found)
-    else:
-        stdout(wide).print(_topics(found))
 
 
 def stats(
@@ -94,7 +83,7 @@ def _stats(stats: Stats, shown: str) -> RenderableType:
     return Group(
         f"[bold]{shown}[/]",
         "",
-        _topics(stats.topics),
+        topics_table(stats.topics),
         "",
         _nodes(stats) if stats.nodes else "no scheduler runs",
         "",
@@ -146,38 +135,6 @@ def _workers(stats: Stats) -> RenderableType:
                 _ago(stats, worker.seen_ms),
             )
             for worker in stats.workers
-        ),
-    )
-
-
-def _topics(found: list[TopicInfo]) -> RenderableType:
-    if not found:
-        return "no topics yet: the first job of a topic creates it"
-    return table(
-        "topic",
-        ">waiting",
-        ">ready",
-        ">running",
-        ">retrying",
-        ">dead",
-        ">shards?",
-        "next due?",
-        "overdue?",
-        "settings?~",
-        rows=(
-            (
-                topic.name,
-                topic.waiting,
-                topic.ready,
-                topic.running,
-                topic.retrying,
-                topic.dead,
-                topic.shards,
-                "-" if topic.first_due_ms is None else distance(topic.first_due_ms),
-                span(topic.overdue_ms) if topic.overdue_ms else "-",
-                settings_shown(topic.settings) or "-",
-            )
-            for topic in found
         ),
     )
 

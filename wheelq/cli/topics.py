@@ -1,4 +1,4 @@
-"""configure, pause, resume, forecast: commands for a whole topic."""
+"""topics, topic list, topic remove, configure, pause, resume, forecast: commands for whole topics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,49 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
-from wheelq.cli.options import Config, Json, Topic, Url, client_of
-from wheelq.cli.output import plain, say, say_json
+from wheelq.cli.options import Config, Force, Json, Topic, Url, Wide, Yes, client_of, inspector_of
+from wheelq.cli.output import distance, plain, say, say_json, stdout, table
 from wheelq.cli.values import parse_delay, span
 from wheelq.errors import InvalidInput
 from wheelq.model.topic import Topic as TopicState
-from wheelq.model.topic import TopicChanges
+from wheelq.model.topic import TopicChanges, TopicInfo
 from wheelq.settings import Misfire
 
+topic = typer.Typer(help="List and remove topics.", no_args_is_help=True)
+
 BAR_CELLS = 50
+
+
+@topic.command("list")
+def topics(url: Url = None, config: Config = None, wide: Wide = False, json: Json = False) -> None:
+    """Show every topic with its job counts."""
+    with inspector_of(url, config) as inspector:
+        found = inspector.stats().topics
+    if json:
+        say_json(found)
+    else:
+        stdout(wide).print(topics_table(found))
+
+
+@topic.command("remove")
+def remove_topic(
+    topic: Topic, yes: Yes = False, force: Force = False, url: Url = None, config: Config = None, json: Json = False
+) -> None:
+    """Remove a topic with everything in it: groups, dead jobs, recurring and finished jobs, settings. Asks first.
+
+    Takes 10 seconds, until no producer has the topic in its cache. Exit code 1: it has live workers, unfinished jobs or
+    recurring jobs.
+    """
+    with client_of(url, config) as client:
+        if not yes:
+            typer.confirm(f"Remove topic {topic} and everything in it, for good?", abort=True, err=True)
+        client.remove_topic(topic, force=force)
+    if json:
+        say_json({"topic": topic, "removed": True})
+    else:
+        say(f"topic {topic} is removed")
 
 
 def configure(
@@ -111,6 +144,39 @@ def _bar(jobs: int, most: int) -> str:
     """Returns a bar of up to 50 cells, in eighths; even a single job is visible."""
     eighths = 0 if not jobs else max(1, round(8 * BAR_CELLS * jobs / most))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def topics_table(found: list[TopicInfo]) -> RenderableType:
+    """Returns the table of topics with their job counts."""
+    if not found:
+        return "no topics yet: the first job of a topic creates it"
+    return table(
+        "topic",
+        ">waiting",
+        ">ready",
+        ">running",
+        ">retrying",
+        ">dead",
+        ">shards?",
+        "next due?",
+        "overdue?",
+        "settings?~",
+        rows=(
+            (
+                topic.name,
+                topic.waiting,
+                topic.ready,
+                topic.running,
+                topic.retrying,
+                topic.dead,
+                topic.shards,
+                "-" if topic.first_due_ms is None else distance(topic.first_due_ms),
+                span(topic.overdue_ms) if topic.overdue_ms else "-",
+                settings_shown(topic.settings) or "-",
+            )
+            for topic in found
+        ),
+    )
 
 
 def settings_shown(topic: TopicState) -> str:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from wheelq.aio import AsyncClient
 from wheelq.cli import process
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitoring_options
 from wheelq.cli.options import Config, LogFormat, LogLevel, settings_of
-from wheelq.cli.output import say
-from wheelq.cli.printing import PRINTING
+from wheelq.cli.output import plain, say
 from wheelq.cli.reload import Reloaded, restarting_on_change
 from wheelq.cli.supervisor import CommandPart, Part, ServerPart, Supervisor, lifeline, worker_parts
 from wheelq.embedded import EmbeddedServer
+from wheelq.model.job import Job
 from wheelq.settings.environment import variable_of
 from wheelq.transport import Address
+from wheelq.worker import Worker
 
 UP_PORT = 7379  # not 6379, where a Redis of the machine's own may listen
 UP_DATA = Path("wheelq-data")
+
+
+PRINTING = "wheelq.cli.up:printing_worker"
+"""The worker without a module, as an argument for `wheelq worker`."""
 
 
 def up(
@@ -89,3 +97,23 @@ def up(
                 say(f"export WHEELQ_URL={url}")
 
         raise typer.Exit(Supervisor(groups).run(started))
+
+
+def printing_worker() -> Worker:
+    """Returns a worker for all topics, in the group that Worker.connect() uses. It prints every job that falls due."""
+    made = Worker.connect()
+
+    @made.lifespan
+    async def client() -> AsyncIterator[AsyncClient]:
+        async with AsyncClient.connect() as connected:
+            yield connected
+
+    async def topics() -> Iterable[str]:
+        return [info.name for info in await client.value.topics()]
+
+    @made.handler_for_each(topics)
+    async def show(job: Job) -> None:
+        payload = json.dumps(job.payload, default=plain, ensure_ascii=False)
+        say(f"{job.topic}/{job.id} is due: {payload}, {max(0.0, job.lateness) * 1000:.1f} ms late")
+
+    return made

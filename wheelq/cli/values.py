@@ -15,6 +15,8 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 _PARTS = re.compile(_PART)
 _DELAY = re.compile(rf"(?:{_PART})+")
+WHEN = "+30m from now, 2h ago, or ISO 8601 with a time zone"
+"""What `parse_moment` takes, for the help of options."""
 _SECONDS = re.compile(r"-?\d+(?:\.\d+)?")
 
 

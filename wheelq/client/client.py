@@ -24,20 +24,18 @@ from wheelq.model.job import (
     ScheduleOptions,
 )
 from wheelq.model.task import Task, TaskJob
-from wheelq.producer import (
-    Browse,
-    Bulk,
-    Dead,
-    Driver,
-    Fallback,
-    Groups,
-    Jobs,
-    Listing,
-    Recurrences,
-    Scheduling,
-    Topics,
-)
+from wheelq.producer.bulk import Bulk
+from wheelq.producer.dead import Dead
+from wheelq.producer.driver import Driver
+from wheelq.producer.fallback import Fallback
+from wheelq.producer.groups import Groups
+from wheelq.producer.jobs import Jobs
+from wheelq.producer.listing import Listing
 from wheelq.producer.outbox import Courier, Outbox, OutboxInfo, Parcel
+from wheelq.producer.recurring import Recurrences
+from wheelq.producer.scheduling import Scheduling
+from wheelq.producer.topics import Topics
+from wheelq.producer.waiting import Browse
 from wheelq.protocol.keys import Keys
 from wheelq.settings import (
     BreakerSettings,

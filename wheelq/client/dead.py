@@ -14,7 +14,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Replayed, ReplayOutcome
-from wheelq.producer import Dead, Driver
+from wheelq.producer.dead import Dead
+from wheelq.producer.driver import Driver
 
 
 class DeadLetters:

@@ -10,7 +10,8 @@ from typing import Any, Unpack, overload
 from wheelq.model.job import Payload, Priority, Receipt
 from wheelq.model.recurring import Missed, RecurringInfo, RecurringOptions, RecurringOutcome, RecurringReceipt, Rule
 from wheelq.model.task import TaskJob
-from wheelq.producer import Driver, Recurrences
+from wheelq.producer.driver import Driver
+from wheelq.producer.recurring import Recurrences
 
 
 class Recurring:

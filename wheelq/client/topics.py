@@ -9,8 +9,13 @@ from typing import Any, TypeVar, Unpack
 from wheelq.model.checks import check_id
 from wheelq.model.minutes import TopicMinute
 from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
-from wheelq.producer import Driver, Groups, Operation, Scheduling, Topics, history
 from wheelq.producer.confirmation import Confirmation
+from wheelq.producer.driver import Driver
+from wheelq.producer.groups import Groups
+from wheelq.producer.minutes import history
+from wheelq.producer.operation import Operation
+from wheelq.producer.scheduling import Scheduling
+from wheelq.producer.topics import Topics
 
 T = TypeVar("T")
 

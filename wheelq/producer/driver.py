@@ -14,12 +14,14 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from wheelq.base.clock import Clock, sleep
+from wheelq.base.per_loop import PerLoop
 from wheelq.errors import AWAY, CircuitOpen, ServerError
 from wheelq.producer.breaker import Breaker
 from wheelq.producer.operation import Do, Operation, Step, Stream, Wait, Whereabouts
 from wheelq.protocol.call import Call
 from wheelq.settings import BreakerSettings
-from wheelq.transport import AsyncTransport, PerLoop, Spares, Transport
+from wheelq.transport import AsyncTransport, Transport
+from wheelq.transport.spares import Spares
 
 T = TypeVar("T")
 

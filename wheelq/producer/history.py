@@ -15,8 +15,8 @@ from wheelq.errors import InvalidInput, OutcomeUnknown
 from wheelq.model.checks import to_ms
 from wheelq.producer.operation import Operation, ask, wait
 from wheelq.producer.topics import Topics
-from wheelq.protocol.calls import history
-from wheelq.protocol.calls.history import RerunPart
+from wheelq.protocol.calls import bulk as calls
+from wheelq.protocol.calls.bulk import RerunPart
 from wheelq.protocol.keys import ShardKeys
 
 
@@ -47,7 +47,7 @@ def rerun(
     if not (yield from topics.read_existing(topic)).retention_ms:
         raise InvalidInput("topic", f"{topic!r} keeps no entries to run again: set its retention_ms")
     name = name or make_id()
-    most = history.BATCH if rate is None else max(1, min(history.BATCH, int(rate)))
+    most = calls.RERUN_BATCH if rate is None else max(1, min(calls.RERUN_BATCH, int(rate)))
     parts = []
     for keys in (yield from topics.shards(topic)):
         part = yield from _shard(keys, name, group, since_ms, until_ms, most, rate)
@@ -61,7 +61,7 @@ def rerun(
 def _shard(
     keys: ShardKeys, name: str, group: str, since_ms: int, until_ms: int | None, most: int, rate: float | None
 ) -> Operation[RerunPart | None]:
-    call = history.rerun(keys, name, group, since_ms, until_ms, most)
+    call = calls.rerun(keys, name, group, since_ms, until_ms, most)
     before = 0
     while True:
         try:

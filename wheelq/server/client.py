@@ -9,8 +9,9 @@ from wheelq.aio import AsyncClient
 from wheelq.errors import Unavailable
 from wheelq.model.job import JobSpec, OnDuplicate, Payload, Receipt
 from wheelq.model.recurring import RecurringOutcome, Rule
-from wheelq.producer import Dead, Do, Operation, Recurrences
-from wheelq.producer.recurring import KEEP
+from wheelq.producer.dead import Dead
+from wheelq.producer.operation import Do, Operation
+from wheelq.producer.recurring import KEEP, Recurrences
 from wheelq.protocol.calls.dead import DeadSummary
 
 

@@ -17,7 +17,8 @@ from contextlib import asynccontextmanager
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import leases as calls
 from wheelq.protocol.keys import ShardKeys
-from wheelq.transport import AsyncTransport, Spares
+from wheelq.transport import AsyncTransport
+from wheelq.transport.spares import Spares
 
 logger = logging.getLogger("wheelq.server")
 

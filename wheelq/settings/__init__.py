@@ -10,7 +10,6 @@ nodes        schedulers and workers
 server       the HTTP server
 whole        all of them together, read from a file
 environment  the settings in force: environment variables over the file over the defaults
-provenance   where each of them comes from
 checked      `Checked`, the base class that checks values
 """
 

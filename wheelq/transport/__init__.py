@@ -10,7 +10,6 @@
     together   several calls sent as one, of which some were not done (pure)
 
     subscription   listens to channels
-    per_loop       `PerLoop`: one object for each event loop
     spares         `Spares`: spare connections on asyncio for calls that block theirs
     address        from a URL to connections
     connecting     `server_address`: the URL and the login, from the argument, the settings or the environment
@@ -32,8 +31,6 @@ from wheelq.transport.address import Address
 from wheelq.transport.aio import AsyncTransport
 from wheelq.transport.blocking import Transport
 from wheelq.transport.connecting import server_address
-from wheelq.transport.per_loop import PerLoop
-from wheelq.transport.spares import Spares
 from wheelq.transport.subscription import Subscription
 
-__all__ = ["Address", "AsyncTransport", "PerLoop", "Spares", "Subscription", "Transport", "server_address"]
+__all__ = ["Address", "AsyncTransport", "Subscription", "Transport", "server_address"]

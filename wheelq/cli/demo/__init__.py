@@ -13,9 +13,3 @@ verdict       compares promises with runs; pure
 panels, views the output: live screen, plain lines, or only JSON
 command       options, wiring, exit codes
 """
-
-from __future__ import annotations
-
-from wheelq.cli.demo.command import demo
-
-__all__ = ["demo"]

@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from wheelq.base.per_loop import PerLoop
 from wheelq.errors import OutcomeUnknown, Unavailable, WheelqError
 from wheelq.model.job import OnDuplicate, Receipt
 from wheelq.producer.outbox.kept import Asked, PackedJob, Parcel
 from wheelq.producer.outbox.rounds import delivery_round, log_failure, one_step
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
-from wheelq.transport import PerLoop
 
 log = logging.getLogger(__name__)
 

@@ -2,9 +2,8 @@
 
 producer    schedule, cancel, reschedule, run_now
 state       get, progress, results
-bulk        count, cancel and move the jobs that are due in a range
+bulk        count, cancel and move the jobs that are due in a range; rerun
 listing     a page of the jobs in one state
-history     rerun
 dead        find, replay and purge dead jobs
 recurring   recurring jobs and their occurrences
 leader      acquire, renew, release, open_window, promote, sweep

@@ -1,4 +1,7 @@
-"""Calls for all jobs that are due in a range: count, cancel and move them, a part at a time."""
+"""Calls that change many jobs, a part at a time: cancel and move those due in a range, run promoted ones again.
+
+A shard remembers the progress of a change under its name.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ BATCH = 500
 """The most jobs that one call looks at, which keeps the server busy for about a millisecond."""
 REMEMBERED_MS = 86_400_000
 """How long a shard remembers the progress of a change after its latest call."""
+RERUN_BATCH = 100
+"""The most entries that one call of a rerun looks at, which keeps the server busy for less than a millisecond."""
 _END = 1e15
+_LAST_OF_A_MS = 2**64 - 1
 
 
 class DueRange(NamedTuple):
@@ -35,6 +41,15 @@ class BulkPart(NamedTuple):
     """Jobs changed so far on this shard, by all calls with this name."""
 
 
+class RerunPart(NamedTuple):
+    """The answer to `rerun`."""
+
+    is_all: bool
+    jobs: int
+    """Jobs run again so far on this shard, by all calls of this rerun."""
+    left_out: int
+
+
 def count(keys: ShardKeys, due: DueRange) -> Call[int]:
     """Count the jobs that are due in the range, including retries."""
     return command("ZCOUNT", keys.delayed, repr(due.since), repr(due.until), read=int, key=keys.delayed)
@@ -50,6 +65,20 @@ def move(keys: ShardKeys, name: str, due: DueRange, target: str, by_ms: int) -> 
     """Give the next jobs of the range the due time `target` ("+ms" or "ms"), or with "" move each by `by_ms`."""
     args = (keys.near, f":move:{name}", repr(due.since), repr(due.until), target, by_ms, BATCH, REMEMBERED_MS)
     return scripted("move_due", (keys.delayed, keys.horizon, keys.replays), args, _read)
+
+
+def rerun(
+    keys: ShardKeys, name: str, group: str, since_ms: int, until_ms: int | None, most: int
+) -> Call[RerunPart | None]:
+    """Run the next part of a named rerun; None if the group is not here. `until_ms` None: up to the first call."""
+
+    def read(reply: list[int]) -> RerunPart | None:
+        return RerunPart(reply[0] == 1, reply[1], reply[2]) if reply else None
+
+    behind = f"{max(since_ms - 1, 0)}-{_LAST_OF_A_MS if since_ms else 0}"
+    last = "" if until_ms is None else f"{until_ms}-{_LAST_OF_A_MS}"
+    args = (name, behind, last, group, most, REMEMBERED_MS)
+    return scripted("rerun", (keys.ready, keys.jobs, keys.replays, keys.counts), args, read)
 
 
 def _read(reply: list[int]) -> BulkPart:
