@@ -20,6 +20,7 @@ from wheelq import Client, RecurringOutcome, Settings
 from wheelq.base.clock import ServerClock, SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import OutcomeUnknown, Refused, ServerError, Unavailable
+from wheelq.model.job import from_ms
 from wheelq.model.recurring import Missed, Rule
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import producer, registry
@@ -143,6 +144,42 @@ async def test_each_of_the_missed_is_made_once_with_many_makers(place: Place) ->
     await asyncio.gather(*(place.maker().step() for _ in range(5)))
     moments = [start + n * HOUR_MS for n in range(21)]
     assert place.waiting() == {occurrence_id(NAME, moment): moment for moment in moments}
+
+
+@pytest.mark.parametrize(
+    ("change", "runs"),
+    [
+        ({"payload": "new"}, True),
+        ({"priority": "high", "expires": HOUR_MS}, True),
+        ({"every": 1_800}, False),
+        ({"missed": "coalesce"}, False),
+        ({"jitter": 1}, False),
+    ],
+    ids=["payload", "priority", "every", "missed", "jitter"],
+)
+async def test_what_was_missed_runs_after_a_change_unless_the_rule_has_changed(
+    place: Place, change: dict[str, Any], runs: bool
+) -> None:
+    """With "all", too: a new rule counts from the change, so what the former rule missed is dropped."""
+    start = place.now_ms - 2 * HOUR_MS - HOUR_MS // 4
+    place.put(start, "all", start_ms=start)
+    asked = {"every": 3_600, "missed": "all", "start": from_ms(start), **change}
+    with Client(Transport(Address(place.url))) as client:
+        receipt = client.recurring.put(place.keys.topic, NAME, asked.pop("payload", "old"), **asked)
+    assert receipt.outcome is RecurringOutcome.UPDATED
+    await place.maker().step()
+    moments = [start + n * HOUR_MS for n in range(3)] if runs else []
+    assert set(place.waiting()) == {occurrence_id(NAME, moment) for moment in moments}
+
+
+async def test_a_pause_drops_what_was_missed_before_it(place: Place) -> None:
+    start = place.now_ms - 2 * HOUR_MS - HOUR_MS // 4
+    place.put(start, "all", start_ms=start)
+    with Client(Transport(Address(place.url))) as client:
+        assert client.recurring.pause(place.keys.topic, NAME) is RecurringOutcome.PAUSED
+        assert client.recurring.resume(place.keys.topic, NAME) is RecurringOutcome.RESUMED
+    await place.maker().step()
+    assert place.waiting() == {}
 
 
 async def test_one_that_cannot_be_understood_here_does_not_hold_up_the_others(

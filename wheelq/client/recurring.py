@@ -64,7 +64,8 @@ class Recurring:
         Nothing occurs before `start` or after `end`. Each occurrence is delayed by up to `jitter`, always the same for
         the same occurrence. If no scheduler ran in time, `missed` says which missed occurrences run: the last
         ("coalesce"), the last if it is less than a minute late ("skip"), or each of the last hundred ("all"); none that
-        is more than `grace` late. A paused job is updated and stays paused.
+        is more than `grace` late. A paused job is updated and stays paused. A changed rule counts from now on: overdue
+        occurrences that no scheduler has made yet are dropped.
 
         `priority` and `expires` (a time after the due time) apply to each occurrence, as in `schedule`.
 
