@@ -1,6 +1,6 @@
 """Measures wheelq and tries to break it. Each command is a module here; the folders hold the code that they run.
 
-bench        figures beside the floor, the best that the same server and redis-py do alone     bench, floor
+bench        figures beside the floor, which is the best that the server and redis-py do alone bench, floor
 compare      the same scenarios for wheelq and for other delay queues that are installed       compare
 torture      faults of every kind while jobs run, and a judge of the outcome                   torture
 trials       one question each: callbacks, durability, failover, herd, http, locust_run, order, outage, sinks,

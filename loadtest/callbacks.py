@@ -1,9 +1,9 @@
-"""Callbacks of one process: how many a second, how late beside a dead receiver, and what a plain httpx loop does.
+"""Callbacks of one process: how many a second, how late beside a dead receiver, and the rate of a plain httpx loop.
 
     python -m loadtest.callbacks      # a private Valkey, a scheduler, a caller and a receiver, each a process
     python -m loadtest.callbacks --quick --json callbacks.json
 
-See `loadtest.trials.callbacks` for what is done and judged.
+`loadtest.trials.callbacks` describes what it measures and judges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loadtest.trials.callbacks import measure
 
 
 def main() -> int:
-    """Measures and prints; the exit code."""
+    """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.callbacks", description=(__doc__ or "").partition("\n")[0]
     )

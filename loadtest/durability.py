@@ -1,9 +1,9 @@
-"""What durability costs a producer: AOF off, everysec and always, and waiting for a replica, as shares of AOF off.
+"""The cost of durability for a producer: AOF off, everysec and always, and waiting for a replica, as shares of AOF off.
 
     python -m loadtest.durability                       # about half a minute, a private Valkey
     python -m loadtest.durability --server redis62 --rounds 9
 
-See `loadtest.trials.durability` for what is done and judged.
+`loadtest.trials.durability` describes what it measures and judges.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheelq.embedded.binaries import binary_in_package
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.durability", description=(__doc__ or "").partition("\n")[0]
     )

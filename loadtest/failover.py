@@ -1,8 +1,8 @@
-"""How late jobs get when a leader is killed or stopped while another node stands by.
+"""How late jobs are when a leader is killed or stopped while another node stands by.
 
     python -m loadtest.failover --how kill --times 20 --rate 1000 [--lease-ms 10000] [--json FILE]
 
-See `loadtest.trials.failover` for what is done and judged.
+`loadtest.trials.failover` describes what it measures and judges.
 """
 
 from __future__ import annotations

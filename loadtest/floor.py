@@ -1,10 +1,10 @@
-"""The floor: what this machine, this Redis server and redis-py can do at best, with no queue between them.
+"""The floor: the best that this machine, this Redis server and redis-py can do, with no queue between them.
 
     python -m loadtest.floor                             # a private Valkey, append-only file off
     python -m loadtest.floor --server redis62 --aof everysec --json
     python -m loadtest.floor --url redis://localhost:6379
 
-See `loadtest.bench.floor` for what is done and judged.
+`loadtest.bench.floor` describes what it measures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadtest.servers.measured import add_options, server_at
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.floor", description=(__doc__ or "").partition("\n")[0])
     add_options(parser)
     parser.add_argument("--aof", default="off", choices=["off", "everysec", "always"], help="of the private server")

@@ -4,7 +4,7 @@
     python -m loadtest.herd --shards 8
     python -m loadtest.herd --jobs 100000 --strict   # exit code 1 when a target is missed, too
 
-See `loadtest.trials.herd` for what is done and judged.
+`loadtest.trials.herd` describes what it measures and judges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadtest.trials.herd import alone, herd
 
 
 def main() -> int:
-    """Measures and prints; the exit code."""
+    """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.herd", description=(__doc__ or "").partition("\n")[0])
     add_options(parser)
     parser.add_argument("--jobs", type=int, default=1_000_000, metavar="N")

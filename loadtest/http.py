@@ -3,7 +3,7 @@
     python -m loadtest.http                      # a private Valkey, one server process, one that serves the empty route
     python -m loadtest.http --quick --json http.json
 
-See `loadtest.trials.http` for what is done and judged.
+`loadtest.trials.http` describes what it measures and judges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loadtest.trials.http import measure
 
 
 def main() -> int:
-    """Measures and prints; the exit code."""
+    """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.http", description=(__doc__ or "").partition("\n")[0])
     add_options(parser)
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of each measurement")

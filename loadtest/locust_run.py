@@ -6,7 +6,7 @@
     python -m loadtest.locust_run --shape soak --seconds 28800 --limit "lateness p99.9 100" --limit "schedule p99 20"
     python -m loadtest.locust_run --url redis://localhost:6379           # a server that runs already
 
-See `loadtest.trials.locust_run` for what is done and judged.
+`loadtest.trials.locust_run` describes what it measures and judges.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loadtest.trials.locust_run import SHAPES, USERS, run
 
 
 def main() -> int:
-    """Runs the test; the exit code."""
+    """Run the test; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.locust_run", description=(__doc__ or "").splitlines()[0])
     add_options(parser)
     parser.add_argument("--aof", default="off", choices=["off", "everysec", "always"], help="of the private server")

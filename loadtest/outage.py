@@ -3,7 +3,7 @@
     python -m loadtest.outage      # 30 s, 200 requests/s; Redis frozen and killed; with an outbox and without
     python -m loadtest.outage --seconds 5 --how kill --outbox
 
-See `loadtest.trials.outage` for what is done and judged.
+`loadtest.trials.outage` describes what it measures and judges.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadtest.trials.outage import How, measure
 
 
 def main() -> int:
-    """Measures and prints; the exit code."""
+    """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.outage", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--server", default="valkey", metavar="valkey|redis62|PATH", help="what the server runs")
     parser.add_argument("--seconds", type=float, default=30, help="how long it is away")

@@ -94,7 +94,7 @@ async def fill(client: AsyncClient) -> None:
 
 
 def make_worker(url: str, settings: Settings) -> Worker:
-    """The shop's worker: most of its handlers do well."""
+    """The shop's worker: most of its handlers succeed."""
     worker = Worker.connect(url, group="shop", settings=settings)
 
     async def work(job: Job) -> None:
@@ -118,7 +118,7 @@ def make_worker(url: str, settings: Settings) -> Worker:
 
 @asynccontextmanager
 async def shop(settings: Settings | None = None) -> AsyncIterator[str]:
-    """Runs all of it in this process; yields the dashboard's address."""
+    """Runs the whole shop in this process; yields the dashboard's address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     server = ServerSettings(port=port, environment="demo shop")

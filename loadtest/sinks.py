@@ -2,7 +2,7 @@
 
     python -m loadtest.sinks --database mysql+pymysql://root@127.0.0.1/test [--jobs 50000] [--kills 6] [--ledger]
 
-See `loadtest.trials.sinks` for what is done and judged.
+`loadtest.trials.sinks` describes what it measures and judges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Kills first, then the figures; 1 if a row was missing or double."""
+    """Run with kills, then measure; returns 1 if a row was missing or stored twice."""
     options = _parse()
 
     def run(**how: int) -> tuple[Stored, float]:

@@ -1,4 +1,4 @@
-"""The bench: wheelq's figures on this machine, beside what the same server and redis-py do bare, in the same run.
+"""The bench: wheelq's figures on this machine, beside those of the same server and redis-py alone, in the same run.
 
 One scheduler process and one worker process, both with default settings:
 
@@ -9,8 +9,8 @@ One scheduler process and one worker process, both with default settings:
     short     2,000 jobs a second scheduled one by one, each 50 ms ahead
     rate      10 to 15,000 jobs a second: what a job costs in processor time, see `rate`
     highest   the highest rate with a p99 below 100 ms, found by search
-    drain     100,000 overdue jobs, found by a scheduler and a worker that are just started
-    read      100,000 jobs that have been promoted before the worker is started
+    drain     100,000 overdue jobs, worked off by a scheduler and a worker that have just started
+    read      100,000 jobs that were promoted before the worker started
     payload   64 bytes, 4 and 64 kilobytes: bulk, drain, lateness
     growth    10,000 and a million jobs wait; 1, 100 and 3,000 topics: see `growth`
     network   1,300 jobs a second, with 1 ms each way to the server
@@ -29,8 +29,8 @@ One scheduler process and one worker process, both with default settings:
     python -m loadtest.bench --quick                           # everything small: does it work?
 
 Figures are medians of three rounds, or of `--rounds`; "rounds" shows the least and the most. The JSON has every round,
-the machine and the versions. A figure that misses its target is shown, and with `--strict` fails the run. A job lost,
-early or doubled fails it always: exit code 1.
+the machine and the versions. A figure that misses its target is marked; with `--strict` the exit code is then 1. A job
+that is lost, early or doubled always gives exit code 1.
 """
 
 import argparse
@@ -75,7 +75,7 @@ AOF = {
 
 
 def run(url: str, names: Sequence[str], sizes: Sizes, loop: str) -> tuple[floor.FloorResult, list[Outcome]]:
-    """The floor of the server at `url`, then these scenarios on it; each with keys of its own."""
+    """Measure the floor of the server at `url`, then these scenarios on it, each with keys of its own."""
     bare = floor.measure(url, sizes.rounds)
     outcomes = []
     for name in names:
@@ -87,7 +87,7 @@ def run(url: str, names: Sequence[str], sizes: Sizes, loop: str) -> tuple[floor.
 
 
 def main() -> int:
-    """Measures and prints; the exit code."""
+    """Measure and print; returns the exit code."""
     options = _options()
     if options.earlier:
         report = json.loads(options.earlier.read_text())
@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def _runs(options: argparse.Namespace, sizes: Sizes) -> Iterator[tuple[dict[str, Any], list[Outcome]]]:
-    """Run by run: what it was measured on, and what its scenarios showed. Each is printed as soon as it has ended."""
+    """Yields each run's server and machine, and the outcomes of its scenarios. Prints each run when it has ended."""
     servers = list(present().values()) if options.on == "kinds" else [options.server]
     names = options.scenario or list(ON_KINDS if options.on == "kinds" else SCENARIOS)
     for server, aof in ((server, aof) for server in servers for aof in AOF[options.aof]):

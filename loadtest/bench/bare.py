@@ -1,7 +1,7 @@
-"""Bare Redis: the scripts, keys and connections that the floor is measured with. Nothing of wheelq is in them.
+"""Bare Redis: the scripts, keys and connections that measure the floor, without any part of wheelq.
 
-A job here is what wheelq's is on the wire: an id of 26 characters, a payload of 64 bytes, a due time of 13 digits
-(milliseconds). The client is set up as redis-py advises for speed: hiredis, RESP2, one connection.
+A job here has the size of wheelq's on the wire: an id of 26 characters, a payload of 64 bytes, a due time of 13 digits
+(milliseconds). The client is set up for speed, as redis-py advises: hiredis, RESP2, one connection.
 """
 
 import os
@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 
 BATCH = 500
-PATIENCE_S = 10  # a process of the chain that waits longer gives up, so that the failure of one cannot hang the run
+PATIENCE_S = 10  # a process of the chain that waits longer gives up, so that one failed process cannot hang the run
 
 # KEYS: zset, hash. ARGV: id, due_ms, payload of each job.
 ENQUEUE = """
@@ -57,13 +57,13 @@ class Keys(NamedTuple):
     jobs: str
     ready: str
     present: str
-    """Counts the processes of the chain that have come."""
+    """Counts the processes of the chain that are ready."""
     read: str
     """Counts the jobs that have left the chain."""
 
     @classmethod
     def random(cls) -> Self:
-        """Keys that nobody else has."""
+        """Returns keys with a unique name."""
         tag = f"floor:{{{secrets.token_hex(8)}}}"
         return cls(*(f"{tag}:{name}" for name in cls._fields))
 
@@ -115,7 +115,7 @@ def own_keys(client: redis.Redis, *groups: str) -> Iterator[Keys]:
 
 
 def delete(client: redis.Redis, *keys: str) -> None:
-    """Delete, and wait until the server has freed the memory, which the next measurement would pay for."""
+    """Delete keys, and wait until the server has freed their memory, which would slow down the next measurement."""
     if keys:
         client.unlink(*keys)
     give_up = time.monotonic() + PATIENCE_S
@@ -130,5 +130,5 @@ def cpu_s(client: redis.Redis) -> float:
 
 
 def used_memory(client: redis.Redis) -> int:
-    """Bytes that the server has allocated, everything in all."""
+    """All bytes that the server has allocated."""
     return int(client.info("memory")["used_memory"])

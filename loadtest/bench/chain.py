@@ -4,8 +4,8 @@
         ▲                                                                                              │
         └──────────────── waits until all but IN_FLIGHT batches have left the chain ◀──────────────────┘
 
-This is what a delay queue does at full load with nothing in it but Redis; the time through tells what its lateness
-cannot fall below then.
+This is a delay queue at full load that consists of nothing but Redis. No queue on this server can have a lower lateness
+at full load than the time that a job takes through the chain.
 """
 
 import time
@@ -18,8 +18,8 @@ import redis
 
 from loadtest.bench.bare import BATCH, ENQUEUE, PATIENCE_S, PROMOTE, Keys, batches, connect, entries, now_ms, prepare
 
-IN_FLIGHT = 3  # batches in the chain, one per process: more would only queue, and the time through would say nothing
-PAUSE_S = 0.0002  # between two looks that found nothing: a tight loop would take the processor from the others
+IN_FLIGHT = 3  # batches in the chain, one per process: more would only queue, and lengthen the time through the chain
+PAUSE_S = 0.0002  # between two looks that found nothing: a loop without pause would slow down the other processes
 
 
 def measure_chain(url: str, keys: Keys, jobs: int) -> dict[str, float]:
@@ -84,7 +84,7 @@ def _run_reader(url: str, keys: Keys, count: int) -> tuple[float, list[float]]:
 
 
 def _wait_for_others(client: redis.Redis, keys: Keys) -> None:
-    """Returns when all three processes are here: starting an interpreter is no part of the measurement."""
+    """Returns when all three processes are ready: the start of an interpreter is not part of the measurement."""
     client.incr(keys.present)
     _wait_for(client, keys.present, 3)
 

@@ -1,7 +1,7 @@
-"""What a scenario measured, what was asked of it, and how both are shown: as a table for people, as JSON for programs.
+"""The figures of a scenario, their targets, and both as a table for people and as JSON for programs.
 
-Two kinds of result, never mixed up: a *figure* may meet its target or miss it, which depends on the machine; a job
-that was lost, early or doubled is *wrong* on any machine.
+There are two kinds of result. A *figure* may meet or miss its target, which depends on the machine. A job that was
+lost, early or doubled is *wrong* on any machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ DIGITS = {"ms": 1, "×": 2, "µs": 1, "%": 2, "commands/s": 1, "MB": 1}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is asked of a figure; all that is given must hold."""
+    """The target of a figure; all given limits must hold."""
 
     at_least: float | None = None
     at_most: float | None = None
@@ -46,32 +46,32 @@ class Figure:
     unit: str
     target: Target | None = None
     floor: float | None = None
-    """The same done bare, in the same unit, measured in the same run."""
+    """The same work without wheelq, in the same unit, measured in the same run."""
     rounds: Sequence[float] = ()
-    """What each round showed, in order. Empty: there was one."""
+    """The figure of each round, in order. Empty: there was one round."""
     floors: Sequence[float] = ()
     """The floor of each round."""
 
     @classmethod
     def of(cls, name: str, rounds: Sequence[float], unit: str, target: Target | None = None) -> Self:
-        """The median of these rounds."""
+        """Returns the figure with the median of these rounds."""
         return cls(name, median(rounds), unit, target, rounds=tuple(rounds))
 
     @classmethod
     def beside(cls, name: str, pairs: Sequence[tuple[float, float]], unit: str, target: Target | None = None) -> Self:
-        """The round with the median share of its floor. A pair is a round's figure and its floor."""
+        """Returns the figure of the round with the median share of its floor; a pair is a round's figure and floor."""
         value, floor = middle(pairs)
         rounds, floors = zip(*pairs, strict=True)
         return cls(name, value, unit, target, floor, rounds, floors)
 
     @property
     def least(self) -> float:
-        """The least that a round showed."""
+        """The lowest figure of any round."""
         return min(self.rounds, default=self.value)
 
     @property
     def most(self) -> float:
-        """The most that a round showed."""
+        """The highest figure of any round."""
         return max(self.rounds, default=self.value)
 
     @property
@@ -120,16 +120,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one scenario showed."""
+    """The outcome of one scenario."""
 
     scenario: str
     figures: Sequence[Figure]
     jobs: int
     """How many jobs were followed by their ids."""
     wrong: Mapping[str, int] = field(default_factory=dict)
-    """What may never be: how many jobs were lost, early, doubled …"""
+    """How many jobs were lost, early, doubled …; all must be 0."""
     points: Sequence[Mapping[str, float]] = ()
-    """What a plot of the scenario draws: see `plots`."""
+    """The points that `plots` draws."""
 
     @property
     def is_correct(self) -> bool:
@@ -181,9 +181,10 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def middle(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Of the rounds (a figure and its floor, measured in turns) the one with the median share.
+    """Returns the round (a figure and its floor, measured in turns) with the median share of its floor.
 
-    Not the median of each: on a machine that others use, a slow moment that fell on one side only must not count.
+    The medians of figure and floor are not taken separately: on a machine that others use, a slow moment that affects
+    only one of the two must not count.
     """
     return sorted(pairs, key=lambda pair: pair[0] / pair[1])[(len(pairs) - 1) // 2]
 

@@ -1,7 +1,7 @@
-"""The floor: what this machine, this Redis server and redis-py can do at best, with no queue between them.
+"""The floor: the best that this machine, this Redis server and redis-py can do, with no queue between them.
 
-A jobs/s figure means little without the machine it came from. The load test therefore measures the same few round
-trips bare, in the same run, on the same server, and prints wheelq's figures as a share of them:
+A jobs/s figure means little without the machine it came from. So the load test measures the same few round trips
+without wheelq, in the same run and on the same server, and prints wheelq's figures as shares of these:
 
     (a) enqueue   one EVALSHA for 500 jobs: ZADD + HSET                     blocking client
     (b) promote   one EVALSHA for 500 due jobs: ZRANGEBYSCORE, HMGET -> XADD, HSET of the entry ids, ZREM
@@ -14,7 +14,7 @@ Preparing ids and payloads is never timed; building each call's arguments is. Fi
 after a short round that is thrown away.
 
 The keys are random, share one hash tag and are deleted at the end, so other data on the server is safe. But (f) is the
-growth of the whole server's memory: it only means something while nobody else writes.
+growth of the whole server's memory, which is meaningful only while no other client writes.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def _figure(what: str, unit: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class FloorResult:
-    """The medians. Letters are those of the module's docstring; rates are by the wall clock; units stand with each."""
+    """The medians. The letters are those of the module's docstring; rates are by the wall clock."""
 
     server: str
     """Name, version and append-only setting, as the server tells them."""
@@ -95,13 +95,13 @@ class FloorResult:
 
 
 def measure(url: str, rounds: int = 3) -> FloorResult:
-    """The floor of the server at `url`, in about 3 seconds a round. Nothing else should be busy meanwhile.
+    """Measure the floor of the server at `url`, about 3 seconds a round. The machine should be idle otherwise.
 
-    It spawns processes, so a script that calls it needs the usual `if __name__ == "__main__"`; and it runs an event
-    loop of its own, so a coroutine must call it by `asyncio.to_thread`.
+    It spawns processes, so a script that calls it needs the usual `if __name__ == "__main__"`. It runs an event loop of
+    its own, so a coroutine must call it by `asyncio.to_thread`.
 
     Raises:
-        RuntimeError: redis-py found no hiredis, without which the floor is a much lower one. Install `redis[hiredis]`.
+        RuntimeError: hiredis is not installed; without it the floor would be much lower. Install `redis[hiredis]`.
         redis.RedisError: the server cannot be reached, or refused something.
     """
     if not HIREDIS_AVAILABLE:
@@ -114,7 +114,7 @@ def measure(url: str, rounds: int = 3) -> FloorResult:
 
 
 def enqueue_rate(url: str, jobs: int = JOBS, payload_bytes: int = 64) -> float:
-    """One round of (a) alone, in jobs/s: to be put beside another figure that is measured in the same moment."""
+    """One round of (a) alone, in jobs/s, for comparison with a figure that is measured at the same time."""
     with connect(url) as client, own_keys(client) as keys:
         return _enqueue(client, keys, prepare(jobs, payload_bytes))
 

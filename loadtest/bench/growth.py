@@ -33,7 +33,7 @@ ADDED = 20_000
 
 @dataclass(slots=True)
 class Size:
-    """One size, and what its rounds showed."""
+    """One size, and the figures of its rounds."""
 
     waiting: int
     topics: int
@@ -70,7 +70,7 @@ class Size:
 
 
 def growth(stage: Stage) -> Outcome:
-    """Every size in rounds, the smallest first."""
+    """Measure every size in rounds, the smallest first."""
     sizes = stage.sizes
     wanted = [(waiting, 1) for waiting in sizes.growth_waiting]
     wanted += [(sizes.growth_in_topics, topics) for topics in sizes.growth_topics]
@@ -87,7 +87,7 @@ def growth(stage: Stage) -> Outcome:
 
 
 def _measure(stage: Stage, size: Size, client: redis.Redis, bare: ProcessPoolExecutor) -> tuple[int, dict[str, int]]:
-    """All rounds at one size; how many jobs there were, and what went wrong with them."""
+    """Measure all rounds at one size; returns how many jobs there were, and how many went wrong, by kind."""
     name, seconds = f"growth-{size.waiting}-{size.topics}", stage.sizes.growth_s
     with Play(stage, name, [f"{name}-{n}" for n in range(1, size.topics)]) as play:
         _fill(play, size.waiting)

@@ -1,4 +1,4 @@
-"""The machine and the versions that figures were measured with: what a reader needs to compare them with others."""
+"""The machine and the versions that figures were measured with, so that readers can compare them with others."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, and of the packages that take part and are installed."""
+    """The versions of Python, and of the measured packages that are installed."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
 
 
 def _line(path: str, name: str) -> str | None:
-    """What a file of lines "name: value" says of this name."""
+    """The value of a name in a file of lines "name: value"."""
     file = Path(path)
     for line in file.read_text().splitlines() if file.exists() else ():
         key, _, value = line.partition(":")

@@ -2,8 +2,8 @@
 
     scheduler, worker ──▶ proxy, 1 ms each way ──▶ server
 
-The floor is the same stream through the same proxy without the delay, so that what the proxy itself costs is on both
-sides. It runs in a thread of the measuring process.
+The floor is the same stream through the same proxy without the delay, so that the proxy's own cost is on both sides.
+The proxy runs in a thread of the measuring process.
 """
 
 from collections import Counter

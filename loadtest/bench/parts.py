@@ -1,11 +1,11 @@
 """The parts of wheelq that are measured, each as a process of its own with its default settings.
 
-    this process ── pipe ──▶ scheduler process          asked for its processor time; SIGTERM ends it in good order
-                 ── pipe ──▶ worker process             and for how many handlers have started; at its end it hands
-                 ◀── Runs ──                            over what it saw
+    this process ── pipe ──▶ scheduler process          asked for its processor time; SIGTERM stops it cleanly
+                 ── pipe ──▶ worker process             also asked how many handlers have started; at its end it
+                 ◀── Runs ──                            returns all starts
 
-The worker's handler does nothing but append to lists in memory, so that looking costs as little as can be, and lets
-every job be judged by its id afterwards. A part whose pipe ends, because the process that started it is gone, stops.
+The worker's handler only appends to lists in memory, so that measuring costs very little, and every job can be judged
+by its id afterwards. A part stops when its pipe ends because the process that started it is gone.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ LOOK_S = 0.02  # between two questions for the number of starts
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Every start of a handler, in order, as columns: rows would cost the worker what is to be measured."""
+    """Every start of a handler, in order, as columns: rows would cost the worker processor time that is measured."""
 
     ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Runs:
         return zip(self.ids, self.entry_ids, self.due_ms, self.started_ms, strict=True)
 
     def lateness_since(self, start: int) -> "array[float]":
-        """From the due time to the start of the handler, of every start but the first so many, in order."""
+        """From the due time to the start of the handler, of every start but the first `start`, in order."""
         return array("d", map(sub, self.started_ms[start:], self.due_ms[start:]))
 
     def lateness_ms(self, ids: set[str]) -> list[float]:
@@ -81,7 +81,7 @@ class Part:
         there.close()
 
     def cpu_s(self) -> float:
-        """Seconds of processor time since it began to run, without what loading Python took."""
+        """Seconds of processor time since it began to run, without the time to load Python."""
         return float(self._ask("cpu_s"))
 
     def peak_mb(self) -> float:
@@ -93,12 +93,12 @@ class Part:
         return int(self._ask("started"))
 
     def lateness_since(self, start: int) -> "array[float]":
-        """Of every start but the first so many, in ms, in order (a worker's answer)."""
+        """The lateness of every start but the first `start`, in ms, in order (a worker's answer)."""
         found: array[float] = self._ask("lateness_since", start)
         return found
 
     def wait_for(self, starts: int, timeout_s: float) -> bool:
-        """Whether so many handlers have started, within this time."""
+        """Wait until `starts` handlers have started; False if that takes longer than `timeout_s`."""
         give_up = time.monotonic() + timeout_s
         while self.started() < starts:
             if time.monotonic() > give_up:
@@ -107,7 +107,7 @@ class Part:
         return True
 
     def stop(self) -> Any:
-        """End it in good order; what it hands over (a worker: its `Runs`)."""
+        """Stop it cleanly; returns its result (a worker: its `Runs`)."""
         self._process.terminate()
         result = self._receive()
         self._process.join(START_S)
@@ -115,7 +115,7 @@ class Part:
         return result
 
     def _ask(self, what: str, *arguments: Any) -> Any:
-        with suppress(BrokenPipeError):  # what is wrong will be found when reading
+        with suppress(BrokenPipeError):  # reading then raises the error
             self._pipe.send((what, arguments))
         return self._receive()
 
@@ -133,7 +133,7 @@ class Part:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Whatever happened, no process stays."""
+        """Kill the process if it still runs."""
         self._process.kill()
         self._process.join()
 
@@ -142,7 +142,7 @@ class Part:
 def scheduler_and_workers(
     url: str, settings: Settings, topics: Sequence[str], loop: str, workers: int = 1
 ) -> Iterator[tuple[Part, list[Part]]]:
-    """All of them, just started: they need a moment until they work. `loop` is "asyncio" or "uvloop"."""
+    """Start a scheduler and workers, which need a moment until they work. `loop` is "asyncio" or "uvloop"."""
     with ExitStack() as running:
         scheduler = running.enter_context(Part(run_scheduler, url, settings, loop))
         yield (
@@ -200,7 +200,7 @@ def _run(
 
 
 def _peak_mb() -> float:
-    """By /proc, because what getrusage tells begins with the memory of the process that started this one."""
+    """Reads /proc, because getrusage includes the memory of the process that started this one."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

@@ -1,4 +1,4 @@
-"""What larger payloads cost: bulk, drain and lateness by size of the payload, beside a floor of the same size."""
+"""The cost of larger payloads: bulk, drain and lateness by size of the payload, beside a floor of the same size."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ from loadtest.bench.running import AHEAD_MS, SHORT_DELAY_S, drain_once
 from loadtest.bench.stage import Play, Stage, due_apart, waiting
 
 MOST_BYTES = 100_000_000
-"""Payloads that are in the server at a time: of large ones there are fewer."""
+"""The most bytes of payloads in the server at a time: of large payloads there are fewer."""
 PER_S = 500
 STREAM_S = 3
 

@@ -1,11 +1,11 @@
-"""Plots of what the bench measured, as SVG: lateness, cost by rate, growth. Drawn by matplotlib from the bench's JSON.
+"""Plots of the bench's figures as SVG: lateness, cost by rate, growth. Drawn by matplotlib from the bench's JSON.
 
-    lateness.svg   which share of the jobs started within so many ms: burst, steady and short
+    lateness.svg   which share of the jobs has started, by lateness in ms: burst, steady and short
     cost.svg       processor time of a job by rate, of each process, beside one bare call
     growth.svg     lateness, cost and memory by the number of waiting jobs, and by the number of topics
 
-A run without the scenarios that a plot needs leaves it out. Each of several runs (kinds of server, append-only file)
-has lines of its own.
+A plot is left out if its scenarios were not run. Each of several runs (kinds of server, append-only file) has lines of
+its own.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ OF_GROWTH = {
     "peak_mb": "scheduler's memory (MB)",
 }
 LEAST_MS = 0.1
-"""A job that started within it is drawn there: the axis is logarithmic."""
+"""Jobs that started earlier than this are drawn here, because the axis is logarithmic."""
 
 Run = tuple[str, Sequence[Mapping[str, float]]]
 """A server's name, and a scenario's points on it."""
 
 
 def write(report: Mapping[str, Any], directory: Path) -> list[Path]:
-    """Write the plots that this report has points for; where they are.
+    """Write the plots that this report has points for; returns their paths.
 
     Raises:
         SystemExit: matplotlib is not installed.
@@ -101,7 +101,7 @@ def _number(value: float) -> str:
 
 
 def _styled(runs: Sequence[Run]) -> Iterator[tuple[str, str, Sequence[Mapping[str, float]]]]:
-    """Each run with its style of line, and what its label adds: the server, when there are several."""
+    """Each run with its style of line, and the suffix of its label: the server, if there are several runs."""
     for number, (server, points) in enumerate(runs):
         yield LINES[number % len(LINES)], f", {server}" if len(runs) > 1 else "", points
 
@@ -157,7 +157,7 @@ def _growth(report: Mapping[str, Any]) -> Any:
 
 
 def _growing(points: Sequence[Mapping[str, float]], by: str) -> list[Mapping[str, float]]:
-    """The points in which this alone grows: waiting jobs of one topic, or topics with equally many waiting jobs."""
+    """The points in which only `by` grows: waiting jobs of one topic, or topics with equally many waiting jobs."""
     in_topics = points[-1]["waiting"]
     chosen = [point for point in points if point["topics"] == 1] if by == "waiting" else []
     chosen = chosen or [point for point in points if point["waiting"] == in_topics]

@@ -1,9 +1,9 @@
-"""What a job costs at a constant rate: processor time of the server, the scheduler and the worker, and their calls.
+"""The cost of a job at a constant rate: processor time of the server, the scheduler and the worker, and their calls.
 
-Each job has a moment of its own, and is scheduled before the measurement begins. The floor is one EVALSHA that does
-nothing, awaited by redis-py on uvloop, as many a second, each at its own moment. Its processor time is that of the
-client and the server. Jobs and floor are measured in turns, because a machine that others use makes both dearer: only
-their ratio can be compared between machines.
+Each job has a due time of its own, and is scheduled before the measurement begins. The floor is one EVALSHA that does
+nothing, awaited by redis-py on uvloop at the same rate, each at its own moment; its processor time is that of client
+and server. Jobs and floor are measured in turns, because on a machine that others use both take more time: only their
+ratio can be compared between machines.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from loadtest.bench.stage import Play, Stage, due_apart
 AHEAD_MS = 2_000
 """Jobs are scheduled at least this long before the first is due."""
 SCHEDULED_PER_MS = 15
-"""Jobs that are scheduled in a millisecond even on a slow machine."""
+"""How many jobs can be scheduled in a millisecond, even on a slow machine."""
 QUIET_S = 0.1
 """Measured before the first job, and after the last."""
 TARGETS = {10: (None, 1.0, None), 1_300: (1.2, 3.0, 8.0)}
-"""By jobs a second: most processor time, as a multiple of the floor; most ms until the start, p50 and p99."""
+"""By jobs a second: the most processor time, as a multiple of the floor; the most ms of lateness, p50 and p99."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def rate(stage: Stage) -> Outcome:
 
 
 def one_round(play: Play, client: redis.Redis, seconds: int, per_s: int, bare_us: float) -> Cost:
-    """Jobs at this rate, for so long; what a job cost."""
+    """Run jobs at this rate for some seconds; returns the cost of a job."""
     count = per_s * seconds
     first_ms = play.now_ms() + AHEAD_MS + count // SCHEDULED_PER_MS
     started = play.worker.started()
@@ -103,7 +103,7 @@ def _sleep_until(play: Play, server_ms: float) -> None:
 
 
 def _used(play: Play, client: redis.Redis) -> tuple[float, float, float, float]:
-    """So far: seconds of processor time of server, scheduler and worker, and their calls."""
+    """Seconds of processor time of server, scheduler and worker so far, and their calls."""
     stats = client.info("commandstats")
     calls = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "xreadgroup"))
     return cpu_s(client), play.scheduler.cpu_s(), play.worker.cpu_s(), calls
@@ -137,7 +137,7 @@ def bare_us_at(client: redis.Redis, process: Executor, url: str, seconds: int, p
 
 
 def _pace(url: str, count: int, per_s: int) -> float:
-    """Seconds of processor time for so many calls, each at its own moment, or at once when that has passed."""
+    """Seconds of processor time for `count` calls, each at its own moment, or at once if that has passed."""
     return uvloop.run(_calls(url, count, per_s))
 
 

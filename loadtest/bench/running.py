@@ -1,7 +1,7 @@
 """The scenarios in which jobs run: burst, steady, short delays, drain, read.
 
-Lateness is taken where it counts, at the start of the handler, against the due time, by the server's clock as the
-worker knows it. Every job is followed by its id.
+Lateness is from the due time to the start of the handler, by the server's clock as the worker estimates it. Every job
+is followed by its id.
 """
 
 import time
@@ -20,7 +20,7 @@ from wheelq import Client, Receipt, Settings
 AHEAD_MS = 3_000  # jobs of burst and steady are scheduled at least this long before the first is due
 STEADY_RATE, SHORT_RATE = 1_300, 2_000
 SHORT_DELAY_S = 0.05
-GREAT_FLOOR, GREAT_DRAIN = 160_000, 40_000  # a machine that reads so many bare should drain so many
+GREAT_FLOOR, GREAT_DRAIN = 160_000, 40_000  # a machine with this floor should drain this many jobs a second
 
 
 def burst(stage: Stage) -> Outcome:
@@ -86,7 +86,7 @@ def drain(stage: Stage) -> Outcome:
 
 
 def read(stage: Stage) -> Outcome:
-    """As `drain`, but every job has been promoted before the two are started: what a worker does alone."""
+    """As `drain`, but every job was promoted before the two start: measures the worker alone."""
     return _drained(stage, "read", 0.45, Play.promote)
 
 
@@ -124,7 +124,7 @@ class Drained:
 
 
 def drain_once(play: Play, ids: set[str], bare: float, wrong: Counter[str]) -> Drained:
-    """Start both and let them work it off; counts in `wrong` what went wrong."""
+    """Start both and wait until all jobs have run; adds the jobs that went wrong to `wrong`."""
     began_ms, server_s = play.now_ms(), play.server_cpu_s()
     play.start()
     play.wait()
@@ -139,7 +139,7 @@ def drain_once(play: Play, ids: set[str], bare: float, wrong: Counter[str]) -> D
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What the producer's process did."""
+    """The result of the producer's process."""
 
     receipts: list[Receipt]
     rate: float
@@ -149,7 +149,7 @@ class Sent:
 
 
 def produce(url: str, settings: Settings, topic: str, count: int) -> Sent:
-    """Schedule `SHORT_RATE` jobs a second one by one, each call at its own moment or at once when that has passed."""
+    """Schedule `SHORT_RATE` jobs a second one by one, each call at its own moment, or at once if that has passed."""
     receipts, behind = [], []
     with Client.connect(url, settings) as client:
         client.topics()  # connected, before the clock starts
@@ -165,7 +165,7 @@ def produce(url: str, settings: Settings, topic: str, count: int) -> Sent:
 
 
 def lateness(rounds: Sequence[Sequence[float]], p50_ms: float | None, p99_ms: float | None) -> list[Figure]:
-    """Figures of these rounds, each the lateness of its jobs, sorted; and the most that is asked of p50 and p99."""
+    """Returns figures of these rounds, each the sorted lateness of its jobs; `p50_ms` and `p99_ms` are the targets."""
 
     def at(share: float) -> list[float]:
         return [percentile(one, share) for one in rounds]

@@ -1,10 +1,10 @@
-"""One server beside a cluster of three masters on the same machine, with the same jobs: what spreading a topic costs.
+"""One server beside a cluster of three masters on the same machine, with the same jobs: the cost of spreading a topic.
 
     python -m loadtest.bench --on cluster
 
 A topic of six shards, on the server and then on the cluster, with one scheduler and one worker process. "Floor" is the
-one server here. On one machine the three masters share the processors with each other and with all the rest, so this
-shows the price of the way to a cluster, not its gain: that comes from more machines.
+one server here. On one machine the three masters share the processors with each other and with everything else, so this
+shows the cost of a cluster, not its gain, which comes from more machines.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SCENARIOS: dict[str, Callable[[Stage], Outcome]] = {
 
 
 def compare(server: str, aof: str, sizes: Sizes, loop: str, tell: Callable[[str], None]) -> list[Outcome]:
-    """Every scenario on one server and on a cluster; what the server showed stands as the floor."""
+    """Run every scenario on one server and on a cluster; the figures of the server are the floor."""
     found = []
     with server_at(None, server, aof) as one, _cluster(binary_of(server), aof) as three:
         for name, scenario in SCENARIOS.items():

@@ -1,7 +1,7 @@
 """Several worker processes on one host: whether they share the reads of a topic fairly.
 
-A stream at a constant rate, then thousands of jobs due at one instant, on one topic of one shard. The figures tell the
-smallest share that a worker had, as a multiple of the fair one: 1 when all workers have run equally many.
+A stream at a constant rate, then thousands of jobs due at one instant, on one topic of one shard. The figures are the
+smallest share that a worker had, as a multiple of the fair share: 1 if all workers have run equally many jobs.
 """
 
 from loadtest.bench.figures import Figure, Outcome, Target

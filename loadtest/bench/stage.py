@@ -1,10 +1,10 @@
-"""Where a scenario plays: a server, keys of its own, and the sizes; and `Play`, which follows every job to its end.
+"""`Stage`: a server, keys and sizes for a scenario. `Play` follows every job of it to its end.
 
 with Play(stage, "orders") as play:
-    ids = play.schedule([JobSpec(...), ...])       what was promised
+    ids = play.schedule([JobSpec(...), ...])       the promised jobs
     play.start()                                   scheduler and worker, each a process of its own
-    runs = play.finish()                           all ran, both have stopped
-    play.wrong(runs)                               {"lost": 0, "early": 0, ...}: nothing, or wheelq is broken
+    runs = play.finish()                           all have run, and both processes have stopped
+    play.wrong(runs)                               {"lost": 0, "early": 0, ...}: all 0, or wheelq is broken
 """
 
 import os
@@ -37,7 +37,7 @@ PATIENCE_S = 60.0  # after the last due time
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything; times in seconds, of one round."""
+    """The sizes of all scenarios; times are seconds of one round."""
 
     rounds: int = 3
     bulk: int = 100_000
@@ -91,20 +91,20 @@ QUICK = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A server, a prefix that nobody else's keys have, and the sizes."""
+    """A server, a unique prefix for keys, and the sizes."""
 
     url: str
     sizes: Sizes
     settings: Settings
     loop: str
-    """What the parts run on: "asyncio" or "uvloop"."""
+    """The event loop of the parts: "asyncio" or "uvloop"."""
     clock_error_ms: float = CLOCK_ERROR_MS
     """How far a worker's estimate of the server's clock may be off, at most."""
 
     @classmethod
     @contextmanager
     def on(cls, url: str, sizes: Sizes, loop: str, shards: int = 1) -> Iterator[Self]:
-        """A stage on this server, or on a cluster of its own; what was left on a server is deleted at the end."""
+        """A stage on this server or cluster; its keys are deleted from a server at the end."""
         prefix = f"wheelq-load-{secrets.token_hex(4)}"
         settings = replace(Settings(), prefix=prefix, topic=TopicSettings(shards=shards))
         try:
@@ -128,7 +128,7 @@ class Stage:
         )
 
     def _count(self, topic: str, what: Callable[[ShardKeys], Mapping[str, str]]) -> list[int]:
-        """What commands say of keys, in all shards of a topic."""
+        """Send commands about the keys of all shards of a topic; returns their answers."""
         shards = [Keys(self.settings.prefix).shard(topic, n) for n in range(self.settings.topic.shards)]
         with closing(Transport(Address(self.url))) as transport:
             asked = [command(name, key, read=int, key=key) for shard in shards for name, key in what(shard).items()]
@@ -136,7 +136,7 @@ class Stage:
 
 
 class Play:
-    """One topic (or several), one scheduler and one worker (or several); knows what was promised."""
+    """One topic (or several), one scheduler and one worker (or several), and the promised jobs."""
 
     def __init__(self, stage: Stage, topic: str, others: Sequence[str] = (), workers: int = 1) -> None:
         self.topic = topic
@@ -174,14 +174,14 @@ class Play:
         return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
     def schedule(self, specs: Sequence[JobSpec]) -> set[str]:
-        """Schedule these, spread evenly over the topics; their ids."""
+        """Schedule these jobs, spread evenly over the topics; returns their ids."""
         ids, every = set(), len(self.topics)
         for number, topic in enumerate(self.topics):
             ids |= self.promise(self.client.schedule_many(topic, specs[number::every]))
         return ids
 
     def promise(self, receipts: Iterable[Receipt]) -> set[str]:
-        """From now on these are expected to run; their ids."""
+        """Expect these jobs to run; returns their ids."""
         new = {receipt.id: Promise(receipt.due_ms, must_run=True) for receipt in receipts}
         self.promised |= new
         return set(new)
@@ -194,7 +194,7 @@ class Play:
         )
 
     def promote(self) -> None:
-        """Let a scheduler promote all that was scheduled and is due, before there is a worker."""
+        """Run only a scheduler until it has promoted all due jobs, before there is a worker."""
         stage, give_up = self._stage, time.monotonic() + PATIENCE_S
         with Part(run_scheduler, stage.url, stage.settings, stage.loop) as scheduler:
             while stage.waiting(self.topic):
@@ -204,7 +204,7 @@ class Play:
             scheduler.stop()
 
     def warm_up(self) -> None:
-        """Start all, and let some jobs through that are not measured: afterwards all work for sure."""
+        """Start all processes, and run some jobs that are not measured, so that all of them surely work."""
         count = max(WARM_UP_JOBS, len(self.topics))
         self.schedule(waiting(count, 0.05))
         self.start()
@@ -212,12 +212,12 @@ class Play:
             raise TimeoutError("scheduler and worker do not begin to work")
 
     def wait(self) -> None:
-        """Wait until everything promised was started, or should have been long ago."""
+        """Wait until all promised jobs have started, or should have started long ago."""
         last_ms = max(promise.earliest_ms for promise in self.promised.values())
         self.wait_for(len(self.promised), max(0, last_ms - self.now_ms()) / 1000 + PATIENCE_S)
 
     def wait_for(self, starts: int, timeout_s: float) -> bool:
-        """Whether so many handlers have started, within this time."""
+        """Wait until `starts` handlers have started; False if that takes longer than `timeout_s`."""
         give_up = time.monotonic() + timeout_s
         while sum(worker.started() for worker in self.workers) < starts:
             if time.monotonic() > give_up:
@@ -231,16 +231,16 @@ class Play:
         return self.stop()
 
     def stop(self) -> Runs:
-        """End the workers and the scheduler in good order; every start of a handler."""
+        """Stop the workers and the scheduler cleanly; returns every start of a handler."""
         time.sleep(SETTLE_S)
         runs = Runs.joined([worker.stop() for worker in self.workers])
         self.scheduler.stop()
         return runs
 
     def wrong(self, runs: Runs, resting: int = 0) -> dict[str, int]:
-        """How many jobs were lost, early, doubled; or ran that nobody scheduled; or are still in Redis afterwards.
+        """Returns how many jobs were lost, early or doubled, ran without being scheduled, or are still in Redis.
 
-        `resting` jobs, which were not promised to run, still wait.
+        `resting` is the number of jobs that still wait as they should.
         """
         promotions, starts, started_early = {}, [], set()
         for id, entry_id, due_ms, started_ms in runs.rows():
@@ -281,5 +281,5 @@ def due_apart(first_ms: int, count: int, every_ms: float, payload_bytes: int = P
 
 
 def payloads(count: int, size: int = PAYLOAD_BYTES) -> Sequence[bytes]:
-    """Payloads that no server can share or pack."""
+    """Random payloads, which no server can share or compress."""
     return [os.urandom(size) for _ in range(count)]

@@ -18,7 +18,7 @@ HOUR_S = 3_600.0
 FASTEST_PEER = (
     22_200  # jobs/s: BullMQ 6.7, the fastest of ten delay queues measured at this on one machine of two cores
 )
-SETTLE_S = 5.0  # until nobody has anything left to do
+SETTLE_S = 5.0  # until all processes are idle
 
 
 def bulk(stage: Stage) -> Outcome:
@@ -101,7 +101,7 @@ def memory(stage: Stage) -> Outcome:
 
 
 def idle(stage: Stage) -> Outcome:
-    """What it costs that jobs wait for an hour: processor time, and the server's commands with those inside scripts."""
+    """The cost of waiting for an hour: processor time, and the server's commands, including those inside scripts."""
     seconds, count = stage.sizes.idle_s, stage.sizes.idle
     rounds: list[list[float]] = []
     with Play(stage, "idle") as play, connect(stage.url) as client:

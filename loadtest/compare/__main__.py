@@ -11,14 +11,14 @@
     python -m loadtest.compare --python ~/peers/bin/python --node-modules ~/peers
     python -m loadtest.compare --quick                                    # everything small: does it work?
 
-To have the others:
+To install the others:
 
     python -m venv ~/peers && ~/peers/bin/pip install streaq uvloop
     npm install --prefix ~/peers bullmq
 
 Each queue and scenario has a private server, without append-only file. Figures are medians of three rounds, with the
-least and the most. Queues take turns, so that a busy moment of the machine hits all. A queue that is not installed is
-left out, with the reason. Exit code 1: wheelq lost, doubled or started early a job.
+least and the most. Queues take turns, so that a busy moment of the machine affects all of them. A queue that is not
+installed is left out, with the reason. Exit code 1: wheelq lost or doubled a job, or started one early.
 """
 
 import argparse
@@ -42,7 +42,7 @@ Results = dict[str, dict[str, list[float]]]
 
 
 def main() -> int:
-    """Measures and prints; the exit code."""
+    """Measure and print; returns the exit code."""
     options = _options()
     sizes = QUICK if options.quick else Sizes()
     sizes = replace(sizes, rounds=options.rounds or sizes.rounds)
@@ -77,7 +77,7 @@ def as_table(peers: Sequence[Peer], results: Results, wrong: Mapping[str, Mappin
 
 
 def _for_json(results: Results) -> dict[str, dict[str, list[float | None]]]:
-    """The same, with null for what never happened: JSON has no infinity."""
+    """Returns the results with null for rounds that did not end in time: JSON has no infinity."""
     return {
         figure: {name: [None if isinf(value) else value for value in rounds] for name, rounds in found.items()}
         for figure, found in results.items()

@@ -1,7 +1,7 @@
-"""The queues that are compared: how the programs of each are started, and what each needs.
+"""The queues that are compared: how to start the programs of each, and the processes it needs.
 
-A queue in Python may be installed for another interpreter than this one (`--python`), because its dependencies need not
-go with wheelq's. One in Node is looked for in a directory (`--node-modules`), where npm has installed it.
+A queue in Python may be installed for another interpreter than this one (`--python`), because its dependencies may not
+fit wheelq's. A queue in Node is looked up in the directory where npm has installed it (`--node-modules`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Peer:
     command: tuple[str, ...]
     """Starts the adapter; its arguments follow."""
     directory: Path
-    """Where it is started."""
+    """The directory in which it is started."""
     before: tuple[str, ...] = ()
-    """Processes that run besides the worker."""
+    """Processes that run besides the worker, and are started before it."""
 
 
 def find(name: str, python: str = sys.executable, node_modules: Path = Path()) -> Peer:
-    """The queue of this name, ready to be run.
+    """Returns the queue with this name, ready to run.
 
     Raises:
         Absent: it is not installed.

@@ -29,7 +29,7 @@ STOP_S = 30.0
 
 
 class Play:
-    """What is asked of a queue, and what its handlers wrote."""
+    """Gives a queue its work, and reads what its handlers wrote."""
 
     def __init__(self, peer: Peer, url: str, directory: Path, running: ExitStack) -> None:
         self._peer, self._url, self._log = peer, url, directory / "log"
@@ -37,9 +37,9 @@ class Play:
         self._workers: list[subprocess.Popen[bytes]] = []
         self._read = 0
         self.starts: dict[int, list[float]] = {}
-        """By job: when its handler started, in milliseconds since the Unix epoch; more than once, if it ran again."""
+        """By job: when its handlers started, in milliseconds since the Unix epoch; several if the job ran again."""
         self.ends: dict[int, float] = {}
-        """When it ended for the last time, of handlers that take some time."""
+        """By job: when its handler ended for the last time, if handlers sleep."""
 
     @classmethod
     @contextmanager
@@ -63,24 +63,24 @@ class Play:
         return float(seconds), int(due_ms)
 
     def work(self, seconds: float = 0) -> None:
-        """Start a worker whose handler takes so long; and at the first time, what the queue needs besides it."""
+        """Start a worker whose handler takes `seconds`. The first call also starts the queue's other processes."""
         if not self._workers:
             for role in self._peer.before:
                 self._start(role, self._url)
         self._workers.append(self._start("work", self._url, str(self._log), str(seconds)))
 
     def kill(self) -> float:
-        """End the last worker by SIGKILL; when, in milliseconds since the Unix epoch."""
+        """End the last worker by SIGKILL; returns the time of it, in milliseconds since the Unix epoch."""
         self._workers[-1].kill()
         self._workers[-1].wait()
         return now_ms()
 
     def wait(self, starts: int, timeout_s: float) -> bool:
-        """Whether the handlers of so many jobs have started, within this time."""
+        """Wait until the handlers of `starts` jobs have started; False if that takes longer than `timeout_s`."""
         return self._until(lambda: len(self.starts) >= starts, timeout_s)
 
     def wait_for_ends(self, ends: int, timeout_s: float) -> bool:
-        """Whether the handlers of so many jobs have ended, within this time."""
+        """Wait until the handlers of `ends` jobs have ended; False if that takes longer than `timeout_s`."""
         return self._until(lambda: len(self.ends) >= ends, timeout_s)
 
     def _until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:

@@ -1,6 +1,6 @@
 """The scenarios of the comparison. Each takes a queue that was just started on an empty server.
 
-Only what a handler can see is judged: when it started, against the due time that the producer asked for.
+Judged is only what a handler can see: when it started, compared with the due time that the producer asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PRODUCED_PER_MS = 2
 """Jobs that every queue schedules in a millisecond, so that the last is scheduled before the first is due."""
 AHEAD_MS = 2_000
 EARLY_MS = 1.0
-"""A start this much before the due time is early."""
+"""A start that is more than this before the due time is early."""
 WARM_UP_JOBS = 200
 PER_S = 1_300
 HANDLER_S = 1.0
@@ -26,7 +26,7 @@ HANDLER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything."""
+    """The sizes of all scenarios."""
 
     rounds: int = 3
     bulk: int = 100_000
@@ -43,7 +43,7 @@ QUICK = Sizes(rounds=1, bulk=5_000, paced_s=2, drain=5_000, burst=500, kill=50, 
 
 @dataclass(slots=True)
 class Shown:
-    """What one round showed: figures by name, `inf` for what did not happen in time; and jobs that went wrong."""
+    """The result of one round: figures by name (`inf` if it did not end in time), and the jobs that went wrong."""
 
     figures: dict[str, float]
     wrong: dict[str, int] = field(default_factory=dict)
@@ -101,7 +101,7 @@ SCENARIOS: Mapping[str, Callable[[Play, Sizes], Shown]] = {
 
 
 def _late(play: Play, sizes: Sizes, count: int, every_ms: float) -> tuple[list[float], dict[str, int]]:
-    """Milliseconds from due to started of so many jobs, sorted, `inf` for those that did not; and what was wrong."""
+    """Returns the lateness in ms of `count` jobs, sorted (`inf` for jobs that did not start), and what went wrong."""
     play.work()
     play.produce(count, WARM_UP_JOBS, 0, 0)
     if not play.wait(WARM_UP_JOBS, sizes.patience_s):

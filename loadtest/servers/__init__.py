@@ -1,6 +1,6 @@
 """Real servers on this machine, to measure and to break.
 
-measured    the one server that a bench uses: a private one, or one that was named
+measured    the one server that a bench uses: a private one, or the one at --url
 nodes       several servers started and ended together: cluster, sentinel
 proxy       a TCP proxy that delays, loses and cuts connections
 hosts       a clock that can be set, and a disk that can be full

@@ -1,7 +1,7 @@
 """A Redis Cluster of real servers on free ports of this machine.
 
-with Cluster(binary, replicas=1) as cluster:       three masters; when this returns, all agree who serves what
-    cluster.url                                    the URL of one node that lives
+with Cluster(binary, replicas=1) as cluster:       three masters that agree which of them serves which slots
+    cluster.url                                    the URL of one living node
     cluster.move_slot(key, to)                     as `redis-cli --cluster reshard` does it, key by key
     cluster.master_of(key).server.kill()           its replica is promoted
 """
@@ -61,7 +61,7 @@ class Cluster(Servers):
         until("replicas follow", lambda: all(map(Node.is_in_step, replicas)))
 
     def _introduce(self) -> None:
-        """Let all nodes meet; on a busy machine a handshake may take longer than nodes wait for it."""
+        """Make all nodes meet; on a busy machine a handshake may take longer than nodes wait for it."""
         for attempt in range(10):
             for node in self.nodes[1:]:
                 node.ask("CLUSTER", "MEET", HOST, self.nodes[0].port)
@@ -115,7 +115,7 @@ class Cluster(Servers):
 
     @contextmanager
     def moving(self, key: str, to: Node) -> Iterator[None]:
-        """Move the slot of `key`, with a pause: inside, its keys have gone to `to` and it is still its old owner's."""
+        """Begin to move the slot of `key`. In the block its keys are at `to`, and the old owner still has the slot."""
         source = self.begin_to_move(key, to)
         while self.carry_some(key, source, to):
             pass
@@ -142,7 +142,7 @@ class Cluster(Servers):
         return bool(names)
 
     def end_move(self, key: str, source: Node, to: Node) -> None:
-        """Let all know that the slot is the other's."""
+        """Tell all masters that the slot belongs to `to`."""
         slot, owner = key_slot(key.encode()), to.ask("CLUSTER", "MYID")
         for node in (to, source, *(node for node in self.living if node.is_master())):
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", owner)

@@ -1,11 +1,11 @@
-"""What the machine below a server can suffer: a clock that is set, and a disk that is full.
+"""Faults of the machine below a server: a clock that is set, and a disk that is full.
 
     clock = SteppedClock.under(binary, directory)     a wrapper of the binary, to be started instead of it
     clock.step(-3600)                                 the server's wall clock is an hour slow; its monotonic one is not
     with small_disk(directory): ...                   a file system of its own (tmpfs)
 
-Both need something of the machine: libfaketime (Debian's package `libfaketime`), and the right to mount. Without it
-they are None, and the faults that need them are spared.
+The clock needs libfaketime (Debian's package `libfaketime`), and the disk the right to mount. If that is missing, the
+result is None, and the faults that need it are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTICED_S = 1
 
 
 class SteppedClock:
-    """The wall clock of a server, as far from the true one as was asked for."""
+    """The wall clock of a server, which can be set to any distance from the true time."""
 
     def __init__(self, library: Path, binary: Path, directory: Path) -> None:
         self._offset = directory / "clock"
@@ -51,7 +51,7 @@ class SteppedClock:
         return cls(LIBRARIES[0], binary, directory) if LIBRARIES else None
 
     def step(self, seconds: float) -> None:
-        """Set it so far ahead of the true time; behind it, where that is less than nothing."""
+        """Set the clock this many seconds ahead of the true time, or behind it if negative."""
         changed = self._offset.with_suffix(".new")
         changed.write_text(f"{seconds:+.3f}\n")
         changed.rename(self._offset)
@@ -59,7 +59,7 @@ class SteppedClock:
 
 
 class SmallDisk:
-    """A file system in memory with an end that can be reached."""
+    """A file system in memory that can be filled."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -28,9 +28,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def server_at(url: str | None, server: str, aof: str) -> Iterator[str]:
-    """The URL to measure: the one given, or that of a private server of this kind for the time of the measurement.
+    """Yields the URL to measure: the given one, or that of a private server that runs during the block.
 
-    `aof` is "off", "everysec" or "always", and concerns the private one only.
+    `aof` is "off", "everysec" or "always", and applies only to the private server.
     """
     if url:
         try:
@@ -54,7 +54,7 @@ def binary_of(server: str) -> Path:
 
 
 def present() -> Mapping[str, str]:
-    """The kinds of server that this machine has: what `--server` takes, by name."""
+    """The kinds of server that this machine has, by the name that `--server` takes."""
     kinds = {name: name for name, package in PACKAGES.items() if binary_in_package(*package)}
     for program in ("redis-server", "valkey-server"):
         if path := shutil.which(program):
@@ -63,7 +63,7 @@ def present() -> Mapping[str, str]:
 
 
 def describe(url: str) -> str:
-    """Name, version and append-only setting, as the server tells them."""
+    """Name, version and append-only setting of the server."""
     with connect(url) as client:
         info, config = client.info("server"), client.config_get("append*")
     version = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"

@@ -24,17 +24,17 @@ BUS = 10_000
 """The cluster bus listens on a node's port plus this."""
 PATIENCE_S = 60.0
 ANSWER_S = 6.0
-"""Longest wait for an answer: one that carries a key to another node may take five seconds."""
+"""Seconds to wait for an answer, at most: a command that moves a key to another node may take five seconds."""
 
 _FIRST, _LAST = 12_000, 21_000
 _lately: deque[int] = deque(maxlen=500)
 
 
 def free_port() -> int:
-    """A port that is free together with its bus port, below those that the system gives out by itself.
+    """Returns a free port whose bus port is free too, below the ports that the system assigns by itself.
 
-    A port is only taken once its server listens. So none is given out twice in a short time, and processes that run
-    tests side by side choose from ports of their own.
+    A port is in use only once its server listens. So no port is returned twice within a short time, and processes that
+    run tests side by side choose from separate ranges.
     """
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -51,7 +51,7 @@ def free_port() -> int:
 
 
 def until(what: str, holds: Callable[[], bool], patience: float = PATIENCE_S) -> None:
-    """Wait until it holds; the error of a server that is not ready counts as not yet."""
+    """Wait until `holds()` is true; an error of a server that is not ready counts as false."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         try:
@@ -80,14 +80,14 @@ class Node:
         return self._server
 
     def ask(self, *words: Any) -> Any:
-        """A command to just this server, and its raw answer. Again, where the connection has ended meanwhile."""
+        """Send a command to this server; returns the raw answer. Repeated once if the connection has ended."""
         try:
             return self._ask(*words)
         except redis.ConnectionError:
             return self._ask(*words)
 
     def is_master(self) -> bool:
-        """Whether it takes itself for one."""
+        """Whether the node itself says that it is a master."""
         return bool(self.ask("ROLE")[0] == "master")
 
     def is_in_step(self) -> bool:
@@ -107,7 +107,7 @@ class Servers(ABC):
     """Several servers that end together."""
 
     def __init__(self, binary: Path, *, appendonly: bool = False) -> None:
-        """With `appendonly` a server that was killed comes back with what it had answered."""
+        """With `appendonly`, a killed server restarts with all writes that it had answered."""
         self._binary = binary
         self._appendonly = appendonly
         self._running = ExitStack()
@@ -129,7 +129,7 @@ class Servers(ABC):
 
     @abstractmethod
     def is_served(self) -> bool:
-        """Whether every key has a server that takes writes, as far as the living know."""
+        """Whether every key has a server that takes writes, as far as the living servers know."""
 
     def is_whole(self) -> bool:
         """Whether all servers run, every key is served, and every replica follows."""
@@ -141,11 +141,11 @@ class Servers(ABC):
 
     @abstractmethod
     def switch_over(self, master: Node) -> None:
-        """Let a replica take the place of a living master. Raises: redis.ResponseError when that cannot be just now."""
+        """Make a replica take the place of a living master. Raises: redis.ResponseError, if that is impossible now."""
 
     @abstractmethod
     def assemble(self) -> None:
-        """Start the servers and make them one."""
+        """Start the servers and connect them."""
 
     def __enter__(self) -> Self:
         try:

@@ -14,7 +14,7 @@ from wheelq.embedded import HOST
 
 @contextmanager
 def running(command: list[str], port: int) -> Iterator[None]:
-    """A server process that answers at this port meanwhile."""
+    """Runs a server process that answers at this port during the block."""
     process = subprocess.Popen(command)
     try:
         deadline = time.monotonic() + 30
@@ -34,7 +34,7 @@ def running(command: list[str], port: int) -> Iterator[None]:
 
 @contextmanager
 def beside(command: list[str]) -> Iterator[None]:
-    """A process that runs meanwhile."""
+    """Runs a process during the block."""
     process: subprocess.Popen[Any] = subprocess.Popen(command)
     try:
         yield

@@ -1,23 +1,25 @@
-"""A TCP proxy that stands between the parts of wheelq and one or several servers, and does what networks do.
+"""A TCP proxy between the parts of wheelq and one or several servers, which simulates the faults of networks.
 
     scheduler-1 ──▶ door of "scheduler-1" ──┐
     worker-2    ──▶ door of "worker-2"    ──┼──▶ server (unix socket, or loopback port)
     producer-0  ──▶ door of "producer-0"  ──┘
 
-Every part has a door of its own to every server, so that one part can be hurt and the others not. Nodes of a cluster
-and sentinels tell where others are: in what they say, addresses of servers are replaced by those of the part's own
-doors. What the doors of a part can be told:
+A door is a listening port. Every part has a door of its own to every server, so a fault can affect a single part.
+Nodes of a cluster and sentinels name the addresses of other servers; in their answers, these are replaced by the
+addresses of the part's own doors. The faults of a door:
 
-| `cut`      | its connections end; for a while, new ones are closed as soon as they are made                      |
-| `delay`    | bytes are held up for so long, in both directions, in order                                         |
-| `swallow`  | requests go through, replies do not: it happened, and the caller does not hear of it                |
-| `silence`  | the connections of this moment carry nothing any more, and nobody is told: a cable was pulled       |
+| `cut`      | its connections end                                                                                 |
+| `shut`     | new connections are closed as soon as they are made                                                 |
+| `delay`    | bytes are delayed in both directions, and stay in order                                             |
+| `swallow`  | requests go through and replies do not: the call was done, and the caller does not learn it         |
+| `silence`  | the present connections carry nothing any more, and neither side is told: a cable was pulled        |
 
-True at all times: bytes of one direction stay in order; a connection that has missed bytes never carries others (it is
-closed when the swallowing ends); when one side closes, what was still held up for the other is thrown away, so that no
+Always true: bytes of one direction stay in order; a connection that has missed bytes never carries others (it is closed
+when the swallowing ends); when one side closes, bytes that were still delayed for the other are dropped, so that no
 request reaches the server after its sender has given up.
 
-It runs on an event loop in a thread of its own; its methods may be called from any thread and return when it is done.
+The proxy runs on an event loop in its own thread. Its methods may be called from any thread, and return when the change
+is in force.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 T = TypeVar("T")
 CHUNK_BYTES = 64 * 1024
 ADDRESS = re.compile(rb"(127\.0\.0\.1(?::|\r\n:|\r\n\$5\r\n))(\d{5})")
-"""As in MOVED and ASK, in the answer to CLUSTER SLOTS, and in that of a sentinel. Ports have five digits all."""
+"""An address in MOVED, ASK, the answer to CLUSTER SLOTS, and answers of sentinels. All ports have five digits."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Held = asyncio.Queue[tuple[float, bytes]]
-"""Bytes that have come and wait to go on, each with its time of arrival."""
+"""Bytes that were received and not passed on yet, each with the time of arrival."""
 
 
 class Connection:
@@ -50,7 +52,7 @@ class Connection:
         self._done = asyncio.Event()
         self.is_silent = False
         self.has_missed = False
-        """Whether a reply was swallowed: what came after it would be taken for it."""
+        """Whether a reply was swallowed: the next reply would be taken for it."""
 
     async def carry(self) -> None:
         """Carry bytes both ways until either side ends or `end` is called."""
@@ -97,12 +99,12 @@ class Connection:
 
 
 class Door:
-    """One listening port, and what is to happen to the bytes that come through."""
+    """One listening port, and the faults of its connections."""
 
     def __init__(
         self, connect: Callable[[], Coroutine[Any, Any, Streams]], told: Callable[[bytes], bytes] = lambda reply: reply
     ) -> None:
-        """`told` makes of what the server says what the part is to hear."""
+        """`told` translates a reply of the server for the part."""
         self._connect = connect
         self._connections: set[Connection] = set()
         self.told = told
@@ -160,7 +162,7 @@ class Proxy:
         self._loop.close()
 
     def addresses(self, name: str) -> Sequence[str]:
-        """Where the doors of this name listen, one for each server; they are made when they are asked for first."""
+        """Returns the addresses of the doors with this name, one for each server; the first call makes the doors."""
         if name not in self._doors:
             ports: dict[bytes, bytes] = {}
 
@@ -196,7 +198,7 @@ class Proxy:
         self._each(tell, names)
 
     def delay(self, seconds: float, *names: str) -> None:
-        """Hold bytes up for so long; 0 lets them through at once."""
+        """Delay bytes by this many seconds; 0 passes them on at once."""
 
         def tell(door: Door) -> None:
             door.delay_s = seconds
@@ -215,7 +217,7 @@ class Proxy:
         self._each(tell, names)
 
     def silence(self, *names: str) -> None:
-        """Let the connections of this moment carry nothing from now on; new ones are sound."""
+        """Make the present connections carry nothing from now on; new ones work."""
 
         def tell(door: Door) -> None:
             for connection in door.each():

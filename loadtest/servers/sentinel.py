@@ -72,7 +72,7 @@ class Watched(Servers):
         return {self._primary_of(node) for node in self.sentinels} == {primary} and primary.is_master()
 
     def is_whole(self) -> bool:
-        """The sentinels, too, know of each other and of the replica, which is of use to them."""
+        """Whether everything works: the sentinels also know each other, and a replica that they could promote."""
         return super().is_whole() and self._agree()
 
     def masters(self) -> list[Node]:
@@ -80,7 +80,7 @@ class Watched(Servers):
         return [node for node in self.living if node is self.primary()]
 
     def switch_over(self, master: Node) -> None:
-        """Ask a sentinel for it."""
+        """Ask a sentinel to switch over to the replica."""
         self.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE)
 
     def _primary_of(self, sentinel: Node) -> Node:

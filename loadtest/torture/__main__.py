@@ -2,7 +2,7 @@
 
     python -m loadtest.torture --on cluster --duration 600 --seed 1 --faults-per-minute 12 --json torture.json
 
-See `loadtest.torture.run` for what is done and judged.
+`loadtest.torture.run` describes what it does and judges.
 """
 
 from __future__ import annotations

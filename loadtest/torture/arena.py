@@ -1,4 +1,4 @@
-"""Where torture takes place: the servers, the way to them, and what they can suffer.
+"""The servers of a torture run, the way to them, and their faults.
 
 | `--on`     | servers                                             | a producer's schedule call returns when   |
 |------------|-----------------------------------------------------|-------------------------------------------|
@@ -6,9 +6,9 @@
 | `sentinel` | a primary and a replica, watched by three sentinels | the replica has confirmed them            |
 | `cluster`  | three masters, each with a replica                  | the replica of their master has confirmed |
 
-All have an append-only file (everysec), and the parts reach them through a proxy. An `Arena` is the seam for other
-set-ups: it starts its servers, gives every part an address of its own, and tells what there is to be hurt. Faults ask
-for nothing else (see `faults`); those that an arena cannot suffer are `spared`.
+All have an append-only file (everysec), and the parts reach them through a proxy. `Arena` is the interface for other
+set-ups: it starts its servers, gives every part an address of its own, and names the servers that faults can hit. The
+faults use nothing else (see `faults`); those that are impossible in an arena are `spared`.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from wheelq.settings import ConnectionSettings, Durability
 from wheelq.transport import Address, Transport
 
 CONTROL = ConnectionSettings(reply_timeout_ms=2_500)
-"""Faults are carried out one step at a time: a server that does not answer must not hold the others up for long."""
+"""Faults are carried out one step at a time: a server that does not answer must not delay the others for long."""
 
 
 CONTROL_USER = "control"
-"""Signs in where everybody else is locked out."""
+"""The user that can sign in even while all others are locked out."""
 NEEDS_ONE_SERVER = frozenset({"step-clock", "fill-disk", "lock-out"})
-"""Servers that replicate sign in to each other, and judge each other by their clocks."""
+"""These faults need a single server: servers that replicate sign in to each other, and compare their clocks."""
 
 
 class Arena(Protocol):
-    """What torture needs of a set-up of servers. A context manager."""
+    """A set-up of servers for torture. A context manager."""
 
     proxy: Proxy
-    """Stands between the parts and the servers."""
+    """The proxy between the parts and the servers."""
     control: Transport
-    """A way to the servers that nothing is done to."""
+    """A way to the servers that no fault affects."""
     durability: Durability
-    """What producers ask for."""
+    """The durability that producers ask for."""
     spared: frozenset[str]
-    """Faults it cannot suffer."""
+    """Faults that are impossible here."""
     clock: SteppedClock | None
-    """The clock of its server, where it can be set."""
+    """The clock of its server; None if it cannot be set."""
     disk: SmallDisk | None
-    """The disk of its server, where it can be filled."""
+    """The disk of its server; None if it cannot be filled."""
 
     def __enter__(self) -> Self: ...
 
@@ -79,7 +79,7 @@ class Arena(Protocol):
         ...
 
     def replicas(self) -> Sequence[EmbeddedServer]:
-        """The others that hold data."""
+        """The servers that replicate from a master."""
         ...
 
     def is_served(self) -> bool:
@@ -87,31 +87,31 @@ class Arena(Protocol):
         ...
 
     def is_whole(self) -> bool:
-        """Whether every server runs and plays its part, and what one knows the other does."""
+        """Whether every server runs in its role, and all agree about each other."""
         ...
 
     def on_servers(self, call: Call[Any]) -> bool:
-        """Send a call to every server; whether all have carried it out."""
+        """Send a call to every server; returns whether all have carried it out."""
         ...
 
     def freeze(self, server: EmbeddedServer) -> None:
-        """Let a server do nothing."""
+        """Stop a server by SIGSTOP."""
         ...
 
     def wake(self, server: EmbeddedServer) -> None:
-        """Let it go on."""
+        """Resume a frozen server."""
         ...
 
     def occupied(self, server: EmbeddedServer, silent_ms: int) -> AbstractContextManager[None]:
-        """Somebody's script runs on a server and does not end; after `silent_ms` it answers BUSY."""
+        """Runs an endless script on a server, which answers BUSY after `silent_ms`, during the block."""
         ...
 
     def unable_to_save(self, server: EmbeddedServer) -> AbstractContextManager[None]:
-        """A server cannot write its snapshot, and takes no writes for that reason."""
+        """Makes snapshots of a server fail during the block, so that it refuses writes."""
         ...
 
     def switch_over(self, random: Random) -> bool:
-        """Tell a replica to take its master's place; False when that cannot be just now."""
+        """Tell a replica to take its master's place; False if that is impossible now."""
         ...
 
     def move_slot(self, key: str, random: Random) -> Iterator[float]:
@@ -120,7 +120,7 @@ class Arena(Protocol):
 
 
 class _Arena:
-    """What all arenas have in common."""
+    """The common part of all arenas."""
 
     proxy: Proxy
     control: Transport
@@ -182,7 +182,7 @@ class _Arena:
         return server.url
 
     def switch_over(self, random: Random) -> bool:
-        return False  # without replicas nobody can take a master's place
+        return False  # without replicas no server can take a master's place
 
     def move_slot(self, key: str, random: Random) -> Iterator[float]:
         return iter(())  # only a cluster has another master to move to

@@ -1,19 +1,20 @@
-"""The judge of fault tests: from what was promised, promoted and run, says what went wrong. Pure.
+"""The judge of fault tests: compares promises, promotions and runs, and says what went wrong. Pure.
 
-    Promise     what producers were told about one job           from their log of answers (see `promises`)
+    Promise     what producers know about one job                from their log of answers (see `promises`)
     Promotion   one entry of a ready stream                      from the server's own stream, kept by retention
     Run         one start of a handler                           from the workers' logs
-    Hurt        what was done to a worker or to all, and when    from the log of faults
+    Hurt        a fault of one worker or of everything, and when from the log of faults
 
-What must hold: every promised job ran; none was promoted before its due time; each was promoted once; none that was
-cancelled, and none that was refused, ran. Runs may be repeated (at-least-once): where hurts are given, each repeated
-run must have one that explains it, and a job that failed must have run again.
+What must hold: every promised job ran; no job was promoted before its due time; each was promoted once; no job that was
+cancelled or refused ran. Runs may be repeated (at-least-once): if hurts are given, one of them must explain each
+repeated run, and a job that failed must have run again.
 
-A failover undoes what replication had not carried. The streams of the servers that are left are what stands: in them
-every promise must be kept, each promotion once, with no allowance. A run whose promotion does not stand was undone. It
-is counted, must have a failover near that explains it (else it has `vanished`), and keeps no promise: a job that ran so
-must run again, from a promotion that stands. It breaks none either: it may have been made by a server that was replaced
-already and did not know, nor knew that the job was moved or cancelled meanwhile.
+A failover undoes writes that were not replicated yet. The streams of the remaining servers are the final record: in it
+every promise must be kept, and each promotion exists once, without exception. A run whose promotion is not in the
+record was *undone*. Undone runs are counted. A failover nearby must explain each of them (else it has `vanished`). An
+undone run keeps no promise: its job must run again, from a promotion in the record. It breaks no promise either: the
+server that promoted the job may have been replaced already without knowing it, and may not have known that the job was
+moved or cancelled.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from itertools import pairwise
 from typing import TypeVar
 
 EVERYONE = ""
-"""The name of whoever a hurt concerns, when it concerns all."""
+"""The name in a hurt that concerns all processes."""
 UNDONE_MS = 2_000
-"""So long before a failover begins, at most, was made what it undoes: replicas follow within this time."""
+"""The most milliseconds before a failover in which writes may be undone: replicas follow within this time."""
 RUN_CLOCK_ERROR_MS = 5
-"""A worker only estimates the server's clock; what it says of its runs may be off by the length of a round trip."""
+"""A worker only estimates the server's clock; the times of its runs may be off by the length of a round trip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a producer knows about one job for sure."""
+    """What a producer surely knows about one job."""
 
     earliest_ms: int
-    """No promotion may come before: the due time, or the least of several that may hold after an unknown outcome."""
+    """The earliest allowed promotion: the due time, or after an unknown outcome the earliest possible one."""
     must_run: bool
-    """It was scheduled for sure, and neither cancelled nor perhaps cancelled."""
+    """It was surely scheduled, and not cancelled, not even perhaps."""
     may_run: bool = True
     """False: a cancellation was confirmed, or the server refused it."""
     was_refused: bool = False
     """The producer was told that nothing was done."""
     last_attempt: int = 1
-    """Its handler fails until this attempt, which must be seen."""
+    """Its handler fails until this attempt, which must have run."""
     before: tuple[Promise, ...] = ()
     """Earlier lives of the same id, which is free again when its job has finished."""
 
@@ -64,7 +65,7 @@ class Promotion:
     promoted_ms: int
     """The server's clock, from the entry's id."""
     attempt: int = 1
-    """Greater in the entry of a retry."""
+    """Above 1 in the entry of a retry."""
     entry_id: str = ""
 
 
@@ -86,14 +87,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Hurt:
-    """Something was done to a worker (or to everyone) that may let a job run twice."""
+    """A fault of a worker (or of everything) after which a job may run twice."""
 
     kind: str
     whom: str
     from_ms: float
     to_ms: float
     may_undo: bool = False
-    """Another server may have taken over, that did not know everything."""
+    """Another server may have taken over that lacked the last writes."""
 
 
 Thing = TypeVar("Thing", Promotion, Run)
@@ -106,7 +107,7 @@ class Verdict:
     promised: int
     ran: int
     lost: list[str] = field(default_factory=list)
-    """Promised, and never run (or not to the attempt that succeeds)."""
+    """Promised, and never run (or not up to the attempt that succeeds)."""
     early: list[str] = field(default_factory=list)
     """Promoted or started before they were due."""
     doubled: list[str] = field(default_factory=list)
@@ -116,9 +117,9 @@ class Verdict:
     denied: list[str] = field(default_factory=list)
     """Run although the producer was told that nothing was done."""
     unknown: list[str] = field(default_factory=list)
-    """Run although nobody scheduled them."""
+    """Run although no producer scheduled them."""
     unexplained: list[str] = field(default_factory=list)
-    """Run twice although nothing was done to the workers that ran them."""
+    """Run twice although no fault concerned the workers that ran them."""
     vanished: list[str] = field(default_factory=list)
     """Run from a promotion that the servers do not know of, with no failover near."""
     undone: int = 0
@@ -126,7 +127,7 @@ class Verdict:
     reruns: int = 0
     """Starts beyond the first of each promotion."""
     causes: dict[str, int] = field(default_factory=dict)
-    """How many of the repeated starts each kind of hurt explains (the latest, where there are several)."""
+    """How many of the repeated starts each kind of hurt explains (the latest hurt, if there are several)."""
     lateness_ms: list[int] = field(default_factory=list)
     """From due to promoted, of each promotion, sorted."""
 
@@ -157,10 +158,11 @@ def judge(
     hurts: Sequence[Hurt] | None = None,
     clock_error_ms: int = 0,
 ) -> Verdict:
-    """Compare what was promised with what happened; without `hurts`, every repeated run is allowed, and all stands.
+    """Compare promises with runs. Without `hurts`, every repeated run is allowed, and no run is undone.
 
-    `clock_error_ms` is how far the server's clock has been from this machine's, by which producers say when a job of
-    unknown outcome can be due, and workers when they started it. A promotion is always held to its due time exactly.
+    `clock_error_ms` is the largest difference between the server's clock and this machine's. Producers use the latter
+    for the possible due times of jobs of unknown outcome, and workers for starts. Promotions are compared with the due
+    time exactly.
     """
     runs = list(runs)
     promoted, all_runs = _by_id(promotions), _by_id(runs)
@@ -230,7 +232,7 @@ def _is_early(promise: Promise, promotions: Iterable[Promotion], runs: Iterable[
 
 
 def _is_doubled(promise: Promise | None, promotions: Iterable[Promotion]) -> bool:
-    """A cancelled or refused job may not be promoted at all; that is told apart."""
+    """Whether a job was promoted too often. A cancelled or refused job is reported as such instead."""
     lives = sum(life.may_run for life in promise.lives) if promise else 1
     return max(Counter(one.attempt for one in promotions).values()) > max(lives, 1)
 
@@ -250,10 +252,10 @@ def _reruns(started: Mapping[str, Iterable[Run]]) -> Iterable[tuple[Run, Run]]:
 
 
 def _cause(reruns: tuple[Run, Run], hurts: Iterable[Hurt], clock_error_ms: int) -> str | None:
-    """What explains that an entry was started again.
+    """Returns the kind of hurt that explains why an entry was started again; None if none does.
 
-    Either of the two workers was hurt between the promotion and the second start: the first before it could
-    acknowledge, or the second after it had read the entry, so that it was given to the first and ran late.
+    A hurt between the promotion and the second start concerned one of the two workers: the first before it could
+    acknowledge, or the second after it had read the entry, which was then given to the first, and ran late.
     """
     first, second = reruns
     whom = {first.worker, second.worker, EVERYONE}

@@ -5,7 +5,7 @@
     fleet.kill(name) · fleet.freeze(name) · fleet.wake(name) · fleet.stop(name)
 
 Each worker appends a line per start of its handler to a log of its own before the handler does anything, so that the
-log tells the truth also about a worker that is killed. A child process runs `python -m loadtest.torture.fleet …`.
+log is complete even if the worker is killed. A child process runs `python -m loadtest.torture.fleet …`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Fleet:
         hold_ms: int = 0,
         planted: str | None = None,
     ) -> None:
-        """`url` may depend on the child's name. Handlers take up to `hold_ms`. `planted` is a defect (see there)."""
+        """`url` may depend on the child's name. Handlers take up to `hold_ms`; `planted` names a planted defect."""
         self._url = url if callable(url) else lambda name: url
         self._directory = directory
         self._settings = directory / "settings.toml"
@@ -56,9 +56,9 @@ class Fleet:
         self._started = 0
 
     def start(self, kind: str, *arguments: str, module: str = "loadtest.torture.fleet") -> str:
-        """Start a `scheduler`, or a `worker` with topics (comma between) and group; returns its name.
+        """Start a `scheduler`, or a `worker` with topics (separated by commas) and group; returns its name.
 
-        What another `module` starts is of its own kind.
+        Another `module` may have other kinds.
         """
         self._started += 1
         name = f"{kind}-{self._started}"
@@ -73,7 +73,7 @@ class Fleet:
         return name
 
     def names(self, kind: str) -> list[str]:
-        """The living of one kind, in the order they were started."""
+        """The names of the living processes of one kind, in the order in which they were started."""
         return [name for name, child in self._children.items() if name.startswith(kind) and child.poll() is None]
 
     def pid(self, name: str) -> int:
@@ -109,7 +109,7 @@ class Fleet:
         return self._children[name].poll() is None
 
     def fallen(self) -> list[str]:
-        """Processes that have ended although nobody stopped them, each told once."""
+        """Returns processes that have ended without being stopped, each only once."""
         found = [name for name in self._should_run if not self.is_running(name)]
         self._should_run -= set(found)
         return found
@@ -120,11 +120,11 @@ class Fleet:
         return lines[-1] if lines else ""
 
     def runs(self) -> Iterator[Run]:
-        """What the workers' logs say, also those of workers that are no more."""
+        """Yields the runs in the logs of all workers, including those that have ended."""
         for log in sorted(self._directory.glob("worker-*.runs")):
             for line in log.read_text().splitlines():
                 parts = line.split("\t")
-                if len(parts) == 4 and parts[3].endswith("."):  # a line cut short by a kill is a start nobody saw
+                if len(parts) == 4 and parts[3].endswith("."):  # a line cut short by a kill does not count as a start
                     yield Run(parts[0], parts[1], float(parts[2]), log.stem, int(parts[3][:-1]))
 
     def output(self) -> str:
@@ -145,7 +145,7 @@ class Fleet:
 
 
 def read_promotions(entries: list[tuple[bytes, list[bytes]]]) -> Iterator[Promotion]:
-    """What a ready stream holds, from raw entries as XRANGE gives them. Only the entry of a retry names a group."""
+    """Yields the promotions in raw entries of a ready stream (XRANGE). Only the entry of a retry names a group."""
     for entry_id, fields in entries:
         attempt = int(fields[5]) if len(fields) > 8 else 1
         yield Promotion(
@@ -176,7 +176,7 @@ def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def handle(job: Job) -> None:
-        # The server is on this machine: its clock is this one, which no estimate is as good as.
+        # The server is on this machine, so this clock is its clock, and better than any estimate.
         os.write(log, f"{job.id}\t{job.entry_id}\t{time.time() * 1000:.1f}\t{job.attempt}.\n".encode())
         if hold_ms != "0":
             await asyncio.sleep(random.uniform(0, int(hold_ms)) / 1000)
@@ -196,7 +196,7 @@ class PlannedFailure(Exception):
 
 
 def _is_not_planned(record: logging.LogRecord) -> bool:
-    """Whether to log it; of a planned failure that is tried again the line without its traceback."""
+    """Whether to log a record; a planned failure that is retried is logged without its traceback."""
     if not (record.exc_info and isinstance(record.exc_info[1], PlannedFailure)):
         return True
     record.exc_info = None

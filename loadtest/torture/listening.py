@@ -1,4 +1,4 @@
-"""`Listening`: a transport that knows what a client does with it, for those who must know better than its caller."""
+"""`Listening`: a transport that records what a client sends and which replies are lost, which callers cannot see."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from wheelq.transport import Address, Transport
 
 T = TypeVar("T")
 FIRST_ID = 3
-"""Where the first job's id stands among the arguments of a schedule call; every third is another's."""
+"""The index of the first job's id among the arguments of a schedule call; the next ids are three apart."""
 CHANGES = ("cancel", "reschedule", "run_now")
-"""What a client does not wait for replicas to have."""
+"""Calls whose replication a client does not wait for."""
 
 
 class Listening(Transport):
-    """A transport that remembers which replies were lost and which jobs were sent, behind the client's back.
+    """A transport that records which replies were lost and which jobs were sent.
 
-    With `confirm_ms` it also waits so long for a replica to have what the client itself does not wait for.
+    With `confirm_ms`, it also waits up to this long until a replica has the changes that the client does not wait for.
     """
 
     def __init__(self, address: Address, confirm_ms: int) -> None:
         super().__init__(address)
         self._confirm_ms = confirm_ms
         self.is_confirmed = True
-        """Whether a replica, if one was asked, had what was changed last."""
+        """Whether a replica has confirmed the last change, if it was asked."""
         self.lost = 0
         """Schedule calls whose reply was lost since `begin`."""
         self.sent: Counter[str] = Counter()
@@ -37,7 +37,7 @@ class Listening(Transport):
         self.lost, self.sent, self.is_confirmed = 0, Counter(), True
 
     def was_not_confirmed(self) -> None:
-        """The client said so, or not that it was."""
+        """Record that the last change was not confirmed."""
         self.is_confirmed = not self._confirm_ms
 
     def send(self, call: Call[T]) -> T:

@@ -1,8 +1,8 @@
-"""Defects planted on purpose, to see that the torture test finds them: a test that finds nothing must be able to.
+"""Defects planted on purpose, to prove that the torture test can find defects.
 
 A child process of `fleet` that is started with the environment variable `LOADTEST_PLANT` runs with one of them.
 
-| name           | what is broken                                               | what must be found |
+| name           | the defect                                                   | the verdict        |
 |----------------|--------------------------------------------------------------|--------------------|
 | `no-removal`   | promotion leaves the job in the sorted set                   | doubled            |
 | `no-due-check` | `promote` believes the wheel and does not ask the sorted set | early              |
@@ -39,14 +39,14 @@ BROKEN_SCRIPTS: Mapping[str, Mapping[str, str]] = {
         _EMIT: f"redis.call('ZREM', delayed, member)\n      {_FAILING_EMIT}",
     },
 }
-"""What is put in place of what, in the text of every script that holds it."""
+"""Old text → new text, in every script that contains the old text."""
 
 
 PLANTS = (*BROKEN_SCRIPTS, "ack-first")
 
 
 def plant(name: str) -> None:
-    """Break this process. Raises: KeyError when there is no such defect."""
+    """Plant a defect in this process. Raises: KeyError, if there is no such defect."""
     if name == "ack-first":
         _patch(Running, "handle", _acknowledged_first(Running.handle))
     else:

@@ -1,10 +1,10 @@
-"""Producers that do all a producer can do, and write down every answer.
+"""Producers that use all calls of a client, and record every answer.
 
-Each is a thread with a `Client`, a door to the server, a seed and job ids of its own. About half of what it does is
-scheduling single jobs; the rest is batches, keyed jobs scheduled again (keep, replace, raise), cancelling, moving and
-running jobs that wait. A call without an answer was repeated by the client already; the producer notes "unknown" and
-leaves the job alone (see `promises`). One job in thirty fails at its first attempt. Where there are replicas every
-change is to be confirmed by one, and the producer notes whether it was.
+Each is a thread with its own `Client`, door to the server, seed and job ids. About half of its calls schedule single
+jobs; the others schedule batches, schedule keyed jobs again (keep, replace, raise), and cancel, move or run waiting
+jobs. If a call has no answer, the client has already repeated it; the producer records "unknown" and leaves the job
+alone (see `promises`). One job in thirty fails at its first attempt. If there are replicas, one of them should confirm
+every change, and the producer records whether it did.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T")
 REMEMBERED = 500
 """How many of its latest jobs a producer may still touch."""
 DELAYS = ((0.0, 0.0), (0.02, 1.0), (0.02, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 15.0))
-"""Seconds, from and to; each as likely as the others."""
+"""Ranges of delays in seconds; each range is equally likely."""
 MANY = (1, 2, 5, 20, 60)
 """Sizes of batches."""
 FAILING = 30
-"""One job in so many fails at its first attempt."""
+"""One in this many jobs fails at its first attempt."""
 
 
 class Producer(threading.Thread):
@@ -56,7 +56,7 @@ class Producer(threading.Thread):
         """Cleared: it pauses."""
         self.may_go_on.set()
         self.failure: BaseException | None = None
-        """What ended it before its time."""
+        """The error that ended the producer too early."""
         confirms = settings.client.durability == "replicated"
         address = Address(url, settings.connection)
         self._transport = Listening(address, settings.client.replicated_timeout_ms if confirms else 0)
@@ -78,7 +78,7 @@ class Producer(threading.Thread):
         )
 
     def finish(self) -> None:
-        """Let it end."""
+        """Make `run` end."""
         self.may_go_on.set()
         self._is_over.set()
 
@@ -95,14 +95,14 @@ class Producer(threading.Thread):
         finally:
             self._client.close()
 
-    # --- what it does ----------------------------------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         topic, spec = self._random.choice(self._topics), self._spec()
         self._schedule_one(topic, spec, Asked.SCHEDULE, "keep")
 
     def _again(self) -> None:
-        """Schedule a job that is there already, in one of three ways."""
+        """Schedule a job whose id is taken, in one of three ways."""
         if (old := self._recall()) is not None and old.id.startswith("key-"):
             how = self._random.choice(("keep", "replace", "raise"))
             asked = Asked.REPLACE if how == "replace" else Asked.SCHEDULE
@@ -146,8 +146,8 @@ class Producer(threading.Thread):
             self._note_receipt(Asked.SCHEDULE, topic, receipt, specs[place], due_ms[place])
         for place, id in unknown.items():
             self._note(Asked.SCHEDULE, topic, id, Answer.UNKNOWN, due_ms[place], specs[place])
-        # Of the rest the producer was told that nothing was done. It does not even know the ids of jobs without a key:
-        # those are known here because the transport was watched.
+        # For the other jobs the producer was told that nothing was done. It does not know the ids of jobs without a
+        # key; the recording transport does.
         told = {*unknown.values(), *(receipt.id for receipt in receipts.values())}
         for id in self._transport.sent:
             if id not in told:
@@ -178,7 +178,7 @@ class Producer(threading.Thread):
         spec = JobSpec({"fails": old.fails})
         self._note(asked, topic, old.id, answer, due_ms, spec)
 
-    # --- what it writes down ---------------------------------------------------------------------------------------
+    # --- records ---------------------------------------------------------------------------------------------------
 
     def _note_receipt(self, asked: Asked, topic: str, receipt: Receipt, spec: JobSpec, could_be_due_ms: int) -> None:
         answer = Answer.REPLACED if receipt.replaced else Answer.CREATED if receipt.created else Answer.KEPT
@@ -195,7 +195,7 @@ class Producer(threading.Thread):
         could_be_due_ms: int | None = None,
     ) -> None:
         lost, is_confirmed = self._transport.lost, self._transport.is_confirmed
-        if answer is Answer.UNKNOWN:  # each time that it was sent it may have happened
+        if answer is Answer.UNKNOWN:  # each of the calls that were sent may have been done
             lost = max(lost, self._transport.sent[id])
         told = Told(asked, id, answer, due_ms, lost, spec.payload["fails"], could_be_due_ms, is_confirmed)
         self.topic_of[id] = topic
@@ -204,7 +204,7 @@ class Producer(threading.Thread):
             self._recent.append(told)
 
     def _recall(self) -> Told | None:
-        """A recent job of which everything is known, to do something to it."""
+        """Returns a recent waiting job whose state is known, for the next action."""
         if not self._recent:
             return None
         now_ms = _now_ms()
@@ -216,7 +216,7 @@ class Producer(threading.Thread):
         del self._recent[place]  # it is remembered again when its answer is noted
         return told
 
-    # --- what it asks ----------------------------------------------------------------------------------------------
+    # --- new jobs --------------------------------------------------------------------------------------------------
 
     def _spec(self) -> JobSpec:
         self._number += 1
@@ -230,7 +230,7 @@ class Producer(threading.Thread):
         return min(self._random.uniform(*self._random.choice(DELAYS)), self._longest_delay)
 
     def _due_ms(self, spec: JobSpec) -> int:
-        """The earliest it can be due, if it is asked for now: the server's clock is this machine's."""
+        """The earliest possible due time of a job scheduled now: the server's clock is this machine's."""
         if spec.at is not None:
             return int(spec.at.timestamp() * 1000)
         assert isinstance(spec.delay, float)

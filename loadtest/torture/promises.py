@@ -1,34 +1,34 @@
-"""What producers were told, and what follows from it for the judge. Pure.
+"""Derives promises for the judge from the answers that producers got. Pure.
 
-    Told        one answer about one job, in the order a producer got them
-    promise     all answers about one id, folded into a `Promise`
+    Told        one answer about one job, in the order in which a producer got them
+    promise     all answers about one id, combined into a `Promise`
 
-A job id belongs to one producer, which asks one thing after the other: so what it knows grows in order. After an
-answer that never came it leaves the job alone, and what may have happened is allowed, and nothing more:
+A job id belongs to one producer, which makes one call after the other, so its knowledge grows in order. After a lost
+answer it leaves the job alone. Then everything that the call may have done is allowed, and nothing more:
 
-| asked, and the answer was lost | what may be                                                           |
+| call whose answer was lost     | allowed                                                               |
 |--------------------------------|-----------------------------------------------------------------------|
 | schedule                       | it may run, not before it was asked plus its delay                    |
 | cancel                         | it may run, or not                                                    |
 | reschedule, run now            | it runs, at the earliest at the earlier of both times                 |
 
-Where servers replicate, producers have every change confirmed by a replica (`durability="replicated"` for what they
-schedule, a WAIT behind each cancel, reschedule and run now). A confirmed change survives a failover, and is promised as
-on one server. A change that was answered but not confirmed in time may be undone by a failover; less is promised:
+If servers replicate, producers ask for a replica's confirmation of every change (`durability="replicated"` for schedule
+calls, a WAIT behind each cancel, reschedule and run now). A confirmed change survives a failover, and is promised as on
+one server. A failover may undo a change that was answered but not confirmed in time; less is promised for it:
 
-| answered, and not confirmed | what may be                                                                        |
+| answered, and not confirmed | allowed                                                                            |
 |-----------------------------|------------------------------------------------------------------------------------|
 | created                     | it may run, or not                                                                 |
 | replaced, rescheduled       | it runs, at the earliest at the earlier of both times                              |
 | cancelled                   | it may run, or not                                                                 |
 
-Promotion itself is not confirmed by replicas. One that a failover undoes is made again by the new master, once: the
-servers' streams, which the judge reads at the end, went back together with the waiting jobs. Only a worker's log can
-tell of the first; see `checker` for what it allows.
+Replicas do not confirm promotions. A promotion that a failover undoes is made again, once: the streams that the judge
+reads at the end were set back together with the waiting jobs. Only the workers' logs show the first promotion;
+`checker` describes what it allows.
 
-A schedule call whose reply was lost is repeated by the client itself, with the same id. Where the first call had
-happened and its job had finished meanwhile, the repeated one cannot know that, and the job runs a second time: a call
-with lost replies allows as many lives more.
+The client itself repeats a schedule call whose reply was lost, with the same id. If the first call was done and its job
+has finished meanwhile, the repeated call cannot know that, and the job runs a second time. So each lost reply of a call
+allows one more life of the job.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from loadtest.torture.checker import Promise
 
 
 class Asked(StrEnum):
-    """What a producer wanted."""
+    """The call that a producer made."""
 
     SCHEDULE = "schedule"
     REPLACE = "replace"
@@ -53,7 +53,7 @@ class Asked(StrEnum):
 
 
 class Answer(StrEnum):
-    """What it was told."""
+    """The answer to the call."""
 
     CREATED = "created"
     KEPT = "kept"
@@ -66,11 +66,11 @@ class Answer(StrEnum):
     """Too late."""
     NOT_FOUND = "not_found"
     REFUSED = "refused"
-    """Nothing was done, the server said."""
+    """The server said that nothing was done."""
     UNAVAILABLE = "unavailable"
-    """Nothing was done, for nobody could be asked."""
+    """Nothing was done, because no server could be reached."""
     UNKNOWN = "unknown"
-    """Nobody knows."""
+    """The outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,15 @@ class Told:
     id: str
     answer: Answer
     due_ms: int
-    """From the receipt; where there is none, the earliest that this call can have made the job due."""
+    """From the receipt; without one, the earliest due time that this call can have set."""
     lost: int = 0
     """Replies that were lost within the call."""
     fails: int = 0
     """How many attempts of this job's handler fail."""
     could_be_due_ms: int | None = None
-    """Where replies were lost: the earliest that the calls without an answer can have made the job due."""
+    """If replies were lost: the earliest due time that the calls without an answer can have set."""
     is_confirmed: bool = True
-    """False: there are replicas, and none has said in time that it has the change."""
+    """False: there are replicas, and none has confirmed the change in time."""
 
 
 def promises(log: Iterable[Told]) -> dict[str, Promise]:
@@ -101,7 +101,7 @@ def promises(log: Iterable[Told]) -> dict[str, Promise]:
 
 
 def promise(told: Iterable[Told]) -> Promise:
-    """What follows from all answers about one id, in order."""
+    """Returns the promise that follows from all answers about one id, in order."""
     lives: list[Promise] = []
     fails = 0
     for one in told:
@@ -111,7 +111,7 @@ def promise(told: Iterable[Told]) -> Promise:
 
 
 def _take(lives: list[Promise], told: Told) -> None:
-    """Let one answer change what is known; the last of `lives` is the one that lives now."""
+    """Add what one answer says; the last of `lives` is the present one."""
     if not told.is_confirmed and told.answer in _CHANGES:
         _take_unconfirmed(lives, told)
         return
@@ -141,7 +141,7 @@ _CHANGES = (Answer.CREATED, Answer.REPLACED, Answer.RESCHEDULED, Answer.CANCELLE
 
 
 def _take_unconfirmed(lives: list[Promise], told: Told) -> None:
-    """It happened, or a failover has undone it."""
+    """Take an answer whose change stands, or was undone by a failover."""
     match told.answer:
         case Answer.CREATED:
             lives += [*_made_by_lost_calls(told), Promise(told.due_ms, must_run=False)]
@@ -152,7 +152,7 @@ def _take_unconfirmed(lives: list[Promise], told: Told) -> None:
 
 
 def _made_by_lost_calls(told: Told) -> list[Promise]:
-    """What the same call may have made before, when its replies were lost."""
+    """Returns the lives that earlier calls with lost replies may have made."""
     due_ms = told.due_ms if told.could_be_due_ms is None else min(told.due_ms, told.could_be_due_ms)
     return [Promise(due_ms, must_run=False)] * told.lost
 

@@ -1,4 +1,4 @@
-"""What the servers hold when all is over: the promotions that were made, and what should not be there any more."""
+"""What the servers hold at the end of a run: the promotions, and data that should have been removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = 5_000
 
 
 class Remains:
-    """A look at some shards, past all proxies."""
+    """The contents of some shards, read without the proxies."""
 
     def __init__(self, arena: Arena, shards: Sequence[ShardKeys], group: str) -> None:
         self._arena = arena
@@ -25,7 +25,7 @@ class Remains:
         self._group = group
 
     def promotions(self) -> Iterator[Promotion]:
-        """Everything the ready streams hold."""
+        """Yields every promotion in the ready streams."""
         for shard in self._shards:
             start, entries = "-", [(b"", [b""])]
             while entries:
@@ -39,7 +39,7 @@ class Remains:
         return sum(self._arena.control.send(registry.counts(shard)).waiting for shard in self._shards)
 
     def left(self) -> dict[str, int]:
-        """Jobs that are not forgotten, deliveries nobody has answered for, jobs that were given up."""
+        """Returns how many jobs are still remembered, deliveries are unacknowledged, and jobs are dead."""
         return {
             "records": sum(self._count("HLEN", shard.jobs) for shard in self._shards),
             "deliveries": sum(self._pending(shard) for shard in self._shards),
@@ -52,7 +52,7 @@ class Remains:
     def _pending(self, shard: ShardKeys) -> int:
         try:
             return self._arena.control.send(_pending(shard.ready, self._group))
-        except Refused:  # nobody has used this shard yet
+        except Refused:  # the shard was never used
             return 0
 
 

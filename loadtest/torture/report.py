@@ -1,4 +1,4 @@
-"""What a run of torture found: the verdict, what each kind of fault cost, and as what it is shown."""
+"""The result of a torture run: the verdict and the cost of each kind of fault, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from loadtest.torture.checker import Hurt, Promotion, Verdict
 from loadtest.torture.promises import Told
 
 AFTER_MS = 3_000
-"""How long after its end a fault may still be the cause of lateness."""
+"""How many milliseconds after its end a fault may still cause lateness."""
 PLAIN = "(none near)"
-"""Stands for promotions that were late, or not, with no fault near."""
+"""Stands for promotions with no fault near."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one kind of fault cost, in lateness of promotion."""
+    """The lateness of promotions near one kind of fault."""
 
     kind: str
     times: int
     worst_ms: int
-    """The worst lateness of all promotions near such faults, whatever else was near."""
+    """The worst lateness of all promotions near such faults, perhaps near other faults as well."""
     worst_alone_ms: int | None
     """The worst lateness of promotions near no other fault."""
     middle_alone_ms: int | None
@@ -42,11 +42,11 @@ class Report:
     strikes: Sequence[Hurt]
     """Every fault with its beginning and end."""
     left: dict[str, int]
-    """What the servers still held at the end, when all had run: it should be nothing."""
+    """What the servers still held at the end, after all jobs had run; should be empty."""
     fallen: Sequence[str]
-    """Parts that ended although nobody made them, with their last words."""
+    """Parts that ended by themselves, with their last line of output."""
     failures: Sequence[str]
-    """Producers that ended before their time: an error that is not in the contract."""
+    """Producers that ended too early, by an undocumented error."""
 
     @property
     def is_clean(self) -> bool:
@@ -55,11 +55,11 @@ class Report:
 
     @property
     def crashed(self) -> list[str]:
-        """Those of the fallen that did not end by an error of the contract."""
+        """Those of `fallen` that did not end by a documented error."""
         return [line for line in self.fallen if ": wheelq.errors." not in line]
 
     def costs(self) -> list[Cost]:
-        """What each kind of fault cost."""
+        """Returns the cost of each kind of fault."""
         near: defaultdict[int, list[int]] = defaultdict(list)  # strike → lateness of promotions near it
         alone: defaultdict[int, list[int]] = defaultdict(list)
         plain: list[int] = []
@@ -139,7 +139,7 @@ def as_json(report: Report) -> str:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Shows one line, over and over; nothing where nobody is watching."""
+    """Shows one line that changes; nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda line: None
         return

@@ -1,8 +1,8 @@
 """Torture: everything breaks, again and again, while jobs are scheduled, moved, cancelled and run. Nothing may be lost.
 
 Producers, schedulers and workers, each with a door of its own in a proxy, work on real servers (see `arena`), while a
-seeded plan of faults is carried out (see `faults`). At the end everything is put right, what is left is worked off, and
-the judge (see `checker`) compares the producers' log, the workers' logs and the server's own streams.
+seeded plan of faults is carried out (see `faults`). At the end everything is repaired, the remaining jobs run, and the
+judge (see `checker`) compares the producers' log, the workers' logs and the server's own streams.
 
     seed ──▶ plan of faults ──▶ scene ──▶ parts, proxy, server
     producers' log ──▶ promises ─┐
@@ -10,8 +10,8 @@ the judge (see `checker`) compares the producers' log, the workers' logs and the
     workers' logs ──▶ runs ──────┘
 
 The same ten minutes as a test: `python -m pytest -m soak tests/faults/test_torture.py`. The same seed makes the same
-plan and the same wishes of producers; which of them meet is up to the machine. `--plant` starts the parts with a defect
-on purpose (see `planted`): then the verdict must not be clean. `--only kill-worker,cut` limits the faults, `--keep DIR`
+plan and the same calls of producers; their timing depends on the machine. `--plant` starts the parts with a defect on
+purpose (see `planted`): then the verdict must not be clean. `--only kill-worker,cut` limits the faults, `--keep DIR`
 keeps all logs.
 """
 
@@ -46,15 +46,15 @@ HOLD_MS = 60
 DAY_MS = 86_400_000
 START_S = 90.0
 QUIET_END_S = 3.0
-"""Before the end no new fault begins."""
+"""Seconds before the end in which no new fault begins."""
 LAST_ACKS_S = 70.0
-"""How long the last acknowledgements may take. A failover can undo the ack of a worker that lives: then the delivery is
-found by the worker's next look, within a minute."""
+"""Seconds that the last acknowledgements may take. A failover can undo the ack of a live worker: then the worker's next
+look finds the delivery, within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run is made of."""
+    """The options of a run."""
 
     seed: int = 1
     duration: float = 60.0
@@ -70,9 +70,9 @@ class Options:
     lease_ms: int = 2_000
     reply_timeout_ms: int = 1_500
     patience: float = 40.0
-    """Seconds after the last due time until what has not run is lost."""
+    """Seconds after the last due time until a job that has not run counts as lost."""
     longest_delay: float = 15.0
-    """Seconds: no job is scheduled for later than that."""
+    """The longest delay of a job, in seconds."""
     only: tuple[str, ...] = ()
     """The faults to choose from; empty: all."""
     planted: str | None = None
@@ -82,7 +82,7 @@ class Torture:
     """One run."""
 
     def __init__(self, arena: Arena, directory: Path, options: Options, tell: Callable[[str], None]) -> None:
-        """`tell` is given a line of progress several times a second."""
+        """`tell` gets a line of progress several times a second."""
         self._arena = arena
         self._directory = directory
         self._options = options
@@ -114,7 +114,7 @@ class Torture:
         self._began = 0.0
 
     def run(self) -> Report:
-        """Start everything, let the faults happen, work off what is left, judge."""
+        """Start everything, carry out the faults, wait for the remaining jobs, and judge."""
         for topic, shards in self._topics.items():
             settings = TopicSettings(shards=shards, retention_ms=DAY_MS)
             self._arena.control.send(registry.register_topic(Keys(), topic, settings))
@@ -135,7 +135,7 @@ class Torture:
             return self._report()
 
     def _wait_for_schedulers(self) -> None:
-        """Until all have joined, so that their start does not count as lateness."""
+        """Wait until all schedulers have joined, so that their start does not count as lateness."""
         deadline = time.monotonic() + START_S
         while len(self._arena.control.send(heartbeats.alive(Keys().nodes))) < self._options.schedulers:
             if time.monotonic() > deadline:
@@ -149,9 +149,9 @@ class Torture:
     # --- the faults ------------------------------------------------------------------------------------------------
 
     def _suffer(self) -> None:
-        """Carry out the plan. What a fault raises ends the run: faults must work."""
+        """Carry out the plan. An error of a fault ends the run: faults must work."""
         self._began = time.monotonic()
-        # When, a number that settles ties, what, its steps, and when it began by the clock on the wall.
+        # When, a number that orders ties, the fault, its steps, and when it began by the wall clock.
         agenda: list[tuple[float, int, str, Steps, float]] = [
             (self._began + one.at_s, n, one.kind, FAULTS[one.kind](self._scene, Random(one.seed)), 0.0)
             for n, one in enumerate(self._plan())
@@ -181,7 +181,7 @@ class Torture:
             time.sleep(min(left, 0.2))
 
     def _look_around(self) -> None:
-        """Tell how it goes, and raise who has fallen: a part may end when the server cannot be used at its start."""
+        """Report progress, and restart parts that ended: a part may end if the server cannot be used at its start."""
         for name in self._fleet.fallen():
             self._fallen.append(f"{name}: {self._fleet.last_words(name)}")
             self._start_part(name.partition("-")[0])
@@ -199,7 +199,7 @@ class Torture:
         return [told for producer in self._producers for told in producer.log]
 
     def _work_off(self) -> None:
-        """Wait until all is done, or nothing more is to be hoped for."""
+        """Wait until all jobs are done, or the time is up."""
         promised = promises(self._log())
         last_due_ms = max((promise.earliest_ms for promise in promised.values()), default=0)
         patience = max(0.0, last_due_ms / 1000 - time.time()) + self._options.patience
@@ -224,6 +224,6 @@ class Torture:
 
 
 def torture(on: str, options: Options, directory: Path, tell: Callable[[str], None] = lambda line: None) -> Report:
-    """Torture wheelq on an arena; logs go to `directory`."""
+    """Run torture on an arena; logs go to `directory`."""
     with ARENAS[on]() as arena:
         return Torture(arena, directory, options, tell).run()

@@ -1,6 +1,6 @@
-"""The processes that faults hit, the record of what was done to them, and the seeded plan of when.
+"""The processes that faults hit, the record of the faults, and their seeded plan.
 
-`Scene` is what faults work on. It keeps the record by which the judge explains repeated runs.
+Faults act on a `Scene`. It keeps the record by which the judge explains repeated runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOREVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One fault that will be."""
+    """One planned fault."""
 
     at_s: float
     kind: str
@@ -29,7 +29,7 @@ class Planned:
 
 
 def plan(seed: int, seconds: float, per_minute: float, kinds: Sequence[str]) -> list[Planned]:
-    """The same faults at the same times for the same seed; every kind as often as the others, in changing order."""
+    """Returns the plan of a seed, always the same: every kind of fault equally often, in varying order."""
     random = Random(seed)
     found: list[Planned] = []
     bag: list[str] = []
@@ -44,7 +44,7 @@ def plan(seed: int, seconds: float, per_minute: float, kinds: Sequence[str]) -> 
 
 @dataclass
 class Scene:
-    """The processes, and what was done to them."""
+    """The processes, and the faults that have hit them."""
 
     arena: Arena
     fleet: Fleet
@@ -55,17 +55,17 @@ class Scene:
     topics: Sequence[str] = ()
     hurts: list[Hurt] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
-    """Those to whom something is being done already."""
+    """The processes that a fault affects now."""
     is_taken: bool = False
-    """Something is being done to a server that only one can suffer at a time."""
+    """Whether a fault lasts that takes a server away; there is only one at a time."""
 
     def pick(self, random: Random, kind: str) -> str:
-        """One of a kind to whom nothing is being done."""
+        """Returns a process of a kind that no fault affects now."""
         free = [name for name in self.fleet.names(kind) if name not in self.busy]
         return random.choice(free) if free else self.start(kind)
 
     def pick_parts(self, random: Random) -> list[str]:
-        """A scheduler, a worker, a producer, or (empty) everyone."""
+        """Returns a scheduler, a worker or a producer, or nothing, which means all of them."""
         kind = random.choice(("scheduler", "worker", "producer", "everyone"))
         if kind == "everyone":
             return []
@@ -73,7 +73,7 @@ class Scene:
 
     @contextmanager
     def hurting(self, kind: str, *names: str, lasts_s: float = 0.0, may_undo: bool = False) -> Iterator[None]:
-        """Keep record of what is done to these (to all, without a name); its effect lasts so much longer."""
+        """Record a fault of these processes (without names: of all) during the block, and for `lasts_s` after it."""
         whom = names or (EVERYONE,)
         from_ms = time.time() * 1000
         begun = [Hurt(kind, name, from_ms, FOREVER, may_undo) for name in whom]

@@ -4,9 +4,9 @@
     PROGRAM work URL LOG SECONDS                         runs jobs until SIGTERM, 100 at a time
     PROGRAM schedule URL                                 wheelq alone has a scheduler process
 
-A job's payload is its number and padding, 64 characters. A handler writes a line to LOG when it starts; when SECONDS is
-not 0 it then sleeps for so long, and writes another. Adapters in Python share `common`, which needs no wheelq: a peer
-may have an interpreter of its own.
+A job's payload is its number and padding, 64 characters. A handler writes a line to LOG when it starts; if SECONDS is
+not 0, it sleeps for this time and writes another line. Adapters in Python share `common`, which does not need wheelq:
+a peer may have an interpreter of its own.
 
 wheelq      schedule_many, a scheduler and a worker
 streaq      enqueue_many, a worker

@@ -1,4 +1,4 @@
-"""What the adapters in Python share: arguments, payloads and the handler. It needs the standard library alone."""
+"""The shared part of the adapters in Python: arguments, payloads and the handler. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(
     work: Callable[[str, Handle], Coroutine[Any, Any, None]],
     **others: Callable[[str], Coroutine[Any, Any, None]],
 ) -> None:
-    """Do what the arguments say; `others` are further processes of the queue, by name."""
+    """Do what the arguments say; `others` are the additional processes of the queue, by name."""
     role, url, *rest = sys.argv[1:]
     if role == "produce":
         first, count, ahead_ms = map(int, rest[:3])

@@ -1,4 +1,4 @@
-"""streaq: one worker process, which also moves what is due; results are not kept, and runs are not logged."""
+"""streaq: one worker process, which also moves due jobs; results are not kept, and runs are not logged."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def produce(url: str, jobs: list[Due]) -> None:
-    """The blocking client: there is nothing else to do meanwhile."""
+    """Schedule with the blocking client, because the producer has nothing else to do meanwhile."""
     with Client.connect(url) as client:
         client.schedule_many(TOPIC, [JobSpec(payload, at=EPOCH + timedelta(milliseconds=ms)) for payload, ms in jobs])
 

@@ -11,7 +11,8 @@ A fault is a generator: it breaks something, yields for how many seconds it stay
             scene.fleet.wake(name)
 
 Faults overlap as planned (see `scene`), except those that take a server away. These come one at a time, each only when
-all servers work again, because replication does not promise to survive two at once. Until then, each affects everyone.
+all servers work again, because replication does not promise to survive two at once. Until then, such a fault may
+explain repeated runs of every process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is done to the ways between the parts and the servers."""
+"""Faults of the network between the parts and the servers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def swallow(scene: Scene, random: Random) -> Steps:
 
 @fault("silence")
 def silence(scene: Scene, random: Random) -> Steps:
-    """A cable is pulled: connections carry nothing, and neither side is told."""
+    """A cable is pulled: connections carry nothing, and neither side notices."""
     parts = scene.pick_parts(random)
     with scene.hurting("silence", *parts, lasts_s=8.0):  # until the longest wait for a reply has ended
         scene.arena.proxy.silence(*parts)

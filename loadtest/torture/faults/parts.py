@@ -1,4 +1,4 @@
-"""What is done to schedulers, workers, producers and topics."""
+"""Faults of schedulers, workers, producers and topics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheelq import Client
 from wheelq.errors import ServerError
 
 ABANDONED_S = 3.5
-"""After so long without a sign of life a worker's deliveries are given to others (a default of wheelq)."""
+"""Seconds without a sign of life after which a worker's deliveries are given to others (a default of wheelq)."""
 MOST_SHARDS = 5
 
 
@@ -78,7 +78,7 @@ def stop_worker(scene: Scene, random: Random) -> Steps:
 
 @fault("pause-producers")
 def pause_producers(scene: Scene, random: Random) -> Steps:
-    """Nothing new for a while: what waits becomes thin, and leaders may rest."""
+    """No new jobs for a while: few jobs wait, and leaders may rest."""
     for producer in scene.producers:
         producer.may_go_on.clear()
     yield random.uniform(1.0, 3.0)
@@ -89,6 +89,6 @@ def pause_producers(scene: Scene, random: Random) -> Steps:
 @fault("reshard")
 def reshard(scene: Scene, random: Random) -> Steps:
     """A topic gets another number of shards while its jobs wait; producers are not told."""
-    with suppress(ServerError):  # such as a full server; a change that was begun is finished by whoever meets it
+    with suppress(ServerError):  # such as a full server; the next client that meets a half-done change completes it
         Client(scene.arena.control).set_shards(random.choice(scene.topics), random.randint(1, MOST_SHARDS))
     yield 0.0

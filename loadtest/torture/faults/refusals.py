@@ -1,4 +1,4 @@
-"""What a server that runs can refuse for a while: writes, channels, and whoever has not got the password."""
+"""Refusals of a running server for a while: writes, channels, and users without the password."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheelq.protocol.call import command
 
 @fault("busy-server", alone=True)
 def busy_server(scene: Scene, random: Random) -> Steps:
-    """Somebody's script does not end: for a while nobody is answered, and then everybody is told BUSY."""
+    """A script does not end: for a while the server does not answer, and then it answers every call with BUSY."""
     server = random.choice(scene.arena.masters())
     with scene.arena.occupied(server, silent_ms=random.choice((50, 1_000))):
         yield random.uniform(1.0, 8.0)
@@ -35,7 +35,7 @@ def refuse_alone(scene: Scene, random: Random) -> Steps:
 
 @fault("lock-out", alone=True)
 def lock_out(scene: Scene, random: Random) -> Steps:
-    """The password is changed and all connections end; after a while it is as it was."""
+    """The password is changed and all connections end; after a while the old password is restored."""
     scene.arena.on_servers(command("ACL SETUSER", "default", "resetpass", ">another", read=bool))
     scene.arena.on_servers(command("CLIENT KILL", "USER", "default", read=bool))
     yield random.uniform(1.0, 6.0)
@@ -45,8 +45,8 @@ def lock_out(scene: Scene, random: Random) -> Steps:
 
 @fault("take-channels")
 def take_channels(scene: Scene, random: Random) -> Steps:
-    """Nobody may subscribe, as with a user of Redis 7 that was given no channels; those who listen are cut off."""
-    sentinels = "&__sentinel__:*"  # watch the servers through a channel
+    """No client may subscribe, like a user of Redis 7 without channels; connections that listen are closed."""
+    sentinels = "&__sentinel__:*"  # sentinels watch the servers through this channel
     scene.arena.on_servers(command("ACL SETUSER", "default", "resetchannels", sentinels, read=bool))
     yield random.uniform(1.0, 8.0)
     again = command("ACL SETUSER", "default", "resetchannels", "allchannels", read=bool)
@@ -67,7 +67,7 @@ def fill_disk(scene: Scene, random: Random) -> Steps:
 
 @fault("step-clock", alone=True)
 def step_clock(scene: Scene, random: Random) -> Steps:
-    """The server's clock is set a few seconds ahead, or up to an hour back, and then right again."""
+    """The server's clock is set a few seconds ahead, or up to an hour back, and later corrected."""
     clock = scene.arena.clock
     assert clock is not None, "spared without one"
     clock.step(random.choice((random.uniform(0.5, 5.0), -random.uniform(0.5, 5.0), -3_600.0)))

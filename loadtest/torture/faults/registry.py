@@ -1,4 +1,4 @@
-"""How a fault is made known, and how those that take a server away come one at a time."""
+"""The registry of faults; makes those that take a server away come one at a time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from random import Random
 from loadtest.torture.scene import Scene
 
 RECOVERY_S = 60.0
-"""Servers that do not find together again within this time are broken themselves."""
+"""Seconds within which the servers must work together again; if they do not, the servers themselves are broken."""
 Steps = Generator[float | None, None, None]
-"""Seconds to leave it so; None: it has to wait before it can begin."""
+"""Seconds for which the fault lasts; None: it has to wait before it can begin."""
 Fault = Callable[[Scene, Random], Steps]
 FAULTS: dict[str, Fault] = {}
 """Every fault by its name."""
 
 
 def fault(name: str, *, alone: bool = False) -> Callable[[Fault], Fault]:
-    """Make a fault known by a name; `alone`: not while another such fault lasts."""
+    """Register a fault by a name; `alone`: it does not begin while another such fault lasts."""
 
     def register(function: Fault) -> Fault:
         FAULTS[name] = _alone(name, function) if alone else function
@@ -43,7 +43,7 @@ def _alone(name: str, function: Fault) -> Fault:
 
 
 def until(holds: Callable[[], bool], otherwise: str) -> Steps:
-    """Pause until it holds. Raises: TimeoutError, saying `otherwise`."""
+    """Pause until `holds()` is true. Raises: TimeoutError, with the message `otherwise`."""
     deadline = time.monotonic() + RECOVERY_S
     while not holds():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Groups and topics that come and go beside the ones that are tortured: what is removed must leave nothing behind."""
+"""Groups and topics that come and go beside those of the run: their removal must leave nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def remove_group(scene: Scene, random: Random) -> Steps:
 
 @fault("remove-topic")
 def remove_topic(scene: Scene, random: Random) -> Steps:
-    """A topic of its own is removed while its jobs fall due."""
+    """A separate topic is removed while its jobs fall due."""
     client = Client(scene.arena.control)
     topic = f"scratch-{random.getrandbits(32):x}"
     specs = [JobSpec(delay=random.uniform(0.0, LONGEST_DELAY_S)) for _ in range(JOBS)]
@@ -49,7 +49,7 @@ def remove_topic(scene: Scene, random: Random) -> Steps:
 
 
 def _until_done(act: Callable[[], object]) -> Steps:
-    """Do it in a thread, and again while other faults keep the server from doing it."""
+    """Call `act` in a thread, and repeat it while other faults make it fail."""
     with ThreadPoolExecutor(1) as thread:
         while True:
             doing = thread.submit(act)

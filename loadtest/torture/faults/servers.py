@@ -1,4 +1,4 @@
-"""What is done to the servers."""
+"""Faults of the servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def restart_server(scene: Scene, random: Random) -> Steps:
 
 @fault("freeze-server", alone=True)
 def freeze_server(scene: Scene, random: Random) -> Steps:
-    """Nobody is answered for a while; what was asked meanwhile happens afterwards, or is undone by a failover."""
+    """The server does not answer for a while; it carries out waiting calls afterwards, or a failover undoes them."""
     server = random.choice(scene.arena.masters())
     scene.arena.freeze(server)
     yield random.uniform(0.2, 2.5)
@@ -48,7 +48,7 @@ def fail_over(scene: Scene, random: Random) -> Steps:
 
 @fault("switch-over", alone=True)
 def switch_over(scene: Scene, random: Random) -> Steps:
-    """A replica takes its master's place in good order, for maintenance."""
+    """A replica takes its master's place in a planned switch, for maintenance."""
     before = set(scene.arena.masters())
     yield from until(lambda: scene.arena.switch_over(random), "no replica is taken")
     for _ in range(100):
@@ -59,7 +59,7 @@ def switch_over(scene: Scene, random: Random) -> Steps:
 
 @fault("restart-replica", alone=True)
 def restart_replica(scene: Scene, random: Random) -> Steps:
-    """SIGKILL, and back: nothing is confirmed meanwhile."""
+    """SIGKILL, and back: the replica confirms nothing meanwhile."""
     server = random.choice(scene.arena.replicas())
     server.kill()
     yield random.uniform(0.0, 1.5)
@@ -68,7 +68,7 @@ def restart_replica(scene: Scene, random: Random) -> Steps:
 
 @fault("freeze-replica", alone=True)
 def freeze_replica(scene: Scene, random: Random) -> Steps:
-    """It falls behind, and nothing is confirmed."""
+    """The replica falls behind, and confirms nothing."""
     server = random.choice(scene.arena.replicas())
     scene.arena.freeze(server)
     yield random.uniform(0.5, 2.5)
@@ -92,7 +92,7 @@ def flush_scripts(scene: Scene, random: Random) -> Steps:
 
 @fault("fill-memory")
 def fill_memory(scene: Scene, random: Random) -> Steps:
-    """maxmemory is below what is in use, for a while: what needs memory is refused."""
+    """maxmemory is set below the memory in use for a while: commands that need memory are refused."""
     scene.arena.on_servers(command("CONFIG SET", "maxmemory", "1mb", read=bool))
     yield random.uniform(1.0, 2.5)
     enough = command("CONFIG SET", "maxmemory", "0", read=bool)
