@@ -33,8 +33,11 @@ def pack(attempts: Sequence[Attempt]) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[Attempt, ...]:
-    """Returns the attempts that `pack` packed."""
-    return read(msgpack.unpackb(packed)) if packed else ()
+    """Returns the attempts that `pack` packed; none if another program wrote it."""
+    try:
+        return read(msgpack.unpackb(packed)) if packed else ()
+    except ValueError:
+        return ()
 
 
 def cut_error(error: str) -> str:

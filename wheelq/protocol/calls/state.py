@@ -6,6 +6,8 @@ anyone   get ◀── everything known about one job                       news
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,6 +27,8 @@ CALLED_BACK = b"0-0"
 """Stands for the entry of a replayed job, whose runs concern only one group."""
 NEWS_MS = 600_000
 """How long a shard announces finished jobs after a client began to wait for one."""
+
+_LENGTH, _ENTRY, _MS = re.compile(rb"(\d{1,19}):"), re.compile(rb"\d{1,20}-\d{1,20}"), re.compile(rb"\d{1,16}")
 
 
 class Concluded(NamedTuple):
@@ -141,8 +145,8 @@ def _info(
     )
 
 
-def _promoted(keys: ShardKeys, id: str, reply: list[Any]) -> JobInfo:
-    """Returns the state of a promoted job from the script's reply."""
+def _promoted(keys: ShardKeys, id: str, reply: list[Any]) -> JobInfo | None:
+    """Returns the state of a promoted job from the script's reply; None if what is kept under its id is of no job."""
     due, packed, entry, kept = reply[:4]
     first, its_due, its_record, groups = _kept(kept)
     if entry not in (b"", CALLED_BACK, first):  # the kept data belongs to an earlier job with this id
@@ -158,6 +162,8 @@ def _promoted(keys: ShardKeys, id: str, reply: list[Any]) -> JobInfo:
         if info.is_finished and group in groups:
             info = max(info, groups[group], key=lambda one: one.finished_ms or 0)
         groups[group] = info
+    if not entry and not groups:
+        return None
     leading = least_far(groups) if groups else GroupInfo(JobState.READY)  # there was no group yet
     leading = replace(leading, due_ms=leading.due_ms or int(due or its_due or 0))
     return _info(keys, id, leading, its_record or packed, int(first.partition(b"-")[0] or 0) or None, groups)
@@ -217,24 +223,33 @@ def _note(packed: bytes) -> tuple[Progress | None, int | None]:
 
 
 def _kept(packed: bytes) -> tuple[bytes, bytes, bytes, dict[str, GroupInfo]]:
-    """First entry, due time and record of a job, and its end in each group: see `keep_done` in `lua/lib/done.lua`."""
-    if not packed:
+    """First entry, due time and record of a job, and its end in each group: see `keep_done` in `lua/lib/done.lua`.
+
+    What another program wrote there is left out.
+    """
+    fields = list(_fields(packed))
+    if len(fields) < 3 or not _ENTRY.fullmatch(fields[0]) or not _MS.fullmatch(fields[1]):
         return b"", b"", b"", {}
-    first, due, record, *rest = _fields(packed)
+    first, due, record, *rest = fields
     groups = {}
-    for n in range(0, len(rest), 6):
-        group, started, ended, attempt, consumer, result = rest[n : n + 6]
-        last = Attempt(int(started), max(int(ended) - int(started), 0), consumer.decode())
-        groups[group.decode()] = GroupInfo(
-            JobState.DONE,
-            attempt=int(attempt),
-            worker=last.worker,
-            started_ms=last.started_ms or None,
-            finished_ms=int(ended),
-            result=msgpack.unpackb(result) if result else None,
-            attempts=(last,) if last.started_ms else (),  # a leased job has no known start
-        )
+    for n in range(0, len(rest) - 5, 6):
+        with contextlib.suppress(ValueError):
+            groups[rest[n].decode()] = _end(*rest[n + 1 : n + 6])
     return first, due, record, groups
+
+
+def _end(started: bytes, ended: bytes, attempt: bytes, consumer: bytes, result: bytes) -> GroupInfo:
+    """Returns the end of a job in a group. Raises: ValueError."""
+    last = Attempt(int(started), max(int(ended) - int(started), 0), consumer.decode())
+    return GroupInfo(
+        JobState.DONE,
+        attempt=int(attempt),
+        worker=last.worker,
+        started_ms=last.started_ms or None,
+        finished_ms=int(ended),
+        result=msgpack.unpackb(result) if result else None,
+        attempts=(last,) if last.started_ms else (),  # a leased job has no known start
+    )
 
 
 def kept(packed: bytes) -> tuple[int, dict[str, GroupInfo]]:
@@ -245,17 +260,17 @@ def kept(packed: bytes) -> tuple[int, dict[str, GroupInfo]]:
 
 def _with_earlier(info: GroupInfo, packed: bytes) -> GroupInfo:
     """Adds the earlier attempts to a finished run, if they belong to it."""
-    _, _, packed_attempts, _, _, ended, *_ = _fields(packed)
-    if int(ended) != info.finished_ms:  # they belong to an earlier job with this id
+    fields = list(_fields(packed))
+    if len(fields) < 6 or fields[5] != b"%d" % (info.finished_ms or 0):  # they belong to an earlier job with this id
         return info
-    return replace(info, attempts=(*attempts.unpack(packed_attempts), *info.attempts)[-ATTEMPTS_KEPT:])
+    return replace(info, attempts=(*attempts.unpack(fields[2]), *info.attempts)[-ATTEMPTS_KEPT:])
 
 
 def _fields(packed: bytes) -> Iterator[bytes]:
-    """Yields the fields that `pack` packed (`lua/lib/done.lua`)."""
+    """Yields the fields that `pack` packed (`lua/lib/done.lua`), up to the first that is not whole."""
     at = 0
-    while at < len(packed):
-        colon = packed.index(b":", at)
-        end = colon + 1 + int(packed[at:colon])
-        yield packed[colon + 1 : end]
-        at = end
+    while found := _LENGTH.match(packed, at):
+        begin, at = found.end(), found.end() + int(found[1])
+        if at > len(packed):
+            return
+        yield packed[begin:at]

@@ -23,10 +23,10 @@ if at_done ~= '' then
   for n = 1, #page[2], 2 do
     local id, packed = page[2][n], page[2][n + 1]
     local rest, others = without(packed, group)
-    if rest ~= packed and others == 0 then
+    if rest and rest ~= packed and others == 0 then
       redis.call('HDEL', done, id)
       redis.call('ZREM', ended, id)
-    elseif rest ~= packed then
+    elseif rest and rest ~= packed then
       redis.call('HSET', done, id, rest)
     end
   end

@@ -33,8 +33,12 @@ end
 -- hour, a later call with that hour records it. Costs one HGET while the minute is the same.
 -- A row is stored under its minute of the hour. It holds what was added to each counter of RECORDED, in this order, as
 -- numbers of seven bits a byte, the lowest first, with 128 added to each byte but the last; trailing zeros are left out.
+-- A counter that another program wrote counts as 0 unless it is a number, and as 2^53 at most.
 -- The field `row` of the counts holds the minute of the last call that recorded, and the counters at that time.
 local RECORDED, KEPT_MS = {created = 1, promoted = 2, done = 3, retried = 4, buried = 5, late = 6}, 259200000
+local function counted(text)
+  return math.min(tonumber(string.match(text, '^%d+$')) or 0, 9007199254740992)
+end
 local function packed(number)
   local bytes = ''
   while number >= 128 do
@@ -56,12 +60,12 @@ local function record(counts, history, hour, now)
     cursor = page[1]
     for n = 1, #page[2], 2 do
       local place = RECORDED[string.match(page[2][n], '^[^\31]*')]
-      if place then totals[place], is_any = totals[place] + (tonumber(page[2][n + 1]) or 0), true end
+      if place then totals[place], is_any = totals[place] + counted(page[2][n + 1]), true end
     end
   until cursor == '0'
   if not is_any then return end
   local former, row, last = {}, {}, 0
-  for number in string.gmatch(before or '', ' (%d+)') do former[#former + 1] = tonumber(number) end
+  for number in string.gmatch(before or '', ' (%d+)') do former[#former + 1] = counted(number) end
   for n, total in ipairs(totals) do
     local added = before and math.max(0, total - (former[n] or 0)) or 0
     row[n] = packed(added)

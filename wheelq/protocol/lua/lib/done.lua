@@ -2,43 +2,44 @@
 
 -- part: pack
 -- pack(a, b, …): the fields as one string, each as "3:abc", so that they may hold any bytes.
--- field(packed, from) → the field that begins there, and where the next one begins; nil at the end or if there is none.
+-- field(packed, from) → the field that begins there, and where the next one begins; nil at the end, or if there is no whole
+-- field. Every field is behind the one before it, so a loop over the fields ends whatever another program wrote.
 local function pack(...)
   local parts = {}
   for n, part in ipairs({...}) do parts[n] = #part .. ':' .. part end
   return table.concat(parts)
 end
 local function field(packed, from)
-  local colon = string.find(packed, ':', from, true)
-  if not colon then return nil end
-  local length = tonumber(string.sub(packed, from, colon - 1))
+  local length = string.match(packed, '^(%d+):', from)
   if not length then return nil end
-  local to = colon + length
+  local colon = from + #length
+  local to = colon + tonumber(length)
+  if to > #packed then return nil end
   return string.sub(packed, colon + 1, to), to + 1
 end
 
 -- part: without
--- without(packed, group): the record of a finished job (see keep_done) without this group, and how many groups are left.
+-- without(packed, group): the record of a finished job (see keep_done) without this group, and how many groups are left;
+-- nil if it is no such record. What is behind its last whole group is dropped: another program must have written it.
 local OF_THE_JOB, OF_A_GROUP = 3, 6
-local function without(packed, group)
-  local parts, from, groups = {}, 1, 0
-  for _ = 1, OF_THE_JOB do
-    local _, after_it = field(packed, from)
-    from = after_it or #packed + 1
+local function behind(packed, from, fields)
+  for _ = 1, fields do
+    local _, next_one = field(packed, from)
+    if not next_one then return nil end
+    from = next_one
   end
-  parts[1] = string.sub(packed, 1, from - 1)
-  while from <= #packed do
-    local name, to = field(packed, from)
-    for _ = 2, OF_A_GROUP do
-      local _, after_it = field(packed, to or #packed + 1)
-      to = after_it
-    end
-    to = to or #packed + 1
-    if name ~= group then
+  return from
+end
+local function without(packed, group)
+  local from, groups = behind(packed, 1, OF_THE_JOB), 0
+  if not from then return nil end
+  local parts, to = {string.sub(packed, 1, from - 1)}, behind(packed, from, OF_A_GROUP)
+  while to do
+    if field(packed, from) ~= group then
       parts[#parts + 1] = string.sub(packed, from, to - 1)
       groups = groups + 1
     end
-    from = to
+    from, to = to, behind(packed, to, OF_A_GROUP)
   end
   return table.concat(parts), groups
 end
@@ -65,8 +66,8 @@ local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
       end
       local value = redis.call('HGET', done, id)
       if record == '' then record = found[2][8] end
-      if not value or (first ~= '0-0' and field(value, 1) ~= first) then value = pack(first, found[2][4], record) end
-      value = without(value, group) .. pack(group, started, at, found[2][6], consumer, result)
+      local others = value and (first == '0-0' or field(value, 1) == first) and without(value, group)
+      value = (others or pack(first, found[2][4], record)) .. pack(group, started, at, found[2][6], consumer, result)
       redis.call('HSET', done, id, value)
       redis.call('ZADD', ended, at, id)
       if (attempts or '') ~= '' then
