@@ -1,6 +1,6 @@
-"""Trials: each module answers one question about wheelq and judges what it saw; the commands are one level up.
+"""Trials: each module answers one question about wheelq and judges the result; the commands are one level up.
 
-callbacks    how many a second, and how late beside a receiver that is down
+callbacks    how many callbacks a second, and how late they are beside a receiver that is down
 durability   the cost of each grade of durability for a producer
 failover     how late jobs are when the leader is killed, stopped or frozen
 herd         a million jobs due at one instant

@@ -1,4 +1,4 @@
-"""Callbacks of one process: how many a second, how late beside a dead receiver, and what a plain httpx loop does.
+"""Callbacks of one process: how many a second, how late beside a dead receiver, and the rate of a plain httpx loop.
 
     throughput   jobs that are due already, called by one `wheelq callbacks`      floor: httpx, as many requests at once
     lateness     200 callbacks a second to a healthy receiver, due over time, alone and beside as many to a blackhole
@@ -47,7 +47,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), loop="uvloop", http="h
 
 
 class Bench:
-    """The delay service makes jobs; a process beside it calls."""
+    """Makes jobs through the delay service; a separate process calls the receivers."""
 
     def __init__(self, http: httpx.AsyncClient, receiver: str) -> None:
         self._http = http
@@ -56,7 +56,7 @@ class Bench:
         self.missing = 0
 
     async def make(self, service: str, delays: list[float]) -> None:
-        """Jobs that are due after these delays."""
+        """Make jobs that are due after these delays."""
         for start in range(0, len(delays), 500):
             jobs = [
                 {"delay": delay, "payload": {"id": 42, "user": "u-1024"}, "target": {"service": service, "path": "/in"}}
@@ -66,7 +66,7 @@ class Bench:
             assert answer.json()["made"] == len(jobs), answer.text
 
     async def seen(self, count: int) -> list[tuple[float, float]]:
-        """How late each of so many callbacks was, and when it came; by then they have come, or patience ends."""
+        """Wait for `count` callbacks, or until the time is up; returns how late each was, and when it came."""
         found: dict[str, tuple[float, float]] = {}
         deadline = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < deadline:
@@ -79,13 +79,13 @@ class Bench:
         return sorted(found.values(), key=lambda one: one[1])
 
     async def throughput(self, count: int) -> float:
-        """Callbacks a second, from the first to the last."""
+        """Returns callbacks a second, from the first to the last."""
         await self.make("shop", [3.0] * count)
         times = [at for _, at in await self.seen(count)]
         return (len(times) - 1) / (times[-1] - times[0])
 
     async def floor(self, count: int) -> float:
-        """The same requests in a plain httpx loop."""
+        """Returns the rate of the same requests in a plain httpx loop."""
         async with httpx.AsyncClient() as plain:
             left = iter(range(count))
 
@@ -98,7 +98,7 @@ class Bench:
             return count / (time.perf_counter() - started)
 
     async def p99_ms(self, count: int, rate: float, dead_beside: bool) -> float:
-        """How late callbacks are that are due one after the other."""
+        """Returns the p99 of the lateness of callbacks that are due one after the other."""
         delays = [2.0 + n / rate for n in range(count)]
         if dead_beside:
             await self.make("hole", delays)
@@ -114,7 +114,7 @@ def blackhole() -> Iterator[int]:
 
 
 def register(receiver: int, hole: int) -> str:
-    """Both receivers."""
+    """Returns the register with both receivers."""
     terms = 'may_be_plain = true\nnetworks = ["127.0.0.0/8"]\nsecrets = ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3"]\n'
     services = ((("shop", receiver, AT_ONCE)), ("hole", hole, 20))
     return "".join(
@@ -124,7 +124,7 @@ def register(receiver: int, hole: int) -> str:
 
 
 def measure(url: str, scale: float, rounds: int) -> Outcome:
-    """All figures on the server at `url`, which must be empty."""
+    """Measure all figures on the server at `url`, which must be empty."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="wheelq-callbacks-")))
         port, receiver, hole = free_port(), free_port(), stack.enter_context(blackhole())

@@ -1,4 +1,4 @@
-"""What durability costs a producer: AOF off, everysec and always, and waiting for a replica, as shares of AOF off.
+"""The cost of durability for a producer: AOF off, everysec and always, and waiting for a replica, as shares of AOF off.
 
     one by one      one job a call, each call awaited: every job pays for its own fsync or confirmation
     by 500          `schedule_many` with 500 jobs a call: 500 jobs share one
@@ -21,7 +21,7 @@ from wheelq.settings import ClientSettings
 
 ROUNDS = 5
 SECONDS = 0.4
-"""How long calls of one kind are made in a round."""
+"""For how many seconds calls of one kind are made in a round."""
 DELAY_S = 3_600
 BULK = 20_000
 BASE = "AOF off"

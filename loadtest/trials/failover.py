@@ -1,4 +1,4 @@
-"""How late jobs get when a leader is killed or stopped while another node stands by.
+"""How late jobs are when a leader is killed or stopped while another node stands by.
 
 One server, two scheduler nodes, one worker; jobs fall due at an even rate. Every few seconds the node that leads is
 killed (or stopped, or frozen for three lease times and woken) and replaced by a new one. At the end the judge checks
@@ -30,7 +30,7 @@ PAUSE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run of faults did."""
+    """The result of one run of faults."""
 
     how: str
     times: int

@@ -7,9 +7,9 @@
 The promises: no call keeps the server busy for more than 10 ms, the calm topic's jobs start within 50 ms (p99) while
 the herd is drained, and the scheduler's memory does not grow with the herd. Calls are measured in two ways: by the
 processor time of the server's main thread, call by call, in a herd that this process leads itself; and by the server's
-slow log while everything runs, which goes by the wall clock. In the slow log, a call that had to wait for a processor
-is slow too. So that five processes on two processors still measure calls, the server's main thread gets priority if
-this process may set it (as root), as if it had a machine of its own.
+slow log while everything runs, which uses the wall clock. In the slow log, a call that had to wait for a processor is
+slow too. So that the times of calls mean something even with five processes on two processors, the server's main thread
+gets priority if this process may set it (as root), as if it had a machine of its own.
 """
 
 import os
@@ -40,7 +40,7 @@ PATIENCE_S = 600.0
 
 
 def herd(stage: Stage, jobs: int) -> Outcome:
-    """One herd from the moment it is due to its last start."""
+    """Measure one herd from the moment when it is due to its last start."""
     with ExitStack() as held:
         client = held.enter_context(Client.connect(stage.url, stage.settings))
         server = held.enter_context(connect(stage.url))
@@ -73,7 +73,7 @@ def herd(stage: Stage, jobs: int) -> Outcome:
 
 
 def wrong(promised: set[str], started: Iterable[str], lateness_ms: Iterable[float]) -> Counter[str]:
-    """How many jobs were lost, early or doubled, by the id of every start: one that is lost makes up for no other."""
+    """Returns how many jobs were lost, early or doubled, by their ids, so that a double does not hide a lost job."""
     starts = Counter(started)
     return Counter(
         lost=len(promised - starts.keys()),
@@ -83,7 +83,7 @@ def wrong(promised: set[str], started: Iterable[str], lateness_ms: Iterable[floa
 
 
 def _schedule(client: Client, server: Any, stage: Stage, jobs: int) -> tuple[datetime, set[str]]:
-    """The herd, and the calm topic around it: when the herd is due, and its ids."""
+    """Schedule the herd, and the calm topic around it; returns when the herd is due, and its ids."""
     bulk_s = _schedule_rate(client, stage)
     due = from_ms(_now_ms(server) + 1000 * (5 * AHEAD_S + jobs * bulk_s))
     payload = os.urandom(PAYLOAD_BYTES)
@@ -97,7 +97,7 @@ def _schedule(client: Client, server: Any, stage: Stage, jobs: int) -> tuple[dat
 
 
 def _watch(server: Any) -> None:
-    """From now on calls are counted, and those above a millisecond written down."""
+    """Count calls from now on, and log those above a millisecond."""
     server.config_set("slowlog-log-slower-than", 1_000)
     server.config_set("slowlog-max-len", 100_000)
     server.slowlog_reset()
@@ -115,7 +115,7 @@ def _worst_calls(server: Any, goes_first: bool) -> list[Figure]:
 
 
 def alone(stage: Stage, jobs: int) -> list[Figure]:
-    """What the calls of a herd's leader cost the server, by the processor time of its main thread (Linux)."""
+    """Returns the cost of the calls of a herd's leader, in processor time of the server's main thread (Linux)."""
     settings, keys = SchedulerSettings(), Keys(stage.settings.prefix).shard("alone", 0)
     with Client.connect(stage.url, stage.settings) as client, connect(stage.url) as server:
         client.configure("alone", max_pending=0)
@@ -151,7 +151,7 @@ def alone(stage: Stage, jobs: int) -> list[Figure]:
 
 
 def _schedule_rate(client: Client, stage: Stage) -> float:
-    """Seconds a job takes to be scheduled in bulk here, generously."""
+    """Returns the seconds that scheduling a job in bulk takes here, generously rounded up."""
     began = time.monotonic()
     client.schedule_many("herd", [JobSpec(b"", delay=86_400, key=f"measure-{n}") for n in range(10_000)])
     seconds = (time.monotonic() - began) / 10_000

@@ -5,8 +5,8 @@
     classic add  tasks added by the classic API, one connection            the service it comes from took 259 a second
 
 Each figure and its floor are measured in turns, and the round with the median ratio counts. At the end there must be as
-many waiting jobs as requests were answered with 2xx. Over one connection, each job has to wait for Redis and the empty
-route for nothing; so the target is for many connections.
+many waiting jobs as requests were answered with 2xx. Over one connection, each job waits for Redis, and the empty route
+waits for nothing; so the target is for many connections.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), loop="uvloop", http="h
 
 
 class Connection(asyncio.Protocol):
-    """One connection that sends the next request when the last one was answered."""
+    """One connection, which sends the next request when the previous one was answered."""
 
     def __init__(self, requests: Iterator[bytes], done: Callable[[int], None]) -> None:
         self._requests = requests
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def data_received(self, data: bytes) -> None:
-        """Read an answer: its status, and as many bytes as it says that it has."""
+        """Read an answer: its status, and its body by the content length."""
         self._seen += data
         end = self._seen.find(b"\r\n\r\n")
         if end < 0:
@@ -95,7 +95,7 @@ async def ask_once(port: int, method: str, path: str, body: bytes = b"") -> tupl
 
 
 async def drive(port: int, connections: int, made: Callable[[int], bytes], count: int) -> tuple[float, int]:
-    """Good answers (2xx) a second, and how many; `made(n)` is the n-th request."""
+    """Returns good answers (2xx) a second, and how many there were; `made(n)` is the n-th request."""
     statuses: list[int] = []
     finished = asyncio.get_running_loop().create_future()
 
@@ -115,14 +115,14 @@ async def drive(port: int, connections: int, made: Callable[[int], bytes], count
 
 
 class Bench:
-    """Both servers, and what was asked of them."""
+    """Both servers, and the jobs that were made."""
 
     def __init__(self, port: int, empty_port: int, scale: float) -> None:
         self._port = port
         self._empty_port = empty_port
         self._scale = scale
         self.made = 0
-        """Jobs that were answered for."""
+        """Jobs that were acknowledged with 2xx."""
 
     def rate(self, connections: int, count: int, made: Callable[[int], bytes], jobs: int = 1) -> float:
         """Jobs a second."""
@@ -169,7 +169,7 @@ def _run(main: "asyncio.Future[tuple[float, int]] | object") -> tuple[float, int
 
 
 def measure(url: str, scale: float, rounds: int) -> Outcome:
-    """All figures on the server at `url`, which must be empty."""
+    """Measure all figures on the server at `url`, which must be empty."""
     with ExitStack() as stack:
         port, empty_port = free_port(), free_port()
         serve = [sys.executable, "-m", "wheelq", "server", "--port", str(port), "--url", url, "--log-level", "warning"]

@@ -31,16 +31,16 @@ from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport
 
 ROOT = Path(__file__).parents[2]
-SHAPES = ("steady", "spike", "soak")  # not imported: Locust patches whatever process imports it, also the worker's
+SHAPES = ("steady", "spike", "soak")  # not imported: Locust patches every process that imports it, also the worker's
 USERS = ("library", "http", "pull", "classic")
-PLACES = ("", "-pull", "-classic")  # what topics are called behind their first name, as the locustfile counts them
+PLACES = ("", "-pull", "-classic")  # the suffixes of the topics, in the order of the locustfile
 PATIENCE_S = 10.0  # at the end, for jobs that still wait
-LAST_WORD_S = 10.0  # the longest delay, and two times the pause between two words of a worker
+LAST_WORD_S = 10.0  # the longest delay, plus two times the pause between two reports of a worker
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Ids by topic, as the processes of Locust wrote them down."""
+    """Ids by topic, as the processes of Locust recorded them."""
 
     made: tuple[list[str], ...]
     taken: tuple[list[str], ...]
@@ -57,7 +57,7 @@ class Seen:
 
 
 def run(url: str, options: argparse.Namespace, scratch: Path) -> int:
-    """Run Locust against the server at `url`, print what came out; the exit code."""
+    """Run Locust against the server at `url`, and print the result; returns the exit code."""
     report = options.report or scratch / "report.json"
     with Stage.on(url, Sizes(), options.loop) as stage, Play(stage, "locust") as play, _http(stage, options) as http:
         play.warm_up()
@@ -83,7 +83,7 @@ def run(url: str, options: argparse.Namespace, scratch: Path) -> int:
 
 
 def _wait_until_told(stage: Stage, topic: str, count: int) -> None:
-    """The worker's figures of the jobs before the test are in Redis, so that Locust does not count them."""
+    """Wait until the worker's figures of jobs before the test are in Redis, so that Locust does not count them."""
     give_up = time.monotonic() + PATIENCE_S
     with closing(Transport(Address(stage.url))) as transport:
         while time.monotonic() < give_up:
@@ -102,7 +102,7 @@ def _env(stage: Stage) -> dict[str, str]:
 
 @contextmanager
 def _http(stage: Stage, options: argparse.Namespace) -> Iterator[str | None]:
-    """The URL of an HTTP server, started if any of the users needs one."""
+    """Yields the URL of an HTTP server, which is started if one of the users needs it."""
     if options.users == ["library"]:
         yield None
         return
@@ -129,7 +129,7 @@ def _command(topic: str, http: str | None, options: argparse.Namespace, report: 
 
 
 def _drain(http: str, stage: Stage, topic: str, seen: Seen) -> None:
-    """Take over HTTP what the users had not taken yet when they were stopped."""
+    """Consume over HTTP the jobs that the users had not consumed yet when they were stopped."""
     pulled, classic = f"/v1/topics/{topic}-pull/groups/pull", {"topic": f"{topic}-classic"}
     give_up = time.monotonic() + PATIENCE_S
     with httpx.Client(base_url=http) as client:
@@ -147,7 +147,7 @@ def _drain(http: str, stage: Stage, topic: str, seen: Seen) -> None:
 
 
 def _wait_until_empty(stage: Stage, topic: str) -> None:
-    """Locust may have stopped a user in the middle of a call, whose job then nobody waits for."""
+    """Wait until all jobs have run. Locust may have stopped a user in the middle of a call: its job is not counted."""
     give_up = time.monotonic() + PATIENCE_S
     while stage.left(topic) and time.monotonic() < give_up:
         time.sleep(0.1)

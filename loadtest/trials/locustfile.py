@@ -33,7 +33,7 @@ hooks: Any = locust.events  # its type says nothing of what listeners take
 
 
 class Ledger:
-    """What the users of this process made and took, for the judge: a file for each process."""
+    """The jobs that the users of this process made and consumed, for the judge: a file for each process."""
 
     topic = "locust"
     made: tuple[list[str], list[str], list[str]] = ([], [], [])
@@ -65,7 +65,7 @@ class Library(WheelqUser):
     wait_time = constant_throughput(JOBS_PER_USER)
 
     def on_start(self) -> None:
-        """Users begin apart: all at the same instant, they would mostly wait for each other."""
+        """Begin at a random moment: users that begin together would mostly wait for each other."""
         time.sleep(random.random() / JOBS_PER_USER)
 
     @task

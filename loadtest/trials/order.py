@@ -1,7 +1,7 @@
-"""Jobs that run in order while workers fail, are killed and freeze, and a judge that reads the workers' logs.
+"""Runs jobs in order while workers fail, are killed and freeze, and judges the workers' logs.
 
 Each worker appends a line when a run starts and when it has succeeded, with the time of the machine's monotonic clock,
-which all its processes share. `python -m loadtest.trials.order …` is what a child process runs.
+which all its processes share. A child process runs `python -m loadtest.trials.order …`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Event(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """A worker that was frozen goes on."""
+    """A frozen worker continues."""
 
     worker: str
     at_ns: int
@@ -51,13 +51,13 @@ class Findings:
 
     missing: list[str] = field(default_factory=list)
     overtaken: list[str] = field(default_factory=list)
-    """Started after a later one of its key had started, and not permitted."""
+    """Started after a later job of its key had started, without permission."""
     early: list[str] = field(default_factory=list)
-    """Started before the one before it had succeeded."""
+    """Started before the previous job of its key had succeeded."""
     repeated: int = 0
-    """Runs after a success: a worker died between effect and ack. No fault."""
+    """Runs after a success, because a worker died between effect and ack. Not an error."""
     permitted: int = 0
-    """Started by a worker that was frozen between its last look and the handler: one for each key, when it wakes."""
+    """Started by a worker that was frozen between its last check and the handler: one per key, when it wakes."""
 
     @property
     def is_clean(self) -> bool:
@@ -65,7 +65,7 @@ class Findings:
 
 
 def judge(events: list[Event], expected: dict[str, int], wakes: Sequence[Wake] = ()) -> Findings:
-    """Whether the jobs 0, 1, 2 … of each key (`expected`: how many) ran one after the other."""
+    """Check that the jobs 0, 1, 2 … of each key ran one after the other; `expected` has the number of jobs by key."""
     found = Findings()
     late = {start for wake in wakes for start in _first_starts(events, wake)}
     by_key: defaultdict[str, list[Event]] = defaultdict(list)
@@ -91,7 +91,7 @@ def judge(events: list[Event], expected: dict[str, int], wakes: Sequence[Wake] =
 
 
 def _first_starts(events: list[Event], wake: Wake) -> Iterator[Event]:
-    """What the worker starts first of each key when it wakes."""
+    """Yields the first job of each key that the worker starts when it wakes."""
     seen = set()
     for event in sorted(events):
         if event.is_start and event.worker == wake.worker and event.at_ns >= wake.at_ns and event.key not in seen:
@@ -100,7 +100,7 @@ def _first_starts(events: list[Event], wake: Wake) -> Iterator[Event]:
 
 
 class Show:
-    """A topic whose jobs run in order, and the workers that do it."""
+    """A topic whose jobs run in order, and its workers."""
 
     def __init__(self, url: str, directory: Path, mode: str, *, shards: int) -> None:
         """`mode`: "key", or "shard" (then there must be one shard)."""
@@ -113,7 +113,7 @@ class Show:
         self._client = Client.connect(url, Settings(topic=TopicSettings(shards=shards)))
 
     def schedule(self, jobs: int, keys: int, *, first: float, spread: float) -> None:
-        """Schedule `jobs` for each of so many keys, due evenly over `spread` seconds."""
+        """Schedule `jobs` jobs for each of `keys` keys, due evenly over `spread` seconds."""
         total = jobs * keys
         specs = []
         for number in range(total):
@@ -124,7 +124,7 @@ class Show:
         self.expected = {f"k{key}": jobs for key in range(keys)}
 
     def start_worker(self) -> str:
-        """One more; its name."""
+        """Start one more worker; returns its name."""
         log = self._directory / f"{len(list(self._directory.glob('*.events')))}.events"
         log.touch()
         name = self.fleet.start("ordered", self._mode, str(log), module="loadtest.trials.order")
@@ -132,22 +132,22 @@ class Show:
         return name
 
     def wake(self, name: str) -> None:
-        """Let a frozen worker go on."""
+        """Make a frozen worker continue."""
         self._wakes.append(Wake(self._logs[name], time.monotonic_ns()))
         self.fleet.wake(name)
 
     def events(self) -> list[Event]:
-        """What all workers wrote."""
+        """Returns the events in the logs of all workers."""
         found = []
         for log in self._directory.glob("*.events"):
             for line in log.read_text().splitlines():
                 parts = line.split()
-                if len(parts) == 5:  # a line cut short by a kill is an event nobody saw
+                if len(parts) == 5:  # a line cut short by a kill does not count
                     found.append(Event(int(parts[0]), parts[1] == "start", parts[2], int(parts[3]), log.stem))
         return found
 
     def findings(self, patience: float) -> Findings:
-        """Wait until all have run, then judge."""
+        """Wait until all jobs have run, then judge."""
         deadline = time.monotonic() + patience
         while True:
             found = judge(self.events(), self.expected, self._wakes)
@@ -162,7 +162,7 @@ class Show:
 
 
 def run_worker(url: str, settings_path: str, mode: str, log_path: str) -> None:
-    """What a child process runs."""
+    """Run a worker: the code of a child process."""
     worker = Worker.connect(url, group=GROUP, settings=Settings.load(settings_path))
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND)
 

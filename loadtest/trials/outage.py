@@ -1,9 +1,10 @@
 """Redis is away for a while under an HTTP service that stays in use: every job answered with 2xx must run.
 
-Each request makes one job with an id of its own, due within a second. One whose outcome is unknown (504, or no answer)
-is repeated with the same id until it is known, and may run twice: when the first has run, the id is free. A worker runs
-the jobs; the topic keeps finished ones (`keep_done_ms`), so that a job that an outbox delivers again after it ran is
-recognised. The service waits a second for a reply (`reply_timeout_ms`), so that it answers fast while Redis is frozen.
+Each request makes one job with an id of its own, due within a second. A request whose outcome is unknown (504, or no
+answer) is repeated with the same id until the outcome is known. Its job may run twice, because the id is free once the
+first job has run. A worker runs the jobs; the topic keeps finished jobs (`keep_done_ms`), so that a job is recognised
+if an outbox delivers it again after it ran. The service waits a second for a reply (`reply_timeout_ms`), so that it
+answers fast while Redis is frozen.
 
 At the end the streams are read and judged: every job answered with 2xx was promoted exactly once, and ran; no job that
 was refused (503) did.
@@ -45,14 +46,14 @@ HOUR_MS = 3_600_000
 AROUND_S = 1.0
 """Requests before and after the outage."""
 MAYBE = (Promise(0, must_run=False),)
-"""What came before a request that was repeated because nobody knew."""
+"""The earlier life of a job whose request was repeated because its outcome was unknown."""
 FAST_MS: dict[How, int] = {"kill": 1_000, "freeze": 1_500}
-"""Until a 503. That a frozen server is away shows in that it says nothing for a while."""
+"""The most milliseconds until a 503. A frozen server is recognised only by its silence, which takes longer."""
 
 
 @dataclass(slots=True)
 class Told:
-    """What the callers were told."""
+    """The answers that callers got."""
 
     promises: dict[str, Promise] = field(default_factory=dict)
     statuses: Counter[int] = field(default_factory=Counter)
@@ -61,14 +62,14 @@ class Told:
 
 
 class Callers:
-    """Make jobs at a steady rate, whatever the service answers."""
+    """Makes jobs at a steady rate, whatever the service answers."""
 
     def __init__(self, port: int) -> None:
         self.told = Told()
         self._port = port
 
     async def ask(self, seconds: float, rate: float) -> None:
-        """Ask for so long; returns when every outcome is known."""
+        """Send requests for some seconds; returns when every outcome is known."""
         started = time.monotonic()
         tasks = []
         for n in range(round(seconds * rate)):
@@ -77,7 +78,7 @@ class Callers:
         await asyncio.gather(*tasks)
 
     async def _make(self, id: str, delay: float) -> None:
-        """A job is made; one whose making is unknown was perhaps, and is then made for sure."""
+        """Make a job; repeat the request while its outcome is unknown."""
         was_sent = False
         while True:
             asked, asked_ms = time.monotonic(), time.time() * 1000
@@ -90,7 +91,7 @@ class Callers:
             if 200 <= status < 300:
                 said = json.loads(answer)
                 due_ms = said["due_ms"]
-                if said["in_outbox"]:  # told when it was kept; perhaps Redis had it before, from when it was asked for
+                if said["in_outbox"]:  # due from when it was kept; Redis may have had it before, due from the request
                     due_ms = min(due_ms, int(asked_ms + delay * 1000))
                 self.told.promises[id] = Promise(0, True, before=MAYBE) if was_sent else Promise(due_ms, must_run=True)
                 return
@@ -134,7 +135,7 @@ class Play:
 
     @contextmanager
     def away(self, how: How) -> Iterator[None]:
-        """The server is frozen, or gone, meanwhile."""
+        """Freezes or kills the server during the block."""
         if how == "kill":
             self.server.kill()
             yield
@@ -171,7 +172,7 @@ class Play:
 
 
 async def outage(play: Play, how: How, seconds: float, rate: float) -> Told:
-    """Callers ask; a second later the server is away for so long; they go on until a second after."""
+    """Callers send requests from a second before the server is away until a second after it is back."""
     callers = Callers(play.port)
     asking = asyncio.create_task(callers.ask(seconds + 2 * AROUND_S, rate))
     await asyncio.sleep(AROUND_S)
@@ -182,7 +183,7 @@ async def outage(play: Play, how: How, seconds: float, rate: float) -> Told:
 
 
 def measure(binary: Path, how: How, outbox: bool, seconds: float, rate: float) -> Outcome:
-    """One outage, and what came of it."""
+    """Measure one outage, and judge its jobs."""
     with TemporaryDirectory(prefix="wheelq-outage-") as directory, Play(Path(directory), binary, outbox) as play:
         told = asyncio.run(outage(play, how, seconds, rate))
         verdict = play.verdict(told)

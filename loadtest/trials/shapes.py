@@ -14,7 +14,7 @@ from abc import abstractmethod
 from locust import LoadTestShape
 
 JOBS_PER_USER = 10  # a second
-SPAWN_RATE = 1_000.0  # users a second: a change of the shape is to be a step
+SPAWN_RATE = 1_000.0  # users a second, so that the load changes at once
 
 
 class _Shape(LoadTestShape):
@@ -32,11 +32,11 @@ class _Shape(LoadTestShape):
 
     @abstractmethod
     def level(self, share: float) -> float:
-        """How much of the full rate there is when this share (0 to 1) of the time has passed."""
+        """Returns the share of the full rate when this share (0 to 1) of the time has passed."""
 
 
 class Steady(_Shape):
-    """The rate all along."""
+    """The full rate all the time."""
 
     abstract = False
 
@@ -54,7 +54,7 @@ class Spike(_Shape):
 
 
 class Soak(_Shape):
-    """For hours: what grows, leaks or drifts shows itself when the load comes and goes, again and again."""
+    """Waves of load for hours, which reveal growth, leaks and drift."""
 
     abstract = False
 

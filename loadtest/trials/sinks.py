@@ -35,7 +35,7 @@ RETRY = Retry(max_attempts=2, base=0.1)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What one run left behind."""
+    """The result of one run."""
 
     jobs: int
     poisoned: int
@@ -44,7 +44,7 @@ class Stored:
     distinct: int
     dead: int
     left: int
-    """Jobs that neither are rows nor dead."""
+    """Jobs that are neither stored as rows nor dead."""
     rows_per_s: float
     """From the first row to the last."""
 
@@ -55,7 +55,7 @@ class Stored:
 
 
 def orders_table(name: str) -> Table:
-    """Where the jobs go. `n` is not unique: what is stored twice is seen."""
+    """The table for the jobs. `n` is not unique, so that a job that is stored twice is visible."""
     return Table(
         name,
         MetaData(),
@@ -68,7 +68,7 @@ def orders_table(name: str) -> Table:
 
 @contextmanager
 def made(engine: Engine, table: Table, *others: Table) -> Iterator[None]:
-    """The table, while needed; the others are dropped with it."""
+    """Creates the table for the block; the other tables are dropped with it."""
     table.create(engine)
     try:
         yield
@@ -78,7 +78,7 @@ def made(engine: Engine, table: Table, *others: Table) -> Iterator[None]:
 
 
 def sink_for(database: str | Engine, table: Table, has_ledger: bool) -> SqlSink:
-    """The sink under test. With a ledger the table does not help it to find what is stored."""
+    """Returns the sink under test. With a ledger, the table itself does not say which jobs are stored."""
     ledger = f"{table.name}_l"
     if has_ledger:
         return SqlSink(database, table, row=lambda job: {"job_id": None, **job.payload}, ledger=ledger)
@@ -159,7 +159,7 @@ class Show:
 
 
 def run_worker(url: str, settings_path: str, database: str, table: str, mode: str) -> None:
-    """What a child process runs."""
+    """Run a worker: the code of a child process."""
     worker = Worker.connect(url, settings=Settings.load(settings_path))
     sink = sink_for(database, orders_table(table), mode == "ledger")
     worker.batch_handler(TOPIC, max_size=BATCH, max_wait=0.05, retry=RETRY)(sink)

@@ -31,7 +31,7 @@ from wheelq.embedded import EmbeddedServer
 
 MOST_OF_A_CORE, MOST_CALLS, MOST_SCRAPE_S = 0.05, 50.0, 0.5
 LOOK_S = 5.0
-"""At most one look at Redis in this time, however many watch."""
+"""There is at most one look at Redis in this many seconds, however many watchers there are."""
 START_S, SETTLE_S, SCRAPE_S = 60.0, 6.0, 1.0
 RATE, RATE_S, AHEAD_MS = 1_300, 8, 4_000
 
@@ -58,7 +58,7 @@ class Server:
             time.sleep(0.05)
 
     def get(self, path: str) -> bytes:
-        """What it answers."""
+        """Returns the body of an answer."""
         with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=START_S) as answer:
             body: bytes = answer.read()
             return body
@@ -70,7 +70,7 @@ class Server:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
-        """End it in good order."""
+        """Stop the process cleanly."""
         self._process.terminate()
         self._process.wait(START_S)
 
@@ -80,7 +80,7 @@ class Watchers:
 
     def __init__(self, server: Server, streams: int) -> None:
         self.looks = [0] * streams
-        """How many looks each stream was told of."""
+        """How many looks each stream has received."""
         self.scrapes: list[float] = []
         """How long each scrape took, in seconds."""
         self._server = server
@@ -106,7 +106,7 @@ class Watchers:
             self.scrapes.append(time.monotonic() - began)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._has_ended.set()
         for connection in self._connections:
             if connection.sock is not None:
@@ -117,7 +117,7 @@ class Watchers:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What watchers cost in some seconds."""
+    """The cost of watchers in some seconds."""
 
     topics: int
     streams: int
@@ -125,7 +125,7 @@ class Watched:
     of_a_core: float
     """Processor time of the server process, as a share of the time."""
     looks: int
-    """The most looks that one stream was told of."""
+    """The most looks that one stream has received."""
     calls: float
     """Commands a second that the server process sent to Redis."""
 
@@ -147,12 +147,12 @@ class Watched:
 
 
 def watch(topics: int, streams: int, seconds: float) -> Watched:
-    """Watch an otherwise idle wheelq with so many topics."""
+    """Watch an otherwise idle wheelq with this many topics."""
     with EmbeddedServer(appendonly=False) as redis, ExitStack() as stack:
         _fill(redis.url, Settings(), topics)
         server = stack.enter_context(closing(Server(redis.url, Settings().prefix)))
         watchers = stack.enter_context(closing(Watchers(server, streams)))
-        time.sleep(SETTLE_S)  # what is read once is read now
+        time.sleep(SETTLE_S)  # data that is read only once has been read by then
         with _commands(redis.url) as sent:
             looks, used_s, began = list(watchers.looks), server.cpu_s(), time.monotonic()
             time.sleep(seconds)
@@ -163,7 +163,7 @@ def watch(topics: int, streams: int, seconds: float) -> Watched:
 
 
 def compare_lateness(rounds: int, streams: int, topics: int) -> list[str]:
-    """Jobs at 1,300/s in alternating runs with and without watchers; what missed its target."""
+    """Run jobs at 1,300/s in turns with and without watchers; returns the figures that missed their targets."""
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     with EmbeddedServer(appendonly=False) as redis, Stage.on(redis.url, QUICK, "uvloop") as stage, ExitStack() as stack:
         _fill(redis.url, stage.settings, topics)
@@ -194,7 +194,7 @@ def _one_run(play: Play) -> tuple[float, float]:
 
 
 def time_scrapes(topics: int) -> list[str]:
-    """Scrapes of many topics, each when what was told before is no longer fresh; what missed its target."""
+    """Time scrapes of many topics, each after the previous data has expired; returns the figures that missed."""
     with EmbeddedServer(appendonly=False) as redis:
         _fill(redis.url, Settings(), topics)
         with closing(Server(redis.url, Settings().prefix)) as server:
@@ -211,7 +211,7 @@ def time_scrapes(topics: int) -> list[str]:
 
 
 def _fill(url: str, settings: Settings, topics: int) -> None:
-    """Jobs that are due in an hour, so that nothing runs meanwhile; and a group for each topic."""
+    """Schedule jobs that are due in an hour, so that nothing runs meanwhile, and create a group for each topic."""
     with Client.connect(url, settings) as client:
         for number in range(topics):
             client.schedule_many(f"topic-{number:04}", [JobSpec(n, delay=3_600 + n) for n in range(5)])
@@ -220,7 +220,7 @@ def _fill(url: str, settings: Settings, topics: int) -> None:
 
 @contextmanager
 def _commands(url: str) -> Iterator[list[int]]:
-    """Counts what clients send meanwhile, in a list of one number."""
+    """Counts the commands that clients send during the block, in a list of one number."""
     sent, has_ended = [0], threading.Event()
     with connect(url) as client, client.monitor() as monitor:
 
@@ -232,5 +232,5 @@ def _commands(url: str) -> Iterator[list[int]]:
         listening.start()
         yield sent
         has_ended.set()
-        client.ping()  # which it hears, too
+        client.ping()  # MONITOR sees this command, so the thread ends
         listening.join()

@@ -20,7 +20,7 @@ outbox      outbox
 stats       stats, doctor
 top         top
 health      health
-monitoring  --metrics-port: what a process tells monitoring
+monitoring  --metrics-port: health and metrics of a process
 scripts     script
 guide       guide
 config      config; `files` finds the files of config/

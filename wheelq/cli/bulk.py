@@ -27,7 +27,7 @@ Since = Annotated[
 Until = Annotated[
     str | None, typer.Option("--until", help=f"In place of an id: all jobs due before. {WHEN}.", metavar="TIME")
 ]
-Name = Annotated[str | None, typer.Option("--name", help="Continue a change that was broken off, by the name it told.")]
+Name = Annotated[str | None, typer.Option("--name", help="Continue an interrupted change, by the name in its message.")]
 Report = Callable[[BulkProgress], None]
 Change = Callable[[datetime | None, datetime | None, Report], BulkProgress]
 
@@ -48,9 +48,9 @@ def change_range(
     json: bool,
     change: Change,
 ) -> None:
-    """Ask whether to go on, change the jobs of the range, show how far it is, and print how many were changed.
+    """Ask for confirmation, change the jobs of the range, show the progress, and print how many jobs were changed.
 
-    `ask` is the question's first word; None asks nothing. `done` is what happened to them.
+    `ask` is the first word of the question; None: do not ask. `done` says what happened to the jobs.
     """
     now_ms = wall_ms()
     begin, end = (None if text is None else parse_moment(text, now_ms) for text in (since, until))

@@ -50,7 +50,7 @@ def import_file(
     """Schedule every line of a file.
 
     The columns topic, key (or id), delay, at, payload (JSON) and header.NAME set these fields of the job; every other
-    column becomes a field of the payload (from CSV always as text). An empty cell is no value.
+    column becomes a field of the payload (from CSV always as text). An empty cell counts as missing.
 
     Broken lines are reported on stderr with their number, and the other lines are imported. Exit code 0: every line is
     scheduled; 2: some lines are broken; 1: the import was interrupted.

@@ -108,8 +108,8 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log at level DEBUG: a caller that has gone is no error."""
-        logger.debug("a request to the metrics port was broken off", exc_info=True)
+        """Log at level DEBUG: a caller that has gone is not an error."""
+        logger.debug("a request to the metrics port was interrupted", exc_info=True)
 
 
 class _Answering(BaseHTTPRequestHandler):

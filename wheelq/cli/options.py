@@ -20,7 +20,7 @@ COMPLETION_MS = 500
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the topics whose names begin so, for a shell: `wheelq --install-completion` sets it up.
+    """Returns the topics whose names begin with `incomplete`, for a shell: `wheelq --install-completion` sets it up.
 
     If the server does not answer soon, nothing is completed, without a message.
     """

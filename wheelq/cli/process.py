@@ -114,8 +114,8 @@ def worker(
 
     MODULE:NAME is a Worker, such as shop.jobs:worker, or a function without arguments that makes one; the current
     directory is searched too. Worker.connect() in the module uses --config and --url, unless the module passes others.
-    With -p N it runs N processes, and restarts a process that crashes. --reload is for development; --with-scheduler
-    spares a separate `wheelq scheduler` where one machine does everything.
+    With -p N it runs N processes, and restarts a process that crashes. --reload is for development. With
+    --with-scheduler, one machine needs no separate `wheelq scheduler`.
     """
     hold(lifeline)
     settings = settings_of(config)

@@ -24,9 +24,9 @@ logger = logging.getLogger("wheelq.reload")
 GRACE = 0.5
 """Seconds that running handlers have to finish after a change."""
 LOOK_MS = 500
-"""Milliseconds after which a look for changes that found none returns."""
+"""Milliseconds after which a look for changes ends if it has found none."""
 HANDED_BACK_S = 5.0
-"""Seconds by which a stopped worker has handed its jobs back."""
+"""Seconds within which a stopped worker has handed its jobs back."""
 
 
 class Reloaded(CommandPart):

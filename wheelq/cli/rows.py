@@ -1,6 +1,6 @@
 """Turns the lines of a CSV or JSON lines file into jobs, one at a time, so that a file may have any size.
 
-    topic · key (or id) · delay · at · payload · header.NAME      the job's fields; an empty cell is no value
+    topic · key (or id) · delay · at · payload · header.NAME      the job's fields; an empty cell counts as missing
     any other column                                              a field of the payload
 
     orders.csv      key,delay,customer,amount          ──▶ key "order-42", 30 minutes,

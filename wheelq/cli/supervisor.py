@@ -4,7 +4,7 @@
 
 A part that ends by itself is restarted after a pause, which doubles from 0.1 s to 10 s and is short again after ten
 quiet seconds. Exit code 2 is the exception: it means that the command as given cannot work, so everything is stopped.
-That applies to a part's first process only: a password that is wrong for a while later ends nothing.
+That applies to a part's first process only: if a password is wrong for a while later, nothing is stopped.
 
 The first SIGINT or SIGTERM stops everything in order, the second at once. Children have their own sessions, so that
 Ctrl-C in a terminal reaches only the supervisor, which keeps the order; the lifeline ends them if it dies.
@@ -41,11 +41,11 @@ class Part(Protocol):
     name: str
 
     def start(self) -> None:
-        """Start it, also again. Raises: ConfigurationError."""
+        """Start or restart it. Raises: ConfigurationError."""
         ...
 
     def poll(self) -> int | None:
-        """None while it runs, then its exit code."""
+        """Returns None while it runs, then its exit code."""
         ...
 
     def ask_to_stop(self) -> None:

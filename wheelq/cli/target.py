@@ -77,5 +77,5 @@ def _broken(name: str, what: str, error: BaseException) -> ConfigurationError:
     lines = traceback.format_list((theirs or frames[-1:])[-SHOWN_FRAMES:]) + traceback.format_exception_only(error)
     shown = "".join(lines).rstrip()
     return ConfigurationError(
-        f"{name} {what}:\n{shown}\nFix that; python -c 'import {name.partition(':')[0]}' tries it."
+        f"{name} {what}:\n{shown}\nFix this, and try it with: python -c 'import {name.partition(':')[0]}'"
     )

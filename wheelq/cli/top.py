@@ -18,7 +18,7 @@ from wheelq.cli.output import distance, say_json, stdout, table
 from wheelq.model.topic import TopicInfo
 
 SPAN_S = 10
-"""The seconds over which rates are taken: two reports of each process, which come every five seconds."""
+"""The seconds over which rates are computed: two reports of each process, which come every five seconds."""
 
 
 @dataclass(frozen=True, slots=True)

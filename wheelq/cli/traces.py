@@ -20,7 +20,7 @@ HOURS = 24
 async def remove_keys(transport: AsyncTransport, keys: Keys, topics: Iterable[str]) -> None:
     """Remove all keys of these one-shard topics that are younger than a day, and all keys that belong to no topic.
 
-    Some of the names are channels, which does no harm; nor does a server that is gone.
+    Some of the names are those of channels, for which nothing is deleted. Errors of a server that is gone are ignored.
     """
     names = [getattr(keys, name) for name, member in vars(Keys).items() if isinstance(member, property)]
     for shard in (keys.shard(topic, 0) for topic in topics):

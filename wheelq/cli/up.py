@@ -24,7 +24,7 @@ from wheelq.settings.environment import variable_of
 from wheelq.transport import Address
 from wheelq.worker import Worker
 
-UP_PORT = 7379  # not 6379, where a Redis of the machine's own may listen
+UP_PORT = 7379  # not 6379, where this machine's own Redis may listen
 UP_DATA = Path("wheelq-data")
 
 

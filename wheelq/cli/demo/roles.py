@@ -45,7 +45,7 @@ def make_worker(settings: Settings) -> Worker:
         if failed:
             raise CallbackFailed(job.payload["message"])
 
-    # A planned failure is no news; the log is for errors that end this process.
+    # Planned failures are not logged: the log is for errors that end this process.
     logging.getLogger("wheelq.worker").addFilter(lambda record: "CallbackFailed" not in record.getMessage())
     for topic in KINDS:
         worker.handler(topic, retry=RETRY)(handle)
