@@ -188,7 +188,7 @@ def test_an_unknown_log_level_is_refused() -> None:
 def test_scheduler_and_worker_wait_for_a_server_that_is_away_and_can_be_stopped(module: Path, start: Start) -> None:
     started = [start(module, *words, url="redis://127.0.0.1:1") for words in (["scheduler"], ["worker", "jobs:worker"])]
     for running in started:
-        running.wait_for("is waited for: no connection to redis://127.0.0.1:1")
+        running.wait_for("waiting until the server can be used: no connection to redis://127.0.0.1:1")
         running.signal(signal.SIGTERM)
         assert running.end() == 0
         assert "Traceback" not in running.said
@@ -201,7 +201,7 @@ def test_scheduler_and_worker_begin_when_their_server_is_there(
     url = f"redis://127.0.0.1:{port}"
     started = [start(module, *words, url=url) for words in (["scheduler"], ["worker", "jobs:worker"])]
     for running in started:
-        running.wait_for("is waited for: no connection to ")
+        running.wait_for("waiting until the server can be used: no connection to ")
     private_server(port=port)
     schedule(url, topic, "k")
     assert eventually(lambda: handled(module) == ["k"])
