@@ -1,8 +1,8 @@
 """Fixtures: real servers, and topics that no other test knows.
 
-Every test that asks for `url`, `server` or `private_server` runs once per server flavour (see `servers.py`), those of
-what lies above the library once; an option names others: `python -m pytest --servers valkey,redis62`. Each pytest-xdist
-worker starts servers of its own.
+Every test that asks for `url`, `server` or `private_server` runs once per server flavour (see `servers.py`). Tests of
+the rooms above the library run on one flavour only. An option chooses others: `python -m pytest --servers
+valkey,redis62`. Each pytest-xdist worker starts servers of its own.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _wanted(config: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session")
 def server_binary(request: pytest.FixtureRequest) -> Path:
-    """The binary of the flavour this test runs on; skips the test where it is not installed."""
+    """The binary of the flavour that this test runs on; skips the test if it is not installed."""
     flavour = FLAVOURS[request.param]
     binary = flavour.find()
     if binary is None:
@@ -79,7 +79,7 @@ def server(server_binary: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def url(server: EmbeddedServer) -> str:
-    """Where the shared server answers."""
+    """The URL of the shared server."""
     return server.url
 
 

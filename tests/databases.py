@@ -1,6 +1,6 @@
-"""The databases a sink is tested with: SQLite always, MariaDB and PostgreSQL where they answer.
+"""The databases that sinks are tested with: SQLite always, MariaDB and PostgreSQL if they answer.
 
-`WHEELQ_TEST_MYSQL` and `WHEELQ_TEST_POSTGRES` name others than those of this machine.
+`WHEELQ_TEST_MYSQL` and `WHEELQ_TEST_POSTGRES` name databases on other machines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SERVERS = {
 
 
 def database_url(kind: str, directory: Path) -> str:
-    """The URL of a database of this kind; skips the test where none answers."""
+    """The URL of a database of this kind; skips the test if none answers."""
     if kind == "sqlite":
         return f"sqlite:///{directory / 'sink.db'}"
     engine = create_engine(_SERVERS[kind], connect_args={"connect_timeout": 2})

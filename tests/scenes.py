@@ -1,4 +1,4 @@
-"""A fleet on some servers, and a producer that remembers what it was promised: what fault tests play in."""
+"""A fleet on some servers, and a producer that records its promises, for fault tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP = "g"
 
 
 class Scene:
-    """One topic of several shards; leaves the fleet to the test."""
+    """One topic of several shards; the test starts the fleet."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Scene:
         self.schedule_specs([JobSpec(n, delay=first + spread * n / jobs) for n in range(jobs)])
 
     def schedule_specs(self, specs: list[JobSpec]) -> None:
-        """Schedule these, and remember what was promised."""
+        """Schedule these jobs, and record what was promised."""
         for receipt in self._patient.schedule_many(self.topic, specs):
             self.promises[receipt.id] = Promise(receipt.due_ms, must_run=True)
 
     def schedule_for(self, seconds: float, *, delay: float, pause: float = 0.005) -> int:
-        """Schedule one job after the other for a while; how many of the calls had to be given up."""
+        """Schedule one job after the other for a while; returns how many calls failed."""
         until, failed = time.monotonic() + seconds, 0
         while time.monotonic() < until:
             key = f"one-{len(self.promises)}-{failed}"
@@ -81,7 +81,7 @@ class Scene:
         return failed
 
     def wait_for_all(self, patience: float = PATIENCE) -> None:
-        """Wait until every promised job has run, or patience ends."""
+        """Wait until every promised job has run, or the time is up."""
         must_run = {id for id, promise in self.promises.items() if promise.must_run}
         eventually(lambda: must_run <= {run.id for run in self.fleet.runs()}, patience)
 

@@ -23,7 +23,7 @@ SYSTEM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/homebrew/bin")  # often hi
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """One kind of server: how to find its binary, and what to say where there is none."""
+    """One kind of server: how to find its binary, and why the test is skipped if there is none."""
 
     find: Callable[[], Path | None]
     missing: str

@@ -10,7 +10,7 @@
 | `Repeating`    | does it twice         | gets the second answer  |
 | `Forgetful`    | forgets its scripts   | gets the answer         |
 
-A fault strikes calls of one name (of any, without one): `after` of them are spared, the next `times` are struck.
+A fault affects calls of one name (without a name, of any): the first `after` calls pass, the next `times` fail.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ ALWAYS = 10**9
 
 
 class Fault(ABC):
-    """What goes wrong, with which calls, how often."""
+    """The kind of a fault, the calls that it affects, and how often."""
 
     def __init__(self, name: str = "", *, after: int = 0, times: int = 1) -> None:
         self._name, self._after, self._times = name, after, times
         self.met = 0
         """Calls of that name so far."""
         self.struck = 0
-        """How many of them it struck."""
+        """How many of them it affected."""
 
     def calls(self, call: Call[Any]) -> list[Call[Any]]:
-        """What is sent in place of `call`; the caller gets the last answer. Raises what is to be raised instead."""
+        """Returns the calls to send in place of `call`; the caller gets the last answer. Raises the fault's error."""
         if call.name != (self._name or call.name):
             return [call]
         self.met += 1
@@ -50,11 +50,11 @@ class Fault(ABC):
 
     @abstractmethod
     def strike(self, call: Call[Any]) -> list[Call[Any]]:
-        """What is sent in place of a call that is struck."""
+        """Returns the calls to send in place of an affected call."""
 
 
 class ReplyLost(Fault):
-    """The server does it, and the reply never comes."""
+    """The server does the call, and the reply never comes."""
 
     def strike(self, call: Call[Any]) -> list[Call[Any]]:
         def lose(reply: object) -> None:
@@ -79,7 +79,7 @@ class Unreachable(Refusing):
 
 
 class Repeating(Fault):
-    """The request arrives twice, as from a client that repeats on the sly."""
+    """The request arrives twice, as from a client that repeats calls by itself."""
 
     def strike(self, call: Call[Any]) -> list[Call[Any]]:
         return [call, call]

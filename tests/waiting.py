@@ -1,4 +1,4 @@
-"""Waiting for what others do in their own time, and no event tells."""
+"""Waits for facts that other processes or tasks bring about, and that no event announces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOCK_ERROR_MS = 5_000
 
 
 def eventually(fact: Callable[[], bool], within_s: float = PATIENCE) -> bool:
-    """Whether `fact` becomes true; for what other processes do."""
+    """Waits until `fact` is true; False if it takes too long. For facts that other processes bring about."""
     deadline = time.monotonic() + within_s
     while not fact():
         if time.monotonic() > deadline:
@@ -38,7 +38,7 @@ class Stalls:
         self._measuring = threading.Thread(target=self._measure, daemon=True)
 
     def percentile(self, percent: int) -> float:
-        """So many percent of the sleeps were at most this late, in milliseconds."""
+        """Returns the milliseconds by which this percentage of the sleeps were late at most."""
         measured = sorted(self._late_ms)  # a copy: the thread goes on adding
         return measured[(len(measured) - 1) * percent // 100]
 
@@ -60,7 +60,7 @@ class Stalls:
 
 
 async def until(fact: Callable[[], bool | Awaitable[bool]], within: float = PATIENCE) -> None:
-    """Let others go on in this event loop until `fact` is true. Raises: TimeoutError."""
+    """Let other tasks of this event loop run until `fact` is true. Raises: TimeoutError."""
     async with asyncio.timeout(within):
         while True:
             found = fact()

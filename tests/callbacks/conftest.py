@@ -1,4 +1,4 @@
-"""The fixture `receiver`: a receiving process that runs."""
+"""The fixture `receiver`: a running process that receives callbacks."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Receiver:
 
 
 def write_register(directory: Path, **ports: int) -> Path:
-    """A register of the receivers at these ports. The one called `hole` is not waited for long: it never answers."""
+    """Writes a register of the receivers at these ports. `hole`, which never answers, has a short timeout."""
     lines = [
         f'[services.{name}]\nurl = "http://127.0.0.1:{port}"\nmay_be_plain = true\nsecrets = ["{SECRET}"]\n'
         f'networks = ["127.0.0.0/8"]\ntimeout = {1 if name == "hole" else 30}\n'

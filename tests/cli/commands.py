@@ -1,4 +1,4 @@
-"""Running wheelq commands: in this process where that is enough, as processes of their own where it is not."""
+"""Runs wheelq commands, in this process if that is enough, otherwise as separate processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wheelq.cli.app import app
 
 
 class Answer(NamedTuple):
-    """What a command said and how it ended."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ def wheelq(*arguments: object, url: str | None = None, stdin: str | None = None)
 
 
 class Running:
-    """A wheelq command that runs in a process of its own, in `directory`, and what it has said so far."""
+    """A wheelq command that runs in a separate process in `directory`, and its output so far."""
 
     def __init__(self, directory: Path, arguments: Sequence[object], url: str | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WHEELQ_")}
@@ -60,14 +60,14 @@ class Running:
         return self._said.read_text()
 
     def wait_for(self, words: str, times: int = 1, within_s: float = PATIENCE) -> None:
-        """Return once these words were said that often."""
+        """Wait until the output contains these words `times` times."""
         assert eventually(lambda: self.said.count(words) >= times, within_s), f"never said {words!r}:\n{self.said}"
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def end(self, within_s: float = PATIENCE) -> int:
-        """The exit code, once it has ended."""
+        """Wait for the end; returns the exit code."""
         return self.process.wait(within_s)
 
     def children(self, name: str) -> list[int]:

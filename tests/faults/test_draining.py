@@ -71,7 +71,7 @@ def placed(shard: int, shards: int, *, then: int, of: int) -> str:
 async def test_up_and_down_nothing_is_lost_and_former_numbers_are_forgotten(
     url: str, settings: Settings, topic: str
 ) -> None:
-    """1 → 4 → 3 shards with jobs waiting, and producers who know the number before; shard 0 is never empty."""
+    """1 → 4 → 3 shards with waiting jobs, and producers that know the previous number; shard 0 is never empty."""
     runs: Counter[str] = Counter()
     nodes = [Scheduler.connect(url, settings) for _ in range(2)]
     worker = Worker.connect(url, group="g", settings=settings)
@@ -128,7 +128,7 @@ async def test_up_and_down_nothing_is_lost_and_former_numbers_are_forgotten(
 async def test_who_knew_the_former_number_is_answered_with_the_terms_in_force(
     url: str, client: Client, clearing: Draining, settings: Settings, topic: str
 ) -> None:
-    """Also behind the new number, where no shard is looked after any more: up, and down."""
+    """After the number went up and after it went down, also by shards beyond it, which no node serves any more."""
     keys = [str(n) for n in range(200)]
     client.schedule(topic, delay=0, key="first")
     for shards in (4, 2):
@@ -151,7 +151,7 @@ async def test_who_knew_the_former_number_is_answered_with_the_terms_in_force(
 async def test_who_asks_a_shard_that_was_given_up_learns_the_number_in_force_and_does_not_change_it(
     url: str, client: Client, settings: Settings, clearing: Draining, topic: str
 ) -> None:
-    """That shard asks for the terms of then, which nobody is about to publish."""
+    """That shard requires its former terms, which no client is about to publish."""
     client.schedule(topic, key="first", delay=3600)
     client.set_shards(topic, 3)
     with Client.connect(url, settings) as other:
@@ -176,7 +176,7 @@ def remove(url: str, settings: Settings, topic: str, id: str) -> None:
 
 
 async def test_a_job_that_waits_where_it_was_placed_before(client: Client, clearing: Draining, topic: str) -> None:
-    """Also when it is moved behind the moment at which the last of them was due."""
+    """Also if it is moved beyond the moment at which the last of them was due."""
     client.schedule(topic, delay=1, key="a", partition_key=placed(0, 1, then=3, of=4))
     stays = placed(0, 1, then=0, of=4)
     client.schedule(topic, delay=1, key=stays)
@@ -222,7 +222,7 @@ async def test_a_job_behind_the_new_number(
 async def test_a_promoted_job_that_nobody_has_finished(
     url: str, client: Client, clearing: Draining, settings: Settings, topic: str
 ) -> None:
-    """By its partition key, which stands in its entry."""
+    """The check uses its partition key, which is in its entry."""
     key = placed(0, 1, then=0, of=4)
     client.schedule(topic, delay=0, key=key, partition_key=placed(0, 1, then=2, of=4))
     client.set_shards(topic, 4)
@@ -236,7 +236,7 @@ async def test_a_promoted_job_that_nobody_has_finished(
 async def test_what_is_dead_or_kept_since_it_finished(
     url: str, client: Client, clearing: Draining, settings: Settings, topic: str, clock: ManualClock
 ) -> None:
-    """The dead are found by their id, and what has finished is, for as long as it is kept."""
+    """Dead jobs are found by their id, and so are finished jobs as long as they are kept."""
     changes: TopicChanges = {"keep_done_ms": HOUR_MS}
     client.configure(topic, **changes)
     key = placed(0, 1, then=2, of=4)
@@ -273,7 +273,7 @@ async def test_what_is_dead_or_kept_since_it_finished(
 async def test_a_shard_that_does_not_name_the_terms(
     url: str, client: Client, clearing: Draining, settings: Settings, topic: str
 ) -> None:
-    """A failover forgot them: somebody may still place jobs by a former number. Changing the topic again helps."""
+    """A failover lost them: a client may still place jobs by a former number. Another change of the topic helps."""
     client.configure(topic)
     client.set_shards(topic, 4)
     shard = Keys(settings.prefix).shard(topic, 0)
@@ -345,7 +345,7 @@ async def test_a_cleared_topic_keeps_its_whole_rate_to_its_own_shards(
 
 
 async def test_many_jobs_are_gone_through_whole(url: str, client: Client, clearing: Draining, topic: str) -> None:
-    """More than a page, and the one that stands in the way is found wherever it is."""
+    """There is more than one page, and the misplaced job is found wherever it is."""
     keys = [str(n) for n in range(40_000) if shard_of(str(n), 4) == 0][:3_000]
     bad = placed(0, 1, then=1, of=4)
     client.schedule_many(topic, [JobSpec(delay=3600, key=key) for key in [*keys, bad]])
@@ -378,7 +378,7 @@ class JustBefore(Fault):
 async def test_a_dead_job_that_is_replayed_meanwhile_stands_in_the_way(
     url: str, client: Client, settings: Settings, topic: str, shards: int, then: int, call: str
 ) -> None:
-    """Whenever that happens: among the living it was not there yet, and among the dead it is not there any more."""
+    """At any moment of the search: it was not yet among the live jobs, and is no longer among the dead ones."""
     former = 1 if shards == 4 else 4
     number = 0 if shards == 4 else 3
     client.configure(topic)

@@ -31,7 +31,7 @@ Http = httpx.AsyncClient
 
 @pytest.fixture(autouse=True)
 def has_time_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a look at the fleet may take long, although nothing is wrong."""
+    """Allows more time for a look at the fleet, which may take long on a busy machine."""
     for module in (readiness, fleet_metrics):
         monkeypatch.setattr(module, "DEADLINE_S", PATIENCE)
 
@@ -75,7 +75,7 @@ class Listening:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A connection to it."""
+        """Opens a connection to the server."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             yield reader, writer
@@ -83,7 +83,7 @@ class Listening:
             writer.close()
 
     async def said(self, *parts: bytes) -> bytes:
-        """All that it answers to these bytes until it closes the connection."""
+        """Sends these bytes; returns everything that the server answers until it closes the connection."""
         async with self.connection() as (reader, writer):
             for part in parts:
                 writer.write(part)
@@ -123,6 +123,6 @@ async def http(serve: Callable[..., Any]) -> Http:
 
 @pytest.fixture
 async def aclient(url: str, settings: Settings) -> AsyncIterator[AsyncClient]:
-    """The library beside it, on the same jobs."""
+    """A client of the library, which sees the same jobs."""
     async with AsyncClient.connect(url, settings) as client:
         yield client

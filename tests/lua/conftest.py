@@ -19,7 +19,7 @@ def shard(url: str, topic: str) -> Iterator[Shard]:
 
 @pytest.fixture
 def ear(shard: Shard) -> Iterator[Ear]:
-    """What is said on the shard's `near` channel."""
+    """Receives the messages of the shard's `near` channel."""
     ear = Ear(shard)
     yield ear
     ear.close()

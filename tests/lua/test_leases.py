@@ -48,7 +48,7 @@ def test_a_lease_is_a_delivery_that_ends_when_it_has_been_idle_for_the_longest_t
 
 
 def test_a_lease_tells_the_servers_time(ready: Shard) -> None:
-    """By which it is judged whether a job is too late."""
+    """The caller judges by it whether a job is too late."""
     before = ready.now_ms()
     leased = ready.send(leases.lease(ready.keys, GROUP, before, before + HOUR_MS, 10, looks=True))
     assert before <= leased.now_ms <= ready.now_ms()
@@ -67,7 +67,7 @@ def test_a_lease_that_has_ended_is_given_again_before_new_ones_with_the_next_num
 
 @pytest.mark.parametrize("under_way", [5_000, 10_001])
 def test_a_lease_that_has_ended_does_not_hide_behind_those_under_way(ready: Shard, under_way: int) -> None:
-    """Where very many are under way only a call that looks finds it, and what was given back any call."""
+    """If very many leases are open, only a call that looks finds the ended one; any call finds returned deliveries."""
     for first in range(0, under_way, 500):
         ready.schedule(*((f"job-{n}", "+0") for n in range(first, min(first + 500, under_way))))
     while lease(ready, count=1_000):
@@ -92,7 +92,7 @@ def test_an_entry_that_somebody_deleted_is_acknowledged_away(ready: Shard) -> No
 
 @pytest.mark.parametrize("step_ms", [-30 * HOUR_MS, 30 * HOUR_MS])
 def test_leases_end_by_the_clock_of_leases_whatever_the_servers_shows(ready: Shard, step_ms: int) -> None:
-    """Here it is behind that of the server, or ahead of it as far as the server allows."""
+    """Here the clock of leases is behind the server's, or ahead of it as far as the server allows."""
     now_ms = ready.now_ms() + min(step_ms, 6 * HOUR_MS)
 
     def leased(at_ms: int) -> list[str]:
@@ -123,7 +123,7 @@ def test_the_clock_of_leases_begins_with_the_servers_time_and_takes_the_furthest
 
 
 def test_the_clock_of_leases_starts_over_where_that_of_the_server_is_too_far_behind(shard: Shard, topic: str) -> None:
-    """At once where it leaves no room for leases, else when no lease of before can last."""
+    """At once if there would be no room for leases, otherwise when every earlier lease must have ended."""
     keys = Keys(topic)
     first = shard.send(leases.time(keys, None, ""))
     ahead = shard.send(leases.time(keys, first.ms + HOUR_MS, first.era))
@@ -179,7 +179,7 @@ def test_an_extended_lease_keeps_its_number(ready: Shard) -> None:
 
 
 def test_a_released_lease_is_over_at_once(ready: Shard) -> None:
-    """Its handle is worth nothing any more, also while nobody else has leased the job."""
+    """Its handle is invalid from then on, even before another consumer leases the job."""
     (a,) = lease(ready, count=1)
     assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [named(a)])) == [True]
     assert ready.snapshot()["groups"][GROUP]["pending"]["e1"] == (UNLEASED, 1)
@@ -204,7 +204,7 @@ def test_a_lease_that_nobody_got_does_not_count(ready: Shard) -> None:
 
 
 def test_what_is_acknowledged_is_kept_as_a_workers_is(ready: Shard) -> None:
-    """Its record and when it ended; when work began nobody knows."""
+    """Its record and the time of its end are kept; the time when work began is unknown."""
     a, _ = lease(ready)
     before_ms = ready.now_ms()
     keeping = TopicSettings(keep_done_ms=HOUR_MS)
@@ -250,7 +250,7 @@ def test_a_job_that_waits_or_that_others_need_is_not_taken(ready: Shard, is_leas
 
 
 def test_waiting_jobs_are_told_in_order_and_from_behind_a_member(shard: Shard) -> None:
-    """Members of one score are in the order of their bytes, of whatever language."""
+    """Members with the same score are in the order of their bytes, whatever the language of their names."""
     due = shard.now_ms() + HOUR_MS
     ids = ["a", "b", "z", "ß", "\u4e00", "\U0001f600"]
     shard.schedule(*((id, due) for id in reversed(ids)), ("later", due + 1))

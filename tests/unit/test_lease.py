@@ -1,4 +1,4 @@
-"""What a leader may believe of its lease: never more than the server would say."""
+"""How long a leader trusts its lease: never longer than the server would confirm."""
 
 from __future__ import annotations
 
