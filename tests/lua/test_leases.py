@@ -7,6 +7,7 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
 from wheelq.model.state import JobState
+from wheelq.protocol import scripts
 from wheelq.protocol.calls import leases, notes, producer, state, worker
 from wheelq.protocol.calls.leases import CONSUMER, LONGEST_MS, UNLEASED, LeaseId, LeaseTime
 from wheelq.protocol.calls.worker import Entry
@@ -14,6 +15,12 @@ from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 
 GROUP = "http.g"
+STALL = """
+local function clock_ms() local now = redis.call('TIME') return now[1] * 1000 + now[2] / 1000 end
+local begun_at = clock_ms()
+for _ = 1, 200000 do if clock_ms() - begun_at > 20 then break end end
+"""
+"""Takes 20 ms by a clock that goes on while a script runs."""
 
 
 def lease(shard: Shard, count: int = 10, lease_ms: int = HOUR_MS, *, looks: bool = False) -> list[Entry]:
@@ -60,7 +67,7 @@ def test_no_more_are_leased_than_asked_for(ready: Shard) -> None:
 
 
 def test_a_lease_that_has_ended_is_given_again_before_new_ones_with_the_next_number(ready: Shard) -> None:
-    lease(ready, count=1, lease_ms=0)
+    lease(ready, count=1, lease_ms=-1_000)
     (again,) = lease(ready, count=1)
     assert (again.id, again.deliveries) == ("a", 2)
 
@@ -74,9 +81,9 @@ def test_a_lease_that_has_ended_does_not_hide_behind_those_under_way(ready: Shar
         pass
     assert lease(ready, looks=True) == []
     *_, given_back, ended = ready.redis.xpending_range(ready.keys.ready, GROUP, "-", "+", under_way + 2)
-    ready.redis.xclaim(ready.keys.ready, GROUP, CONSUMER, 0, [ended["message_id"]], idle=LONGEST_MS, justid=True)
+    ready.redis.xclaim(ready.keys.ready, GROUP, CONSUMER, 0, [ended["message_id"]], idle=LONGEST_MS + 10, justid=True)
     name = LeaseId(given_back["message_id"].decode(), b"", 1)
-    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [name])) == [True]
+    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms() - 10, [name])) == [True]
     assert [found.entry_id for found in lease(ready, count=1)] == [name.entry_id]
     if under_way > 10_000:
         assert lease(ready) == []
@@ -84,7 +91,7 @@ def test_a_lease_that_has_ended_does_not_hide_behind_those_under_way(ready: Shar
 
 
 def test_an_entry_that_somebody_deleted_is_acknowledged_away(ready: Shard) -> None:
-    (a,) = lease(ready, count=1, lease_ms=0)
+    (a,) = lease(ready, count=1, lease_ms=-1_000)
     ready.redis.xdel(ready.keys.ready, a.entry_id)
     assert [found.id for found in lease(ready)] == ["b"]
     assert list(ready.snapshot()["groups"][GROUP]["pending"].values()) == [(CONSUMER, 1)]
@@ -101,7 +108,23 @@ def test_leases_end_by_the_clock_of_leases_whatever_the_servers_shows(ready: Sha
 
     assert leased(now_ms) == ["a", "b"]
     assert leased(now_ms + HOUR_MS - 60_000) == []  # while the script runs, some servers' clocks go on
-    assert leased(now_ms + HOUR_MS) == ["a", "b"]
+    assert leased(now_ms + HOUR_MS + 60_000) == ["a", "b"]
+
+
+def test_a_lease_does_not_end_early_where_the_server_stalls_in_the_middle_of_the_script(ready: Shard) -> None:
+    """Before Redis 7.2 its clock goes on meanwhile, and all deliveries look as if they had waited for longer."""
+    (a,) = lease(ready, count=1)
+    ends_ms = ready.now_ms() + HOUR_MS
+    assert ready.send(leases.extend(ready.keys, GROUP, ends_ms, [named(a)])) == [True]
+    begin, rest = scripts.script("lease").text.split("local ended\n")
+    stalled = f"{begin}{STALL}local ended\n{rest}"
+
+    def leased(at_ms: int) -> list[bytes]:
+        call = leases.lease(ready.keys, GROUP, at_ms, at_ms + HOUR_MS, 1, looks=True)
+        return ready.redis.eval(stalled, len(call.keys), *call.keys, *call.args)[1::3]  # type: ignore[union-attr,index]
+
+    assert leased(ends_ms - 10)[0].decode() != a.entry_id
+    assert leased(ends_ms + 10)[0].decode() == a.entry_id
 
 
 # lease_time
@@ -156,7 +179,7 @@ def test_an_acknowledged_lease_is_done_and_forgotten(ready: Shard) -> None:
 
 
 def test_who_leased_before_cannot_answer_for_who_has_it_now(ready: Shard) -> None:
-    (before,) = lease(ready, count=1, lease_ms=0)
+    (before,) = lease(ready, count=1, lease_ms=-1_000)
     (now,) = lease(ready, count=1)
     state = ready.snapshot()
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(before)])) == [False]
@@ -169,7 +192,7 @@ def test_who_leased_before_cannot_answer_for_who_has_it_now(ready: Shard) -> Non
 
 
 def test_an_extended_lease_keeps_its_number(ready: Shard) -> None:
-    (a,) = lease(ready, count=1, lease_ms=0)
+    (a,) = lease(ready, count=1, lease_ms=-1_000)
     assert ready.send(leases.extend(ready.keys, GROUP, ready.now_ms() + HOUR_MS, [named(a)])) == [True]
     assert [found.id for found in lease(ready)] == ["b"]
     assert ready.snapshot()["groups"][GROUP]["pending"]["e1"] == (CONSUMER, 1)
@@ -181,7 +204,7 @@ def test_an_extended_lease_keeps_its_number(ready: Shard) -> None:
 def test_a_released_lease_is_over_at_once(ready: Shard) -> None:
     """Its handle is invalid from then on, even before another consumer leases the job."""
     (a,) = lease(ready, count=1)
-    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [named(a)])) == [True]
+    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms() - 10, [named(a)])) == [True]
     assert ready.snapshot()["groups"][GROUP]["pending"]["e1"] == (UNLEASED, 1)
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])) == [False]
     assert ready.send(leases.extend(ready.keys, GROUP, ready.now_ms() + HOUR_MS, [named(a)])) == [False]
@@ -197,7 +220,7 @@ def test_a_lease_released_with_a_pause_is_nobodys_until_it_is_over(ready: Shard)
 
 def test_a_lease_that_nobody_got_does_not_count(ready: Shard) -> None:
     (a,) = lease(ready, count=1)
-    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [named(a)], counts=False)) == [True]
+    assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms() - 10, [named(a)], counts=False)) == [True]
     (again,) = lease(ready, count=1)
     assert (again.id, again.deliveries) == ("a", 1)
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(again)])) == [True]
