@@ -168,9 +168,10 @@ def _hurt_node(stage: Stage, kind: str, part: Part, seconds: float) -> None:
     """One node less is not noticed; with two, leader and standby of a shard may both be among them."""
     now = stage.world.now
     others = [one for one in stage.ledger.troubles if one.kind == "node" and one.ends > now and one.whom != part.name]
+    was_hurt = bool(others) or stage.ledger.is_explained(now, now, but=("reshard", "pause"))
     stage.ledger.trouble(kind, part.name, 0.3)
     stage.ledger.troubles.append(Trouble("node", part.name, now + seconds, now + seconds + LEARNED_S))
-    if others or stage.ledger.is_explained(now, now, but=("reshard", "pause")):
+    if was_hurt:
         stage.ledger.trouble("two-nodes", "", seconds + LEARNED_S)
 
 

@@ -51,6 +51,7 @@ class Fleet:
     def __init__(self, world: World, plan: Plan, ledger: Ledger) -> None:
         self.world, self.plan, self.ledger = world, plan, ledger
         self.network = Network(world)
+        ledger.losses = self.network.losses
         self.random = world.random("fleet")
         self.servers = [Server(world, "redis-a:6379"), Server(world, "redis-b:6379")][: 1 + plan.has_sentinel]
         for server in self.servers:

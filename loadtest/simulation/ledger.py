@@ -113,6 +113,8 @@ class Ledger:
         self.dead: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self.clock: list[tuple[float, float, float]] = []
         """Changes of the server's clock: since when, its offset and its rate."""
+        self.losses: list[tuple[str, float]] = []
+        """See `Network.losses`."""
         self.problems: list[str] = []
         """Problems that were seen while they happened."""
         self._waits: dict[tuple[bytes, bytes], float] = {}
@@ -192,6 +194,10 @@ class Ledger:
             for one in self.troubles
             if one.kind not in but and (not whom or one.whom in ("", whom))
         )
+
+    def has_missed(self, who: str, begins: float, ends: float) -> bool:
+        """Whether a process may have missed a reply in a span of time, and so repeat what it asked."""
+        return any(name == who and begins <= when <= ends for name, when in self.losses)
 
     def was_undone(self, begins: float, ends: float, *, though_replicated: bool = False) -> bool:
         """Whether what the server did in a span of time may be lost, perhaps though a replica has confirmed it."""

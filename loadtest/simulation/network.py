@@ -33,6 +33,8 @@ class Network:
         self.cut: set[tuple[str, str]] = set()
         """Pairs of a process and an address between which nothing passes."""
         self.slowness = 1.0
+        self.losses: list[tuple[str, float]] = []
+        """When a process may have missed a reply: one was lost, or a connection ended."""
         self._numbers = iter(range(1 << 62))
         self.pids = iter(range(1 << 62))
 
@@ -113,8 +115,13 @@ class Link:
 
     def to_process(self, data: bytes) -> None:
         """The server has written."""
-        if not self.is_deaf:
+        if self.is_deaf or not self.is_open:
+            self._lost()
+        else:
             self._send(1, lambda: self.transport and self.transport.receive(data))
+
+    def _lost(self) -> None:
+        self.network.losses.append((self.process.name, self.network.world.now))
 
     def hold(self) -> None:
         """Keep back what is written from now on."""
@@ -131,6 +138,7 @@ class Link:
         """Break the connection: both ends hear of it at once."""
         if self.is_open:
             self.is_open = False
+            self._lost()
             self.network.links.pop(self, None)
             if self.session is not None:
                 self.session.gone()
@@ -143,6 +151,7 @@ class Link:
 
     def finish(self, by_server: bool) -> None:
         """One end has closed: the other hears of it behind what was written before."""
+        self._lost()
         if by_server:
             self._send(1, self._end)
         else:
@@ -172,6 +181,8 @@ class Link:
                 self._held.append(come)
             elif self.is_open and not (self.is_deaf if direction else self.is_mute):
                 arrive()
+            elif direction:
+                self._lost()
 
         if self.is_open:
             go()

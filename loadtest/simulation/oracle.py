@@ -24,6 +24,8 @@ SOON_S = 0.4
 """A job is promoted and started within this time, when nothing is broken and no limit holds it back."""
 DEAD_S = 6.0
 """A dead worker's jobs run again within this time; 5 s are promised, and a pool may be full for a moment."""
+NEARLY_S = 0.25
+"""By so much an outbox may be wrong about the server's clock."""
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 JobId = tuple[str, str]
 Promise = Callable[["Seen"], Iterator[str]]
@@ -172,6 +174,20 @@ def _earliest_ms(seen: Seen, told: Told) -> float | None:
     return None
 
 
+@promise("misdated")
+def misdated(seen: Seen) -> Iterator[str]:
+    """A delay counts from the call, by the server's clock, also where an outbox has kept the job."""
+    for one in seen.ledger.told:
+        if one.outcome not in ("created", "replaced", "kept") or "delay" not in one.step.args:
+            continue
+        if any(since <= one.answered for since, _, _ in seen.ledger.clock[1:]):
+            continue  # an outbox cannot know of a step of the clock while the server is away
+        passed_ms = one.due_ms - one.step.args["delay"] * 1000 - one.asked_us / 1000
+        least_ms, most_ms = -1.0, (one.answered - one.sent + NEARLY_S) * 1000
+        if not least_ms <= passed_ms <= most_ms:
+            yield f"{one.topic}/{one.id} ({one.outcome}) is due {passed_ms:.0f} ms later than was asked for"
+
+
 @promise("doubled")
 def doubled(seen: Seen) -> Iterator[str]:
     """Each life of a job is promoted once, and each attempt of it once in each group."""
@@ -193,9 +209,8 @@ def _was_made_again(seen: Seen, history: History, before: Promotion, again: Prom
         run.ended is not None and run.ended <= again.waits_since for run in history.runs if run.entry == before.entry
     )
     calls = [one for one in history.told if one.sent <= again.waits_since <= one.answered + 30]
-    return (
-        over and before.shard == again.shard and any(seen.ledger.is_explained(one.sent - 1, again.at) for one in calls)
-    )
+    missed = (seen.ledger.has_missed(one.step.who, before.waits_since, again.waits_since) for one in calls)
+    return over and before.shard == again.shard and any(missed)
 
 
 @promise("untrue")
@@ -258,9 +273,10 @@ def repeated(seen: Seen) -> Iterator[str]:
             by_entry[run.group, run.entry, run.attempt].append(run)
         for runs in by_entry.values():
             for first, again in pairwise(runs):
-                if first.outcome in ("RetryAfter", "ValueError"):  # an ordered job keeps its entry
+                has_ended = first.ended is not None and first.ended <= again.began
+                if has_ended and first.outcome in ("RetryAfter", "ValueError"):  # an ordered job keeps its entry
                     continue
-                if not seen.ledger.is_explained(first.began - 15, again.began, but=("pause",)):
+                if not seen.ledger.is_explained(first.began - 15, again.began, but=("pause", "clock")):
                     where = f"on {first.worker} and {again.worker}"
                     yield f"{topic}/{id} ran again after {again.began - first.began:.2f} s, {where}"
 
@@ -313,11 +329,12 @@ def _was_hurt(seen: Seen, run: Run) -> bool:
 def late(seen: Seen) -> Iterator[str]:
     """Jobs are promoted when they are due, and started soon after; a fault explains lateness for its time."""
     limited = {topic.name for topic in seen.plan.topics if topic.name == "limit"}
+    explained = seen.ledger.is_explained
     for one in seen.ledger.promotions:
         due = seen.reached(one.due_ms, one.waits_since)
-        if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced:
+        if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced or one.at - due <= SOON_S:
             continue
-        if one.at - due <= SOON_S or seen.ledger.is_explained(one.at, one.at):
+        if explained(one.at, one.at) and explained(due, due + SOON_S):  # what began later is no excuse
             continue
         yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late, at {one.at:.2f}"
 

@@ -1,8 +1,9 @@
 """Defects planted on purpose, to see that the simulator finds them: a simulator that finds nothing must be able to.
 
-Five are those of torture (`loadtest.planted`). The others are lines of Lua or Python in place of others; nine of them
-put back the kind of defect that was mended before (A5, A8, A11, A12, A13, A17, A23, B1 and B2; see README.md). A plant
-that no longer fits fails loudly: then the code has changed, and the plant is to be brought up to date or replaced.
+Five are those of torture (`loadtest.planted`). The others are lines of Lua or Python in place of others; sixteen of
+them put back the kind of defect that was mended before (A1 to A3, A5, A8, A11 to A13, A17, A19 to A23, B1 and B2; see
+README.md). A plant that no longer fits fails loudly: then the code has changed, and the plant is to be brought up to
+date or replaced.
 
 `first` and `within` say in which seeds a plant is found: one of so many, from the first on.
 """
@@ -204,6 +205,120 @@ PLANTS: Mapping[str, Plant] = {
         first=86,
         within=1,
         needs="kill-worker",
+    ),
+    "place-lost": Plant(
+        "a job for which the machine has no thread fails, and its place is lost (A19)",
+        "left|lost|late|slow",
+        lines=(
+            Line("wheelq.worker.threads", "Threads.run", "self._places.release()\n        raise", "raise"),
+            Line("wheelq.worker.threads", "Threads._in_time", "await asyncio.sleep(backoff.pause())", "raise"),
+        ),
+        first=418,
+        within=1,
+        needs="no-threads",
+    ),
+    "standby-sleeps": Plant(
+        "a standby sleeps beyond the horizon of a leader that is frozen (A3)",
+        "late",
+        lines=(
+            Line(
+                "wheelq.scheduler.standby",
+                "StandbyRules._rest_until",
+                "instants.append(now_ms + UNLED_MS if look.horizon_ms is None else look.horizon_ms + self._hedge_ms)",
+                "instants += [now_ms + UNLED_MS] if look.horizon_ms is None else []",
+            ),
+        ),
+        first=147,
+        within=1,
+        needs="freeze-node",
+    ),
+    "sent-again": Plant(
+        "an outbox sends again what the server took, while the rest of a parcel is refused (A2)",
+        "doubled",
+        lines=(
+            Line(
+                "wheelq.producer.outbox.rounds",
+                "delivery_round",
+                "delivered += _settle(outbox, parcel, _accepted_before(error))",
+                "pass",
+            ),
+        ),
+        first=87,
+        within=1,
+        needs="server-restart",
+    ),
+    "claimed-by-idle": Plant(
+        "what a worker holds is taken over when it looks idle, by a clock that was set forward (A22)",
+        "repeated",
+        lines=(
+            Line(
+                "wheelq.worker.peers",
+                "Peers.standing",
+                "return Standing.GONE if has_left or is_silent else Standing.LIVING",
+                "return Standing.GONE if has_left or is_silent else Standing.UNKNOWN",
+            ),
+            Line(
+                "wheelq.worker.recovery",
+                "Recovery._look_if_due",
+                "now + LOOK_EVERY",
+                "now + self._settings.renew_ms / 1000",
+            ),
+        ),
+        first=18,
+        within=1,
+        needs="clock-forward",
+    ),
+    "outbox-by-own-clock": Plant(
+        "what an outbox keeps is due by the clock of its producer (A20)",
+        "early.*promised",
+        lines=(
+            Line(
+                "wheelq.producer.outbox.store",
+                "Outbox._server_ms",
+                "return math.ceil(self._server.latest_at(asked.uptime)) if self._server.is_set else asked.wall_ms",
+                "return asked.wall_ms",
+            ),
+        ),
+        first=481,
+        within=1,
+        needs="clock-forward",
+    ),
+    "nodes-by-old-clock": Plant(
+        "a node reads the clock once, and judges by it whether others live (A21)",
+        "assigned|circles",
+        lines=(
+            Line(
+                "wheelq.scheduler.membership",
+                "Membership.beat",
+                "await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, told)))",
+                "await self._transport.send(heartbeats.beat_node(self._keys, self._node, told))",
+            ),
+            Line(
+                "wheelq.scheduler.membership",
+                "Membership._read_nodes",
+                "for node in words if self._lives(node)",
+                "for node in words if words[node] > self._server.now_ms() - 1000 * self._silence",
+            ),
+        ),
+        first=7,
+        within=1,
+        needs="clock-forward",
+    ),
+    "clock-of-a-duplicate": Plant(
+        "an outbox learns the server's clock from the due time of a job that was there (A1)",
+        "misdated|early.*promised",
+        lines=(
+            Line(
+                "wheelq.producer.scheduling",
+                "Scheduling.prepared",
+                "self._server_clock.observe(sent_at, answer.server_us)",
+                "there = answer.receipts[0]; "
+                "self._server_clock.observe(sent_at, answer.server_us if there.created else there.due_ms * 1000)",
+            ),
+        ),
+        first=111,
+        within=1,
+        needs="duplicate",
     ),
     "lease-to-two": Plant(
         "a lease over HTTP ends three seconds before its time",

@@ -1,8 +1,8 @@
 """Where the product meets the world: time, randomness and names, put in place for a run.
 
-The product reads clocks in one module only (`clock`, a house rule), and asks the standard library for randomness. Both
-are given stand-ins that answer for the process whose turn it is, so that every part of it lives in the simulated time,
-also those that nobody hands a clock.
+The product reads clocks in one module only (`clock`, a house rule), httpcore in another, and both ask the standard
+library for randomness. They are given stand-ins that answer for the process whose turn it is, so that every part lives
+in the simulated time, also those that nobody hands a clock.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import redis.connection
+from httpcore._async import http11
 
 from loadtest.simulation import blocking
 from loadtest.simulation.process import InlineExecutor, current
@@ -32,6 +33,8 @@ from wheelq.worker import threads
 
 WITH_THREADS: tuple[Any, ...] = (courier, file, breaker, transport.blocking, transport.routes, transport.topology)
 """The modules whose threads, locks and events are simulated."""
+WITH_CLOCKS: tuple[Any, ...] = (clock, http11)
+"""The modules that read clocks: the product's, and httpcore's, which closes connections that were idle for a while."""
 Begin = Callable[[File], AbstractContextManager[sqlite3.Connection]]
 
 
@@ -68,13 +71,14 @@ class _Time:
 def in_place(world: World) -> Iterator[None]:
     """Let the product live in this world."""
     names = world.random("names")
-    before = (clock.time, os.urandom, random._urandom, socket.gethostname, os.getpid)  # type: ignore[attr-defined]
+    before = (os.urandom, random._urandom, socket.gethostname, os.getpid)  # type: ignore[attr-defined]
 
     def host_name() -> str:
         return current[-1].name if current else "simulation"
 
     real_pid = os.getpid()
-    clock.time = _Time(world)
+    for module in WITH_CLOCKS:
+        module.time = _Time(world)
     os.getpid = lambda: current[-1].pid if current else real_pid
     os.urandom = random._urandom = names.randbytes  # type: ignore[attr-defined, assignment]
     socket.gethostname = host_name
@@ -97,7 +101,9 @@ def in_place(world: World) -> Iterator[None]:
         transport.probing.speaks_tls, transport.probing.aspeaks_tls = look, looks
         redis.connection.Connection._connect = connect
         threads.Daemons = pools  # type: ignore[misc]
-        clock.time, os.urandom, random._urandom, socket.gethostname, os.getpid = before  # type: ignore[attr-defined]
+        for module in WITH_CLOCKS:
+            module.time = real_time
+        os.urandom, random._urandom, socket.gethostname, os.getpid = before  # type: ignore[attr-defined]
 
 
 async def _no_look(error: BaseException, address: transport.Address) -> None:
