@@ -24,8 +24,8 @@ else
   ended = redis.call('XPENDING', ready, group, 'IDLE', idle_ms, '-', '+', left, unleased)
 end
 if #ended > 0 then
-  time = redis.call('TIME') -- what now_ms() tells from here on
-  idle_ms = math.max(1, now_ms() - ended_ms)
+  local later = redis.call('TIME')
+  idle_ms = math.max(1, later[1] * 1000 + math.floor(later[2] / 1000) - ended_ms)
 end
 for _, pending in ipairs(ended) do
   local entry, count = pending[1], pending[4] + 1
