@@ -118,10 +118,10 @@ PLANTS: Mapping[str, Plant] = {
         "left|lost|died",
         lines=(
             Line(
-                "wheelq.worker.handlers",
-                "surviving",
-                'raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error',
-                "raise",
+                "wheelq.worker.outcome",
+                "as_failure",
+                "if isinstance(error, GeneratorExit) and _current_task() is not task:",
+                "if True:",
             ),
         ),
         first=301,

@@ -70,9 +70,9 @@ def _with(changes: Mapping[str, str], sound: Callable[[str], Script]) -> Callabl
 
 
 def _acknowledged_first(handle: Callable[..., Any]) -> Callable[..., Any]:
-    async def acknowledge_and_handle(running: Running, delivery: Delivery) -> None:
+    async def acknowledge_and_handle(running: Running, delivery: Delivery, task: asyncio.Task[None]) -> None:
         running._settler.done(delivery)
         await asyncio.sleep(0.3)  # the acknowledgement is on its way, and the worker may be killed
-        await handle(running, delivery)
+        await handle(running, delivery, task)
 
     return acknowledge_and_handle

@@ -67,9 +67,10 @@ class Bench:
         self.clock = ManualClock()
         self.started: list[int] = []
         self.may_end = asyncio.Event()
-        self.batcher = Batcher(BatchTerms(max_size, max_wait, concurrency), self._run, self.clock)
+        terms = BatchTerms(max_size, max_wait, concurrency)
+        self.batcher = Batcher(terms, self._run, lambda delivery, seconds: None, self.clock)
 
-    async def _run(self, batch: list[Delivery]) -> None:
+    async def _run(self, batch: list[Delivery], task: object) -> None:
         self.started.append(len(batch))
         await self.may_end.wait()
 

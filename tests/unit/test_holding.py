@@ -1,14 +1,25 @@
-"""An async handler that holds the event loop is named; otherwise it runs as it would without the watch."""
+"""A handler that holds the event loop is named; waiting is not holding."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.waiting import PATIENCE
+from wheelq import Job, Retry
 from wheelq.base.clock import ManualClock
-from wheelq.worker.holding import watched
+from wheelq.model.topic import Topic
+from wheelq.protocol.calls.worker import Entry
+from wheelq.protocol.keys import Keys
+from wheelq.worker.handlers import Handlers
+from wheelq.worker.held import Delivery, ServedShard
+from wheelq.worker.holding import HoldWarning
+from wheelq.worker.pool import SLICE, Pool
+
+ENTRY = Entry("1-0", "picture-7", 0, 1, b"", None)
 
 
 @pytest.fixture
@@ -16,86 +27,110 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage().partition(":")[0] for record in caplog.records]
+def delivery(topic: str) -> Delivery:
+    return Delivery(ServedShard(Keys().shard(topic, 0), Topic()), ENTRY, 0)
 
 
-async def test_a_step_that_takes_long_is_told_with_handler_topic_and_time(
-    clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def resize(job: object) -> str:
+# The steps of a delivery
+
+
+async def steps_told(
+    clock: ManualClock, run: Callable[[], Awaitable[object]], times: int = 1
+) -> list[tuple[int, float]]:
+    """Runs it so many times in a pool. Returns what the pool reports: the delivery, and the seconds of its step."""
+    told: list[tuple[int, float]] = []
+
+    async def run_one(number: int, task: object) -> None:
+        await run()
+
+    pool: Pool[int] = Pool(3, run_one, lambda number, seconds: told.append((number, round(seconds, 3))), clock)
+    pool.add(range(times))
+    async with asyncio.timeout(PATIENCE):
+        await pool.idle()
+    return told
+
+
+async def test_each_step_that_takes_long_is_reported(clock: ManualClock) -> None:
+    async def resize() -> None:
+        clock.advance(0.7)
+        await asyncio.sleep(0)
         clock.advance(0.4)
         await asyncio.sleep(0)
         clock.advance(5.0)
-        await asyncio.sleep(0)
-        return "small"
 
-    assert await watched(resize, "images", clock)(None) == "small"
-    assert len(said(caplog)) == 1
-    assert said(caplog)[0].endswith("resize of images held the event loop for 5.0 s")
-    assert caplog.records[0].levelno == logging.WARNING
+    assert await steps_told(clock, resize) == [(0, 0.7), (0, 5.0)]
 
 
-async def test_short_steps_are_not_told_however_long_they_take_together(
-    clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def resize(job: object) -> None:
+async def test_a_handler_that_never_waits_is_reported(clock: ManualClock) -> None:
+    async def resize() -> None:
+        clock.advance(0.7)
+
+    assert await steps_told(clock, resize, 3) == [(0, 0.7), (1, 0.7), (2, 0.7)]
+
+
+async def test_short_steps_are_not_reported_however_long_they_take_together(clock: ManualClock) -> None:
+    async def resize() -> None:
         for _ in range(20):
             clock.advance(0.4)
             await asyncio.sleep(0)
 
-    await watched(resize, "images", clock)(None)
-    assert said(caplog) == []
+    async def resize_at_once() -> None:
+        clock.advance(0.4)
+
+    assert await steps_told(clock, resize) == []
+    assert await steps_told(clock, resize_at_once, 2 * SLICE) == []
 
 
-async def test_time_that_a_handler_waits_is_not_its_own(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    async def resize(job: object) -> None:
+async def test_time_that_a_handler_waits_is_not_its_own(clock: ManualClock) -> None:
+    async def resize() -> None:
+        asyncio.get_running_loop().call_soon(clock.advance, 30)
         await clock.sleep(30)
 
-    running = asyncio.ensure_future(_awaited(watched(resize, "images", clock)))
-    await asyncio.sleep(0)
-    clock.advance(30)
-    await running
-    assert said(caplog) == []
+    assert await steps_told(clock, resize, 3) == []
 
 
-async def test_a_handler_is_told_again_after_a_minute(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    async def resize(job: object) -> None:
-        clock.advance(1)
+# The warning
 
-    run = watched(resize, "images", clock)
-    for _ in range(30):
-        await run(None)
-    assert len(said(caplog)) == 1
+
+async def close_order(job: Job) -> None: ...
+
+
+def close_plainly(job: Job) -> None: ...
+
+
+def warning_of(clock: ManualClock) -> HoldWarning:
+    handlers = Handlers()
+    handlers.add("async", close_order, Retry(), None)
+    handlers.add("other", close_order, Retry(), None)
+    handlers.add("inline", close_plainly, Retry(), None, inline=True)
+    handlers.add("thread", close_plainly, Retry(), None)
+    return HoldWarning(handlers, clock)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name", "advice"),
+    [("async", "close_order", "Make it a plain function"), ("inline", "close_plainly", "Leave out inline=True")],
+)
+def test_the_warning_names_handler_topic_time_and_remedy(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture, topic: str, name: str, advice: str
+) -> None:
+    warning_of(clock).held(delivery(topic), 5.0)
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"handler {name} of {topic} held the event loop for 5.0 s: ")
+    assert advice in record.getMessage()
+    assert record.levelno == logging.WARNING
+
+
+def test_a_handler_is_named_once_a_minute(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    warning = warning_of(clock)
+    for topic in ("async", "async", "other", "other"):
+        warning.held(delivery(topic), 1.0)
+    assert len(caplog.records) == 2
     clock.advance(60)
-    await run(None)
-    assert len(said(caplog)) == 2
+    warning.held(delivery("async"), 1.0)
+    assert len(caplog.records) == 3
 
 
-async def test_a_step_that_raises_is_told_too(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    async def resize(job: object) -> None:
-        clock.advance(1)
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await watched(resize, "images", clock)(None)
-    assert len(said(caplog)) == 1
-
-
-async def test_a_handler_can_be_cancelled_and_can_refuse(clock: ManualClock) -> None:
-    async def resize(job: object) -> str:
-        try:
-            await asyncio.sleep(3_600)
-        except asyncio.CancelledError:
-            await asyncio.sleep(0)
-            return "not now"
-        return "slept"
-
-    running = asyncio.ensure_future(_awaited(watched(resize, "images", clock)))
-    await asyncio.sleep(0)
-    running.cancel()
-    assert await running == "not now"
-
-
-async def _awaited(run: object) -> object:
-    return await run(None)  # type: ignore[operator]  # a handler
+def test_a_handler_in_a_thread_holds_no_loop(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    warning_of(clock).held(delivery("thread"), 1.0)
+    assert caplog.records == []

@@ -32,7 +32,7 @@ class Gate:
         self.done: list[int] = []
         self._open: dict[int, asyncio.Event] = {}
 
-    async def run(self, number: int) -> None:
+    async def run(self, number: int, task: object) -> None:
         self.running.add(number)
         self.most = max(self.most, len(self.running))
         try:
@@ -110,7 +110,7 @@ async def test_room_and_idle_can_be_waited_for_at_the_same_time() -> None:
 
 
 async def test_an_idle_pool_is_idle_at_once() -> None:
-    async def run(number: int) -> None: ...
+    async def run(number: int, task: object) -> None: ...
 
     await idle(Pool(1, run))
 
@@ -120,7 +120,7 @@ async def test_whatever_waits_and_whatever_does_not_everything_runs_once(concurr
     draw = random.Random(concurrency)
     running, most, done = 0, 0, []
 
-    async def run(number: int) -> None:
+    async def run(number: int, task: object) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -145,7 +145,7 @@ async def test_deliveries_that_never_wait_share_one_task_and_run_in_order() -> N
     tasks: list[asyncio.Task[None] | None] = []
     done: list[int] = []
 
-    async def run(number: int) -> None:
+    async def run(number: int, task: object) -> None:
         tasks.append(asyncio.current_task())
         done.append(number)
 
@@ -156,14 +156,28 @@ async def test_deliveries_that_never_wait_share_one_task_and_run_in_order() -> N
     assert len(set(tasks)) == 1
 
 
+async def test_deliveries_that_come_while_others_run_need_no_task_more() -> None:
+    tasks: set[object] = set()
+
+    async def run(number: int, task: object) -> None:
+        tasks.add(task)
+
+    pool: Pool[int] = Pool(10 * SLICE, run)
+    for _ in range(5):
+        pool.add(range(SLICE + 1))
+        await asyncio.sleep(0)
+    await idle(pool)
+    assert len(tasks) == 1
+
+
 async def test_one_that_waits_costs_one_task_more() -> None:
     gate = Gate()
     tasks: set[asyncio.Task[None] | None] = set()
 
-    async def run(number: int) -> None:
+    async def run(number: int, task: object) -> None:
         tasks.add(asyncio.current_task())
         if number == 5:
-            await gate.run(number)
+            await gate.run(number, task)
 
     pool: Pool[int] = Pool(100, run)
     pool.add(range(20))
@@ -183,7 +197,7 @@ async def test_many_that_never_wait_let_the_loop_breathe() -> None:
             breaths += 1
             await asyncio.sleep(0)
 
-    async def run(number: int) -> None: ...
+    async def run(number: int, task: object) -> None: ...
 
     pool: Pool[int] = Pool(10, run)
     breathing = asyncio.create_task(breathe())
@@ -202,7 +216,7 @@ async def test_each_delivery_has_a_context_of_its_own() -> None:
     variable = contextvars.ContextVar("variable", default=-1)
     seen: list[int] = []
 
-    async def run(number: int) -> None:
+    async def run(number: int, task: object) -> None:
         seen.append(variable.get())
         variable.set(number)
         if number % 3 == 0:
@@ -222,7 +236,7 @@ async def test_each_delivery_has_a_context_of_its_own() -> None:
 async def test_tasks_and_timeouts_within_a_delivery_work() -> None:
     done: list[str] = []
 
-    async def run(number: int) -> None:
+    async def run(number: int, task: object) -> None:
         try:
             async with asyncio.timeout(0.01):
                 await asyncio.Event().wait()
@@ -256,7 +270,7 @@ async def test_abandoning_cancels_what_runs_and_forgets_what_waits() -> None:
 async def test_a_delivery_may_clean_up_when_it_is_cancelled() -> None:
     cleaned = asyncio.Event()
 
-    async def run(number: int) -> None:
+    async def run(number: int, task: object) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -286,7 +300,7 @@ async def test_an_error_that_comes_out_does_not_stop_the_others(waits: bool) -> 
     """`run` is not to raise; should it, the place is free again and the queue goes on."""
     done: list[int] = []
 
-    async def run(number: int) -> None:
+    async def run(number: int, task: object) -> None:
         if waits:
             await asyncio.sleep(0)
         if number == 3:
@@ -305,7 +319,7 @@ async def test_an_error_that_comes_out_does_not_stop_the_others(waits: bool) -> 
 async def test_a_coroutine_that_swallows_a_cancellation_ends_as_it_likes() -> None:
     ended: list[str] = []
 
-    async def run(number: int) -> None:
+    async def run(number: int, task: object) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -323,7 +337,7 @@ async def test_a_coroutine_that_swallows_a_cancellation_ends_as_it_likes() -> No
 def test_the_pool_is_made_outside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a worker is, before `asyncio.run`."""
 
-    async def run(number: int) -> None: ...
+    async def run(number: int, task: object) -> None: ...
 
     def make() -> Callable[..., object]:
         return Pool(1, run).add

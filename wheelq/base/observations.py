@@ -6,7 +6,7 @@ it, and later ones wait. So each increment counts once, even when a reply is los
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from enum import StrEnum
 from itertools import islice
@@ -49,11 +49,11 @@ class Observations:
 
     def add(self, kind: Measured, topic: str, group: str, seconds: Iterable[float]) -> None:
         """Count durations; negative ones count as 0. Many at once are much cheaper than one by one."""
-        ordered = sorted(max(0.0, one) for one in seconds)
+        ordered = sorted(seconds)
         if not ordered:
             return
         figures = self._figures((kind, topic, group))
-        figures[0] += int(sum(ordered) * 1_000_000)
+        figures[0] += int(sum(ordered[bisect_left(ordered, 0.0) :]) * 1_000_000)
         below = 0
         for place, bound in enumerate(BOUNDS[kind]):
             up_to_it = bisect_right(ordered, bound)

@@ -24,6 +24,7 @@ from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.model.job import Job
 from wheelq.telemetry import api
 from wheelq.worker.held import Delivery
+from wheelq.worker.outcome import Unrun, as_failure
 from wheelq.worker.pool import Pool
 
 if TYPE_CHECKING:
@@ -60,13 +61,19 @@ class Batcher:
     """Gathers the deliveries of one topic, and runs the batches."""
 
     def __init__(
-        self, terms: BatchTerms, run: Callable[[list[Delivery]], Coroutine[Any, Any, None]], clock: Clock
+        self,
+        terms: BatchTerms,
+        run: Callable[[list[Delivery], asyncio.Task[None]], Coroutine[Any, Any, None]],
+        held_loop: Callable[[Delivery, float], None],
+        clock: Clock,
     ) -> None:
-        """`run` settles the deliveries of one batch and does not raise."""
+        """`run` settles the deliveries of one batch; it and `held_loop` are as for `Pool`."""
         self._terms = terms
         self._run = run
         self._clock = clock
-        self._pool: Pool[list[Delivery]] = Pool(terms.concurrency, self._run_one)
+        self._pool: Pool[list[Delivery]] = Pool(
+            terms.concurrency, self._run_one, lambda batch, seconds: held_loop(batch[0], seconds), clock
+        )
         self._gathered: list[Delivery] = []
         self._ends_at = 0.0
         self._cancel_timer: Callable[[], None] = _nothing
@@ -130,9 +137,9 @@ class Batcher:
         self._gathered.clear()
         await self._pool.abandon()
 
-    async def _run_one(self, batch: list[Delivery]) -> None:
+    async def _run_one(self, batch: list[Delivery], task: asyncio.Task[None]) -> None:
         try:
-            await self._run(batch)
+            await self._run(batch, task)
         finally:
             # The pool frees the place when this coroutine ends, which is before any waiter is woken.
             self._changed.set()
@@ -142,8 +149,9 @@ class Batcher:
 class Steps:
     """The steps for each delivery of a batch, the same as for single deliveries."""
 
-    prepare: Callable[[Delivery], Awaitable[Job | None]]
-    """Returns the job; None if there is nothing to run and the delivery is settled."""
+    begin: Callable[[Delivery], Job | Unrun]
+    """Returns the job; if there is nothing to run, the outcome for `settle_unrun`."""
+    settle_unrun: Callable[[Delivery, Unrun], Awaitable[None]]
     run: Callable[[list[Job]], Awaitable[Any]]
     succeed: Callable[[Delivery, object], None]
     """Takes what the handler returned for this job."""
@@ -154,11 +162,9 @@ class Steps:
     """Records in that span that the worker stops."""
 
 
-async def run_batch(steps: Steps, batch: list[Delivery]) -> None:
-    """Run the handler once for all jobs, and settle each delivery by its own outcome."""
-    prepared = [(delivery, await steps.prepare(delivery)) for delivery in batch]
-    deliveries = [delivery for delivery, job in prepared if job is not None]
-    jobs = [job for _, job in prepared if job is not None]
+async def run_batch(steps: Steps, batch: list[Delivery], task: asyncio.Task[None]) -> None:
+    """Run the handler once for all jobs, in this task, and settle each delivery by its own outcome."""
+    deliveries, jobs = await _begin(steps, batch)
     if not jobs:
         return
     logs.running(jobs)
@@ -169,14 +175,13 @@ async def run_batch(steps: Steps, batch: list[Delivery]) -> None:
         result = await steps.run(list(jobs))
         errors = outcomes(result, jobs)
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if task.cancelling():
             if deliveries[0].span is not None:
                 steps.handed_back(deliveries[0].span)
             raise  # this worker is stopping: the deliveries stay held, and are handed back
         errors = outcomes_of_failure(error, jobs)
-    except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its jobs
-        errors = outcomes_of_failure(error, jobs)
+    except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its jobs
+        errors = outcomes_of_failure(as_failure(error, task), jobs)
     failures = []
     for delivery, job, problem, its_result in zip(deliveries, jobs, errors, results_of(result, jobs), strict=True):
         if problem is None:
@@ -185,6 +190,19 @@ async def run_batch(steps: Steps, batch: list[Delivery]) -> None:
             failures.append((delivery, job, problem))
     for first in range(0, len(failures), SETTLED_TOGETHER):
         await asyncio.gather(*(steps.fail(*failure) for failure in failures[first : first + SETTLED_TOGETHER]))
+
+
+async def _begin(steps: Steps, batch: list[Delivery]) -> tuple[list[Delivery], list[Job]]:
+    """Returns the deliveries whose jobs run, and their jobs; settles the others."""
+    deliveries, jobs = [], []
+    for delivery in batch:
+        job = steps.begin(delivery)
+        if isinstance(job, Job):
+            deliveries.append(delivery)
+            jobs.append(job)
+        else:
+            await steps.settle_unrun(delivery, job)
+    return deliveries, jobs
 
 
 def outcomes(result: object, jobs: Sequence[Job]) -> list[BaseException | None]:

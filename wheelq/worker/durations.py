@@ -6,6 +6,8 @@ one separately would take an eighth of the time of the job.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from wheelq.base.metrics import Histogram
 from wheelq.base.observations import Measured, Observations
 
@@ -19,8 +21,8 @@ class Durations:
         self._group = group
         self._lateness = Histogram()
         self._observations = Observations()
-        self._late_ms: dict[str, list[float]] = {}  # by topic
-        self._seconds: dict[str, list[float]] = {}
+        self._late_ms: defaultdict[str, list[float]] = defaultdict(list)  # by topic
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
 
     @property
     def lateness(self) -> Histogram:
@@ -36,18 +38,14 @@ class Durations:
 
     def started(self, topic: str, late_ms: float) -> None:
         """Record the start of a job of the topic, `late_ms` after its due time."""
-        kept = self._late_ms.get(topic)
-        if kept is None:
-            kept = self._late_ms[topic] = []
+        kept = self._late_ms[topic]
         kept.append(late_ms)
         if len(kept) >= MOST_KEPT:
             self._count()
 
     def ended(self, topic: str, seconds: float) -> None:
         """Record how long a handler of the topic ran."""
-        kept = self._seconds.get(topic)
-        if kept is None:
-            kept = self._seconds[topic] = []
+        kept = self._seconds[topic]
         kept.append(seconds)
         if len(kept) >= MOST_KEPT:
             self._count()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, get_args
 
-from wheelq.base.clock import Clock
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.checks import check_topic
 from wheelq.model.job import Job
 from wheelq.model.retry import Retry
 from wheelq.worker.batching import BatchTerms
-from wheelq.worker.holding import TO_A_THREAD, watched
 from wheelq.worker.threads import FunctionRunner, time_limit
 
 Function = Callable[[Job], Any]
@@ -53,14 +50,12 @@ class Handler:
         """Whether the function runs in a thread."""
         return not self.inline and not is_async(self.function)
 
-    def bind(self, threads: FunctionRunner, clock: Clock) -> Run:
+    def bind(self, threads: FunctionRunner) -> Run:
         """Returns a function that runs a job within the timeout; plain functions run in `threads`, unless `inline`."""
         if self.has_thread:
-            return surviving(_in_thread(self.function, threads, self.timeout))
-        function = _on_the_loop(self.function) if self.inline else self.function
-        advice = "Leave out inline=True, so that it runs in a thread" if self.inline else TO_A_THREAD
-        run = watched(function, self.topic, clock, advice)
-        return surviving(run if self.timeout is None else _within(self.timeout, run))
+            return _in_thread(self.function, threads, self.timeout)
+        run = _on_the_loop(self.function) if self.inline else self.function
+        return run if self.timeout is None else _within(self.timeout, run)
 
 
 class Handlers:
@@ -150,36 +145,6 @@ def _check_inline(function: Callable[..., Any], timeout: float | None) -> None:
         raise InvalidInput("inline", "is for plain functions: an async handler runs on the event loop anyway")
     if timeout is not None:
         raise InvalidInput("timeout", "cannot be kept with inline=True: nothing can stop a function on the event loop")
-
-
-def surviving(run: Run) -> Run:
-    """Returns a handler that counts as failed when it raises a BaseException that is not an Exception.
-
-    Examples are SystemExit, KeyboardInterrupt and the outcomes of pytest. So the worker goes on. Only cancellation
-    passes unchanged.
-    """
-
-    async def run_on(given: Any) -> Any:
-        task = _current_task()
-        try:
-            return await run(given)
-        except (Exception, asyncio.CancelledError):
-            raise
-        except SystemExit as error:
-            raise RuntimeError(f"the handler called sys.exit({error.code!r})") from error
-        except BaseException as error:
-            if isinstance(error, GeneratorExit) and _current_task() is not task:
-                raise  # the handler did not raise it: the event loop is gone, and this coroutine is closed
-            raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
-
-    return run_on
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no event loop runs
-        return None
 
 
 def _in_thread(function: Function | BatchFunction, threads: FunctionRunner, timeout: float | None) -> Run:

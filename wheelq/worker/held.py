@@ -81,11 +81,6 @@ class Delivery:
     span: Processing | None = None
     """The span around its handler, while a tracer provider is set."""
 
-    @property
-    def leaves_something(self) -> bool:
-        """Whether its end takes more than an acknowledgement; an earlier run may have reported progress."""
-        return self.shard.topic.keep_done_ms > 0 or self.has_progress or self.is_redelivered or self.entry.attempt > 1
-
 
 Start = Callable[[Sequence[Delivery]], None]
 """Runs deliveries of one shard as soon as there is room."""
@@ -111,8 +106,9 @@ class Held:
     def __init__(self) -> None:
         self._by_shard: dict[ServedShard, dict[str, Delivery]] = {}
 
-    def add(self, delivery: Delivery) -> None:
-        self._by_shard.setdefault(delivery.shard, {})[delivery.entry.entry_id] = delivery
+    def add(self, *deliveries: Delivery) -> None:
+        for delivery in deliveries:
+            self._by_shard.setdefault(delivery.shard, {})[delivery.entry.entry_id] = delivery
 
     def of(self, shard: ServedShard) -> dict[str, Delivery]:
         """Returns the deliveries of one shard, by entry id."""

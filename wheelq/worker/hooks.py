@@ -16,6 +16,7 @@ A worker without middleware calls its handlers directly.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -30,12 +31,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from wheelq.base.clock import Clock
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
 from wheelq.worker.batching import outcomes, outcomes_of_failure
-from wheelq.worker.handlers import Handler, Run, is_async, surviving
+from wheelq.worker.handlers import Handler, Run, is_async
+from wheelq.worker.outcome import as_failure
 from wheelq.worker.threads import FunctionRunner, Threads
 
 logger = logging.getLogger("wheelq.worker")
@@ -128,9 +129,9 @@ class Hooks:
                 await stack.enter_async_context(lifespan.running())
             yield
 
-    def around(self, handler: Handler, threads: Threads, clock: Clock) -> Run:
+    def around(self, handler: Handler, threads: Threads) -> Run:
         """Returns the call of a handler, single or batch, with all middleware around it."""
-        run = handler.bind(threads, clock)
+        run = handler.bind(threads)
         if not self.middleware:
             return run
 
@@ -139,20 +140,31 @@ class Hooks:
 
         async def in_one_thread(work: Job | Sequence[Job]) -> Any:
             async with threads.one() as thread:
-                return await self._run_within(handler.bind(thread, clock), work, thread)
+                return await self._run_within(handler.bind(thread), work, thread)
 
         has_plain_hooks = any(isinstance(hook, Hook) and hook.is_plain for hook in self.middleware)
-        return surviving(in_one_thread if handler.has_thread and has_plain_hooks else on_the_loop)
+        return in_one_thread if handler.has_thread and has_plain_hooks else on_the_loop
 
     async def _run_within(self, run: Run, work: Job | Sequence[Job], plain: FunctionRunner) -> Any:
         jobs, reading = ((work,), OF_ONE) if isinstance(work, Job) else (work, OF_A_BATCH)
-        proceed: Proceed = partial(run, work)
+        proceed: Proceed = partial(_failing, run, work)
         for middleware in reversed(self.middleware):
             if isinstance(middleware, Hook):
                 proceed = partial(middleware.call, jobs, proceed, reading, plain)
             else:
                 proceed = partial(middleware, jobs, proceed)
         return await proceed()
+
+
+async def _failing(run: Run, work: Job | Sequence[Job]) -> Any:
+    """Runs a handler. Besides cancellation it raises only Exceptions, which middleware can catch."""
+    task = asyncio.current_task()
+    try:
+        return await run(work)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise as_failure(error, task) from error
 
 
 class _OnTheLoop:

@@ -112,8 +112,7 @@ class ReadingLane:
         return None
 
     def start(self, deliveries: Sequence[Delivery]) -> None:
-        for delivery in deliveries:
-            self._held.add(delivery)
+        self._held.add(*deliveries)
         self._runs.add(deliveries)
 
     @asynccontextmanager
@@ -162,12 +161,21 @@ class ReadingLane:
 class Lanes:
     """All lanes of a worker; each topic has one."""
 
-    def __init__(self, parts: WorkerParts, handlers: Handlers, running: Running, runs: Runs, regroup: Regroup) -> None:
-        """`runs` runs the deliveries of topics without their own lane."""
+    def __init__(
+        self,
+        parts: WorkerParts,
+        handlers: Handlers,
+        running: Running,
+        runs: Runs,
+        regroup: Regroup,
+        held_loop: Callable[[Delivery, float], None],
+    ) -> None:
+        """`runs` runs the deliveries of topics without their own lane; `held_loop` is as for `Pool`."""
         self._parts = parts
         self._handlers = handlers
         self._running = running
         self._regroup = regroup
+        self._held_loop = held_loop
         self._default: Lane = self._reading_lane(runs, parts.settings)
         self._of_topic: dict[str, Lane] = {}
 
@@ -181,7 +189,7 @@ class Lanes:
             elif handler.ordered:
                 is_by_key = handler.ordered == "key"
                 self._of_topic[topic] = OrderedLane(
-                    self._parts, self._running.handle, self._regroup, is_by_key=is_by_key
+                    self._parts, self._running.handle, self._held_loop, self._regroup, is_by_key=is_by_key
                 )
 
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
@@ -235,8 +243,16 @@ class Lanes:
 
     def _batch_lane(self, terms: BatchTerms, run: Run) -> ReadingLane:
         running = self._running
-        steps = Steps(running.prepare, run, running.succeed, running.fail, running.trace, running.handed_back)
-        batcher = Batcher(terms, partial(run_batch, steps), self._parts.clock)
+        steps = Steps(
+            running.begin,
+            running.settle_unrun,
+            run,
+            running.succeed,
+            running.fail,
+            running.trace,
+            running.handed_back,
+        )
+        batcher = Batcher(terms, partial(run_batch, steps), self._held_loop, self._parts.clock)
         return self._reading_lane(batcher, replace(self._parts.settings, concurrency=terms.max_size))
 
     def _reading_lane(self, runs: Runs, settings: WorkerSettings) -> ReadingLane:

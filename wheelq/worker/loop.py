@@ -34,6 +34,7 @@ from wheelq.worker.decorators import Decorators
 from wheelq.worker.heartbeat import Heartbeat
 from wheelq.worker.held import Delivery
 from wheelq.worker.hints import HintListener
+from wheelq.worker.holding import HoldWarning
 from wheelq.worker.janitor import Janitor
 from wheelq.worker.lanes import Lanes
 from wheelq.worker.overdue import OverdueWarning
@@ -94,9 +95,10 @@ class Worker(Decorators):
         self._overdue = OverdueWarning(parts)
         self._janitor = Janitor(parts, self._overdue.suspect)
         self._hints = HintListener(parts, self._shards.concerns, self._noticed.set, self._running.cancel)
-        pool: Pool[Delivery] = Pool(settings.concurrency, self._running.handle)
+        held_loop = HoldWarning(self._handlers, clock).held
+        pool: Pool[Delivery] = Pool(settings.concurrency, self._running.handle, held_loop, clock)
         self._heartbeat = Heartbeat(parts, self._handlers, self._running, pool, parts.recovery.look_soon, also_says)
-        self._lanes = Lanes(parts, self._handlers, self._running, pool, self._shards.regroup)
+        self._lanes = Lanes(parts, self._handlers, self._running, pool, self._shards.regroup, held_loop)
 
     @classmethod
     def connect(
@@ -218,7 +220,7 @@ class Worker(Decorators):
 
     def _bind(self) -> None:
         assert self._threads is not None
-        self._lanes.bind(partial(self._hooks.around, threads=self._threads, clock=self._clock))
+        self._lanes.bind(partial(self._hooks.around, threads=self._threads))
 
     async def _begin(self) -> None:
         await check_server(self._transport)

@@ -44,15 +44,16 @@ class OrderedLane:
     def __init__(
         self,
         parts: WorkerParts,
-        run: Callable[[Delivery], Coroutine[Any, Any, None]],
+        run: Callable[[Delivery, asyncio.Task[None]], Coroutine[Any, Any, None]],
+        held_loop: Callable[[Delivery, float], None],
         regroup: Regroup,
         *,
         is_by_key: bool,
     ) -> None:
-        """`run` settles one delivery and does not raise."""
+        """`run` and `held_loop` are as for `Pool`."""
         self._parts = parts
         self._state = OrderedState(regroup, is_by_key)
-        self._pool: Pool[Delivery] = Pool(parts.settings.concurrency, self._run_one)
+        self._pool: Pool[Delivery] = Pool(parts.settings.concurrency, self._run_one, held_loop, parts.clock)
         self._run = run
         self._started = 0
         self._shards: dict[ServedShard, OrderedShard] = {}
@@ -126,14 +127,14 @@ class OrderedLane:
         for ordered in self._shards.values():
             await ordered.close()
 
-    async def _run_one(self, delivery: Delivery) -> None:
+    async def _run_one(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         self._started += 1
         try:
             if delivery.turn_keeper is not None:
                 await delivery.turn_keeper.until_due(delivery)
                 if not delivery.turn_keeper.may_run(delivery):  # this worker was frozen after the delivery was chosen
                     return
-            await self._run(delivery)
+            await self._run(delivery, task)
         finally:  # soon, because its place in the pool is free after this coroutine
             asyncio.get_running_loop().call_soon(self._advance)
 

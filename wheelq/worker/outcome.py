@@ -9,8 +9,10 @@ from the due time of the retry. A job that is delivered again because its worker
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 from wheelq.errors import PayloadMismatch
 from wheelq.model.dead import Reason
@@ -56,6 +58,8 @@ class Dropped:
 
 
 Outcome = Done | Again | Buried
+Unrun = Done | Dropped | Buried
+"""The outcome of a delivery whose handler is not called."""
 DONE = Done()
 
 
@@ -84,6 +88,31 @@ def of_failure(error: BaseException, attempt: int, retry: Retry, draw: float) ->
     if pause_ms is None:
         return _buried(Reason.FAILED, error)
     return Again(pause_ms if asked is None else asked, error_line(error))
+
+
+def as_failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exception:
+    """Returns the failure of a handler that raised `error` in `task`: itself, or a RuntimeError if it is no Exception.
+
+    Examples are SystemExit, KeyboardInterrupt and the outcomes of pytest: the worker goes on. Raises: the error, if the
+    handler did not raise it, because its coroutine was closed: the event loop is gone.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, GeneratorExit) and _current_task() is not task:
+        raise error
+    if isinstance(error, SystemExit):
+        failure = RuntimeError(f"the handler called sys.exit({error.code!r})")
+    else:
+        failure = RuntimeError(f"the handler raised {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        return None
 
 
 def _buried(reason: Reason, error: BaseException) -> Buried:

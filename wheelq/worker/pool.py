@@ -14,25 +14,46 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar
+
+from wheelq.base.clock import Clock, SystemClock
 
 T = TypeVar("T")
 
 SLICE = 64
 """How many deliveries a runner handles before it yields to the event loop."""
+LONGEST_S = 0.5
+"""How many seconds a delivery may run on the event loop without a warning."""
+
+
+def _nothing(delivery: object, seconds: float) -> None:
+    """Reports nothing."""
 
 
 class Pool(Generic[T]):
     """A queue of deliveries, and its runners."""
 
-    def __init__(self, concurrency: int, run: Callable[[T], Coroutine[Any, Any, None]]) -> None:
-        """`run` settles one delivery and does not raise."""
+    def __init__(
+        self,
+        concurrency: int,
+        run: Callable[[T, asyncio.Task[None]], Coroutine[Any, Any, None]],
+        held_loop: Callable[[T, float], None] = _nothing,
+        clock: Clock | None = None,
+    ) -> None:
+        """`run` settles one delivery, in the task that it is given, and does not raise.
+
+        Calls `held_loop(delivery, seconds)` when a step of `run`, from one `await` to the next, took long.
+        """
         self._concurrency = concurrency
         self._run = run
+        self._held_loop = held_loop
+        self._now = (clock or SystemClock()).monotonic
         self._queue: deque[T] = deque()
         self._runners: set[asyncio.Task[None]] = set()
+        self._serving: asyncio.Task[None] | None = None  # the runner that works through the queue
         self._held = 0
         self._aside = 0
         self._changed = asyncio.Event()
@@ -93,21 +114,33 @@ class Pool(Generic[T]):
             self._waiting -= 1
 
     def _hire(self) -> None:
-        if self._queue and len(self._runners) < self._concurrency:
-            runner = asyncio.create_task(self._work())
+        """Let a new runner serve the queue, if there is something in it and no other runner does."""
+        if self._queue and self._serving is None and len(self._runners) < self._concurrency:
+            runner = self._serving = asyncio.create_task(self._work())
             self._runners.add(runner)
             runner.add_done_callback(self._dismiss)
 
     def _dismiss(self, runner: asyncio.Task[None]) -> None:
         self._runners.discard(runner)
+        if self._serving is runner:
+            self._serving = None
         self._hire()
 
     async def _work(self) -> None:
-        done = 0
-        while self._queue:
-            delivery = self._queue.popleft()
+        me, done, began = self._serving, 0, self._now()
+        assert me is not None
+        while self._queue and self._serving is me:
+            delivery, context = self._queue.popleft(), contextvars.copy_context()
+            coroutine = self._run(delivery, me)
             try:
-                await _Isolated(self._run(delivery), self._hire)
+                waits_for = context.run(coroutine.send, None)
+                self._look(delivery, began)
+                self._serving = None
+                self._hire()
+                await self._rest(delivery, coroutine, context, waits_for)
+                self._serving, began = self._serving or me, self._now()
+            except StopIteration:  # it did not wait
+                began = self._look(delivery, began)
             finally:
                 self._held -= 1
                 if self._waiting:
@@ -115,29 +148,29 @@ class Pool(Generic[T]):
             done += 1
             if done % SLICE == 0:
                 await asyncio.sleep(0)
+                began = self._now()
 
+    @types.coroutine
+    def _rest(
+        self, delivery: T, coroutine: Coroutine[Any, Any, None], context: contextvars.Context, waits_for: Any
+    ) -> Generator[Any, Any, None]:
+        """Awaits the rest of a coroutine that waits, in its own context."""
+        while True:
+            try:
+                step, value = coroutine.send, (yield waits_for)
+            except BaseException as error:  # noqa: BLE001  # cancellation too belongs to the coroutine
+                step, value = coroutine.throw, error
+            began = self._now()
+            try:
+                waits_for = context.run(step, value)
+            except StopIteration:
+                return
+            finally:
+                self._look(delivery, began)
 
-class _Isolated(Awaitable[None]):
-    """Awaits a coroutine in its own context; calls `on_wait` when it waits for the first time."""
-
-    __slots__ = ("_coroutine", "_on_wait")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None], on_wait: Callable[[], None]) -> None:
-        self._coroutine = coroutine
-        self._on_wait = on_wait
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        run = contextvars.copy_context().run
-        coroutine = self._coroutine
-        try:
-            waits_for = run(coroutine.send, None)
-            self._on_wait()
-            while True:
-                try:
-                    value = yield waits_for
-                except BaseException as error:  # noqa: BLE001  # cancellation too belongs to the coroutine
-                    waits_for = run(coroutine.throw, error)
-                else:
-                    waits_for = run(coroutine.send, value)
-        except StopIteration:
-            return
+    def _look(self, delivery: T, began: float) -> float:
+        """Report a step that took long. Returns when it ended."""
+        ended = self._now()
+        if ended - began > LONGEST_S:
+            self._held_loop(delivery, ended - began)
+        return ended

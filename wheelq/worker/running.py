@@ -1,6 +1,6 @@
 """`Running`: one delivery, from its entry to its outcome.
 
-    prepare ──▶ handler ──▶ succeed | fail          skipped when it is too late; cancelled on request
+    begin ──▶ handler ──▶ succeed | fail          settled unrun when it is too late; cancelled on request
 
 `outcome` turns a handler's error into the outcome of its job; `settling` reports it to Redis.
 """
@@ -22,7 +22,17 @@ from wheelq.telemetry import api
 from wheelq.worker.durations import Durations
 from wheelq.worker.handlers import Handlers, Run
 from wheelq.worker.held import Delivery
-from wheelq.worker.outcome import DONE, Again, Buried, Dropped, Outcome, of_failure, too_late
+from wheelq.worker.outcome import (
+    DONE,
+    Again,
+    Buried,
+    Dropped,
+    Outcome,
+    Unrun,
+    as_failure,
+    of_failure,
+    too_late,
+)
 from wheelq.worker.parts import WorkerParts
 from wheelq.worker.progress import ProgressWriter, packed_result
 from wheelq.worker.run_log import RunLog
@@ -65,74 +75,76 @@ class Running:
 
         tracing.handed_back(span)
 
-    async def prepare(self, delivery: Delivery) -> Job | None:
-        """Returns the job for the handler; None if there is nothing to run and the delivery is settled."""
+    def begin(self, delivery: Delivery) -> Job | Unrun:
+        """Returns the job for the handler; if there is nothing to run, the outcome for `settle_unrun`."""
         entry, topic = delivery.entry, delivery.shard.keys.topic
-        if entry.group is not None and entry.group != self._group:  # a retry that concerns another group
-            self._settler.done(delivery)
-            return None
+        if entry.group is not None and entry.group != self._group:
+            return DONE  # a retry that concerns another group
         try:
             record = codec.decode(entry.record)
         except codec.UnreadableRecord as error:
-            await self._settler.settle(delivery, Buried(Reason.UNREADABLE, str(error)))
-            return None
-        now_ms = self._server.now_ms()
-        if late := too_late(now_ms, entry.due_ms, record.expires_ms(entry.due_ms), delivery.shard.topic):
-            await self._skip(delivery, late)
-            return None
-        job = Job(
+            return Buried(Reason.UNREADABLE, str(error))
+        due_ms, now_ms = entry.due_ms, self._server.now_ms()
+        if late := too_late(now_ms, due_ms, record.expires_ms(due_ms), delivery.shard.topic):
+            return late
+        started_ms = max(now_ms, due_ms)  # an estimate, but the job was due by the server's clock
+        delivery.started_ms = started_ms
+        self.durations.started(topic, started_ms - due_ms)
+        return Job(
             entry.id,
             topic,
             record.payload,
-            entry.due_ms,
+            due_ms,
             record.attempt,
             entry.entry_id,
-            max(now_ms, entry.due_ms),  # an estimate, but the job was due by the server's clock
+            started_ms,
             record.headers,
             delivery.is_redelivered,
             record.last_error,
-            record.first_due_ms or entry.due_ms,
+            record.first_due_ms or due_ms,
             record.replays,
             partial(self._progress.progress, delivery),
         )
-        delivery.started_ms = job.started_ms
-        late_ms = job.started_ms - entry.due_ms
-        self.durations.started(topic, late_ms)
-        return job
 
-    async def _skip(self, delivery: Delivery, late: Dropped | Buried) -> None:
-        self.skipped += 1
-        entry = delivery.entry
-        if isinstance(late, Buried):
-            logger.warning("job %s of %s is buried unrun: %s", entry.id, delivery.shard.keys.topic, late.error)
-            await self._settler.settle(delivery, late)
-        else:
-            logger.info("job %s of %s is dropped unrun: %s", entry.id, delivery.shard.keys.topic, late.why)
+    async def settle_unrun(self, delivery: Delivery, outcome: Unrun) -> None:
+        """Settle a delivery that has nothing to run."""
+        job_id, topic = delivery.entry.id, delivery.shard.keys.topic
+        if isinstance(outcome, Buried):
+            if outcome.reason is not Reason.UNREADABLE:
+                self.skipped += 1
+                logger.warning("job %s of %s is buried unrun: %s", job_id, topic, outcome.error)
+            await self._settler.settle(delivery, outcome)
+            return
+        if isinstance(outcome, Dropped):
+            self.skipped += 1
+            logger.info("job %s of %s is dropped unrun: %s", job_id, topic, outcome.why)
             delivery.is_dropped = True
-            self._settler.done(delivery)
+        self._settler.done(delivery)
 
-    async def handle(self, delivery: Delivery) -> None:
-        """Run the handler of one delivery, and settle its outcome."""
-        job = await self.prepare(delivery)
-        if job is None:
+    async def handle(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+        """Run the handler of one delivery in this task, and settle its outcome."""
+        job = self.begin(delivery)
+        if not isinstance(job, Job):
+            await self.settle_unrun(delivery, job)
             return
         logs.running((job,))
         if api._TRACER_PROVIDER is not None:
             self.trace((delivery,), (job,))
-        task = delivery.task = asyncio.current_task()
+        delivery.task = task
         try:
             result = await self.runs[job.topic](job)
         except asyncio.CancelledError as error:
-            was_asked = delivery.is_cancelled and task is not None and task.uncancel() == 0
+            was_asked = delivery.is_cancelled and task.uncancel() == 0
             delivery.task = None
-            if task is not None and task.cancelling():
+            if task.cancelling():
                 if delivery.span is not None:
                     self.handed_back(delivery.span)
                 raise  # this worker is stopping: the delivery stays held, and is handed back
             await (self._cancelled(delivery) if was_asked else self.fail(delivery, job, error))
-        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
+            failure = as_failure(error, task)
             self._ran(delivery)
-            await self.fail(delivery, job, error)
+            await self.fail(delivery, job, failure)
         else:
             self._ran(delivery)
             self.succeed(delivery, result)

@@ -82,17 +82,20 @@ class Settler:
 
     def done(self, delivery: Delivery) -> None:
         """Acknowledge a finished job with the next batch."""
-        acks = self._acks.get(delivery.shard)
-        if acks is None:
-            acks = self._acks[delivery.shard] = _Acks(delivery.shard)
-            self._new.put_nowait(acks)
+        acks = self._acks.get(delivery.shard) or self._add(delivery.shard)
         acks.waiting.append(delivery)
-        if len(acks.waiting) == 1:
+        count = len(acks.waiting)
+        if count == 1:
             acks.any.set()
             if self._clock.monotonic() >= acks.next_at:
                 acks.enough.set()  # together with others that finish before the loop runs
-        if len(acks.waiting) >= self._settings.ack_batch or delivery.turn_keeper is not None:  # another waits for it
+        if count >= self._settings.ack_batch or delivery.turn_keeper is not None:  # another waits for it
             acks.enough.set()
+
+    def _add(self, shard: ServedShard) -> _Acks:
+        acks = self._acks[shard] = _Acks(shard)
+        self._new.put_nowait(acks)
+        return acks
 
     async def settle(self, delivery: Delivery, outcome: Outcome, took_ms: float | None = None) -> None:
         """Report an outcome to Redis until it succeeds. `took_ms` is the handler's duration; None: it did not run."""
@@ -113,7 +116,7 @@ class Settler:
                 call = calls.bury(keys, self._group, self._consumer, entry, burial, delivery.shard.topic)
         was_ours, is_sure = await self._insist(call, delivery)
         self.lost += not was_ours and is_sure
-        self._drop(delivery)
+        self._drop(delivery.shard, [delivery])
 
     def _attempt(self, delivery: Delivery, outcome: Outcome, took_ms: float) -> Attempt:
         error = None if isinstance(outcome, Done) or not outcome.error else attempts.cut_error(outcome.error)
@@ -125,7 +128,7 @@ class Settler:
             turn_keeper.again(delivery, record, due_ms)
         else:
             self.lost += is_sure
-            self._drop(delivery)
+            self._drop(delivery.shard, [delivery])
 
     async def _insist(self, call: Call[Any], delivery: Delivery) -> tuple[int, bool]:
         """Repeats a call until it is answered; returns the answer, and whether only one call can have arrived.
@@ -160,10 +163,12 @@ class Settler:
             call = calls.hand_back(shard.keys, self._group, self._consumer, HAND_BACK_IDLE_MS, part)
             await self._transport.send(call)
 
-    def _drop(self, delivery: Delivery) -> None:
-        self._held.drop(delivery)
-        if delivery.turn_keeper is not None:
-            delivery.turn_keeper.end(delivery)
+    def _drop(self, shard: ServedShard, deliveries: Sequence[Delivery]) -> None:
+        held = self._held.of(shard)
+        for delivery in deliveries:
+            held.pop(delivery.entry.entry_id, None)
+            if delivery.turn_keeper is not None:
+                delivery.turn_keeper.end(delivery)
 
     async def run(self) -> None:
         """Send acks until cancelled: at once after a quiet moment, else `ack_ms` after the last, or a full batch."""
@@ -212,8 +217,7 @@ class Settler:
         if not acks.is_unsure:  # if unsure, the call whose reply was lost may have acknowledged it
             self.lost += len(batch) - acked
         acks.is_unsure = False
-        for delivery in batch:
-            self._drop(delivery)
+        self._drop(shard, batch)
         if not acks.waiting:
             acks.any.clear()
         elif len(acks.waiting) >= self._settings.ack_batch:
@@ -221,10 +225,10 @@ class Settler:
 
     def _ack(self, shard: ServedShard, batch: Sequence[Delivery]) -> Call[int]:
         topic = shard.topic
-        dropped = sum(delivery.is_dropped for delivery in batch)
+        dropped = sum([delivery.is_dropped for delivery in batch])
         if dropped:
             batch = sorted(batch, key=_is_dropped)
-        if any(delivery.leaves_something for delivery in batch):
+        if topic.keep_done_ms > 0 or _leave_something(batch):
             concluded = [_concluded(delivery) for delivery in batch]
             return state.conclude(
                 shard.keys, self._group, self._consumer, topic.retention_ms, topic.keep_done_ms, concluded, dropped
@@ -233,7 +237,7 @@ class Settler:
             shard.keys,
             self._group,
             self._consumer,
-            min(delivery.safe_until_ms for delivery in batch),
+            min([delivery.safe_until_ms for delivery in batch]),
             topic.retention_ms,
             [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
             dropped,
@@ -242,6 +246,11 @@ class Settler:
 
 def _is_dropped(delivery: Delivery) -> bool:
     return delivery.is_dropped
+
+
+def _leave_something(deliveries: Sequence[Delivery]) -> bool:
+    """Whether the end of some takes more than an acknowledgement: they, or earlier runs, may have reported progress."""
+    return any(one.has_progress or one.is_redelivered or one.entry.attempt > 1 for one in deliveries)
 
 
 def _concluded(delivery: Delivery) -> state.Concluded:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from wheelq.errors import BeingRemoved
@@ -139,8 +140,7 @@ def ack(
     Returns how many this consumer still held. The last `dropped` of them expired and never ran.
     """
     args: list[Argument] = [group, consumer, safe_until_ms, retention_ms]
-    for delivery in deliveries:
-        args += delivery
+    args.extend(chain.from_iterable(deliveries))
     if dropped:
         args.append(dropped)
     return scripted("ack", (keys.ready, keys.jobs, keys.counts), args, int)
