@@ -98,6 +98,18 @@ async def test_a_maker_that_was_frozen_between_look_and_make_makes_nothing(place
     assert place.waiting() == {}
 
 
+async def test_whoever_stops_a_maker_and_is_cancelled_meanwhile_is_cancelled(place: Place) -> None:
+    """A node that was stopped while it gave shards away went on, and its process did not end."""
+    maker = place.maker()
+    maker.start()
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(maker.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.wait((stopping,))
+    assert stopping.cancelled()
+
+
 async def test_a_maker_that_dies_between_look_and_make_is_replaced_by_any_other(place: Place) -> None:
     due = place.now_ms + 5_000
     place.put(due, start_ms=due)

@@ -16,7 +16,6 @@ checked every ten minutes, in case a notice was lost.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
@@ -85,8 +84,7 @@ class Occurrences:
         """Stop at once. Nothing is left half done, because each call is complete in itself."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait((self._task,))  # `await self._task` would hide that the caller is cancelled
 
     async def run(self) -> None:
         """Make occurrences until cancelled."""
