@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+import uvloop
 
 from tests.waiting import PATIENCE, until
 from wheelq.base.clock import SystemClock
@@ -207,6 +208,32 @@ async def test_after_a_write_was_cancelled_each_call_gets_its_own_reply(embedded
     replies = await asyncio.gather(*(pipe.ask(echo(word)) for word in "abc"))
     assert replies == [b"a", b"b", b"c"]
     await pipe.close()
+
+
+def test_on_uvloop_a_write_to_a_connection_that_was_just_closed_is_a_call_of_unknown_outcome(
+    embedded: EmbeddedServer,
+) -> None:
+    """uvloop raises RuntimeError there, which ended a worker when its server was killed."""
+
+    async def call_and_subscribe() -> None:
+        pipe = Pipe(Address(embedded.url), SystemClock())
+        await pipe.open()
+        pipe._connection._writer.transport.abort()
+        await asyncio.sleep(0)  # uvloop has closed it, and its reader does not know yet
+        with pytest.raises(OutcomeUnknown, match=r"no reply came \(the connection was closed\)"):
+            await pipe.ask(echo("lost"))
+        assert await pipe.ask(echo("next")) == b"next"
+        await pipe.close()
+        transport = AsyncTransport(Address(embedded.url))
+        listening = transport.subscription()
+        await listening.open(["channel"])
+        listening._connection._writer.transport.abort()
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="the connection was closed"):
+            await listening.listen("another")
+        await transport.close()
+
+    uvloop.run(call_and_subscribe())
 
 
 async def test_a_late_failure_of_a_former_connection_does_not_break_the_next(embedded: EmbeddedServer) -> None:

@@ -15,6 +15,9 @@ from wheelq.transport.slots import UNKNOWN_HOSTS, Node
 REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
 """The errors that the redis package raises; timeouts of asyncio and sockets are OSErrors."""
 
+WRITE_FAILURES = (*REDIS_FAILURES, RuntimeError)
+"""Those of a write on an event loop: uvloop raises RuntimeError if the connection has just been closed."""
+
 
 SCRIPT_LOADS = 3
 """How often a script is loaded for one call, at most: the server's scripts may be flushed again and again."""
@@ -140,15 +143,18 @@ def not_sent(error: Exception, place: AskedServer, speaks_tls: bool | None = Non
     if speaks_tls is not None:
         return errors.TlsFailed(tls_mismatch(place, speaks_tls))
     kind = errors.TlsFailed if _is_tls(error) else errors.Unavailable
-    why = str(error).rstrip(". ") or type(error).__name__
-    return kind(f"no connection to {place.shown}: {why}{about_connecting(error, place)}")
+    return kind(f"no connection to {place.shown}: {_why(error).rstrip('. ')}{about_connecting(error, place)}")
 
 
 def broken_off(error: Exception, place: AskedServer) -> errors.ServerError:
     """Returns the error of a working connection that broke with no request in flight."""
-    return refusal(error, place) or errors.Unavailable(
-        f"no connection to {place.shown}: {error or type(error).__name__}"
-    )
+    return refusal(error, place) or errors.Unavailable(f"no connection to {place.shown}: {_why(error)}")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RuntimeError):  # its text is about uvloop's own objects
+        return "the connection was closed"
+    return str(error) or type(error).__name__
 
 
 def _is_tls(error: BaseException | None) -> bool:
@@ -166,6 +172,6 @@ def not_answered(error: Exception, place: AskedServer, name: str) -> errors.Serv
     if isinstance(refused, errors.NotPermitted):
         return errors.NotPermitted(f"{name}{_refused_line(str(error), name)} was not permitted: {refused}")
     return refused or errors.OutcomeUnknown(
-        f"{name} was sent to {place.shown} and no reply came ({error or type(error).__name__}): it may or may not have "
+        f"{name} was sent to {place.shown} and no reply came ({_why(error)}): it may or may not have "
         "happened; repeating the call is safe"
     )

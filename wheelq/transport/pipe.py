@@ -36,6 +36,7 @@ from wheelq.transport.address import Address
 from wheelq.transport.failures import (
     REDIS_FAILURES,
     SCRIPT_LOADS,
+    WRITE_FAILURES,
     AskedSentinel,
     ScriptUnknown,
     not_answered,
@@ -165,7 +166,7 @@ class Pipe:
     async def _write(self, connection: Any, packed: bytes) -> None:
         try:
             await connection.send_packed_command(packed, check_health=False)
-        except REDIS_FAILURES as error:
+        except WRITE_FAILURES as error:
             if connection is self._connection:  # another call may have found it broken, and there may be a new one
                 await self._break(error)
 
@@ -204,7 +205,7 @@ class Pipe:
                 await connection.connect()
                 if self._sends_hello:
                     await self._introduce(connection)
-        except REDIS_FAILURES as error:
+        except WRITE_FAILURES as error:
             self._was_silent = isinstance(error, TimeoutError | RedisTimeoutError)
             await connection.disconnect(nowait=True)
             return not_sent(error, self._address, await probing.aspeaks_tls(error, self._address))

@@ -13,7 +13,7 @@ from typing import Any
 from wheelq.errors import ServerError, Unavailable
 from wheelq.protocol.calls import registry
 from wheelq.transport.address import Address
-from wheelq.transport.failures import REDIS_FAILURES, broken_off, not_sent
+from wheelq.transport.failures import WRITE_FAILURES, broken_off, not_sent
 from wheelq.transport.slots import Node
 
 
@@ -54,7 +54,7 @@ class Subscription:
                 run_id = registry.info().read(await connection.read_response())["run_id"]
                 if channels:
                     await connection.send_command("SUBSCRIBE", *channels, check_health=False)
-        except REDIS_FAILURES as error:
+        except WRITE_FAILURES as error:
             await connection.disconnect(nowait=True)
             raise not_sent(error, address) from error
         self._connection, self._address, self._node = connection, address, address.nodes[0]
@@ -77,7 +77,7 @@ class Subscription:
         while True:
             try:
                 message = await self._next()
-            except REDIS_FAILURES as error:
+            except WRITE_FAILURES as error:
                 await self.close()
                 raise broken_off(error, self._address) from error
             match message:
@@ -113,5 +113,5 @@ class Subscription:
             raise Unavailable("the subscription is not open")
         try:
             await self._connection.send_command(name, *channels, check_health=False)
-        except REDIS_FAILURES as error:
+        except WRITE_FAILURES as error:
             raise broken_off(error, self._address) from error
