@@ -286,9 +286,9 @@ class PartlyScheduled(OutcomeUnknown):
 class NotReplicated(ServerError):
     """The jobs are scheduled, but fewer replicas (or disks) than `durability` requires confirmed them in time.
 
-    `receipts` has one per job, in order; `confirmed` of `wanted` have confirmed. Repeating the call with the receipts'
-    ids as keys is safe: it finds the jobs and waits for the confirmation again. A change of a topic has no receipts;
-    it is made, and can be repeated.
+    `receipts` has one per job, in order; `confirmed` of `wanted` have confirmed; `reason` says why. Repeating the call
+    with the receipts' ids as keys is safe: it finds the jobs and waits for the confirmation again. A change of a topic
+    has no receipts; it is made, and can be repeated.
     """
 
     def __init__(self, receipts: Sequence[Any], confirmed: int, wanted: int, reason: str) -> None:
@@ -298,6 +298,7 @@ class NotReplicated(ServerError):
         self.receipts = receipts
         self.confirmed = confirmed
         self.wanted = wanted
+        self.reason = reason
 
 
 class Refused(ServerError):

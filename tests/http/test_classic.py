@@ -249,7 +249,7 @@ async def test_a_pull_whose_answer_was_lost_in_between_is_repeated(
     with redis.Redis.from_url(url) as client:  # the lease ends: nobody waits for thirty seconds here
         (pending,) = client.xpending_range(keys.ready, f"{PREFIX}classic", "-", "+", 1)
         client.xclaim(
-            keys.ready, f"{PREFIX}classic", "http", 0, [pending["message_id"]], idle=12 * 3_600_000, justid=True
+            keys.ready, f"{PREFIX}classic", "http", 0, [pending["message_id"]], idle=13 * 3_600_000, justid=True
         )
     assert (await pull(http))["task_id"] == added["task_id"]
 

@@ -356,6 +356,16 @@ async def test_what_redis_refuses_was_not_done(serve: Callable[..., Any]) -> Non
     assert answer.status_code in (502, 503)
 
 
+async def test_of_many_for_a_full_topic_those_are_made_that_fit(http: Http) -> None:
+    assert (await http.patch("/v1/topics/orders/settings", json={"max_pending": 2})).is_success
+    jobs = {"jobs": [{"delay": 60, "id": id} for id in "abc"]}
+    outcomes = (await http.post("/v1/topics/orders/bulk", json=jobs)).json()["outcomes"]
+    told = [200 if "created" in outcome else outcome["problem"]["status"] for outcome in outcomes]
+    assert set(told) == {200, 429}
+    there = [(await http.get(f"{JOBS}/{id}")).status_code for id in "abc"]
+    assert there == [404 if status == 429 else 200 for status in told]
+
+
 async def test_of_many_each_says_what_is_known_of_it(serve: Callable[..., Any]) -> None:
     http = await serve(ReplyLost("schedule", times=2))
     jobs = {"jobs": [{"delay": 60, "id": "a"}, {"delay": -1}]}

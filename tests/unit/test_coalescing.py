@@ -1,4 +1,4 @@
-"""Jobs that are made at the same time, while Redis does not answer: nobody waits behind a call that has no answer."""
+"""Jobs that are made at the same time: nobody waits behind a call that has no answer, and each has its own outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import pytest
 
 from wheelq import JobSpec, Settings
 from wheelq.base.clock import SystemClock
-from wheelq.errors import InvalidInput, OutcomeUnknown, Unavailable
+from wheelq.errors import (
+    InvalidInput,
+    NotReplicated,
+    OutcomeUnknown,
+    PartlyScheduled,
+    TopicFull,
+    Unavailable,
+    WheelqError,
+)
 from wheelq.model.job import Receipt
 from wheelq.producer.outbox import Outbox
 from wheelq.server import coalescing
@@ -103,3 +111,65 @@ async def test_with_an_outbox_they_are_kept_and_a_bad_one_among_them_is_told(tmp
     client.thawed.set()
     await first[0]
     await client.close()
+
+
+# Of an error about many jobs, each gets what concerns it
+
+
+SPECS = [JobSpec(key="a", delay=60), JobSpec(delay=60), JobSpec(key="c", delay=60)]
+A = Receipt("a", 1, created=True)
+
+
+class Failing(ServerClient):
+    """Its calls end in this error."""
+
+    error: WheelqError
+
+    async def schedule_specs(self, topic: str, specs: Sequence[JobSpec], *_: Any) -> list[Receipt]:
+        raise self.error
+
+
+async def outcomes(error: WheelqError) -> list[coalescing.Outcome]:
+    """Those of three jobs, of which the second has no key of its own, after a call that ended in `error`."""
+    client = Failing.connect("unix:///nowhere.sock", Settings())
+    client.error = error
+    return await Coalescing(client, Settings().client, SystemClock()).schedule_each("orders", SPECS, "keep")
+
+
+async def test_in_a_full_topic_only_those_are_refused_that_were() -> None:
+    first, second, third = await outcomes(TopicFull("orders", {1: "made-up", 2: "c"}, {0: A}))
+    assert first == A
+    for outcome, id in ((second, "made-up"), (third, "c")):
+        assert isinstance(outcome, TopicFull)
+        assert (outcome.refused, outcome.receipts) == ({0: id}, {})
+        assert "a job was refused" in str(outcome)
+
+
+async def test_of_a_call_that_broke_off_each_is_told_what_became_of_it() -> None:
+    """One that was not sent is not told that it may have happened."""
+    lost = "schedule was sent, and no reply came: it may or may not have happened"
+    first, second, third = await outcomes(PartlyScheduled(lost, {1: "made-up"}, {0: A}))
+    assert first == A
+    assert isinstance(second, OutcomeUnknown)
+    assert (second.ids, str(second)) == (("made-up",), lost)
+    assert isinstance(third, Unavailable)
+    assert "nothing was done" in str(third)
+    assert "may" not in str(third)
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"), [((), [("a",), (), ("c",)]), (("a", "made-up", "c"), [("a",), ("made-up",), ("c",)])]
+)
+async def test_an_unknown_outcome_names_no_job_of_another_caller(
+    ids: tuple[str, ...], told: list[tuple[str, ...]]
+) -> None:
+    found = await outcomes(OutcomeUnknown("no reply", ids))
+    assert [outcome.ids for outcome in found if isinstance(outcome, OutcomeUnknown)] == told
+
+
+async def test_a_missing_confirmation_is_told_of_one_job() -> None:
+    receipts = [Receipt(id, 1, created=True) for id in ("a", "made-up", "c")]
+    for outcome, receipt in zip(await outcomes(NotReplicated(receipts, 0, 1, "no replica")), receipts, strict=True):
+        assert isinstance(outcome, NotReplicated)
+        assert outcome.receipts == [receipt]
+        assert str(outcome) == "the job is scheduled, but only 0 of 1 confirmed it: no replica"

@@ -26,6 +26,7 @@ from wheelq.errors import (
     NotReplicated,
     OutcomeUnknown,
     PartlyScheduled,
+    TopicFull,
     Unavailable,
     WheelqError,
 )
@@ -95,7 +96,7 @@ class Coalescing:
         except InvalidJob as error:
             known = error.receipts
         except WheelqError as error:
-            return [_outcome(error, place, spec) for place, spec in enumerate(specs)]
+            return [_outcome(error, place, specs) for place in range(len(specs))]
         return await self._without_the_bad(topic, specs, on_duplicate, known, has_span)
 
     async def _without_the_bad(
@@ -185,18 +186,21 @@ def _of_one(error: InvalidJob) -> InvalidInput:
     return InvalidInput(error.field.removeprefix("jobs[0]."), error.problem)
 
 
-def _outcome(error: WheelqError, place: int, spec: JobSpec) -> Outcome:
-    """Returns the outcome of one job after an error about many."""
+def _outcome(error: WheelqError, place: int, specs: Sequence[JobSpec]) -> Outcome:
+    """Returns the outcome of one job after an error about all of them."""
+    receipts: Mapping[int, Receipt] = error.receipts if isinstance(error, (TopicFull, PartlyScheduled)) else {}
+    if place in receipts:
+        return receipts[place]
     match error:
+        case TopicFull():
+            return TopicFull(error.topic, {0: error.refused[place]}, {})
         case PartlyScheduled():
-            if place in error.receipts:
-                found: Receipt = error.receipts[place]
-                return found
             if place in error.unknown:
                 return OutcomeUnknown(str(error), (error.unknown[place],))
-            return Unavailable(str(error))
+            return Unavailable("the call broke off before this job was sent: nothing was done")
         case NotReplicated():
-            return NotReplicated(error.receipts[place : place + 1], error.confirmed, error.wanted, str(error))
+            return NotReplicated(error.receipts[place : place + 1], error.confirmed, error.wanted, error.reason)
         case OutcomeUnknown():
-            return OutcomeUnknown(str(error), error.ids or _ids(spec))
+            has_each = len(error.ids) == len(specs)
+            return OutcomeUnknown(str(error), error.ids[place : place + 1] if has_each else _ids(specs[place]))
     return error
