@@ -112,6 +112,7 @@ PLANTS: Mapping[str, Plant] = {
                 "while False:",
             ),
         ),
+        first=4,
     ),
     "unsettled-error": Plant(
         "what is no Exception leaves its job running for ever (A11)",
