@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import redis
 
@@ -38,6 +40,26 @@ async def test_jobs_that_were_scheduled_on_are_promoted(
         await until(lambda: scheduler.promoted == 3)
         [info] = [info for info in client.topics() if info.name == "orders"]
         assert (info.shards, info.settings.max_pending) == (2, 1_000), "it is listed as it was"
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_topic_that_no_node_has_known_comes_back_with_the_next_producer(
+    raw: redis.Redis, url: str, settings: Settings, shards: int
+) -> None:
+    """All nodes are new, too. The shards still know their number, and so the producer learns it."""
+    with Client.connect(url, settings) as client:
+        client.configure("orders")
+        client.set_shards("orders", shards)
+        client.schedule_many("orders", [JobSpec(delay=0.1) for _ in range(20)])
+    raw.delete(Keys(settings.prefix).topics)
+    scheduler = Scheduler.connect(url, settings)
+    running = asyncio.create_task(scheduler.run())
+    with Client.connect(url, settings) as client:  # as one whose memory of the topic is over
+        client.schedule("orders", delay=0.1)
+        await until(lambda: scheduler.promoted == 21)
+        assert [info.shards for info in client.topics()] == [shards]
+    scheduler.stop()
+    await running
 
 
 async def test_jobs_in_shards_whose_number_was_lost_are_promoted(
