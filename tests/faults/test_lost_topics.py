@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import redis
 
+from tests.transports import BlockingWith, ReplyLost
 from tests.waiting import until
 from wheelq import Client, JobSpec, Scheduler, Settings
 from wheelq.base.clock import ManualClock
@@ -85,6 +86,73 @@ async def test_jobs_in_shards_whose_number_was_lost_are_promoted(
         await until(lambda: scheduler.promoted == 43)
         [info] = [info for info in client.topics() if info.name == "orders"]
         assert info.shards == 1, "the change was lost: it is not made again"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_topic_is_registered_as_it_was_when_the_server_has_lost_everything(
+    raw: redis.Redis, url: str, settings: Settings, many: bool
+) -> None:
+    """No scheduler runs that could register it, and the client trusts what it knows."""
+    with Client.connect(url, settings) as client:
+        client.schedule("orders", delay=60)
+        client.set_shards("orders", 4)
+        client.configure("orders", max_pending=1_000)
+        _empty(raw, settings)
+        if many:
+            client.schedule_many("orders", [JobSpec(delay=60) for _ in range(40)])
+        else:
+            ids = [client.schedule("orders", delay=60).id for _ in range(40)]
+            assert all(client.get("orders", id) for id in ids)
+        [info] = client.topics()
+        assert (info.shards, info.settings.max_pending, info.waiting) == (4, 1_000, 40)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_jobs_are_found_that_were_placed_by_a_number_of_shards_that_the_server_has_lost(
+    raw: redis.Redis, url: str, settings: Settings, many: bool
+) -> None:
+    with Client.connect(url, settings) as client, Client.connect(url, settings) as other:
+        client.schedule("orders", delay=60)
+        client.set_shards("orders", 4)
+        _empty(raw, settings)
+        other.schedule("orders", delay=60)
+        specs = [JobSpec(delay=60, key=f"job-{n}") for n in range(40)]
+        if many:
+            client.schedule_many("orders", specs)
+        else:
+            for n in range(40):
+                client.schedule("orders", delay=60, key=f"job-{n}")
+        [info] = client.topics()
+        assert (info.shards, info.waiting) == (1, 41)
+        assert all(client.get("orders", f"job-{n}") for n in range(40))
+
+
+def test_a_topic_is_registered_again_before_a_call_whose_reply_was_lost_is_repeated(
+    raw: redis.Redis, url: str, settings: Settings
+) -> None:
+    """The call was done on an empty server, so the repeated one finds its job there."""
+    transport = BlockingWith(url, ReplyLost("schedule", after=1))
+    with Client(transport, Keys(settings.prefix)) as client:
+        client.schedule("orders", delay=60)
+        _empty(raw, settings)
+        client.schedule("orders", delay=60)
+        assert [info.name for info in client.topics()] == ["orders"]
+
+
+def test_a_recurring_job_registers_a_topic_that_the_server_has_lost(
+    raw: redis.Redis, url: str, settings: Settings
+) -> None:
+    with Client.connect(url, settings) as client:
+        client.schedule("orders", delay=60)
+        _empty(raw, settings)
+        client.recurring.put("orders", "nightly", cron="0 3 * * *")
+        assert [info.name for info in client.topics()] == ["orders"]
+
+
+def _empty(raw: redis.Redis, settings: Settings) -> None:
+    """Delete everything of wheelq, as a restart without data does."""
+    for key in raw.scan_iter(f"{settings.prefix}*"):
+        raw.delete(key)
 
 
 @pytest.mark.parametrize("topic", [Topic(), Topic(removing=True, paused=True)])

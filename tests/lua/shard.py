@@ -105,7 +105,7 @@ class Shard:
     def schedule(self, *jobs: tuple[str, int | str], record: bytes = RECORD, on_duplicate: OnDuplicate = "keep") -> Any:
         """Schedule jobs, each an id and a due time in ms (or "+ms"): status and due_ms of each, as the script says."""
         new = [(id, str(due), record) for id, due in jobs]
-        *flat, _ = self.raw(producer.schedule(self.keys, new, on_duplicate, TERMS))
+        flat = self.raw(producer.schedule(self.keys, new, on_duplicate, TERMS))[: 2 * len(jobs)]
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def lead(self, node: str = "node", lease_ms: int = LEASE_MS) -> str:

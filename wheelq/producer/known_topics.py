@@ -65,8 +65,10 @@ class TopicLookup:
         found = self._known.get(topic)
         return found if found is not None and found.until > self._clock.monotonic() else None
 
-    def register(self, topic: str, confirming: Confirmation[Any] | None = None) -> Operation[KnownTopic]:
-        """Returns the topic; registers it if it is new. Raises: BeingRemoved.
+    def register(
+        self, topic: str, confirming: Confirmation[Any] | None = None, lost: Topic | None = None
+    ) -> Operation[KnownTopic]:
+        """Returns the topic; registers it if it is new, as it was when it was `lost`. Raises: BeingRemoved.
 
         With `confirming`, its registration is confirmed before a job relies on it; a confirmation is trusted as long as
         the cached topic.
@@ -74,7 +76,7 @@ class TopicLookup:
         found = self.known(check_topic(topic))
         if found is not None and (confirming is None or self._is_confirmed(topic, found.topic, confirming)):
             return found
-        call = registry.register_topic(self._keys, topic, self._settings)
+        call = registry.register_topic(self._keys, topic, lost or self._settings)
         if confirming is not None:
             call = confirming.topic(call, self._keys.topics)
         try:

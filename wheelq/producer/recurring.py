@@ -75,6 +75,7 @@ class Recurrences:
                 return _Change(RecurringOutcome.UNCHANGED, before)
             return _updated(found, before, rule, record, priority)
 
+        self._topics.forget(topic)  # the server may have lost it, and no other call would register it soon
         yield from self._topics.register(topic)
         outcome, found, after = yield from self._change(topic, name, decide)
         assert after is not None

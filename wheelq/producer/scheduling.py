@@ -20,6 +20,7 @@ from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import OutcomeUnknown, Refused, ServerError, TopicFull
 from wheelq.model.checks import check_on_duplicate, check_topic
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
+from wheelq.model.topic import Topic
 from wheelq.producer.confirmation import Confirmation, confirmation
 from wheelq.producer.operation import Operation, Stream, ask
 from wheelq.producer.outbox import Parcel
@@ -145,6 +146,7 @@ class Scheduling:
         if (durability or self._settings.durability) != "server":
             confirming = yield from self._confirming(durability)
         known = self._topics.known(topic) if confirming is None else None
+        is_cached = known is not None
         if known is None:
             known = yield from self._topics.register(topic, confirming)
         was_sent = False
@@ -154,12 +156,15 @@ class Scheduling:
             try:
                 answer: Placed = yield producer.schedule(shard, (job,), on_duplicate, known.terms)
             except OutcomeUnknown as error:
+                self._topics.forget(topic)  # a repeated call would not tell that the server has lost it
                 if not self._settings.repeats:
                     raise OutcomeUnknown(str(error), (job[0],)) from error
                 was_sent = True
             else:
                 if answer.full:
                     raise TopicFull(topic, {0: job[0]}, {})
+                if answer.is_first and is_cached:  # the shard is new, or the server has lost the topic
+                    yield from self._restore(topic, job[0], known.topic)
                 if answer.terms_in_force is None:
                     if self._server_clock is not None:
                         self._server_clock.observe(sent_at, answer.server_us)
@@ -184,8 +189,13 @@ class Scheduling:
     def _complete(self, submission: Submission, confirming: Confirmation[Placed] | None) -> Operation[list[Receipt]]:
         """Send until every job has its receipt."""
         repeats = self._settings.repeats - submission.was_sent  # how many more lost replies are repeated
-        while not submission.is_complete:
+        while submission.may_be_lost or not submission.is_complete:
             try:
+                if submission.may_be_lost:
+                    found = yield from self._topics.restore(submission.topic_name, submission.placed_by, confirming)
+                    submission.may_be_lost = False
+                    submission.place_by(found.topic)
+                    continue
                 if confirming is None:
                     yield Stream(submission.unanswered(), submission.settle)
                 else:
@@ -195,6 +205,7 @@ class Scheduling:
                     found = yield from self._topics.catch_up(submission.topic_name, terms, shard, confirming)
                     submission.place_by(found.topic)
             except OutcomeUnknown as error:
+                self._topics.forget(submission.topic_name)
                 if not repeats:
                     raise submission.failed(error) from error
                 submission.lost()
@@ -206,6 +217,13 @@ class Scheduling:
         if confirming is not None:
             confirming.check(submission.receipts())
         return accepted(submission.topic_name, submission.receipts(), submission.on_duplicate)
+
+    def _restore(self, topic: str, id: str, placed_by: Topic) -> Operation[None]:
+        try:
+            yield from self._topics.restore(topic, placed_by)
+        except ServerError as error:
+            message = f"the job was stored, but its topic could not be registered: {error}"
+            raise OutcomeUnknown(message, (id,)) from error
 
     def _warn_of_channels(self) -> None:
         now = self._clock.monotonic()

@@ -105,6 +105,8 @@ class Submission:
         """The topic's new terms, if the submission is stale."""
         self.refused_by = 0
         """The shard that returned them."""
+        self.may_be_lost = False
+        """Whether the server may have lost the topic, so that it must be registered again: see `Topics.restore`."""
         self.is_heard = True
         """False: the user may not publish, so leaders were not told of jobs that are due soon."""
 
@@ -113,6 +115,7 @@ class Submission:
         spec = replace(spec, key=job[0])
         self._again.append(_Item(place, spec, job, self._shards_of(spec, job)))
         self.was_sent |= was_sent
+        self.may_be_lost |= was_sent
 
     @property
     def is_complete(self) -> bool:
@@ -150,6 +153,7 @@ class Submission:
         elif self._server_clock is not None:
             self._server_clock.observe(batch.sent_at, answer.server_us)
         self.is_heard &= answer.is_heard
+        self.may_be_lost |= answer.is_first
         for n, (item, receipt) in enumerate(zip(batch.items, answer.receipts, strict=False)):  # none at all, if stale
             if n in answer.full:
                 self._full[item.place] = item.job[0]
@@ -166,6 +170,11 @@ class Submission:
                 raise answer
             self.settle(answer)
 
+    @property
+    def placed_by(self) -> Topic:
+        """The topic that places its jobs."""
+        return self._topic
+
     def place_by(self, topic: Topic) -> None:
         """Place the jobs by the current topic. Call it first, and whenever the submission is stale."""
         self._topic = topic
@@ -177,6 +186,7 @@ class Submission:
 
     def lost(self) -> None:
         """Record a lost reply: the calls without an answer may have been done, and are made again."""
+        self.may_be_lost = True
         for batch in self._under_way:
             batch.is_repeated = True
 

@@ -43,6 +43,21 @@ class Topics(TopicLookup):
         """Pause or resume a topic. Returns it. Raises: TopicNotFound."""
         return (yield from self.change(topic, lambda before: replace(before, paused=paused), confirming))
 
+    def restore(
+        self, topic: str, placed_by: Topic, confirming: Confirmation[Any] | None = None
+    ) -> Operation[KnownTopic]:
+        """Registers a topic again if the server has lost it, as it was when jobs were placed. Returns it.
+
+        If another client has registered it with fewer shards meanwhile, the former number is listed again, so that jobs
+        placed by it are found.
+        """
+        self.forget(topic)
+        found = yield from self.register(topic, confirming, lost=placed_by)
+        if placed_by.shards <= found.topic.all_shards:
+            return found
+        yield from self.change(topic, lambda now: now.with_former(placed_by), confirming)
+        return (yield from self.register(topic, confirming))
+
     def catch_up(
         self, topic: str, terms: str, shard: int, confirming: Confirmation[Any] | None = None
     ) -> Operation[KnownTopic]:
@@ -92,8 +107,8 @@ class Topics(TopicLookup):
             after = change(before)
             if before.removing and not (after.removing or revives) and after != before:
                 raise BeingRemoved(f"topic {topic!r}")
-            if after.shards > before.shards:
-                made |= yield from self._make_groups(topic, before.all_shards, after.shards)
+            if after.all_shards > before.all_shards:
+                made |= yield from self._make_groups(topic, before.all_shards, after.all_shards)
             shards: list[ShardKeys] = []
             if after.terms != before.terms or after == before:  # the latter completes a half-done change
                 after = replace(after, version=max(before.version + 1, version))
@@ -102,12 +117,12 @@ class Topics(TopicLookup):
                 if fenced.version > after.version:  # there was a change that was never published
                     version = fenced.version + 1
                     continue
-                if after.shards != before.shards:
+                if after.numbers != before.numbers or after.shards != before.shards:
                     after = replace(after, drained_by_ms=max(after.drained_by_ms, fenced.last_due_ms))
             call = registry.put_topic(self._keys, topic, stored, after)
             if (yield from ask(call if confirming is None else confirming.topic(call, self._keys.topics))):
-                if after.shards > before.shards:  # groups that were created meanwhile
-                    made |= yield from self._make_groups(topic, before.all_shards, after.shards)
+                if after.all_shards > before.all_shards:  # groups that were created meanwhile
+                    made |= yield from self._make_groups(topic, before.all_shards, after.all_shards)
                 if self._clock.monotonic() - began > HALF_DONE_S:  # a leader may have continued with the former terms
                     again = (registry.fence(shard, after.terms, after.version, take_lease=True) for shard in shards)
                     yield from ask_all(again)

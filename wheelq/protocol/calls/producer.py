@@ -43,6 +43,8 @@ class Placed(NamedTuple):
     """The server's time when it answered; 0 when nothing was done."""
     is_heard: bool = True
     """False: the user may not publish, so the leader was not told of jobs that are due soon."""
+    is_first: bool = False
+    """Whether the shard counted no job before: it is new, or the server has lost its data."""
 
     @property
     def server_us(self) -> int:
@@ -75,7 +77,8 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
             ],
             full=full,
             server_ms=reply[told],
-            is_heard=len(reply) == told + 1,
+            is_heard=len(reply) == told + 1 or reply[told + 1] != 0,
+            is_first=len(reply) > told + 1 and reply[-1] == 1,
         )
 
     return scripted("schedule", _schedule_keys(keys), args, read)

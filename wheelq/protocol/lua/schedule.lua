@@ -5,14 +5,13 @@
 --       only where a live job has the id, then for each job: id, due (see clock), record
 -- Returns: for each job, status and due_ms: 1 created, 2 replaced, 0 kept (a waiting job has the id), 3 kept (promoted),
 --          4 no live job has the id, and none was to be made, 5 too many wait already; then the server's time in ms;
---          then 0 if the hint about jobs that are due soon could not be sent to the leader.
+--          then 0 if the leader got no hint about jobs that are due soon; then 1 if these are the shard's first jobs.
 --          Or {terms} if other terms are in force: nothing was done.
 -- Atomic: no other call takes the id meanwhile, and the leader finds the job in its window or gets a hint. A repeated call
 -- finds its own record, even of a finished job, and answers "created" again, or completes a job that was half written.
 local delayed, jobs, ready, horizon = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shards, done, counts = KEYS[5], KEYS[6], KEYS[7]
-local near, replace, terms = ARGV[1], ARGV[2] == 'replace', ARGV[3]
-local CREATED, NOT_HERE, FULL = 1, 4, 5
+local near, replace, terms, CREATED, NOT_HERE, FULL = ARGV[1], ARGV[2] == 'replace', ARGV[3], 1, 4, 5
 local in_force = terms ~= '' and redis.call('GET', shards)
 if in_force and in_force ~= terms then return {in_force} end
 local room, is_free = by_terms(delayed, terms)
@@ -53,8 +52,9 @@ for n, id in ipairs(ids) do
 end
 if n_scores > 0 then redis.call('ZADD', delayed, unpack(scores)) end
 if n_records > 0 then redis.call('HSET', jobs, unpack(records)) else only_on_primary(jobs) end
-count_scheduled(counts, made, (n_records - n_scores) / 2)
+local is_first = count_scheduled(counts, made, (n_records - n_scores) / 2)
 replies[#replies + 1] = now
 local text = #hints > 0 and table.concat(hints, '\n') or last < now and n_scores > 0 and ANY
 if text and not hint(near, text) then replies[#replies + 1] = 0 end
+if is_first then replies[#replies + 1] = 1 end
 return replies

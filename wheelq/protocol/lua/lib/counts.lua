@@ -4,9 +4,9 @@
 -- count(counts, outcome, jobs): adds to one of the shard's counters; protocol/calls/counts.py lists their names. If
 -- `counts` is nil, nothing is counted.
 -- Counting never fails a call: errors are ignored, such as those of a full server or of a user without the right to
--- HINCRBY. So call it after everything else that the script writes.
+-- HINCRBY. So call it after everything else that the script writes. Returns what the counter holds then.
 local function count(counts, outcome, jobs)
-  if counts and jobs > 0 then redis.pcall('HINCRBY', counts, outcome, jobs) end
+  if counts and jobs > 0 then return redis.pcall('HINCRBY', counts, outcome, jobs) end
 end
 
 -- part: concerns
@@ -18,13 +18,15 @@ end
 
 -- part: scheduled
 -- count_scheduled(counts, made, promoted): counts the jobs of one call by the status that was answered for each (see
--- schedule.lua), and how many of them went straight to the stream.
+-- schedule.lua), and how many of them went straight to the stream. Returns whether the shard counted no job before.
 local function count_scheduled(counts, made, promoted)
-  count(counts, 'created', made[1] or 0)
+  local created = made[1] or 0
+  local is_first = created > 0 and count(counts, 'created', created) == created
   count(counts, 'replaced', made[2] or 0)
   count(counts, 'kept', (made[0] or 0) + (made[3] or 0))
   count(counts, 'refused', made[5] or 0)
   count(counts, 'promoted', promoted)
+  return is_first
 end
 
 -- part: record
