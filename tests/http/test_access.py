@@ -8,6 +8,7 @@ import json
 import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import redis
 
 from loadtest.servers.nodes import free_port
 from tests.http.conftest import Http
-from tests.waiting import until
-from wheelq import Settings
+from tests.waiting import PATIENCE, until
+from wheelq import AsyncClient, Settings
 from wheelq.base.clock import wall_ms
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError, InvalidInput
@@ -31,6 +32,7 @@ from wheelq.server.service import Service
 from wheelq.transport import Address, AsyncTransport
 
 JOBS = "/v1/topics/orders/jobs"
+LEASE = "/v1/topics/orders/groups/billing/lease"
 DAY_MS = 86_400_000
 ACL = Path(__file__).parents[2] / "config" / "acl"
 Give = Callable[..., Awaitable[tuple[ApiKey, str]]]
@@ -144,6 +146,55 @@ async def test_a_new_key_works_at_once_and_a_revoked_one_soon_not_any_more(
     await until(lambda: is_answered_by(404))
     await transport.send(calls.drop_api_key(Keys(settings.prefix), key.id))
     await until(lambda: is_answered_by(401))
+
+
+@pytest.mark.parametrize("what", ["revoked", "narrowed"])
+async def test_a_key_that_is_taken_away_gets_no_job_through_a_lease_that_waits(
+    serve: Callable[..., Any],
+    give: Give,
+    transport: AsyncTransport,
+    settings: Settings,
+    aclient: AsyncClient,
+    what: str,
+) -> None:
+    """The job is handed back at once, and its next lease is counted as the first."""
+    _, other = await give("*:*")
+    key, token = await give("consume:*")
+    http = await serve(access="keys", keys_ms=20, token=token)
+    await aclient.configure("orders")
+    waiting = asyncio.create_task(http.post(LEASE, json={"wait": 20}))
+    await until(lambda: http.service.leases.waiting == 1)
+    if what == "revoked":
+        await transport.send(calls.drop_api_key(Keys(settings.prefix), key.id))
+    else:
+        narrow = replace(key, scopes=("read:*",))
+        await transport.send(calls.put_api_key(Keys(settings.prefix), key.id, narrow.stored()))
+    await until(lambda: _status_is(http, LEASE, 401 if what == "revoked" else 403))
+    await aclient.schedule("orders", delay=0)
+    assert (await waiting).status_code == (401 if what == "revoked" else 403)
+    http.headers["authorization"] = f"Bearer {other}"
+    [job] = (await http.post(LEASE, json={})).json()["jobs"]
+    assert job["deliveries"] == 1
+
+
+async def test_the_stream_of_a_key_that_is_revoked_ends(
+    serve: Callable[..., Any], give: Give, transport: AsyncTransport, settings: Settings
+) -> None:
+    await give("*:*")
+    key, token = await give("read:*")
+    http = await serve(access="keys", keys_ms=20, token=token)
+
+    async def listen() -> int:
+        return int((await http.get("/events", timeout=PATIENCE)).status_code)  # returns when the stream ends
+
+    listening = asyncio.create_task(listen())
+    await until(lambda: http.service.stream.open == 1)
+    await transport.send(calls.drop_api_key(Keys(settings.prefix), key.id))
+    assert await asyncio.wait_for(listening, PATIENCE) == 200
+
+
+async def _status_is(http: Http, path: str, status: int) -> bool:
+    return bool((await http.post(path, json={})).status_code == status)
 
 
 async def test_health_and_docs_need_no_key(serve: Callable[..., Any], give: Give) -> None:

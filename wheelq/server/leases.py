@@ -107,7 +107,7 @@ class Leases:
             found = await self._lease_later(topic, group, count, lease_ms, wait_s, leaving)
             await asyncio.sleep(0)  # let `gone` run: the caller may have left meanwhile
             if found and leaving.done():
-                await self._hand_back(topic, group, found)
+                await self.hand_back(topic, group, found)
                 return []
             return found
         finally:
@@ -159,6 +159,18 @@ class Leases:
 
         return list(await asyncio.gather(*[fail_one(*named) for named in map(parse_handle, handles)]))
 
+    async def hand_back(self, topic: str, group: str, found: Sequence[Delivered]) -> None:
+        """Give back jobs that were leased but not answered, as if they had never been leased. Raises: ServerError."""
+        if not found:
+            return
+        from_ms = await self._lease_clock.now_ms()
+
+        def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[list[bool]]:
+            return calls.release(keys, PREFIX + group, from_ms, leases, counts=False)
+
+        await self._answer(topic, [item.handle for item in found], call)
+        self._polls.notify(topic)
+
     async def take(self, topic: str, group: str, id: str, shard: int) -> bool:
         """Remove a promoted job from the queue by its id; False if it is not there, or another group needs it."""
         return await self._transport.send(calls.take(self._keys.shard(topic, shard), PREFIX + group, id))
@@ -188,15 +200,6 @@ class Leases:
                     return found
                 await asyncio.wait([notice, leaving], timeout=min(left, AGAIN_S), return_when=asyncio.FIRST_COMPLETED)
         return []
-
-    async def _hand_back(self, topic: str, group: str, found: Sequence[Delivered]) -> None:
-        from_ms = await self._lease_clock.now_ms()
-
-        def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[list[bool]]:
-            return calls.release(keys, PREFIX + group, from_ms, leases, counts=False)
-
-        await self._answer(topic, [item.handle for item in found], call)
-        self._polls.notify(topic)
 
     async def _lease_now(self, topic: str, group: str, count: int, lease_ms: int) -> list[Delivered]:
         """Leases from one shard after another, starting with a different one each time."""

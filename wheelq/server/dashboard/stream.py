@@ -8,7 +8,7 @@ closes its stream. What a page shows depends on its viewer, so it is not in the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
@@ -22,6 +22,9 @@ STREAMS = 500
 """The most streams of one process: each keeps a connection."""
 KEEP_ALIVE_S = 15.0
 """A stream without news says so this often: proxies close connections that are silent."""
+
+
+Check = Callable[[], Awaitable[object]]
 
 
 class TabStream:
@@ -39,11 +42,14 @@ class TabStream:
         """How many tabs listen."""
         return len(self._tabs)
 
-    def listen(self) -> AsyncIterator[bytes]:
-        """Yields events for one tab until it goes or the server stops. Raises: Problem, if there are too many."""
+    def listen(self, check: Check) -> AsyncIterator[bytes]:
+        """Yields events for one tab until it goes or the server stops. Raises: Problem, if there are too many.
+
+        `check` is called before each event; the stream ends when it raises `Problem`.
+        """
         if self._is_closed or len(self._tabs) >= STREAMS:
             raise Problem(problems.OVERLOADED, f"{len(self._tabs):,} tabs listen already.")
-        return self._events()
+        return self._events(check)
 
     def close(self) -> None:
         """Let every tab go: the server stops."""
@@ -53,7 +59,7 @@ class TabStream:
         if self._looking is not None:
             self._looking.cancel()
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    async def _events(self, check: Check) -> AsyncIterator[bytes]:
         tab: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tabs.add(tab)
         if self._looking is None or self._looking.done():
@@ -65,9 +71,8 @@ class TabStream:
                     async with asyncio.timeout(KEEP_ALIVE_S):
                         event = await tab.get()
                 except TimeoutError:
-                    yield KEEPALIVE_COMMENT
-                    continue
-                if event is None:
+                    event = KEEPALIVE_COMMENT
+                if event is None or not await _passes(check):
                     return
                 yield event
         finally:
@@ -88,3 +93,13 @@ class TabStream:
         except WheelqError:
             return format_sse_event(event="away", data_str="{}")
         return format_sse_event(event="look", data_str=f'{{"at_ms":{seen.at_ms}}}')
+
+
+async def _passes(check: Check) -> bool:
+    try:
+        await check()
+    except Problem:
+        return False
+    except WheelqError:  # it cannot be read now: the events hold no data, and the next one is checked again
+        return True
+    return True

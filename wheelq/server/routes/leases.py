@@ -8,13 +8,14 @@ from typing import Annotated, Any
 from fastapi import Response
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from wheelq.errors import InvalidInput
+from wheelq.errors import InvalidInput, ServerError
 from wheelq.protocol.calls.leases import LONGEST_MS
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.failing import Failure
 from wheelq.server.handles import HANDLE_PATTERN
 from wheelq.server.leases import Delivered
+from wheelq.server.problems import Problem
 from wheelq.server.routing import StrictRequest, answer, needs, problems_of, router, service_of, takes
 from wheelq.server.schemas.jobs import moment, payload_fields
 from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model
@@ -156,9 +157,16 @@ async def lease(request: StrictRequest) -> Response:
     one that has expired, or is later than its topic's grace, is dropped or buried as the topic's misfire says.
     """
     asked, (topic, group) = await request.read(LeaseRequest), _places(request)
-    leases = service_of(request).leases
-    wait = min(asked.wait, service_of(request).settings.server.max_wait_ms / 1000)
-    found = await leases.lease(topic, group, asked.count, max(1, round(asked.lease * 1000)), wait, request.gone)
+    service = service_of(request)
+    wait = min(asked.wait, service.settings.server.max_wait_ms / 1000)
+    lease_ms = max(1, round(asked.lease * 1000))
+    found = await service.leases.lease(topic, group, asked.count, lease_ms, wait, request.gone)
+    if wait:
+        try:
+            await service.admit_again(request, Verb.CONSUME, topic)
+        except (Problem, ServerError):
+            await service.leases.hand_back(topic, group, found)
+            raise
     return answer(leased(found))
 
 

@@ -12,14 +12,17 @@ from starlette.responses import Response
 from wheelq.admin.diagnosis import Finding, Level
 from wheelq.base.metrics import Lateness
 from wheelq.model.topic import TopicInfo
+from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.dashboard.charts import colours_of
+from wheelq.server.dashboard.entering import viewer_of
 from wheelq.server.dashboard.look import Seen
 from wheelq.server.dashboard.pages.fleet import readable_workers
 from wheelq.server.dashboard.pages.future import chart
 from wheelq.server.dashboard.pages.history import PastCharts, past
 from wheelq.server.dashboard.rates import Flow
 from wheelq.server.dashboard.visit import Visit, shows
+from wheelq.server.problems import Problem
 
 MOST_TOPICS = 12
 
@@ -103,8 +106,14 @@ def _matters(info: TopicInfo) -> tuple[bool, int]:
 
 async def events(visit: Visit) -> Response:
     """Tell the tab when there is something new, until it goes."""
+
+    async def check() -> None:
+        caller, _ = await viewer_of(visit.service, visit.request)
+        if not caller.may(Verb.READ, None):
+            raise Problem(problems.NOT_ALLOWED)
+
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return EventSourceResponse(visit.service.stream.listen(), headers=headers)
+    return EventSourceResponse(visit.service.stream.listen(check), headers=headers)
 
 
 PLACES = (shows("/", overview), shows("/events", events))
