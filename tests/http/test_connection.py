@@ -177,11 +177,15 @@ async def test_a_caller_that_does_not_read_its_answers_is_cut_off(listen: Callab
         await until(lambda: not connections)
 
 
-async def test_more_requests_at_once_than_anybody_needs_are_not_kept(listen: Callable[..., Any]) -> None:
+async def test_more_requests_at_once_than_anybody_needs_are_not_kept(
+    listen: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection is closed without an answer, and the log has no error."""
     listening = await listen(Limits(pipelined=5))
     said = await listening.said((GET + b"\r\n") * 5 + GET + b"connection: close\r\n\r\n")
     assert said.count(b"HTTP/1.1 200 ") == 6
     assert (await listening.said((GET + b"\r\n") * 1_000)).count(b"HTTP/1.1 200 ") < 10
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_after_a_body_that_is_too_large_the_connection_is_closed(listen: Callable[..., Any]) -> None:

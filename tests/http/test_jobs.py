@@ -372,3 +372,9 @@ async def test_of_many_each_says_what_is_known_of_it(serve: Callable[..., Any]) 
     outcomes = (await http.post("/v1/topics/orders/bulk", json=jobs)).json()["outcomes"]
     assert [outcome["problem"]["status"] for outcome in outcomes] == [504, 422]
     assert outcomes[0]["problem"]["ids"] == ["a"]
+
+
+@pytest.mark.parametrize("path", [JOBS, "/v1/topics/orders/bulk", "/v1/topics/orders/jobs/cancel"])
+async def test_a_body_in_an_encoding_is_refused(http: Http, path: str) -> None:
+    answer = await http.post(path, json={"delay": 60}, headers={"content-encoding": "gzip"})
+    assert (answer.status_code, answer.json()["field"]) == (415, "Content-Encoding")

@@ -64,9 +64,11 @@ async def test_the_outbox_tells_how_much_waits_in_it_and_since_when(url: str, tm
         assert samples((await http.get("/metrics")).text)["wheelq_outbox_jobs",] == 0
         for _ in range(2):
             assert (await http.post("/v1/topics/orders/jobs", json={"payload": 1, "delay": 60})).status_code == 202
+        bulk = await http.post("/v1/topics/orders/bulk", json={"jobs": [{"payload": 1, "delay": 60}]})
+        assert (bulk.status_code, bulk.json()["outcomes"][0]["in_outbox"]) == (202, True)
         await asyncio.sleep(0.01)
         found = samples((await http.get("/metrics")).text)
-    assert (found["wheelq_outbox_jobs",], found["wheelq_outbox_rejected_jobs",]) == (2, 0)
+    assert (found["wheelq_outbox_jobs",], found["wheelq_outbox_rejected_jobs",]) == (3, 0)
     assert found["wheelq_outbox_bytes",] > 0
     assert 0.01 <= found["wheelq_outbox_oldest_seconds",] < 60
 

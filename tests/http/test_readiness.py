@@ -81,7 +81,10 @@ async def test_a_server_that_refuses_writes_is_not_ready(alone: Http, own: Embed
             admin.execute_command(*does)
             await until(partial(is_answered, alone, 503))  # the answer before is told for a second
             _, body = await said(alone)
-            assert (body["ready"], body["redis"], len(body["problems"])) == (False, False, 1), does
+            no_scheduler = [problem for problem in body["problems"] if "no scheduler" in problem]
+            assert (body["ready"], body["redis"], len(body["problems"])) == (False, True, 1 + len(no_scheduler)), does
+            assert ("full" in body["problems"][0]) == ("maxmemory" in does)
+            assert (body["schedulers"], body["overdue_ms"]) == (0, 0), "these were read"
             admin.execute_command(*undoes)
             await until(partial(is_answered, alone, 200))
 
@@ -97,6 +100,7 @@ async def test_while_redis_is_frozen_the_answer_comes_at_once_to_all_who_ask(
         answers = await asyncio.gather(*(said(alone) for _ in range(20)))
         answers += [await said(alone) for _ in range(3)]
     assert {(status, body["redis"]) for status, body in answers} == {(503, False)}
+    assert answers[0][1]["schedulers"] is None, "it is not known"
 
 
 async def test_shards_at_rest_and_paused_topics_are_no_problem(http: Http, aclient: AsyncClient) -> None:

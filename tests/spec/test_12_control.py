@@ -285,13 +285,18 @@ def test_spread_moves_due_times_evenly_and_the_same_for_the_same_id(client: Clie
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"priority": "urgent"}, "priority"), ({"spread": -1}, "spread"), ({"expires": -1}, "expires")],
+    [
+        ({"priority": "urgent"}, "priority"),
+        ({"spread": -1}, "spread"),
+        ({"delay": 316_000_000, "spread": 300_000}, "spread"),
+        ({"expires": -1}, "expires"),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(
     client: Client, topic: str, options: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        client.schedule(topic, delay=1, **options)
+        client.schedule(topic, **{"delay": 1, **options})
     assert caught.value.field == field
 
 

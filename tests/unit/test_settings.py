@@ -152,3 +152,14 @@ def test_without_any_url_it_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("WHEELQ_URL", raising=False)
     with pytest.raises(ConfigurationError, match=r"--url, or set WHEELQ_URL"):
         resolve_url(None, Settings())
+
+
+@pytest.mark.parametrize("path", ["/..", "/../x", "/a/./b", "/a/..", "/%2e"])
+def test_a_base_path_with_dots_that_browsers_resolve_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="base_path"):
+        ServerSettings(base_path=path)
+
+
+@pytest.mark.parametrize("path", ["", "/x", "/a.b/...", "/.well-known/x"])
+def test_other_base_paths_are_taken(path: str) -> None:
+    assert ServerSettings(base_path=path).base_path == path

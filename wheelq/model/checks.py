@@ -75,6 +75,14 @@ def shifted(due: str, id: str, priority: str, spread: float | timedelta | None, 
     return due + _SUFFIXES[priority]
 
 
+def check_spread(due: str, spread: float | timedelta, now_ms: int, max_delay_ms: int) -> None:
+    """Check that a job with this due argument is due in time wherever its spread puts it. Raises: InvalidInput."""
+    delay_ms = int(due) if due.startswith("+") else max(0, int(due) - now_ms)
+    if delay_ms + span_ms(spread, max_delay_ms, "spread", _NEARER) > max_delay_ms:
+        limit = f"the limit of {max_delay_ms / 1000:,.0f} s"
+        raise InvalidInput("spread", f"{spread!r} s after its due time is beyond {limit}{_NEARER}")
+
+
 def expiry(expires: float | timedelta | datetime, max_delay_ms: int) -> tuple[str, int]:
     """Returns a job's `expires` as its record holds it: an option and its milliseconds. Raises: InvalidInput."""
     if isinstance(expires, datetime):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wheelq.base.ids import make_id
 from wheelq.errors import DuplicateJob, InvalidInput
-from wheelq.model.checks import check_id, check_new_id, due_argument, expiry, shifted
+from wheelq.model.checks import check_id, check_new_id, check_spread, due_argument, expiry, shifted
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.task import TaskJob
 from wheelq.protocol import codec
@@ -65,6 +65,8 @@ class Preparation:
         )
         if spec.spread is None and spec.priority == "normal":
             return id, self._last_due, record
+        if spec.spread is not None:
+            check_spread(self._last_due, spec.spread, self._now_ms, self._max_delay_ms)
         return id, shifted(self._last_due, id, spec.priority, spec.spread, self._max_delay_ms), record
 
 

@@ -60,7 +60,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the time limit for a new caller's first head."""
         super().connection_made(cast(asyncio.Transport, transport))
-        outlet = SimpleNamespace(write=self.transport.write, is_closing=self.transport.is_closing, close=self._finish)
+        outlet = SimpleNamespace(write=self._write, is_closing=self.transport.is_closing, close=self._finish)
         self._outlet = cast(asyncio.Transport, outlet)
         self._expect(self.limits.head_s)
         self.server_state.arrived(self)
@@ -264,6 +264,11 @@ class Connection(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._deadline = self.loop.call_later(self.server_state.limits.linger_s, self.transport.abort)
+
+    def _write(self, data: bytes) -> None:
+        """Write a part of an answer; dropped if the connection was closed meanwhile, which uvloop would raise."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def _forget(self) -> None:
         self.server_state.newcomers.pop(self, None)

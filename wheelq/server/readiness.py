@@ -17,7 +17,7 @@ from pydantic import Field
 
 from wheelq.admin import AsyncInspector, NodeInfo
 from wheelq.base.clock import Clock
-from wheelq.errors import ServerError, Unavailable
+from wheelq.errors import Refused, ServerError, ServerFull, Unavailable
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import leader, notes, registry
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -42,11 +42,13 @@ class Readiness(Answer):
     """The result of a check."""
 
     ready: bool
-    redis: bool = Field(description="Whether Redis answers and takes writes.")
-    schedulers: int = Field(description="Live scheduler nodes.")
-    leading: int = Field(description="Shards that have a leader; a shard at rest needs none.")
-    shards: int = Field(description="Shards in all.")
-    overdue_ms: int = Field(description="How long the most overdue job, which should have been promoted, has been due.")
+    redis: bool = Field(description="Whether Redis answers.")
+    schedulers: int | None = Field(description="Live scheduler nodes; this and other figures are null if unknown.")
+    leading: int | None = Field(description="Shards that have a leader; a shard at rest needs none.")
+    shards: int | None = Field(description="Shards in all.")
+    overdue_ms: int | None = Field(
+        description="How long the most overdue job, which should have been promoted, has been due."
+    )
     problems: list[str]
 
 
@@ -82,16 +84,27 @@ class ReadinessCheck:
 
     async def _look(self) -> Readiness:
         try:
-            nodes, topics, _ = await asyncio.gather(
-                self._inspector.nodes(),
-                self._transport.send(registry.topics(self._keys)),
-                self._transport.send(notes.remember(self._keys.note("ready", ""), b"", NOTE_MS)),
+            nodes, topics, refusal = await asyncio.gather(
+                self._inspector.nodes(), self._transport.send(registry.topics(self._keys)), self._refusal()
             )
             overdue_ms = await self._overdue_ms(topics.settings)
             leaderless = await self._leaderless()
         except ServerError as error:
             return unready(error)
-        return _judge(nodes, topics, overdue_ms, leaderless)
+        found = _judge(nodes, topics, overdue_ms, leaderless)
+        if refusal is None:
+            return found
+        return found.model_copy(update={"ready": False, "problems": [refusal, *found.problems]})
+
+    async def _refusal(self) -> str | None:
+        """Returns why Redis refuses to write; None if it writes. Raises: ServerError, if it does not answer."""
+        try:
+            await self._transport.send(notes.remember(self._keys.note("ready", ""), b"", NOTE_MS))
+        except ServerFull as error:
+            return f"Redis is full: {error}"
+        except Refused as error:
+            return f"Redis takes no writes: {error}"
+        return None
 
     async def _overdue_ms(self, topics: Mapping[str, Topic]) -> int:
         """Returns how long the most overdue job of the checked shards has been due."""
@@ -146,7 +159,13 @@ def _judge(
 
 def unready(problem: ServerError | str) -> Readiness:
     """Returns the answer of a server that is unready for this reason."""
-    is_redis = isinstance(problem, ServerError)
+    answers = isinstance(problem, str | Refused)
     return Readiness(
-        ready=False, redis=not is_redis, schedulers=0, leading=0, shards=0, overdue_ms=0, problems=[str(problem)]
+        ready=False,
+        redis=answers,
+        schedulers=None,
+        leading=None,
+        shards=None,
+        overdue_ms=None,
+        problems=[str(problem)],
     )

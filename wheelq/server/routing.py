@@ -64,6 +64,8 @@ class StrictRequest(Request):
         kind = self.headers.get("content-type", "")
         if kind != "application/json" and not _is_json(kind):
             raise Problem(problems.UNSUPPORTED, field="Content-Type")
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Problem(problems.UNSUPPORTED, field="Content-Encoding")
         try:
             return parse(await self.body())
         except ValueError as error:

@@ -11,7 +11,7 @@ from wheelq.settings.checked import DAY_MS, Checked
 Access = Literal["auto", "keys", "open"]
 """Access to the HTTP server: see `ServerSettings.access`."""
 
-BASE_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+BASE_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class ServerSettings(Checked):
     port: int = 7380
     """The port to listen on."""
     access: Access = "auto"
-    """With "keys" every request needs an API key, with "open" none does; "auto": open on loopback, else keys."""
+    """With "keys" all need an API key; with "open" nobody, under any Host; "auto": open on loopback, else keys."""
     classic_key: str = ""
     """Id of the API key whose scopes apply to classic calls without a key: their callers may be unable to send one."""
     keys_ms: int = 2_000
     """How often API keys are read again: a key revoked elsewhere still works for at most this long."""
     rate: int = field(default=0, metadata={"lowest": 0})
-    """Requests a second for each caller (API key, else address), at most twice as many at once; 0: no limit."""
+    """Requests a second for each caller (API key; address, if none is needed), twice as many at once; 0: no limit."""
     body_max_bytes: int = 8 * 1024 * 1024
     """Largest request body."""
     max_in_flight: int = 1_000
@@ -78,7 +78,7 @@ class ServerSettings(Checked):
         self._require(self.port <= 65_535, "port", f"must be at most 65,535, not {self.port}")
         self._require(self.access in get_args(Access), "access", f"must be one of {', '.join(get_args(Access))}")
         is_path = not self.base_path or BASE_PATH.fullmatch(self.base_path) is not None
-        self._require(is_path, "base_path", "must be empty or look like /wheelq, without a slash at the end")
+        self._require(is_path, "base_path", "must be empty or look like /wheelq, without a slash at the end, . or ..")
         self._require(self.audit in ("changes", "all", "off"), "audit", "must be one of changes, all, off")
         self._require(
             bool(self.tls_cert) == bool(self.tls_key), "tls_key", "belongs with tls_cert: give both or neither"

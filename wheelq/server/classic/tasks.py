@@ -11,6 +11,7 @@ due. Otherwise the callbacks' group could be the topic's only one, which ignores
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any, NamedTuple
 
 from wheelq.aio import AsyncClient
@@ -170,4 +171,8 @@ class Tasks:
 
 def _text(payload: Any) -> str:
     """Returns the content of a task; for a job made in another way, its payload as JSON."""
+    if isinstance(payload, bytes):
+        payload = (
+            f'"{base64.b64encode(payload).decode()}"'  # the alphabet of payload_base64; as_json has the URL-safe one
+        )
     return payload if isinstance(payload, str) else as_json(payload).decode()

@@ -89,6 +89,10 @@ async def make_job(request: StrictRequest) -> Response:
     response_class=Response,
     responses={
         200: {"model": ManyMade, "description": "One outcome for each job, in order."},
+        202: {
+            "model": ManyMade,
+            "description": "Redis is away: jobs are kept on this server's disk for now (in_outbox).",
+        },
         **problems_of(problems.KEY_REUSED),
     },
     openapi_extra={**needs(Verb.SCHEDULE), **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY)},
@@ -101,7 +105,8 @@ async def make_jobs(request: StrictRequest) -> Response:
     async def make(stem: str | None) -> dict[str, Any]:
         return await _make_each(request, topic, jobs, stem)
 
-    return answer(await _once(request, make))
+    body = await _once(request, make)
+    return answer(body, 202 if any(outcome.get("in_outbox") for outcome in body["outcomes"]) else 200)
 
 
 async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | None) -> dict[str, Any]:
