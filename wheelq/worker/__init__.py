@@ -14,6 +14,7 @@ typed       converts payloads to the types of a function's signature
 hooks       middleware around handlers, and lifespans of a worker
 threads     runs plain functions, each in a thread that can be abandoned
 daemons     the threads themselves
+ending      whether a cancelled handler was cancelled because its worker ends
 pool        at most `concurrency` deliveries at a time, without a task for those that never wait
 batching    gathers deliveries in lists, runs them, and finds the outcome of each
 ordering    runs the jobs of a shard or key one at a time: `ordered_shard` holds and reads, `ordered_deliveries`

@@ -23,8 +23,9 @@ from wheelq.base.plural import counted
 from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.model.job import Job
 from wheelq.telemetry import api
+from wheelq.worker.ending import Ending
 from wheelq.worker.held import Delivery
-from wheelq.worker.outcome import Unrun, as_failure
+from wheelq.worker.outcome import Unrun, as_failure, readable
 from wheelq.worker.pool import Pool
 
 if TYPE_CHECKING:
@@ -155,11 +156,12 @@ class Steps:
     run: Callable[[list[Job]], Awaitable[Any]]
     succeed: Callable[[Delivery, object], None]
     """Takes what the handler returned for this job."""
-    fail: Callable[[Delivery, Job, BaseException], Awaitable[None]]
+    fail: Callable[[Delivery, Job, BaseException], Coroutine[Any, Any, None]]
     trace: Callable[[Sequence[Delivery], Sequence[Job]], None]
     """Begins the span of the batch; called while a tracer provider is set."""
     handed_back: Callable[[Processing], None]
     """Records in that span that the worker stops."""
+    ending: Ending
 
 
 async def run_batch(steps: Steps, batch: list[Delivery], task: asyncio.Task[None]) -> None:
@@ -175,21 +177,37 @@ async def run_batch(steps: Steps, batch: list[Delivery], task: asyncio.Task[None
         result = await steps.run(list(jobs))
         errors = outcomes(result, jobs)
     except asyncio.CancelledError as error:
-        if task.cancelling():
+        if steps.ending.has_begun:
             if deliveries[0].span is not None:
                 steps.handed_back(deliveries[0].span)
             raise  # this worker is stopping: the deliveries stay held, and are handed back
         errors = outcomes_of_failure(error, jobs)
     except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its jobs
-        errors = outcomes_of_failure(as_failure(error, task), jobs)
+        errors = outcomes_of_failure(readable(as_failure(error, task)), jobs)
     failures = []
     for delivery, job, problem, its_result in zip(deliveries, jobs, errors, results_of(result, jobs), strict=True):
         if problem is None:
             steps.succeed(delivery, its_result)
         else:
             failures.append((delivery, job, problem))
+    if failures and task.cancelling():
+        await steps.ending.drop_others()
     for first in range(0, len(failures), SETTLED_TOGETHER):
-        await asyncio.gather(*(steps.fail(*failure) for failure in failures[first : first + SETTLED_TOGETHER]))
+        await _fail(steps, failures[first : first + SETTLED_TOGETHER])
+
+
+async def _fail(steps: Steps, failures: Sequence[tuple[Delivery, Job, BaseException]]) -> None:
+    """Settle failed jobs at the same time, even if somebody cancels this task meanwhile."""
+    tasks = [asyncio.create_task(steps.fail(*failure)) for failure in failures]
+
+    async def end() -> None:
+        await asyncio.wait(tasks)  # unlike `gather`, its cancellation does not cancel them
+
+    try:
+        await steps.ending.finish(end)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _begin(steps: Steps, batch: list[Delivery]) -> tuple[list[Delivery], list[Job]]:

@@ -228,6 +228,7 @@ class Lanes:
 
     async def abandon(self) -> None:
         """Cancel what runs; it stays held."""
+        self._parts.ending.begin()
         await asyncio.gather(*(lane.abandon() for lane in self._all()))
 
     async def close(self) -> None:
@@ -251,6 +252,7 @@ class Lanes:
             running.fail,
             running.trace,
             running.handed_back,
+            self._parts.ending,
         )
         batcher = Batcher(terms, partial(run_batch, steps), self._held_loop, self._parts.clock)
         return self._reading_lane(batcher, replace(self._parts.settings, concurrency=terms.max_size))

@@ -195,6 +195,7 @@ class Worker(Decorators):
 
     async def _work(self) -> None:
         parts, lanes = self._parts, self._lanes
+        parts.ending.follow(asyncio.current_task())
         background = [
             *lanes.tasks(),
             asyncio.create_task(parts.settler.run(), name="wheelq acks"),
@@ -213,6 +214,7 @@ class Worker(Decorators):
             await self._lanes.stop()
             await self._finish()
         finally:  # also if this is cancelled: no task outlives `run`
+            parts.ending.begin()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, self._lanes.abandon(), return_exceptions=True)

@@ -26,6 +26,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from wheelq.worker.held import Delivery, Regroup, ServedShard
@@ -131,7 +132,7 @@ class OrderedLane:
         self._started += 1
         try:
             if delivery.turn_keeper is not None:
-                await delivery.turn_keeper.until_due(delivery)
+                await self._parts.ending.finish(partial(delivery.turn_keeper.until_due, delivery))
                 if not delivery.turn_keeper.may_run(delivery):  # this worker was frozen after the delivery was chosen
                     return
             await self._run(delivery, task)

@@ -108,6 +108,20 @@ def as_failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exceptio
     return failure
 
 
+def readable(error: BaseException) -> BaseException:
+    """Returns the error; if its class lets nobody read its attributes, a RuntimeError that names the class."""
+    try:
+        _ = error.__class__, error.__traceback__, error.__cause__, error.__context__
+    except BaseException:  # noqa: BLE001  # the user's code
+        return unreadable(error)
+    return error
+
+
+def unreadable(error: BaseException) -> RuntimeError:
+    """Returns the failure to record instead of an error that cannot be read."""
+    return RuntimeError(f"the handler raised {type(error).__name__}, which cannot be read")
+
+
 def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()

@@ -6,6 +6,7 @@ from wheelq.base.clock import Clock, ServerClock
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
+from wheelq.worker.ending import Ending
 from wheelq.worker.held import Held
 from wheelq.worker.peers import Peers
 from wheelq.worker.recovery import Recovery
@@ -32,6 +33,7 @@ class WorkerParts:
         self.settings = settings
         self.clock = clock
         self.server = server = ServerClock(clock)
+        self.ending = Ending()
         self.held = held = Held()
         self.peers = peers = Peers(consumer, group, settings)
         self.settler = settler = Settler(transport, group, consumer, settings, held, clock)

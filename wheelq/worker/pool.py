@@ -7,6 +7,8 @@ after another, and another runner takes over the queue only when a delivery has 
                               runner 2         d✓ e…(waits) ──▶ e✓ ends
     a handler that never waits costs no task; a handler that waits costs one, as it would anyway
 
+A runner that was cancelled during a delivery ends with it, so that the cancellation cannot reach the next delivery.
+
 Each delivery has its own context (contextvars), as if it had its own task.
 """
 
@@ -129,7 +131,7 @@ class Pool(Generic[T]):
     async def _work(self) -> None:
         me, done, began = self._serving, 0, self._now()
         assert me is not None
-        while self._queue and self._serving is me:
+        while self._queue and self._serving is me and not me.cancelling():
             delivery, context = self._queue.popleft(), contextvars.copy_context()
             coroutine = self._run(delivery, me)
             try:

@@ -31,7 +31,9 @@ from wheelq.worker.outcome import (
     Unrun,
     as_failure,
     of_failure,
+    readable,
     too_late,
+    unreadable,
 )
 from wheelq.worker.parts import WorkerParts
 from wheelq.worker.progress import ProgressWriter, packed_result
@@ -57,6 +59,7 @@ class Running:
         self._group = parts.group
         self._handlers = handlers
         self._held = parts.held
+        self._ending = parts.ending
         self._settler = parts.settler
         self._progress = progress
         self._server = parts.server
@@ -113,7 +116,7 @@ class Running:
             if outcome.reason is not Reason.UNREADABLE:
                 self.skipped += 1
                 logger.warning("job %s of %s is buried unrun: %s", job_id, topic, outcome.error)
-            await self._settler.settle(delivery, outcome)
+            await self._settle(delivery, outcome)
             return
         if isinstance(outcome, Dropped):
             self.skipped += 1
@@ -134,16 +137,18 @@ class Running:
         try:
             result = await self.runs[job.topic](job)
         except asyncio.CancelledError as error:
-            was_asked = delivery.is_cancelled and task.uncancel() == 0
             delivery.task = None
-            if task.cancelling():
+            if self._ending.has_begun:
                 if delivery.span is not None:
                     self.handed_back(delivery.span)
                 raise  # this worker is stopping: the delivery stays held, and is handed back
-            await (self._cancelled(delivery) if was_asked else self.fail(delivery, job, error))
+            await self._ending.drop_others()
+            await (self._cancelled(delivery) if delivery.is_cancelled else self.fail(delivery, job, error))
         except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
             failure = as_failure(error, task)
             self._ran(delivery)
+            if task.cancelling():
+                await self._ending.drop_others()
             await self.fail(delivery, job, failure)
         else:
             self._ran(delivery)
@@ -160,7 +165,7 @@ class Running:
         logger.info("job %s of %s was cancelled while it ran", delivery.entry.id, delivery.shard.keys.topic)
         outcome = Buried(Reason.CANCELLED, "cancelled while it ran")
         self._tell(delivery, outcome)
-        await self._settler.settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
+        await self._settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
 
     def cancel(self, ready: str, entry_id: str) -> None:
         """Cancel the delivery of an entry, as a client asks."""
@@ -183,12 +188,14 @@ class Running:
 
     async def fail(self, delivery: Delivery, job: Job, error: BaseException) -> None:
         """Settle a delivery whose handler has raised. Never raises, whatever the error: see `succeed`."""
-        outcome = self._outcome(job, error)
+        outcome = self._failure(delivery, job, error)
         self.failed += not (isinstance(outcome, Again) and not outcome.counts)
         self._observe(delivery)
-        self.log.failed(job, outcome, error)
-        self._tell(delivery, outcome, error)
-        await self._settler.settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
+        await self._settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
+
+    async def _settle(self, delivery: Delivery, outcome: Outcome, took_ms: float | None = None) -> None:
+        """Report an outcome, even if somebody cancels this task meanwhile."""
+        await self._ending.finish(lambda: self._settler.settle(delivery, outcome, took_ms))
 
     def _observe(self, delivery: Delivery) -> None:
         """Measure how long its handler ran."""
@@ -203,6 +210,20 @@ class Running:
             from wheelq.worker import tracing
 
             tracing.decided(delivery.span, delivery.entry.id, outcome, error)
+
+    def _failure(self, delivery: Delivery, job: Job, error: BaseException) -> Again | Buried:
+        """Log a failed run and return its outcome. Never raises, though reading an error may run the user's code."""
+        for told in (readable(error), unreadable(error)):
+            try:
+                outcome = self._outcome(job, told)
+                self.log.failed(job, outcome, told)
+                self._tell(delivery, outcome, told)
+            except BaseException:  # noqa: BLE001  # logging formats the error, and those it came from
+                continue
+            return outcome
+        return of_failure(
+            unreadable(error), job.attempt, self._handlers[job.topic].retry.without_delays(), random.random()
+        )
 
     def _outcome(self, job: Job, error: BaseException) -> Again | Buried:
         retry = self._handlers[job.topic].retry
