@@ -32,7 +32,7 @@ class Fleet:
 
     def __init__(self, url: str) -> None:
         self.settings = Settings(prefix=f"runs-{secrets.token_hex(6)}", worker=WorkerSettings(block_ms=500))
-        self.worker = Worker.connect(url, settings=self.settings, concurrency=1)
+        self.worker = Worker.connect(url, settings=self.settings, concurrency=10)
         self.client = AsyncClient.connect(url, self.settings)
         self._parts: list[Scheduler | Worker] = [Scheduler.connect(url, self.settings), self.worker]
         self._tasks: list[asyncio.Task[None]] = []

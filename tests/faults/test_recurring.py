@@ -150,6 +150,19 @@ async def test_what_was_missed_coalesces_to_one_with_many_makers(place: Place) -
     assert place.waiting() == {occurrence_id(NAME, last): last}
 
 
+async def test_the_log_tells_of_missed_occurrences_when_they_are_made(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each attempt at a server that refused it, and each of several makers, said that it makes up for them."""
+    due = place.now_ms - 3 * HOUR_MS
+    place.put(due, start_ms=due)
+    with pytest.raises(Refused):
+        await place.maker(Refusing("recurring_make")).step()
+    assert "missed occurrences" not in caplog.text
+    await asyncio.gather(*(place.maker().step() for _ in range(5)))
+    assert caplog.text.count(f"/{NAME} missed occurrences; made up for 1") == 1
+
+
 async def test_each_of_the_missed_is_made_once_with_many_makers(place: Place) -> None:
     start = place.now_ms - 20 * HOUR_MS - 5
     place.put(start, "all", start_ms=start)

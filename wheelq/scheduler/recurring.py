@@ -131,7 +131,7 @@ class Occurrences:
 
     async def _make(self, coming: Coming, now_ms: int) -> None:
         try:
-            call = self._making(coming, now_ms)
+            call, missed = self._making(coming, now_ms)
         except WheelqError as error:
             logger.error("%s/%s cannot be made here: %s", self.keys.topic, coming.name, error)
             await self._postpone(coming, now_ms)
@@ -139,15 +139,16 @@ class Occurrences:
             logger.exception("%s/%s cannot be made here", self.keys.topic, coming.name)
             await self._postpone(coming, now_ms)
         else:
-            await self._transport.send(call)
+            was_made = await self._transport.send(call)
+            if was_made and missed is not None:
+                logger.warning("%s/%s missed occurrences; made up for %d", self.keys.topic, coming.name, missed)
 
-    def _making(self, coming: Coming, now_ms: int) -> Call[bool]:
+    def _making(self, coming: Coming, now_ms: int) -> tuple[Call[bool], int | None]:
+        """Returns the call to make, and how many occurrences make up for missed ones; None: it missed none."""
         name, state, rule, priority = coming
         if state.next_ms is None:  # paused, or at its end
-            return calls.make(self.keys, name, state, state, None, (), None)
+            return calls.make(self.keys, name, state, state, None, (), None), None
         made, following, is_late = plan(rule, name, state.next_ms, now_ms)
-        if is_late:
-            logger.warning("%s/%s missed occurrences; making up for %d", self.keys.topic, name, len(made))
         dues_ms = [rule.due_ms(name, occurrence) for occurrence in made]
         ids = [occurrence_id(name, occurrence) for occurrence in made]
         jobs = [(id, shifted(str(due_ms), id, priority, None, 0)) for id, due_ms in zip(ids, dues_ms, strict=True)]
@@ -158,7 +159,8 @@ class Occurrences:
         if is_late and rule.missed != "all" and state.last_ms is not None:
             superseded = occurrence_id(name, state.last_ms)
         after = state.made(made[-1] if made else None, following)
-        return calls.make(self.keys, name, state, after, look_ms, jobs, superseded)
+        call = calls.make(self.keys, name, state, after, look_ms, jobs, superseded)
+        return call, len(made) if is_late else None
 
     async def _postpone(self, coming: Coming, now_ms: int) -> None:
         """Look at it later, so that it does not delay the others."""
