@@ -3,6 +3,7 @@
     handler = logging.StreamHandler()
     handler.addFilter(JobFilter())           records get topic, job_id, attempt, group, worker, job and more
     handler.setFormatter(JsonFormatter())    one JSON object per line
+    handler.setFormatter(TextFormatter())    or text; only the first line of a record begins at the margin
 
 This covers every line logged while a job runs, also in a handler's thread: the worker sets the job as a context
 variable. `wheelq worker --log-format json` does the above. Within a span of OpenTelemetry, records get trace_id and
@@ -11,7 +12,6 @@ span_id too.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from wheelq.base.printable import json_line, printable
 from wheelq.model.job import Job
 from wheelq.telemetry import ids
 
@@ -36,7 +37,7 @@ _jobs: ContextVar[Sequence[Job]] = ContextVar("wheelq jobs", default=())
 FIELDS = ("process_name", "topic", "job_id", "attempt", "group", "worker", "trace_id", "span_id")
 COLOURS = (36, 33, 32, 35, 34, 31)
 """Terminal colours of the names of processes: cyan, yellow, green, magenta, blue, red."""
-TEXT = "%(asctime)s %(levelname)-7s %(speaker)s%(name)s: %(message)s%(job)s%(span)s"
+INDENT = "    "
 _OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "job", "span", "speaker", *FIELDS}
 
 
@@ -44,7 +45,7 @@ def set_up(level: int, format: str, process_name: str | None = None) -> None:
     """Log to stderr, as `text` or as `json`, with the job's fields, and with the name of this process if it has one."""
     handler = logging.StreamHandler()
     handler.addFilter(JobFilter(process_name))
-    handler.setFormatter(JsonFormatter() if format == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
 
 
@@ -105,6 +106,24 @@ def prefix_of(process_name: str, *, is_terminal: bool) -> str:
     return f"\x1b[{colour}m{plain}\x1b[0m" if is_terminal else plain
 
 
+class TextFormatter(logging.Formatter):
+    """Time, level, process, logger, message, job and span; then the traceback. Takes records of a `JobFilter`.
+
+    Messages hold text of others, such as a job's error. So that none looks like a record of its own, or steers the
+    terminal, all lines after the first are indented, and control characters become escapes.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        given = vars(record)
+        parts = [f"{record.name}: {record.getMessage()}{given['job']}{given['span']}"]
+        if record.exc_info:
+            parts.append(self.formatException(record.exc_info))
+        if record.stack_info:
+            parts.append(self.formatStack(record.stack_info))
+        said = printable("\n".join(parts)).replace("\n", f"\n{INDENT}")
+        return f"{self.formatTime(record)} {record.levelname:<7} {given['speaker']}{said}"
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (UTC), level, logger, message; the job's fields; `extra`; error with traceback."""
 
@@ -120,4 +139,4 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in given.items() if name not in _OF_EVERY_RECORD}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return json_line(line, str)

@@ -293,8 +293,8 @@ async def test_a_request_repeated_after_its_job_has_run_makes_it_no_more_where_t
     await running
 
 
-@pytest.mark.parametrize("id", [".", "..", "a/../b", "../a", "a/.", "./a/b"])
-async def test_an_id_that_no_path_can_hold_is_refused(http: Http, id: str) -> None:
+@pytest.mark.parametrize("id", [".", "..", "a/../b", "../a", "a/.", "./a/b", "\x9b31m"])
+async def test_an_id_that_no_path_can_hold_or_that_steers_terminals_is_refused(http: Http, id: str) -> None:
     """Clients and proxies take dots between slashes out of a path: a request for a/../b would reach b."""
     answer = await http.post(JOBS, json={"delay": 60, "id": id})
     assert (answer.status_code, answer.json()["field"]) == (422, "id")

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from wheelq import logs
-from wheelq.logs import JobFilter, JsonFormatter
+from wheelq.logs import JobFilter, JsonFormatter, TextFormatter
 from wheelq.model.job import Job
 
 
@@ -60,3 +60,27 @@ def test_a_json_line_is_one_line_with_the_traceback_in_it_and_what_is_no_json_as
     assert line["message"] == "failed\nagain"
     assert line["error"].endswith("ValueError: no")
     assert line["order"] == "<class 'object'>"
+
+
+FORGED = "no\n2031-01-01 00:00:00,000 INFO    shop: all is paid \x1b[2J\x9b31m\x85\u2028\u202e\r"
+
+
+def test_only_the_first_line_of_a_record_begins_at_the_margin_and_nothing_steers_the_terminal() -> None:
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        found = record(FORGED, exc_info=sys.exc_info())
+    text = formatted(found, TextFormatter(), job("k\x9b", 2))
+    first, *others = text.splitlines()
+    assert first.endswith("INFO    shop: no")
+    assert others[0] == (
+        r"    2031-01-01 00:00:00,000 INFO    shop: all is paid \x1b[2J\x9b31m\x85\u2028\u202e\r [orders k\x9b #2]"
+    )
+    assert others[1] == "    Traceback (most recent call last):"
+    assert all(line.startswith("    ") and line.isprintable() for line in others)
+
+
+def test_a_json_line_is_one_line_for_every_reader() -> None:
+    text = formatted(record(FORGED), JsonFormatter(), job("k\x85"))
+    assert (len(text.splitlines()), text.isprintable()) == (1, True)
+    assert json.loads(text)["message"] == FORGED

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from wheelq.cli.output import FAILED, say
+from wheelq.cli.output import FAILED, say, say_aside
 
 Port = Annotated[int, typer.Option("--port", min=1, max=65_535, help="The port of `--metrics-port`, or the server's.")]
 Host = Annotated[str, typer.Option("--host", help="The address of `--metrics-host`, or the server's.")]
@@ -28,10 +28,10 @@ def health(
     try:
         status, text = _ask(host, port, path, https, timeout)
     except (OSError, HTTPException) as error:
-        typer.echo(f"{host}:{port} does not answer: {str(error) or type(error).__name__}", err=True)
+        say_aside(f"{host}:{port} does not answer: {str(error) or type(error).__name__}")
         raise typer.Exit(FAILED) from None
     if status != 200:
-        typer.echo(f"{host}:{port}{path} answered {status}: {text}", err=True)
+        say_aside(f"{host}:{port}{path} answered {status}: {text}")
         raise typer.Exit(FAILED)
     say(f"{host}:{port} is {'ready' if ready else 'healthy'}")
 

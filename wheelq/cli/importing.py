@@ -20,10 +20,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from wheelq.base.plural import counted
+from wheelq.base.printable import one_line
 from wheelq.cli import rows
 from wheelq.cli.journal import Journal, Tally
 from wheelq.cli.options import Config, Json, Url, client_of
-from wheelq.cli.output import UNUSABLE, say, say_json
+from wheelq.cli.output import UNUSABLE, say, say_json, stderr
 from wheelq.cli.values import parse_delay
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError, InvalidInput, InvalidJob, ServerError
@@ -183,10 +184,10 @@ def _reporter(errors: Path | None, again: bool, console: Console) -> Iterator[Re
         raise ConfigurationError(f"cannot write {errors}: {error.strerror}") from error
 
     def report(broken: rows.Broken) -> None:
-        text = f"line {broken.line}: {broken.reason}"
-        console.print(text.encode(errors="backslashreplace").decode(), style="yellow", markup=False, soft_wrap=True)
+        text = one_line(f"line {broken.line}: {broken.reason}")
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
         if file:
-            print(text.encode(errors="backslashreplace").decode(), file=file)
+            print(text, file=file)
 
     try:
         yield report
@@ -198,7 +199,7 @@ def _reporter(errors: Path | None, again: bool, console: Console) -> Iterator[Re
 @contextmanager
 def _progress(path: Path | None) -> Iterator[tuple[Callable[[int, int], None], Console]]:
     """Show a progress bar if stderr is a terminal; yields the function that moves it, and the console above it."""
-    console = Console(stderr=True, highlight=False)
+    console = stderr()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -14,7 +14,7 @@ import typer
 from wheelq.base.plural import counted
 from wheelq.cli.bulk import Name, Report, Since, Until, change_range, check_choice
 from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, Url, Yes, client_of, inspector_of
-from wheelq.cli.output import NOT_FOUND, TOO_LATE, moment, receipt_fields, say, say_json
+from wheelq.cli.output import NOT_FOUND, TOO_LATE, moment, receipt_fields, say, say_aside, say_json
 from wheelq.cli.values import parse_delay, parse_due, parse_headers, parse_json, span
 from wheelq.errors import InvalidInput, ServerError
 from wheelq.model.bulk import BulkProgress
@@ -73,7 +73,7 @@ def schedule(
             on_duplicate=on_duplicate,
         )
     if note is not None:
-        typer.echo(note, err=True)
+        say_aside(note)
     if json:
         say_json(receipt_fields(receipt))
     else:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from wheelq.base.plural import counted
 from wheelq.cli.options import Config, Json, Url, settings_of
-from wheelq.cli.output import distance, moment, say, say_json, table
+from wheelq.cli.output import distance, moment, say, say_json, stdout, table
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError
 from wheelq.producer.outbox import Kept, Outbox
@@ -55,7 +54,7 @@ def _show(kept: Outbox, json: bool) -> None:
     else:
         waiting = counted(info.jobs, "job waits", "jobs wait")
         say(f"{waiting} ({info.bytes:,} bytes), the first since {moment(info.oldest_kept_ms)}.")
-    console = Console(highlight=False)
+    console = stdout()
     if info.topics:
         console.print(table("TOPIC", ">JOBS", rows=info.topics.items()))
         waits = ((job.topic, job.id, distance(job.due_ms)) for job in next_jobs)

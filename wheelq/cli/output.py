@@ -1,8 +1,11 @@
-"""Prints the output of commands: text or JSON on stdout, errors on stderr."""
+"""Prints the output of commands: text or JSON on stdout, errors on stderr.
+
+Much of it was written by others: payloads, errors, names. All commands print through here, where control characters
+become escapes, so that no job can steer the terminal of the person who looks at it.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -16,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wheelq.base.clock import wall_ms
+from wheelq.base.printable import json_line, one_line, printable
 from wheelq.cli.values import span
 from wheelq.errors import (
     ConfigurationError,
@@ -51,7 +55,7 @@ def exit_code(error: WheelqError) -> int:
 
 def complain(error: WheelqError) -> None:
     """Print an error in red, and what to do about it."""
-    console = Console(stderr=True, highlight=False)
+    console = stderr()
     console.print(str(error), style="red", markup=False, soft_wrap=True)
     remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), None)
     if remedy:
@@ -59,13 +63,18 @@ def complain(error: WheelqError) -> None:
 
 
 def say(text: str) -> None:
-    """Print one line of text."""
-    typer.echo(text)
+    """Print text."""
+    typer.echo(printable(text))
+
+
+def say_aside(text: str) -> None:
+    """Print text on stderr."""
+    typer.echo(printable(text), err=True)
 
 
 def say_json(answer: object) -> None:
     """Print one line of JSON."""
-    typer.echo(json.dumps(plain(answer), default=plain, ensure_ascii=False))
+    typer.echo(json_line(plain(answer), plain))
 
 
 def plain(value: Any) -> Any:
@@ -109,15 +118,27 @@ def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = N
     return FittingTable(columns, rows, title)
 
 
+class SafeConsole(Console):
+    """A console that shows control characters in strings as escapes. Its own colours stay."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
+def stderr() -> Console:
+    """Returns a console on stderr."""
+    return SafeConsole(stderr=True, highlight=False)
+
+
 def stdout(wide: bool = False) -> Console:
     """Returns a console on stdout, with `wide` for lines of any length.
 
     Into a file or a pipe lines may have 240 columns, unless COLUMNS says how many.
     """
     if wide:
-        return Console(highlight=False, width=LONGEST_LINE)
-    console = Console(highlight=False)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=240)
+        return SafeConsole(highlight=False, width=LONGEST_LINE)
+    console = SafeConsole(highlight=False)
+    return console if console.is_terminal or "COLUMNS" in os.environ else SafeConsole(highlight=False, width=240)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +166,7 @@ class FittingTable:
     """A table without lines, which looks at the console's width when it is printed."""
 
     def __init__(self, columns: Sequence[str], rows: Iterable[Iterable[object]], title: str | None = None) -> None:
-        shown = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+        shown = [[f"{cell:,}" if isinstance(cell, int) else one_line(str(cell)) for cell in row] for row in rows]
         cells = list(zip(*shown, strict=True)) or [()] * len(columns)
         self._columns = [
             Column(spec.strip(">?~"), column, spec.startswith(">"), spec.rstrip("~").endswith("?"), spec.endswith("~"))

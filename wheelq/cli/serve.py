@@ -17,7 +17,7 @@ from wheelq.cli import process
 from wheelq.cli.lifeline import hold
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, Json, LogFormat, LogLevel, Url, Wide, settings_of
-from wheelq.cli.output import NOT_FOUND, say, say_json, stdout, table
+from wheelq.cli.output import NOT_FOUND, say, say_aside, say_json, stdout, table
 from wheelq.cli.values import parse_delay
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import from_ms
@@ -106,7 +106,7 @@ def list_keys(url: Url = None, config: Config = None, wide: Wide = False, as_jso
         stored, unreadable = transport.send(calls.api_keys(names))
     found = sorted((ApiKey.read(id, what) for id, what in stored.items()), key=lambda key: key.created_ms)
     for id, why in unreadable.items():
-        typer.echo(f"key {id} cannot be read, and opens nothing: {why}", err=True)
+        say_aside(f"key {id} cannot be read, and opens nothing: {why}")
     if as_json:
         say_json([_shown(key) for key in found])
     else:
@@ -154,7 +154,7 @@ def _transport(url: str | None, config: Path | None) -> Iterator[tuple[Transport
 
 
 def _missing(id: str) -> typer.Exit:
-    typer.echo(f"there is no key {id}: wheelq keys list shows them", err=True)
+    say_aside(f"there is no key {id}: wheelq keys list shows them")
     return typer.Exit(NOT_FOUND)
 
 

@@ -19,7 +19,11 @@ ID_BYTES_LIMIT = 256
 DOTS_PATTERN = r"(^|/)\.\.?(/|$)"
 """Matches names that no URL's path can hold, because clients and proxies remove such parts from paths."""
 _DOTS = re.compile(DOTS_PATTERN)
+C1_PATTERN = r"[\x80-\x9f]"
+"""Matches the control characters that only ids of former releases have; some terminals obey them."""
+_C1 = re.compile(C1_PATTERN)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HAS_CONTROL = "holds control characters, which are not allowed here"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -38,7 +42,7 @@ def check_id(id: str, field: str = "key") -> str:
     if not isinstance(id, str) or not id:
         raise InvalidInput(field, f"must be a non-empty string, not {id!r}")
     if _CONTROL.search(id):
-        raise InvalidInput(field, f"{id!r} holds control characters, which are not allowed here")
+        raise InvalidInput(field, f"{id!r} {_HAS_CONTROL}")
     try:
         id_bytes = len(id.encode())
     except UnicodeEncodeError as error:
@@ -50,7 +54,9 @@ def check_id(id: str, field: str = "key") -> str:
 
 def check_new_id(id: str, field: str = "key") -> str:
     """Returns the id if a new job may have it. Raises: InvalidInput."""
-    if "." in check_id(id, field) and _DOTS.search(id):
+    if not check_id(id, field).isascii() and _C1.search(id):
+        raise InvalidInput(field, f"{id!r} {_HAS_CONTROL}")
+    if "." in id and _DOTS.search(id):
         raise InvalidInput(field, f"{id!r} is '.' or '..', or has one between slashes: no URL can hold such an id")
     return id
 

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from wheelq.base.clock import wall_ms
 from wheelq.callbacks.target import HEADER, Target
 from wheelq.errors import InvalidInput
-from wheelq.model.checks import DOTS_PATTERN, check_new_id
+from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
 from wheelq.model.job import JobSpec, Receipt, from_ms
 from wheelq.producer.preparation import IdempotentSpec
 from wheelq.server.schemas.callbacks import TARGET_SCHEMA
@@ -87,7 +87,7 @@ _ONE_TIME: dict[str, Any] = {"oneOf": [{"required": ["delay"]}, {"required": ["a
 
 NEW_ID_SCHEMA = {
     **ID_SCHEMA,
-    "not": {"pattern": DOTS_PATTERN},
+    "not": {"pattern": f"{DOTS_PATTERN}|{C1_PATTERN}"},
     "description": f"{ID_SCHEMA['description']} Not . or .., alone or between slashes: clients take them out of paths.",
 }
 
