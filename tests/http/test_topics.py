@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -88,6 +88,37 @@ async def test_the_jobs_of_a_range_are_moved_or_cancelled(http: Http, aclient: A
     ends = {"until": (FAR + timedelta(seconds=160.5)).isoformat()}
     answer = await http.post(f"{TOPIC}/jobs/cancel", json=ends)
     assert (answer.status_code, answer.json()["jobs"], answer.json()["done"]) == (200, 100, True)
+
+
+async def test_the_cursor_of_a_change_belongs_to_its_topic_range_and_target(http: Http, aclient: AsyncClient) -> None:
+    """A request that uses it for another change would be answered as done, or would change other jobs."""
+    for topic in ("orders", "mails"):
+        await aclient.schedule_many(topic, [JobSpec(key=f"j{n}", at=FAR + timedelta(seconds=n)) for n in range(3)])
+    range_, later = {"since": FAR.isoformat()}, (FAR + timedelta(days=1)).isoformat()
+    canceled = (await http.post(f"{TOPIC}/jobs/cancel", json=range_)).json()
+    moved = (await http.post("/v1/topics/mails/jobs/reschedule", json={**range_, "by": 60})).json()
+    assert (canceled["jobs"], moved["jobs"]) == (3, 3)
+    for path, body, cursor in (
+        ("mails/jobs/cancel", range_, canceled["cursor"]),
+        ("orders/jobs/cancel", {"since": later}, canceled["cursor"]),
+        ("orders/jobs/cancel", {"until": range_["since"]}, canceled["cursor"]),
+        ("orders/jobs/reschedule", {**range_, "by": 60}, canceled["cursor"]),
+        ("mails/jobs/reschedule", {**range_, "by": 61}, moved["cursor"]),
+        ("mails/jobs/reschedule", {**range_, "delay": 60}, moved["cursor"]),
+    ):
+        answer = await http.post(f"/v1/topics/{path}", json={**body, "cursor": cursor})
+        assert (answer.status_code, answer.json()["field"]) == (422, "cursor"), (path, body)
+    assert await aclient.count_due("mails", since=FAR) == 3, "no job of mails was cancelled"
+    same = {"since": FAR.astimezone(timezone(timedelta(hours=8))).isoformat(), "cursor": canceled["cursor"]}
+    assert (await http.post(f"{TOPIC}/jobs/cancel", json=same)).json() == canceled, "the same moment, written otherwise"
+
+
+async def test_a_cursor_of_a_former_release_continues_its_change(http: Http, aclient: AsyncClient) -> None:
+    await aclient.schedule_many("orders", [JobSpec(key=f"j{n}", at=FAR) for n in range(3)])
+    body = {"since": FAR.isoformat(), "cursor": "01KAQ2V5T6X8Z9B3C4D5E6F7G8"}
+    for _ in range(2):
+        answer = (await http.post(f"{TOPIC}/jobs/cancel", json=body)).json()
+        assert answer == {"jobs": 3, "done": True, "cursor": body["cursor"]}
 
 
 @pytest.mark.parametrize(

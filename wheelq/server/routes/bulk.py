@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
+from hashlib import blake2b
 from typing import Annotated, Any
 
 from fastapi import Request, Response
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from wheelq.base.ids import make_id
+from wheelq.errors import InvalidInput
 from wheelq.model.bulk import BulkProgress
 from wheelq.model.job import from_ms
 from wheelq.server import problems
@@ -21,13 +26,15 @@ ROUNDS = 10
 
 routes = router("jobs")
 _EXAMPLE: dict[str, Any] = {"since": "2030-01-31T09:00:00Z", "until": "2030-01-31T12:00:00Z"}
+_ANSWER: dict[str, Any] = {"jobs": 10_000, "done": False, "cursor": "01KAQ2V5T6X8Z9B3C4D5E6F7G8.3f9a0c41d27e"}
 _ANY_END: Any = [{"required": ["since"]}, {"required": ["until"]}]
 _ONE_TARGET: Any = [{"required": [name]} for name in ("by", "delay", "at", "due_ms")]
 _CURSOR_PATTERN = "^[!-~]{1,64}$"
+_BOUND = re.compile(r"[0-9A-Z]{26}\.([0-9a-f]{12})")
 _CURSOR = {
     "type": "string",
     "pattern": _CURSOR_PATTERN,
-    "description": "The cursor of the previous answer; leave all else unchanged.",
+    "description": "The cursor of the previous answer, which belongs to its request: leave all else unchanged.",
 }
 _BY = {
     "type": "number",
@@ -61,7 +68,26 @@ class DueRangeBody(Model):
     def span(self) -> dict[str, Any]:
         """Returns the range as arguments of the client's methods."""
         since, until = (None if text is None else parse_at(text) for text in (self.since, self.until))
-        return {"since": since, "until": until, "name": self.cursor}
+        return {"since": since, "until": until}
+
+    def target(self) -> dict[str, Any]:
+        """Returns the new time as an argument of the client's method; empty if there is none."""
+        return {}
+
+    def change(self, topic: str) -> dict[str, Any]:
+        """Returns the range, the target and the name of the change, as arguments of the client's methods.
+
+        Raises: InvalidInput if the cursor belongs to another topic, range or target. Cursors that former releases made
+        do not say to what they belong, and are taken as they are.
+        """
+        asked = {**self.span(), **self.target()}
+        shown = {name: value.timestamp() if isinstance(value, datetime) else value for name, value in asked.items()}
+        digest = blake2b(repr((topic, shown)).encode(), digest_size=6).hexdigest()
+        name = self.cursor or f"{make_id()}.{digest}"
+        bound = _BOUND.fullmatch(name)
+        if bound and bound[1] != digest:
+            raise InvalidInput("cursor", "belongs to another change: topic, range and new time must stay the same")
+        return {**asked, "name": name}
 
 
 class MoveRangeBody(DueRangeBody):
@@ -100,7 +126,7 @@ class MoveRangeBody(DueRangeBody):
 class BulkAnswer(Answer):
     """The progress of a change."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": 10_000, "done": False, "cursor": "01j8"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [_ANSWER]})
 
     jobs: int = Field(description="Jobs changed so far by all requests of this change.")
     done: bool = Field(description="Whether that was all; if not, repeat the request with the cursor.")
@@ -125,7 +151,7 @@ async def cancel_due(request: Request, topic: Topic, which: DueRangeBody) -> Res
     A job that is promoted meanwhile is not cancelled and not counted. Jobs that wait for a retry stay.
     """
     client = service_of(request).client
-    return answer(bulk_answer(await client.cancel_due(topic, rounds=ROUNDS, **which.span())))
+    return answer(bulk_answer(await client.cancel_due(topic, rounds=ROUNDS, **which.change(topic))))
 
 
 @routes.post(
@@ -141,5 +167,5 @@ async def reschedule_due(request: Request, topic: Topic, which: MoveRangeBody) -
     Without the cursor, a repeated request moves the jobs in the range again.
     """
     client = service_of(request).client
-    progress = await client.reschedule_due(topic, rounds=ROUNDS, **which.span(), **which.target())
+    progress = await client.reschedule_due(topic, rounds=ROUNDS, **which.change(topic))
     return answer(bulk_answer(progress))
