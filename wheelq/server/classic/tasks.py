@@ -172,7 +172,6 @@ class Tasks:
 def _text(payload: Any) -> str:
     """Returns the content of a task; for a job made in another way, its payload as JSON."""
     if isinstance(payload, bytes):
-        payload = (
-            f'"{base64.b64encode(payload).decode()}"'  # the alphabet of payload_base64; as_json has the URL-safe one
-        )
+        payload = base64.b64encode(payload).decode()  # as in payload_base64; as_json has the URL-safe alphabet
+        return f'"{payload}"'
     return payload if isinstance(payload, str) else as_json(payload).decode()
