@@ -112,9 +112,8 @@ def test_callers_that_do_not_finish_lock_nobody_out_and_are_no_errors(url: str, 
             caller.sendall(b"GET /metrics HTTP/1.1\r\n")
     assert eventually(lambda: answer(port, "/healthz") == (200, "ok\n"))
     status = Path(f"/proc/{scheduler.process.pid}/status")
-    if status.exists():
-        threads = int(status.read_text().partition("Threads:")[2].split()[0])
-        assert threads < 100
+    if status.exists():  # threads of callers that it sends away may still be ending
+        assert eventually(lambda: int(status.read_text().partition("Threads:")[2].split()[0]) < 100)
     for caller in opened:
         with suppress(OSError):
             caller.sendall(b"\r\n")

@@ -12,6 +12,7 @@ from tests.waiting import PATIENCE
 from wheelq import Client, Scheduler, Settings
 from wheelq.base.clock import ServerClock, SystemClock
 from wheelq.embedded import EmbeddedServer
+from wheelq.protocol.call import command
 from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.membership import Membership
@@ -19,6 +20,7 @@ from wheelq.settings import SchedulerSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
 TOPICS, SHARDS = 50, 4
+REPORT = {"connection": "run:8"}
 Posts = dict[tuple[str, int], tuple[str, str | None]]
 
 
@@ -96,10 +98,10 @@ async def test_a_node_may_be_found_gone_by_two_at_once(private_server: Callable[
     server_clock = ServerClock(clock)
     asked_at = clock.monotonic()
     server_clock.observe(asked_at, await transport.send(registry.server_time_us()))
-    members = Membership(transport, Keys(), "b", SchedulerSettings(), clock, server_clock)
+    members = Membership(transport, Keys(), "b", SchedulerSettings(), clock, server_clock, lambda: REPORT)
     gone = {"seen_ms": int(server_clock.now_ms()), "connection": "run:7"}
     await transport.send(heartbeats.beat_node(Keys(), "c", gone))
-    await members.join({"connection": "run:8"})
+    await members.join()
     assert set(await transport.send(heartbeats.alive(Keys().nodes))) == {"b"}
     await transport.close()
 
@@ -112,8 +114,8 @@ async def test_a_node_alone_without_topics_has_nothing_to_assign(
     transport, clock = AsyncTransport(Address(server.url)), SystemClock()
     server_clock = ServerClock(clock)
     await server_clock.asking(transport.send(registry.server_time_us()))
-    members = Membership(transport, Keys(), "alone", SchedulerSettings(), clock, server_clock)
-    await members.join({"connection": "run:8"})
+    members = Membership(transport, Keys(), "alone", SchedulerSettings(), clock, server_clock, lambda: REPORT)
+    await members.join()
     for _ in range(2):
         await members.refresh([])
     assert await transport.send(heartbeats.assignment_version(Keys())) == 0
@@ -121,6 +123,25 @@ async def test_a_node_alone_without_topics_has_nothing_to_assign(
     await members.refresh([])
     await members.refresh([])
     assert await transport.send(heartbeats.assignment_version(Keys())) == 2, "given, and taken away"
+    await transport.close()
+
+
+async def test_nodes_whose_list_is_lost_assign_the_shards_once(private_server: Callable[..., EmbeddedServer]) -> None:
+    """Each missed itself in the list, and gave all shards to itself, thousands of times until its next heartbeat."""
+    server = private_server(appendonly=False)
+    transport, clock = AsyncTransport(Address(server.url)), SystemClock()
+    server_clock = ServerClock(clock)
+    await server_clock.asking(transport.send(registry.server_time_us()))
+    nodes = [
+        Membership(transport, Keys(), name, SchedulerSettings(), clock, server_clock, lambda: REPORT) for name in "ab"
+    ]
+    for node in nodes:
+        await node.join()
+    await transport.send(command("FLUSHALL", read=bool))
+    for node in nodes * 5:  # as each new assignment makes them do
+        await node.refresh([("orders", shard) for shard in range(4)])
+    assert await transport.send(heartbeats.assignment_version(Keys())) <= 2
+    assert {post.leader for post in nodes[0].posts.values()} == {"a", "b"}
     await transport.close()
 
 

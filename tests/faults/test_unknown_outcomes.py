@@ -18,8 +18,9 @@ TWO_BATCHES = [JobSpec(n, delay=60, key=f"key-{n}") for n in range(501)]
 def test_a_repeat_that_fails_does_not_undo_what_the_lost_call_did(url: str, topic: str, then: type[Refusing]) -> None:
     """The first call happened and its reply was lost; the repeat is refused: the outcome is unknown, not "nothing"."""
     client = Client(BlockingWith(url, ReplyLost("schedule"), then("schedule", after=1)))
-    with pytest.raises(OutcomeUnknown) as failure:
+    with pytest.raises(OutcomeUnknown, match="no reply came, and repeating it failed: no") as failure:
         client.schedule(topic, delay=60, key="order-42")
+    assert type(failure.value) is OutcomeUnknown, "there are no others that were scheduled"
     assert failure.value.ids == ("order-42",)
     assert client.get(topic, "order-42") is not None, "the lost call had happened"
 

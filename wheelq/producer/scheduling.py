@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.errors import OutcomeUnknown, Refused, ServerError, TopicFull
+from wheelq.errors import OutcomeUnknown, PartlyScheduled, Refused, ServerError, TopicFull
 from wheelq.model.checks import check_on_duplicate, check_topic
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic
@@ -174,7 +174,14 @@ class Scheduling:
         submission = self._submission(topic, (), on_duplicate)
         submission.place_by(known.topic)
         submission.put(job, spec, was_sent=was_sent)
-        return (yield from self._complete(submission, confirming))[0]
+        return (yield from self._only(submission, confirming))
+
+    def _only(self, submission: Submission, confirming: Confirmation[Placed] | None) -> Operation[Receipt]:
+        """Send the only job of a submission."""
+        try:
+            return (yield from self._complete(submission, confirming))[0]
+        except PartlyScheduled as error:
+            raise OutcomeUnknown(str(error), error.ids) from error
 
     def submitted(self, submission: Submission, durability: Durability | None) -> Operation[list[Receipt]]:
         """Schedule the jobs of a submission. Raises as `many`."""

@@ -201,7 +201,10 @@ class Submission:
             return error
         under_way = [item for batch in self._under_way for item in batch.items] + list(self._again)
         unknown = {item.place: item.job[0] for item in under_way}
-        return PartlyScheduled(str(error), unknown, self._receipts)
+        told = str(error)
+        if (was_lost or self.was_sent) and not isinstance(error, OutcomeUnknown):
+            told = f"a call was sent and no reply came, and repeating it failed: {told}"
+        return PartlyScheduled(told, unknown, self._receipts)
 
     def remaining(self) -> tuple[dict[int, tuple[NewJob, str | None]], InvalidJob | None]:
         """Returns the jobs without a receipt, by place, with their partition keys; up to a bad job, with its error.

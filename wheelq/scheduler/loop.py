@@ -65,7 +65,9 @@ class Scheduler:
         self._precise = PreciseClock()
         self._clock = clock or self._precise
         self._server = ServerClock(self._clock)
-        self._members = Membership(transport, self._keys, self.node, self._settings, self._clock, self._server)
+        self._members = Membership(
+            transport, self._keys, self.node, self._settings, self._clock, self._server, self._state
+        )
         self._draining = Draining(transport, self._keys, self._clock, self._settings.heartbeat_ms, self._draining_here)
         self._ended_groups = EndedGroups(transport, self._keys, self._clock, self._first_led_here)
         self._shards: dict[str, Shard] = {}  # by near channel
@@ -87,8 +89,7 @@ class Scheduler:
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
         """A node on the server at `url` (else WHEELQ_URL). Connects when run. Raises: ConfigurationError."""
         given, settings = settings, settings or settings_in_force()
-        transport = AsyncTransport(server_address(url, given))
-        return cls(transport, Keys(settings.prefix), settings.scheduler)
+        return cls(AsyncTransport(server_address(url, given)), Keys(settings.prefix), settings.scheduler)
 
     @property
     def promoted(self) -> int:
@@ -131,7 +132,7 @@ class Scheduler:
         """Open the subscription and write the first heartbeat. Raises: ServerError; may be repeated."""
         await self._server.asking(self._transport.send(registry.server_time_us()))
         await self._hints.open()
-        await self._members.join(self._state())
+        await self._members.join()
 
     async def _work(self) -> None:
         background = [
@@ -178,7 +179,7 @@ class Scheduler:
             try:
                 changed = await self._topics.read()
                 if now >= beat_at:
-                    await self._members.beat(self._state())
+                    await self._members.beat()
                     await self._promotion_lateness.send(self._shards)
                     await self._tell_time()
                     beat_at = now + self._settings.heartbeat_ms / 1000
@@ -247,7 +248,7 @@ class Scheduler:
                     shard.hand_over()
 
     async def _begin(self, keys: ShardKeys, topic: Topic, role: Role) -> None:
-        shard = Shard(
+        self._shards[keys.near] = shard = Shard(
             keys,
             self._transport,
             self.node,
@@ -260,7 +261,6 @@ class Scheduler:
             self._report_gone,
             self._gathering,
         )
-        self._shards[keys.near] = shard
         self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
         if keys.shard == 0:
             clock, ask = self._server.like(), shard.is_responsible

@@ -12,7 +12,7 @@ replaces a dead leader at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from wheelq.base.clock import Clock, ServerClock
@@ -39,13 +39,16 @@ class Membership:
         settings: SchedulerSettings,
         clock: Clock,
         server_clock: ServerClock,
+        report: Callable[[], Mapping[str, Any]],
     ) -> None:
+        """`report()` returns what each heartbeat says of the node."""
         self._transport = transport
         self._keys = keys
         self._node = node
         self._settings = settings
         self._clock = clock
         self._server = server_clock
+        self._report = report
         self._version = 0
         self._connections: dict[str, str] = {}  # by node: "run id:client id"
         self.posts: Assignment = {}
@@ -56,14 +59,14 @@ class Membership:
         self._watch = Watch(self._silence / 2)
         self._old_words: dict[str, int] = {}  # last heartbeats of nodes that were already stale when first seen
 
-    async def beat(self, what: Mapping[str, Any]) -> None:
+    async def beat(self) -> None:
         """Write this node's heartbeat and report; takes a sample of the server's time."""
-        told = {"seen_ms": int(self._server.now_ms()), **what}
+        told = {"seen_ms": int(self._server.now_ms()), **self._report()}
         await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, told)))
 
-    async def join(self, what: Mapping[str, Any]) -> None:
+    async def join(self) -> None:
         """Write the first heartbeat, find dead nodes, and tell all others."""
-        await self.beat(what)
+        await self.beat()
         await self._read_nodes()
         for node in list(self.seen_at):
             await self._forget_if_gone(node)
@@ -84,6 +87,9 @@ class Membership:
         The shards of `unreadable` topics stay assigned: a newer node may be able to serve them.
         """
         await self._read_nodes()
+        if self._node not in self.seen_at:  # the list was lost, or another node removed this one
+            await self.beat()
+            await self._read_nodes()
         await self._read_posts()
         wanted = set(shards) | {name for name in self.posts if name[0] in unreadable}
         if self._fits(wanted):
