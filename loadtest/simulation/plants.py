@@ -275,9 +275,9 @@ PLANTS: Mapping[str, Plant] = {
         lines=(
             Line(
                 "wheelq.producer.outbox.store",
-                "Outbox._server_ms",
-                "return math.ceil(self._server.latest_at(asked.uptime)) if self._server.is_set else asked.wall_ms",
-                "return asked.wall_ms",
+                "Outbox._asked_ms",
+                "return asked.server_ms(self._server), NO_CALL",
+                "return asked.wall_ms, NO_CALL",
             ),
         ),
         first=481,

@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Receipt, Setting
 from wheelq.base.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import CircuitOpen, InvalidJob, OutboxFull, OutcomeUnknown, PartlyScheduled, ServerError, Unavailable
-from wheelq.producer.outbox import Outbox
+from wheelq.producer.outbox import Outbox, OutboxInfo
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.keys import Keys
 from wheelq.settings import BreakerSettings, OutboxSettings, TopicSettings
@@ -564,6 +566,86 @@ def test_delays_are_counted_by_the_servers_clock_also_when_this_machines_is_wron
         kept = schedule()
         assert kept.in_outbox
         assert before_ms - 1 <= kept.due_ms - 60_000 <= answered_ms + 2
+
+
+class Away(Fault):
+    """The server is away until it `is_back`."""
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__(name, times=ALWAYS)
+        self.is_back = False
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        if not self.is_back:
+            raise Unavailable("nobody answers")
+        return [call]
+
+
+def check_due(due_ms: int, asked_after_ms: float, asked_before_ms: float) -> None:
+    """A delay of an hour; it is late by what clocks may have drifted within a minute."""
+    assert asked_after_ms - 1 <= due_ms - 3_600_000 <= asked_before_ms + 12 + 2
+
+
+WRONG_S = (5 * 3_600, -5 * 3_600)
+
+
+@pytest.mark.parametrize("wrong_s", WRONG_S)
+@pytest.mark.parametrize(("many", "by_another"), [(False, False), (True, False), (False, True)])
+def test_a_delay_is_right_though_the_machines_clock_is_wrong_and_the_server_first_answers_later(
+    server: EmbeddedServer, path: Path, clock: ManualClock, wrong_s: int, many: bool, by_another: bool
+) -> None:
+    """Whether the same client delivers, or that of another process."""
+    clock.step_wall(time.time() - clock.wall_ms() / 1000 + wrong_s)
+    outbox, away = OutboxSettings(path=str(path), retry_ms=60_000), Away()
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(BlockingWith(server.url, away), clock=clock, outbox=outbox))
+        spec = JobSpec(delay=3_600, key="a")
+        kept = client.schedule_many(TOPIC, [spec])[0] if many else client.schedule(TOPIC, delay=3_600, key="a")
+        assert kept.in_outbox
+        if by_another:
+            client.close()
+        clock.advance(60)
+        after_ms = time.time() * 1000 - 60_000
+        if by_another:
+            client = stack.enter_context(Client(BlockingWith(server.url), clock=clock, outbox=outbox))
+        away.is_back = True
+        client.deliver_outbox()
+        before_ms = time.time() * 1000 - 60_000
+        found = client.get(TOPIC, "a")
+        assert found is not None
+        check_due(found.due_ms, after_ms, before_ms)
+
+
+@pytest.mark.parametrize("wrong_s", WRONG_S)
+async def test_a_delay_of_an_asyncio_producer_is_right_as_well(
+    server: EmbeddedServer, path: Path, clock: ManualClock, wrong_s: int
+) -> None:
+    clock.step_wall(time.time() - clock.wall_ms() / 1000 + wrong_s)
+    outbox, away = OutboxSettings(path=str(path), retry_ms=60_000), Away()
+    async with AsyncClient(AsyncWith(server.url, away), clock=clock, outbox=outbox) as client:
+        assert (await client.schedule(TOPIC, delay=3_600, key="a")).in_outbox
+        clock.advance(60)
+        after_ms = time.time() * 1000 - 60_000
+        away.is_back = True
+        await client.deliver_outbox()
+        before_ms = time.time() * 1000 - 60_000
+        found = await client.get(TOPIC, "a")
+        assert found is not None
+        check_due(found.due_ms, after_ms, before_ms)
+
+
+def test_a_date_needs_no_clock(server: EmbeddedServer, path: Path, clock: ManualClock) -> None:
+    at = datetime.fromtimestamp(clock.wall_ms() // 1000 + 3_600, UTC)
+    outbox, away, no_time = OutboxSettings(path=str(path), retry_ms=60_000), Away(), Away("TIME")
+    with Client(BlockingWith(server.url, away, no_time), clock=clock, outbox=outbox) as client:
+        assert client.schedule(TOPIC, at=at, key="a").in_outbox
+        away.is_back = True
+        clock.advance(60)
+        client.deliver_outbox()
+        assert client.outbox_info() == OutboxInfo(0, 0, 0, None, {})
+        found = client.get(TOPIC, "a")
+        assert found is not None
+        assert found.due_ms == at.timestamp() * 1000
 
 
 # The command

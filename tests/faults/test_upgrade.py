@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -138,6 +139,41 @@ def test_a_fleet_of_two_releases_runs_every_job_once_and_in_time(
         assert eventually(lambda: ticks(worker.runs()) >= before + 2)
         check_runs(worker.runs())
         check_rest(url)
+
+
+OUTBOX = """
+import sys
+from wheelq import Client
+
+url, path, *keys = sys.argv[1:]
+with Client.connect(url, outbox=path) as client:
+    for key in keys:
+        assert client.schedule("orders", delay=3_600, key=key).in_outbox
+    if not keys:
+        client.deliver_outbox()
+        assert client.outbox_info().jobs == 0
+"""
+NOBODY = "redis://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("deliverer_is_former", [True, False])
+def test_producers_of_two_releases_share_an_outbox(
+    private_server: Callable[..., EmbeddedServer], former: Path, tmp_path: Path, deliverer_is_former: bool
+) -> None:
+    url, path = private_server().url, tmp_path / "outbox.db"
+
+    def producer(release: Path, url: str, *keys: str) -> None:
+        environment = os.environ | {"PYTHONPATH": str(release)}
+        subprocess.run([sys.executable, "-c", OUTBOX, url, path, *keys], env=environment, check=True, timeout=PATIENCE)
+
+    asked_ms = time.time() * 1000
+    for release, key in ((former, "a"), (ROOT, "b"), (former, "c"), (ROOT, "d")):
+        producer(release, NOBODY, key)
+    producer(former if deliverer_is_former else ROOT, url)
+    with Client.connect(url) as client:
+        jobs = [client.get(TOPIC, key) for key in "abcd"]
+    delivered_ms = time.time() * 1000
+    assert [asked_ms - 1 <= job.due_ms - 3_600_000 <= delivered_ms for job in jobs if job is not None] == [True] * 4
 
 
 def test_what_the_former_release_left_in_its_data_directory_is_taken_up(

@@ -89,7 +89,7 @@ class Server:
 def test_a_job_is_kept_with_its_due_time_and_bytes(outbox: Outbox) -> None:
     outbox.keep("orders", [(("a", "5000", b"\x01\x02"), "customer-7")], "replace", LONG_AGO)
     assert [tuple(job)[1:] for job in outbox.jobs(10)] == [
-        ("orders", "a", 5_000, "", b"\x01\x02", "customer-7", "replace")
+        ("orders", "a", 5_000, "", b"\x01\x02", "customer-7", "replace", None)
     ]
 
 
@@ -141,6 +141,118 @@ def test_the_servers_clock_is_learned_from_the_fastest_answer(
     clock.advance(60)
     answered(server_clock, clock, ahead_ms=-4_000, took_ms=500)  # the server's clock was set back meanwhile
     assert -2_500 <= due_of_a_job(outbox, clock) - clock.wall_ms() <= -2_499
+
+
+def due_by(server: ServerClock, outbox: Outbox) -> list[int]:
+    """The due times with which the jobs of the first parcel reach the server."""
+    return [job.dated_by(server).due_ms for job in outbox.parcels()[0].jobs]
+
+
+@pytest.mark.parametrize("wrong_s", [5 * 3_600, -5 * 3_600])
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_delay_that_was_counted_by_this_machines_clock_is_corrected_by_the_servers_first_answer(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock, wrong_s: int, is_other: bool
+) -> None:
+    """Also by another process, which this machine's uptime tells the same."""
+    asked_ms = clock.wall_ms()
+    clock.step_wall(wrong_s)
+    kept_ms = due_of_a_job(outbox, clock)
+    assert kept_ms == asked_ms + wrong_s * 1000 + 1_000
+    delivering = Outbox(OutboxSettings(path=str(outbox.path)), clock) if is_other else outbox
+    assert due_by(server_clock, delivering) == [kept_ms], "nothing is known yet"
+    clock.advance(60)
+    clock.step_wall(777)
+    answered(server_clock, clock, ahead_ms=-(wrong_s + 777) * 1000, took_ms=20)
+    [due_ms] = due_by(server_clock, delivering)
+    assert asked_ms + 1_000 <= due_ms <= asked_ms + 1_000 + 20 + 13, "a clock may have drifted for a minute"
+
+
+def test_a_job_that_was_kept_before_the_machine_was_restarted_stays_by_its_clock(
+    outbox: Outbox, clock: ManualClock
+) -> None:
+    kept_ms = due_of_a_job(outbox, clock)
+    after_boot = ManualClock(monotonic=5.0)
+    server_clock = ServerClock(after_boot, after_boot.uptime)
+    answered(server_clock, after_boot, ahead_ms=7_500)
+    assert due_by(server_clock, Outbox(OutboxSettings(path=str(outbox.path)), after_boot)) == [kept_ms]
+
+
+def test_a_job_of_a_machine_that_does_not_tell_its_boots_stays_by_its_clock(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "boot_id", lambda: None)
+    kept_ms = due_of_a_job(outbox, clock)
+    answered(server_clock, clock, ahead_ms=7_500)
+    assert due_by(server_clock, outbox) == [kept_ms]
+
+
+def test_only_a_due_time_that_this_machine_counted_is_corrected(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock
+) -> None:
+    keep(outbox, "orders", "at", due="5000h", asked=Asked.now(clock))
+    answered(server_clock, clock, ahead_ms=7_500)
+    by_the_server_ms = due_of_a_job(outbox, clock)
+    assert due_by(server_clock, outbox) == [5_000, by_the_server_ms]
+
+
+def test_a_job_is_put_aside_with_its_corrected_due_time(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock
+) -> None:
+    keep(outbox, "orders", "a", due="+1000l", how="raise", asked=Asked.now(clock))
+    answered(server_clock, clock, ahead_ms=7_500)
+    server = Server()
+    server.taken_ids = {"a"}
+    server.deliver_all(outbox)
+    assert [job.due_ms for job in outbox.rejected(10)] == [clock.wall_ms() + 7_500 + 1_000]
+
+
+FORMER_SCHEMA = """
+CREATE TABLE jobs (seq INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, id TEXT NOT NULL,
+    due_ms INTEGER NOT NULL, priority TEXT NOT NULL, record BLOB NOT NULL, partition_key TEXT,
+    on_duplicate TEXT NOT NULL, kept_ms INTEGER NOT NULL);
+CREATE TABLE rejected (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, id TEXT NOT NULL, due_ms INTEGER NOT NULL,
+    record BLOB NOT NULL, error TEXT NOT NULL, rejected_ms INTEGER NOT NULL);
+CREATE TABLE held (only INTEGER PRIMARY KEY CHECK (only = 1), jobs INTEGER NOT NULL, bytes INTEGER NOT NULL);
+INSERT INTO held VALUES (1, 0, 0);
+CREATE TRIGGER one_more AFTER INSERT ON jobs
+    BEGIN UPDATE held SET jobs = jobs + 1, bytes = bytes + length(NEW.record); END;
+CREATE TRIGGER one_less AFTER DELETE ON jobs
+    BEGIN UPDATE held SET jobs = jobs - 1, bytes = bytes - length(OLD.record); END;
+"""
+FORMER_INSERT = """
+INSERT INTO jobs (topic, id, due_ms, priority, record, partition_key, on_duplicate, kept_ms)
+    VALUES ('orders', ?, 5000, '', x'01', NULL, 'keep', 1)
+"""
+
+
+def test_a_file_of_the_former_release_is_opened_by_several_at_once_while_that_one_uses_it(
+    tmp_path: Path, clock: ManualClock, server_clock: ServerClock
+) -> None:
+    path = tmp_path / "former.db"
+    opened: list[Outbox] = []
+    all_at_once = threading.Barrier(4)
+
+    def open_it() -> None:
+        all_at_once.wait(PATIENCE)
+        opened.append(Outbox(OutboxSettings(path=str(path)), clock))
+
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as former:
+        former.execute("PRAGMA journal_mode = WAL")
+        former.executescript(FORMER_SCHEMA)
+        former.execute(FORMER_INSERT, ("before",))
+        threads = [threading.Thread(target=open_it) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(opened) == 4
+        former.execute(FORMER_INSERT, ("meanwhile",))
+        due_ms = due_of_a_job(opened[0], clock)
+        answered(server_clock, clock, ahead_ms=7_500)
+        assert due_by(server_clock, opened[1]) == [5_000, 5_000, due_ms + 7_500]
+        assert former.execute("SELECT id FROM jobs ORDER BY seq").fetchall() == [("before",), ("meanwhile",), ("a",)]
+        former.execute("DELETE FROM jobs WHERE id = 'meanwhile'")
+        assert opened[2].info().jobs == 2
 
 
 def test_a_priority_is_kept_with_the_due_time(outbox: Outbox, clock: ManualClock) -> None:

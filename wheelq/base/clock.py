@@ -14,10 +14,12 @@ whose wall clock is an hour off does no harm.
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 
@@ -40,6 +42,10 @@ class Clock(Protocol):
 
     def uptime(self) -> float:
         """Like `monotonic`, but also counts the time in which the machine sleeps."""
+        ...
+
+    def boot_id(self) -> str | None:
+        """Identifies the boot within which all processes share `uptime`; None if this machine does not tell."""
         ...
 
     def wall_ms(self) -> int:
@@ -74,6 +80,9 @@ class SystemClock(Clock):
     def uptime(self) -> float:
         return time.clock_gettime(self._UPTIME)
 
+    def boot_id(self) -> str | None:
+        return _boot_id()
+
     def wall_ms(self) -> int:
         return wall_ms()
 
@@ -85,8 +94,21 @@ class SystemClock(Clock):
         return loop.call_later(max(0.0, when - time.monotonic()), wake).cancel
 
 
+@functools.cache
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() or None
+    except OSError:
+        return None
+
+
 class ManualClock(Clock):
-    """A clock for tests: stands still until `advance`, which calls the timers that fall due, in order."""
+    """A clock for tests: stands still until `advance`, which calls the timers that fall due, in order.
+
+    Each has a boot of its own.
+    """
+
+    _boots = itertools.count()
 
     def __init__(self, *, monotonic: float = 1_000.0, wall_ms: int = 1_750_000_000_000) -> None:
         self._monotonic = monotonic
@@ -94,12 +116,16 @@ class ManualClock(Clock):
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._cancelled: set[int] = set()
+        self._boot_id = f"manual {next(self._boots)}"
 
     def monotonic(self) -> float:
         return self._monotonic
 
     def uptime(self) -> float:
         return self._monotonic
+
+    def boot_id(self) -> str | None:
+        return self._boot_id
 
     def wall_ms(self) -> int:
         return int(round(self._monotonic * 1000 + self._wall_ahead_ms, 2))  # a sum of floats may be a hair too small

@@ -65,4 +65,4 @@ def _show(kept: Outbox, json: bool) -> None:
 
 
 def _job(job: Kept) -> dict[str, object]:
-    return {name: value for name, value in job._asdict().items() if name != "record"}
+    return {name: value for name, value in job._asdict().items() if name not in ("record", "asked")}

@@ -23,11 +23,11 @@ from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic
 from wheelq.producer.confirmation import Confirmation, confirmation
 from wheelq.producer.operation import Operation, Stream, ask
-from wheelq.producer.outbox import Parcel
+from wheelq.producer.outbox import Kept, Parcel
 from wheelq.producer.preparation import Preparation, accepted
 from wheelq.producer.submission import Submission
 from wheelq.producer.topics import Topics
-from wheelq.protocol.calls import producer
+from wheelq.protocol.calls import producer, registry
 from wheelq.protocol.calls.producer import NewJob, Placed
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, Durability
@@ -126,9 +126,20 @@ class Scheduling:
         submission = self.submission(parcel.topic, (), on_duplicate)
         confirming = yield from self._confirming(None)
         submission.place_by((yield from self._topics.register(parcel.topic, confirming)).topic)
-        for place, job in enumerate(parcel.jobs):
+        for place, job in enumerate((yield from self._dated(parcel))):
             submission.put((job.id, job.due, job.record), JobSpec(partition_key=job.partition_key), place=place)
         return (yield from self._complete(submission, confirming))
+
+    def _dated(self, parcel: Parcel) -> Operation[list[Kept]]:
+        """Returns the jobs of a parcel with due times by the server's clock; asks for it if that is not known yet."""
+        server = self._server_clock
+        if server is None or all(job.asked is None for job in parcel.jobs):
+            return parcel.jobs
+        if not server.is_set:
+            sent_at = server.instant()
+            shard = self._keys.shard(parcel.topic, 0)
+            server.observe(sent_at, (yield from ask(registry.server_time_us(shard.jobs))))
+        return [job.dated_by(server) for job in parcel.jobs]
 
     def change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> Operation[T]:
         """Makes a change, confirmed as the settings require. Raises also: NotReplicated (then it was made)."""

@@ -17,8 +17,10 @@ even if others of its parcel were refused. While the file cannot be written, the
 If it dies then, they are delivered again with the same ids and bytes, and the server answers that it has them. (A job
 that ran meanwhile and was forgotten runs again: set `keep_done_ms` to the longest outage to expect.) **Due time**: a
 delay counts from the call, by the server's clock, estimated from its last answer (up to 0.02 % of the time since too
-late, because clocks drift). Without any answer so far, this machine's clock is used. Jobs that are past due at delivery
-run at once.
+late, because clocks drift). Without any answer so far, this machine's clock is used, and the file remembers its uptime
+at the call: whoever delivers the job in the same boot of the machine asks for the server's time and corrects the due
+time. After a reboot, and where boots have no id (not Linux), it stays as it is. Jobs that are past due at delivery run
+at once.
 
 A job with `on_duplicate="raise"` whose id is taken at delivery is set aside and shown by `wheelq outbox`, because its
 caller no longer waits for the error.

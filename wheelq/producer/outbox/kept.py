@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Self
 
-from wheelq.base.clock import Clock
+from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.job import OnDuplicate
 
 PackedJob = tuple[str, str, bytes]
@@ -19,11 +20,17 @@ class Asked(NamedTuple):
     wall_ms: int
     """By this machine's clock, which may be wrong, and may be stepped."""
     uptime: float
+    boot_id: str | None = None
+    """The boot of the machine to which `uptime` belongs; None if that is not known."""
 
     @classmethod
     def now(cls, clock: Clock) -> Self:
         """Now."""
-        return cls(clock.wall_ms(), clock.uptime())
+        return cls(clock.wall_ms(), clock.uptime(), clock.boot_id())
+
+    def server_ms(self, server: ServerClock) -> int:
+        """Returns the latest possible server time of the call, so that no job is early. `server` must have a sample."""
+        return math.ceil(server.latest_at(self.uptime))
 
 
 class Kept(NamedTuple):
@@ -39,6 +46,15 @@ class Kept(NamedTuple):
     """The record as sent to the server: see `protocol.codec`."""
     partition_key: str | None
     on_duplicate: OnDuplicate
+    asked: Asked | None = None
+    """The call from which `due_ms` counts by this machine's clock, until the server's clock is known; else None."""
+
+    def dated_by(self, server: ServerClock) -> Kept:
+        """Returns the job with its due time by the server's clock; unchanged if `server` has no sample yet."""
+        if self.asked is None or not server.is_set:
+            return self
+        correction_ms = self.asked.server_ms(server) - self.asked.wall_ms
+        return self._replace(due_ms=self.due_ms + correction_ms, asked=None)
 
     @property
     def due(self) -> str:
@@ -64,8 +80,13 @@ class Parcel(NamedTuple):
     jobs: list[Kept]
 
 
+def is_relative(due: str) -> bool:
+    """Whether a due time counts from the call."""
+    return due.startswith("+")
+
+
 def due_at(due: str, asked_ms: int) -> tuple[int, str]:
     """Returns the due time of a job scheduled at the server's time `asked_ms`, and its priority."""
     digits = due.rstrip(PRIORITIES)
-    since_ms = asked_ms if due.startswith("+") else 0
+    since_ms = asked_ms if is_relative(due) else 0
     return since_ms + int(digits), due[len(digits) :]

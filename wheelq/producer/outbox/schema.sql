@@ -8,7 +8,11 @@ CREATE TABLE IF NOT EXISTS jobs (
     record        BLOB    NOT NULL,
     partition_key TEXT,
     on_duplicate  TEXT    NOT NULL,
-    kept_ms       INTEGER NOT NULL
+    kept_ms       INTEGER NOT NULL,
+    -- the call from which due_ms counts by this machine's clock; NULL if it needs no correction
+    asked_ms      INTEGER,
+    asked_uptime  REAL,
+    asked_boot_id TEXT
 );
 CREATE INDEX IF NOT EXISTS by_topic ON jobs (topic, seq);
 CREATE INDEX IF NOT EXISTS by_id ON jobs (topic, id);

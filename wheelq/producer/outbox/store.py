@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import ConfigurationError, OutboxFull, Unavailable
 from wheelq.model.job import OnDuplicate, Receipt
 from wheelq.producer.outbox.file import File
-from wheelq.producer.outbox.kept import Asked, Kept, PackedJob, Parcel, Rejected, due_at
+from wheelq.producer.outbox.kept import Asked, Kept, PackedJob, Parcel, Rejected, due_at, is_relative
 from wheelq.reminders import REMIND_S
 from wheelq.settings import OutboxSettings
 
@@ -25,6 +24,8 @@ log = logging.getLogger(__name__)
 
 PARCEL = 500
 """The most jobs delivered at a time."""
+NO_CALL = (None, None, None)
+"""In place of an `Asked`: the due time needs no correction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +88,35 @@ class Outbox:
         Their delays count from when the caller `asked`, because the server may have been tried for seconds since.
         Raises: OutboxFull, Unavailable; then none was kept.
         """
-        now, asked_ms = self._clock.wall_ms(), self._server_ms(asked)
-        rows = [
-            (topic, id, *due_at(due, asked_ms), record, partition_key, how, now)
-            for (id, due, record), partition_key in jobs
-        ]
+        now = self._clock.wall_ms()
+        asked_ms, call = self._asked_ms(asked)
+        rows = []
+        for (id, due, record), partition_key in jobs:
+            due_ms, priority = due_at(due, asked_ms)
+            counted_from = call if is_relative(due) else NO_CALL
+            rows.append((topic, id, due_ms, priority, record, partition_key, how, now, *counted_from))
         try:
             if self._file.follow():
                 self._first, self._settled = 0, {}
             with self._file.transaction() as connection:
                 self._check_room(connection, rows)
                 connection.executemany(
-                    "INSERT INTO jobs (topic, id, due_ms, priority, record, partition_key, on_duplicate, kept_ms)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO jobs (topic, id, due_ms, priority, record, partition_key, on_duplicate, kept_ms,"
+                    " asked_ms, asked_uptime, asked_boot_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     rows,
                 )
         except (sqlite3.Error, OSError) as error:
             raise Unavailable(f"the outbox {self.path} cannot be written: {error}") from error
         return [Receipt(row[1], row[2], created=True, in_outbox=True, topic=topic) for row in rows]
 
-    def _server_ms(self, asked: Asked) -> int:
-        """Returns the latest possible server time of the call, so that no job is early.
+    def _asked_ms(self, asked: Asked) -> tuple[int, tuple[Any, ...]]:
+        """Returns when the call was made, and what `Kept.dated_by` needs if that is only by this machine's clock.
 
-        Uses this machine's clock only if the server has never answered; after that, steps of that clock do no harm.
+        After the server's first answer, it is by the server's clock: steps of this machine's do no harm.
         """
-        return math.ceil(self._server.latest_at(asked.uptime)) if self._server.is_set else asked.wall_ms
+        if self._server.is_set:
+            return asked.server_ms(self._server), NO_CALL
+        return asked.wall_ms, asked
 
     def _check_room(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         jobs, size = connection.execute("SELECT jobs, bytes FROM held").fetchone()
@@ -165,7 +170,8 @@ class Outbox:
         """
         now = self._clock.wall_ms()
         for job in jobs:
-            aside = (job.seq, job.topic, job.id, job.due_ms, job.record, refused.get(job.seq, ""), now)
+            due_ms = job.dated_by(self._server).due_ms
+            aside = (job.seq, job.topic, job.id, due_ms, job.record, refused.get(job.seq, ""), now)
             self._settled[job.seq] = aside if job.seq in refused else None
         self.write_settled()
 
@@ -237,7 +243,11 @@ class Outbox:
         return Parcel(topic, first, jobs[:alike])
 
     def _waiting(self, connection: sqlite3.Connection, rest: str, *arguments: object) -> Iterator[Kept]:
+        boot_id = self._clock.boot_id()
         columns = "seq, topic, id, due_ms, priority, record, partition_key, on_duplicate"
-        for row in connection.execute(f"SELECT {columns} FROM jobs WHERE {rest}", arguments):
+        call = "asked_ms, asked_uptime, asked_boot_id"
+        for row in connection.execute(f"SELECT {columns}, {call} FROM jobs WHERE {rest}", arguments):
             if row[0] not in self._settled:
-                yield Kept(*row)
+                asked = Asked(*row[8:])
+                is_of_this_boot = asked.boot_id is not None and asked.boot_id == boot_id  # else its uptime says nothing
+                yield Kept._make((*row[:8], asked if is_of_this_boot else None))
