@@ -82,6 +82,8 @@ def in_place(world: World) -> Iterator[None]:
     os.getpid = lambda: current[-1].pid if current else real_pid
     os.urandom = random._urandom = names.randbytes  # type: ignore[attr-defined, assignment]
     socket.gethostname = host_name
+    boot_id = clock._boot_id  # each process has an uptime of its own
+    clock._boot_id = lambda: str(current[-1].pid) if current else None  # type: ignore[assignment]
     pools, threads.Daemons = threads.Daemons, lambda: InlineExecutor(current[-1])  # type: ignore[assignment, misc]
     connect, redis.connection.Connection._connect = redis.connection.Connection._connect, blocking.connect
     looks, transport.probing.aspeaks_tls = transport.probing.aspeaks_tls, _no_look
@@ -101,6 +103,7 @@ def in_place(world: World) -> Iterator[None]:
         transport.probing.speaks_tls, transport.probing.aspeaks_tls = look, looks
         redis.connection.Connection._connect = connect
         threads.Daemons = pools  # type: ignore[misc]
+        clock._boot_id = boot_id
         for module in WITH_CLOCKS:
             module.time = real_time
         os.urandom, random._urandom, socket.gethostname, os.getpid = before  # type: ignore[attr-defined]
