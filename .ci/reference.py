@@ -31,7 +31,7 @@ from wheelq.cli.app import load_command
 from wheelq.cli.commands import COMMANDS
 from wheelq.model.topic import Topic
 from wheelq.producer.breaker import BreakerState
-from wheelq.producer.outbox import OutboxInfo
+from wheelq.producer.outbox.store import OutboxInfo
 from wheelq.protocol.calls.measures import Measure
 from wheelq.protocol.calls.registry import GroupCounts, RegisteredTopics, ShardCounts
 from wheelq.server.routes.health import metrics_text

@@ -112,7 +112,7 @@ if TYPE_CHECKING:
     from wheelq.model.task import Task, TaskDecorator, TaskJob
     from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
     from wheelq.producer.history import Rerun
-    from wheelq.producer.outbox import OutboxInfo
+    from wheelq.producer.outbox.store import OutboxInfo
     from wheelq.scheduler import Scheduler
     from wheelq.settings import Settings
     from wheelq.worker import Worker
@@ -223,7 +223,7 @@ _NAMES = {
     "wheelq.model.task": "Task TaskDecorator TaskJob",
     "wheelq.model.topic": "Group Span Topic TopicChanges TopicInfo",
     "wheelq.producer.history": "Rerun",
-    "wheelq.producer.outbox": "OutboxInfo",
+    "wheelq.producer.outbox.store": "OutboxInfo",
     "wheelq.scheduler": "Scheduler",
     "wheelq.settings": "Settings",
     "wheelq.worker": "Worker",

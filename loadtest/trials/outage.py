@@ -34,7 +34,7 @@ from loadtest.torture.fleet import Fleet, read_promotions
 from loadtest.trials.http import ask_once
 from wheelq import Client, Settings
 from wheelq.embedded import EmbeddedServer
-from wheelq.producer.outbox import Outbox
+from wheelq.producer.outbox.store import Outbox
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys
 from wheelq.settings import OutboxSettings, TopicSettings

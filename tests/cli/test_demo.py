@@ -22,7 +22,7 @@ from wheelq.cli.demo import panels
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import FLASH_SALE, KINDS, draw_orders
 from wheelq.cli.demo.plan import FAILING_TOPIC, LAST_MOMENT_MS, draw_plan
-from wheelq.cli.demo.processes import ProcessEnded, child_process
+from wheelq.cli.demo.play import ProcessEnded, child_process
 from wheelq.cli.demo.verdict import CLOCK_ERROR_MS, DemoLedger, DemoRun, FaultKind, LatenessFigures, judge
 from wheelq.model.job import CancelOutcome, Receipt, RescheduleOutcome
 from wheelq.model.topic import TopicInfo

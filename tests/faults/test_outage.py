@@ -26,7 +26,7 @@ from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Receipt, Setting
 from wheelq.base.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import CircuitOpen, InvalidJob, OutboxFull, OutcomeUnknown, PartlyScheduled, ServerError, Unavailable
-from wheelq.producer.outbox import Outbox, OutboxInfo
+from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.keys import Keys
 from wheelq.settings import BreakerSettings, OutboxSettings, TopicSettings

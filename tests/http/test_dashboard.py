@@ -18,7 +18,7 @@ from wheelq.base.clock import wall_ms
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server.access.keys import ApiKey, new_key
-from wheelq.server.dashboard import session
+from wheelq.server.dashboard.entering import SESSION_MS, is_valid_session, new_session
 from wheelq.transport import Address, AsyncTransport
 
 EVERY_PAGE = (
@@ -189,15 +189,15 @@ async def test_sign_in_leads_only_to_pages_of_this_server(serve: Callable[..., A
 def test_a_session_is_valid_for_its_key_and_its_time() -> None:
     key, _ = new_key("a", ("*:*",), 0)
     other, _ = new_key("b", ("*:*",), 0)
-    cookie = session.issue(key, 1_000)
-    assert session.is_valid(cookie, key, 2_000)
-    assert not session.is_valid(cookie, key, 1_000 + session.SESSION_MS)
-    assert not session.is_valid(cookie, other, 2_000)
+    cookie = new_session(key, 1_000)
+    assert is_valid_session(cookie, key, 2_000)
+    assert not is_valid_session(cookie, key, 1_000 + SESSION_MS)
+    assert not is_valid_session(cookie, other, 2_000)
     id, expires, mac = cookie.split(".")
-    assert not session.is_valid(f"{id}.{int(expires) + 1}.{mac}", key, 2_000)
+    assert not is_valid_session(f"{id}.{int(expires) + 1}.{mac}", key, 2_000)
     rotated, _ = key.rotated(2_000, 60_000)
-    assert session.is_valid(cookie, rotated, 3_000)
-    assert not session.is_valid(cookie, rotated, 62_001)
+    assert is_valid_session(cookie, rotated, 3_000)
+    assert not is_valid_session(cookie, rotated, 62_001)
 
 
 async def test_a_key_sees_only_its_topics(serve: Callable[..., Any], give: Give, shop: AsyncClient) -> None:
@@ -293,7 +293,7 @@ ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def test_every_action_is_tried_here() -> None:
-    from wheelq.server.dashboard.pages import PLACES
+    from wheelq.server.dashboard.site import PLACES
 
     tried = {path.replace("/orders/", "/{topic}/") for path, _ in ACTIONS}
     assert {place.path for place in PLACES if place.is_action} == tried

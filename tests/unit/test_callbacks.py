@@ -21,10 +21,9 @@ from tests.waiting import PATIENCE
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.callbacks import caller as callbacks_caller
 from wheelq.callbacks.addresses import networks
-from wheelq.callbacks.caller import CallbackCaller
+from wheelq.callbacks.caller import CallbackCaller, message_id
 from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services, Terms
-from wheelq.callbacks.signing import message_id
 from wheelq.callbacks.target import Target
 from wheelq.callbacks.verdict import Accepted, Hopeless, TryAgain, of_answer
 from wheelq.model.job import Job

@@ -21,7 +21,7 @@ from wheelq.errors import (
     WheelqError,
 )
 from wheelq.model.job import Receipt
-from wheelq.producer.outbox import Outbox
+from wheelq.producer.outbox.store import Outbox
 from wheelq.server import coalescing
 from wheelq.server.client import ServerClient
 from wheelq.server.coalescing import Coalescing

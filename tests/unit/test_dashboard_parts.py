@@ -15,9 +15,8 @@ from wheelq.protocol.calls.dead import DeadSummary
 from wheelq.server.dashboard import charts, words
 from wheelq.server.dashboard.axes import AxisMark, TimeWindow, scale
 from wheelq.server.dashboard.charts import Bar, BarPart
-from wheelq.server.dashboard.errors_alike import alike, key_of
-from wheelq.server.dashboard.past import series
-from wheelq.server.dashboard.rates import FleetReading, flow
+from wheelq.server.dashboard.pages.dead import alike, key_of
+from wheelq.server.dashboard.past import FleetReading, flow, series
 from wheelq.server.dashboard.times import moment, seconds
 from wheelq.server.dashboard.words import in_words
 

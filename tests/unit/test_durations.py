@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from wheelq.base.metrics import Histogram
-from wheelq.base.observations import HANDLER_BOUNDS, Measured
-from wheelq.worker.durations import MOST_KEPT, Durations
+from wheelq.base.observations import HANDLER_BOUNDS, MOST_KEPT, Durations, Measured
 
 
 def test_what_is_asked_for_holds_all_that_was_measured_until_then() -> None:

@@ -35,7 +35,9 @@ from wheelq.errors import (
     WheelqError,
 )
 from wheelq.model.job import OnDuplicate, Receipt
-from wheelq.producer.outbox import Asked, AsyncCourier, Courier, Outbox, Parcel
+from wheelq.producer.outbox.courier import AsyncCourier, Courier
+from wheelq.producer.outbox.kept import Asked, Parcel
+from wheelq.producer.outbox.store import Outbox
 from wheelq.settings import OutboxSettings
 
 LONG_AGO = Asked(0, 0.0)
@@ -505,7 +507,7 @@ def test_a_job_whose_id_is_taken_is_put_aside_if_it_was_to_be_refused_then(outbo
 def test_of_several_processes_one_delivers(outbox: Outbox) -> None:
     keep(outbox, "orders", "a")
     program = (
-        "import sys; from wheelq.producer.outbox import Outbox; from wheelq.settings import OutboxSettings; "
+        "import sys; from wheelq.producer.outbox.store import Outbox; from wheelq.settings import OutboxSettings; "
         "outbox = Outbox(OutboxSettings(path=sys.argv[1])); print(outbox.try_to_deliver())"
     )
 

@@ -30,7 +30,9 @@ from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
 from wheelq.producer.jobs import Jobs
 from wheelq.producer.listing import Listing
-from wheelq.producer.outbox import AsyncCourier, Outbox, OutboxInfo, Parcel
+from wheelq.producer.outbox.courier import AsyncCourier
+from wheelq.producer.outbox.kept import Parcel
+from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.producer.recurring import Recurrences
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics

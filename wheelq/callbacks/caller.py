@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import httpx
+from standardwebhooks import Webhook
 
 from wheelq.base.as_json import as_json
 from wheelq.base.clock import Clock
@@ -20,7 +22,6 @@ from wheelq.callbacks.addresses import Network
 from wheelq.callbacks.destination import Destination, DestinationInfo, Destinations, Room
 from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services
-from wheelq.callbacks.signing import message_id, signature_headers
 from wheelq.callbacks.target import HEADER, Place, Target
 from wheelq.callbacks.verdict import Accepted, Hopeless, TryAgain, Verdict, of_answer
 from wheelq.errors import InvalidInput
@@ -218,3 +219,26 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _is_token(name: str) -> bool:
     return bool(name) and name.isascii() and all(char.isalnum() or char in "!#$%&'*+-.^_`|~" for char in name)
+
+
+def message_id(job: Job) -> str:
+    """Returns the name of a job's message, the same for every attempt.
+
+    A later job with the same id has another name, unless it is due at the same time as the earlier one.
+    """
+    whole = f"{job.topic}\0{job.id}\0{job.first_due_ms}"
+    return f"msg_{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
+
+
+def signature_headers(id: str, sent: datetime, body: bytes, secrets: Sequence[str]) -> dict[str, str]:
+    """Returns the headers that prove to a receiver that a callback is genuine: Standard Webhooks.
+
+    `webhook-id` is the same for every attempt at one job, so that a receiver can drop duplicates. With several secrets
+    there are several signatures, and a receiver needs to know only one of them: this allows changes of secrets. Without
+    secrets the headers are unsigned.
+    """
+    headers = {"webhook-id": id, "webhook-timestamp": str(int(sent.timestamp()))}
+    if secrets:
+        signed = (Webhook(secret).sign(id, sent, body.decode()) for secret in secrets)
+        headers["webhook-signature"] = " ".join(signed)
+    return headers

@@ -1,8 +1,8 @@
 """The command line. `wheelq --help` is its manual.
 
 app         imports commands on demand, and shows errors; `commands` lists them
-jobs        schedule, cancel, reschedule, run-now, job, reshard
-bulk        cancel and reschedule with --since and --until
+jobs        schedule, job, reshard
+changes     cancel, reschedule, run-now
 listing     jobs
 results     wait, rerun
 importing   import; `rows` reads the file, `journal` records the progress

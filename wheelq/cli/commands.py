@@ -56,15 +56,17 @@ COMMANDS = {
         "Schedule every line of a file.",
     ),
     "cancel": LazyCommand(
-        _PRODUCE, "jobs:cancel", "Cancel a waiting job, or all that are due in a range. Asks first for a range."
+        _PRODUCE, "changes:cancel", "Cancel a waiting job, or all that are due in a range. Asks first for a range."
     ),
     "reschedule": LazyCommand(
         _PRODUCE,
-        "jobs:reschedule",
+        "changes:reschedule",
         "Give a waiting job a new due time, or move all that are due in a range. Asks first for a range.",
     ),
     "run-now": LazyCommand(
-        _PRODUCE, "jobs:run_now", "Run a waiting job now. Exit code 3: no such job; 4: it is with the workers already."
+        _PRODUCE,
+        "changes:run_now",
+        "Run a waiting job now. Exit code 3: no such job; 4: it is with the workers already.",
     ),
     "job": LazyCommand(
         _PRODUCE,

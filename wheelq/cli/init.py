@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from wheelq.cli.files import write_new
+from wheelq.cli.options import UP_PORT
 from wheelq.cli.output import say
 
 SHOP = '''\
@@ -102,7 +103,7 @@ volumes: { valkey: {} }
 
 NEXT = (
     "wheelq up shop:worker",
-    """wheelq schedule orders '{"order_id": 42}' --delay 2s --url redis://127.0.0.1:7379""",
+    f"""wheelq schedule orders '{{"order_id": 42}}' --delay 2s --url redis://127.0.0.1:{UP_PORT}""",
     "pytest -q test_shop.py",
 )
 

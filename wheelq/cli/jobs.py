@@ -1,10 +1,9 @@
-"""schedule, cancel, reschedule, run-now, job: one job at a time; and reshard."""
+"""schedule, job: one job at a time; and reshard."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict, fields
-from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,30 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wheelq.base.plural import counted
-from wheelq.cli.bulk import Name, Report, Since, Until, change_range, check_choice
-from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, Url, Yes, client_of, inspector_of
-from wheelq.cli.output import NOT_FOUND, TOO_LATE, moment, receipt_fields, say, say_aside, say_json
-from wheelq.cli.values import parse_delay, parse_due, parse_headers, parse_json, span
-from wheelq.errors import InvalidInput, ServerError
-from wheelq.model.bulk import BulkProgress
-from wheelq.model.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
+from wheelq.cli.options import At, Config, Delay, JobId, Json, Topic, Url, client_of, inspector_of
+from wheelq.cli.output import NOT_FOUND, moment, receipt_fields, say, say_aside, say_json
+from wheelq.cli.values import parse_due, parse_headers, parse_json, span
+from wheelq.errors import ServerError
+from wheelq.model.job import OnDuplicate, Receipt
 from wheelq.model.state import JobInfo
 
 if TYPE_CHECKING:
     from wheelq.client import Client
-
-Outcome = CancelOutcome | RescheduleOutcome | RunNowOutcome
-
-_WORDS = {
-    "cancelled": "cancelled: it will not run",
-    "rescheduled": "rescheduled",
-    "promoted": "is with the workers now",
-    "cancelling": "runs: its worker was asked to cancel it",
-    "paused": "is due now, and runs when its topic is resumed",
-    "running": "is with the workers already: too late",
-    "not_found": "not found: no live job has this id",
-}
-_EXIT_CODES = {"not_found": NOT_FOUND, "running": TOO_LATE}
 
 
 def schedule(
@@ -105,91 +89,6 @@ def _other_prefixes(url: str | None, config: Path | None) -> str:
     )
 
 
-def cancel(
-    topic: Topic,
-    id: MaybeId = None,
-    running: Annotated[bool, typer.Option("--running", help="If it runs now, ask its worker to cancel it.")] = False,
-    since: Since = None,
-    until: Until = None,
-    name: Name = None,
-    yes: Yes = False,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
-) -> None:
-    """Cancel a waiting job, or all that are due in a range. Asks first for a range.
-
-    wheelq cancel orders order-42
-
-    wheelq cancel orders --since 2030-01-31T09:00Z --until 2030-01-31T12:00Z
-
-    Exit code 3: no such job; 4: too late, it is with the workers.
-    """
-    check_choice(id, since, until)
-    with client_of(url, config) as client:
-        if id is not None:
-            _answer(topic, id, client.cancel(topic, id, running=running), json)
-            return
-
-        def change(begin: datetime | None, end: datetime | None, report: Report) -> BulkProgress:
-            return client.cancel_due(topic, since=begin, until=end, name=name, progress=report)
-
-        change_range(client, topic, since, until, None if yes else "Cancel", "cancelled", json, change)
-
-
-def reschedule(
-    topic: Topic,
-    id: MaybeId = None,
-    delay: Delay = None,
-    at: At = None,
-    by: Annotated[
-        str | None, typer.Option("--by", help="Move each job of a range by this: 30m later, or -30m earlier.")
-    ] = None,
-    since: Since = None,
-    until: Until = None,
-    name: Name = None,
-    yes: Yes = False,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
-) -> None:
-    """Give a waiting job a new due time, or move all that are due in a range. Asks first for a range.
-
-    wheelq reschedule orders order-42 --delay 30m
-
-    wheelq reschedule orders --until +2h --by 1d
-
-    Exit code 3: no such job; 4: too late, it is with the workers.
-    """
-    check_choice(id, since, until)
-    shift = None if by is None else _parse_shift(by)
-    if id is not None and shift is not None:
-        raise InvalidInput("--by", "moves the jobs of a range: give --delay or --at for a single job")
-    seconds, instant = (None, None) if shift is not None and delay is None and at is None else parse_due(delay, at)
-    with client_of(url, config) as client:
-        if id is not None:
-            _answer(topic, id, client.reschedule(topic, id, delay=seconds, at=instant), json)
-            return
-
-        def change(begin: datetime | None, end: datetime | None, report: Report) -> BulkProgress:
-            return client.reschedule_due(
-                topic, since=begin, until=end, by=shift, delay=seconds, at=instant, name=name, progress=report
-            )
-
-        change_range(client, topic, since, until, None if yes else "Move", "moved", json, change)
-
-
-def _parse_shift(text: str) -> float:
-    seconds = parse_delay(text.strip().removeprefix("-"))
-    return -seconds if text.strip().startswith("-") else seconds
-
-
-def run_now(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
-    """Run a waiting job now. Exit code 3: no such job; 4: it is with the workers already."""
-    with client_of(url, config) as client:
-        _answer(topic, id, client.run_now(topic, id), json)
-
-
 def job(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
     """Show a job and its state. Exit code 3: no such job is known."""
     with client_of(url, config) as client:
@@ -230,15 +129,6 @@ def _happened(receipt: Receipt) -> str:
     if receipt.replaced:
         return "took the new payload and time"
     return "scheduled" if receipt.created else "was there already and is unchanged"
-
-
-def _answer(topic: str, id: str, outcome: Outcome, json: bool) -> None:
-    if json:
-        say_json({"topic": topic, "id": id, "outcome": outcome.value})
-    else:
-        say(f"{topic}/{id} {_WORDS[outcome.value]}")
-    if outcome.value in _EXIT_CODES:
-        raise typer.Exit(_EXIT_CODES[outcome.value])
 
 
 def _tell(found: JobInfo) -> None:

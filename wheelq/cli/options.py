@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from wheelq.admin import Inspector
     from wheelq.client import Client
 
+UP_PORT = 7379
+"""The port of the server that `wheelq up` starts: not 6379, where this machine's own Redis may listen."""
 COMPLETION_MS = 500
 """How long the server may take to complete a topic."""
 

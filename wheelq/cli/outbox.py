@@ -13,7 +13,8 @@ from wheelq.cli.options import Config, Json, Url, settings_of
 from wheelq.cli.output import distance, moment, say, say_json, stdout, table
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError
-from wheelq.producer.outbox import Kept, Outbox
+from wheelq.producer.outbox.kept import Kept
+from wheelq.producer.outbox.store import Outbox
 from wheelq.settings import OutboxSettings
 
 SHOWN = 10

@@ -14,7 +14,7 @@ import typer
 from wheelq.aio import AsyncClient
 from wheelq.cli import process
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitoring_options
-from wheelq.cli.options import Config, LogFormat, LogLevel, settings_of
+from wheelq.cli.options import UP_PORT, Config, LogFormat, LogLevel, settings_of
 from wheelq.cli.output import plain, say
 from wheelq.cli.reload import Reloaded, restarting_on_change
 from wheelq.cli.supervisor import CommandPart, Part, ServerPart, Supervisor, lifeline, worker_parts
@@ -24,10 +24,7 @@ from wheelq.settings.environment import variable_of
 from wheelq.transport import Address
 from wheelq.worker import Worker
 
-UP_PORT = 7379  # not 6379, where this machine's own Redis may listen
 UP_DATA = Path("wheelq-data")
-
-
 PRINTING = "wheelq.cli.up:printing_worker"
 """The worker without a module, as an argument for `wheelq worker`."""
 

@@ -31,7 +31,9 @@ from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
 from wheelq.producer.jobs import Jobs
 from wheelq.producer.listing import Listing
-from wheelq.producer.outbox import Courier, Outbox, OutboxInfo, Parcel
+from wheelq.producer.outbox.courier import Courier
+from wheelq.producer.outbox.kept import Parcel
+from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.producer.recurring import Recurrences
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics

@@ -15,7 +15,8 @@ from wheelq.base.clock import Clock
 from wheelq.errors import AWAY, OutcomeUnknown, PartlyScheduled, ServerError, Unavailable, is_away
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.producer.operation import Do, Operation
-from wheelq.producer.outbox import Asked, AsyncCourier, Courier
+from wheelq.producer.outbox.courier import AsyncCourier, Courier
+from wheelq.producer.outbox.kept import Asked
 from wheelq.producer.preparation import accepted
 from wheelq.producer.scheduling import Scheduling
 from wheelq.protocol.calls.producer import NewJob

@@ -23,7 +23,7 @@ from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic
 from wheelq.producer.confirmation import Confirmation, confirmation
 from wheelq.producer.operation import Operation, Stream, ask
-from wheelq.producer.outbox import Kept, Parcel
+from wheelq.producer.outbox.kept import Kept, Parcel
 from wheelq.producer.preparation import Preparation, accepted
 from wheelq.producer.submission import Submission
 from wheelq.producer.topics import Topics

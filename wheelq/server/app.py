@@ -74,7 +74,7 @@ def make_app(service: Service) -> FastAPI:
             expose_headers=["etag", "retry-after"],
         )
     if api._TRACER_PROVIDER is not None:
-        from wheelq.telemetry.asgi import instrument
+        from wheelq.telemetry.http import instrument
 
         instrument(app, partial(_route_of, app))
     if settings.base_path:

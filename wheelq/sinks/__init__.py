@@ -2,8 +2,7 @@
 
 sql         `SqlSink`: one transaction for a batch; waits while the database is away
 dedup       how a sink remembers what it has stored: a unique column of the user's table, or a ledger
-rows        stores the good rows of a refused batch by halving it, down to the bad rows (pure)
-trouble     classifies errors of the database: it is away, a conflict, or the rows
+trouble     classifies errors of the database, and stores the good rows of a refused batch by halving it
 
 Needs SQLAlchemy and a driver: `pip install wheelq[sql] pymysql`, or `psycopg[binary]`; SQLite needs none.
 """

@@ -31,8 +31,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
 from wheelq.sinks.dedup import Ledger, Memory, UniqueColumn
-from wheelq.sinks.rows import store_in_parts
-from wheelq.sinks.trouble import Trouble, trouble_of
+from wheelq.sinks.trouble import Trouble, store_in_parts, trouble_of
 
 logger = logging.getLogger("wheelq.sinks")
 

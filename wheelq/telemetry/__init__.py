@@ -9,8 +9,8 @@ until it does, nothing of this is loaded, and each place that could make a span 
 `api` is `opentelemetry.trace`. The `if` reads its variable, because a function call would cost more for every job.
 
 spans        makes the spans of every operation, with the attributes of the messaging conventions
-http         the span of a callback's request
-asgi         the spans of requests to the HTTP server, by `opentelemetry-instrumentation-asgi`
+http         the span of a callback's request; those of requests to the HTTP server, by
+             `opentelemetry-instrumentation-asgi`
 context      carries the context of a span in the headers of a job
 instruments  the four metrics of the messaging conventions
 

@@ -1,10 +1,10 @@
-"""The span of a callback's HTTP request, by the conventions for HTTP clients."""
+"""The spans of HTTP requests: of a callback, by the conventions for HTTP clients, and of the HTTP server."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -13,6 +13,7 @@ from opentelemetry.util.types import AttributeValue
 from wheelq.telemetry import context
 from wheelq.telemetry.spans import ERROR, kind_of, start
 
+Scope = dict[str, Any]
 PORTS = {"http": 80, "https": 443}
 FIRST_ERROR = 400
 
@@ -63,3 +64,23 @@ class RequestSpan:
         if error is not None:
             self.failed(error)
         self._span.end()
+
+
+def instrument(app: Any, route_of: Callable[[Scope], str | None]) -> None:
+    """Adds the middleware of `opentelemetry-instrumentation-asgi`: a span for each request, called `{method} {route}`.
+
+    Does nothing if `opentelemetry-instrument` has instrumented the application, or if the package is missing: recent
+    releases of FastAPI then make such spans themselves. `route_of` returns the path template for a request, or None.
+    """
+    if getattr(app, "_is_instrumented_by_opentelemetry", False):
+        return
+    try:
+        from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+    except ImportError:
+        return
+
+    def details(scope: Scope) -> tuple[str, dict[str, str]]:
+        route, method = route_of(scope), str(scope.get("method", "HTTP"))
+        return (f"{method} {route}", {"http.route": route}) if route else (method, {})
+
+    app.add_middleware(OpenTelemetryMiddleware, default_span_details=details, exclude_spans=["send", "receive"])

@@ -21,7 +21,6 @@ ordering    runs the jobs of a shard or key one at a time: `ordered_shard` holds
             starts each in its turn, `sequence` keeps the places
 parts       the objects that all parts of a worker share
 outcome     whether a job is too late to start, and its outcome after the run (pure)
-durations   how late jobs start, and how long handlers run
 run_log     log lines about runs
 tracing     the span around each run, while a tracer provider is set
 holding     names async handlers that block the event loop

@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from wheelq import logs
+from wheelq.base.observations import Durations
 from wheelq.model.dead import Reason
 from wheelq.model.job import Job
 from wheelq.protocol import codec
 from wheelq.telemetry import api
-from wheelq.worker.durations import Durations
 from wheelq.worker.handlers import Handlers, Run
 from wheelq.worker.held import Delivery
 from wheelq.worker.outcome import (

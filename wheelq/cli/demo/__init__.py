@@ -6,8 +6,7 @@ this process ── imports, cancels, moves ──▶ server ◀── scheduler
 
 orders        the jobs, drawn from a seed, and how much their delays are shortened
 plan          which orders are cancelled, moved or fail: drawn from a seed before anything starts
-processes     starts and stops the two child processes; roles is their code
-play          runs the demo
+play          runs the demo: starts and stops the two child processes, listens to them; roles is their code
 board         the counts so far, and the ledger for the verdict
 verdict       compares promises with runs; pure
 panels, views the output: live screen, plain lines, or only JSON

@@ -6,25 +6,33 @@
 
 It ends when all orders have run that should *and* the last due time has passed by a moment, so that a cancelled order
 or a second run has had its chance to show.
+
+The scheduler and the worker are child processes; `roles` is their code. Each has its own session, so that Ctrl-C
+reaches only the demo, which stops its children in order.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
-from typing import Any
+from typing import IO, Any, Literal
+
+import msgpack
 
 from wheelq.aio import AsyncClient
 from wheelq.base.clock import Clock
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, Order
 from wheelq.cli.demo.plan import FAILS_FIRST, Change
-from wheelq.cli.demo.processes import ChildProcess, ProcessEnded, child_process
 from wheelq.cli.demo.verdict import DemoRun, Verdict, judge
 from wheelq.cli.demo.views import View
 from wheelq.cli.traces import remove_keys
+from wheelq.errors import WheelqError
 from wheelq.model.job import JobSpec, from_ms
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
@@ -37,6 +45,12 @@ OVERTIME_MS = 10_000
 """How long it waits for runs that should have come."""
 COUNT_S = 0.2
 LOOK_S = 0.05
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 6.0  # longer than a child gives itself
+LAST_WORDS_BYTES = 2_000
+READ_BYTES = 65_536
+
+Role = Literal["scheduler", "worker"]
 
 
 async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) -> Verdict:
@@ -138,3 +152,80 @@ async def _listen(child: ChildProcess, take: Callable[[Any], None] = lambda repo
     async for report in child.reports():
         take(report)
     raise await child.ended()
+
+
+class ProcessEnded(WheelqError):
+    """A process of the demo ended too soon."""
+
+
+class ChildProcess:
+    """One child that runs."""
+
+    def __init__(self, role: Role, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
+        self.role = role
+        self._process = process
+        self._log = log
+        self._reports = self._read()
+
+    async def wait_until_ready(self) -> None:
+        """Wait until it is ready. Raises: ProcessEnded, if it ended instead, or does not report in time."""
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                if await anext(self._reports, None) is None:
+                    raise await self.ended()
+        except TimeoutError as error:
+            raise ProcessEnded(f"the {self.role} process did not start within {START_TIMEOUT_S:.0f} s") from error
+
+    async def reports(self) -> AsyncIterator[Any]:
+        """Yields its reports until it ends."""
+        async for report in self._reports:
+            yield report
+
+    async def ended(self) -> ProcessEnded:
+        """Returns the error that describes its end, for a child that should still run."""
+        code = await self._process.wait()
+        self._log.seek(0)
+        last_words = self._log.read()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
+        return ProcessEnded(f"the {self.role} process ended with code {code}\n{last_words}".strip())
+
+    async def stop(self) -> None:
+        """Stop it cleanly, or kill it if it does not end. Its last reports can still be read."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _read(self) -> AsyncIterator[Any]:
+        assert self._process.stdout is not None
+        unpacker = msgpack.Unpacker()
+        while data := await self._process.stdout.read(READ_BYTES):
+            unpacker.feed(data)
+            for report in unpacker:
+                yield report
+
+
+@asynccontextmanager
+async def child_process(role: Role, url: str, prefix: str) -> AsyncIterator[ChildProcess]:
+    """Starts a child, and stops it at the end."""
+    # The child imports the same modules as this process, not those in the current directory (-P). The URL may hold a
+    # password, which the process list does not show if it is in the environment.
+    environment = os.environ | {"WHEELQ_URL": url, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with tempfile.TemporaryFile() as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "wheelq.cli.demo.roles", role, prefix),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+        child = ChildProcess(role, process, log)
+        try:
+            await child.wait_until_ready()
+            yield child
+        finally:
+            await child.stop()

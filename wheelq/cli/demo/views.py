@@ -12,8 +12,8 @@ from rich.live import Live
 from wheelq.cli.demo import panels
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.verdict import FaultKind, Verdict
+from wheelq.cli.options import UP_PORT
 from wheelq.cli.output import say, say_json
-from wheelq.cli.up import UP_PORT
 from wheelq.embedded import HOST
 
 NEXT = (

@@ -12,8 +12,7 @@
     python manage.py wheelq_worker --with-scheduler
 
 apps        the Django app, which brings the command
-backend     `WheelqBackend`: enqueues tasks as jobs, looks results up
-options     checks OPTIONS
+backend     `WheelqBackend`: enqueues tasks as jobs, looks results up; its OPTIONS
 payloads    a task as the payload of a job, and back
 results     a job as a task's result
 running     the worker that runs the tasks

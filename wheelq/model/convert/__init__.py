@@ -20,11 +20,3 @@ incoming    analyses a type, and makes the function that converts payloads to it
 values      the functions for scalars, lists and maps, of which that function is made
 libraries   the same for the types of msgspec and pydantic
 """
-
-from __future__ import annotations
-
-from wheelq.model.convert.incoming import arguments_converter, converter
-from wheelq.model.convert.outgoing import plain
-from wheelq.model.convert.values import Convert
-
-__all__ = ["Convert", "arguments_converter", "converter", "plain"]

@@ -25,11 +25,3 @@ at once.
 A job with `on_duplicate="raise"` whose id is taken at delivery is set aside and shown by `wheelq outbox`, because its
 caller no longer waits for the error.
 """
-
-from __future__ import annotations
-
-from wheelq.producer.outbox.courier import AsyncCourier, Courier
-from wheelq.producer.outbox.kept import Asked, Kept, Parcel, Rejected
-from wheelq.producer.outbox.store import Outbox, OutboxInfo
-
-__all__ = ["Asked", "AsyncCourier", "Courier", "Kept", "Outbox", "OutboxInfo", "Parcel", "Rejected"]

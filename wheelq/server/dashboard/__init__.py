@@ -4,8 +4,8 @@ A page is made here, on the server, as HTML and SVG. It works by links and forms
 reader's time zone and keeps the figures of open tabs live.
 
     site        the routes, and what surrounds each page: viewer, audit log, safe headers, errors as pages
-    entering    finds the viewer, checks that an action comes from a page of this server, signs in and out
-    session     the cookie of a sign-in, and the tokens of forms (pure)
+    entering    finds the viewer, checks that an action comes from a page of this server, signs in and out;
+                the cookie of a sign-in, and the tokens of forms
     manual      the guide
     visit       one request of a viewer, and the places that can be visited
     pages       one module for each noun: what it shows and does
@@ -13,13 +13,11 @@ reader's time zone and keeps the figures of open tabs live.
     asking      many calls, written to Redis in a few batches
     look        one look at Redis for all pages and tabs, at most every five seconds; a checkup every half minute
     horizon     how many jobs are due when, topic by topic
-    past        the counts of each recent minute
-    rates       the rates of the last minute (pure)
+    past        the counts of each recent minute, and the rates of the last one
     stream      tells open tabs that there is something new
 
     charts      SVG (pure)
     axes        the marks of their axes, and spans of time (pure)
-    errors_alike  errors that differ only in numbers and ids (pure)
     times       times and payloads as viewers write them
     words       numbers, times, cron expressions and payloads as people read them (pure)
     rendering   templates and files for the browser

@@ -2,9 +2,20 @@
 
 viewer    the session's cookie, or an API key as in the API; neither if the service needs no key
 action    the Origin must be this server, and the token of the form must be that of the browser's cookie
+
+    session   KEY_ID.EXPIRES_MS.MAC      MAC = HMAC-SHA256(stored digest of the key's secret, KEY_ID.EXPIRES_MS)
+    token     32 random hexadecimal digits, in a cookie of its own and in each form; both must be the same
+
+The server stores nothing. Every process that knows the key can check the session, and a revoked, rotated or expired key
+ends its sessions, because its digest is gone. The cookie never holds the secret or its digest.
 """
 
 from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -12,8 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from wheelq.server import problems
 from wheelq.server.access.caller import Caller
 from wheelq.server.access.keyring import NOBODY
-from wheelq.server.access.keys import parse_token
-from wheelq.server.dashboard import session
+from wheelq.server.access.keys import ApiKey, parse_token
 from wheelq.server.dashboard.visit import Form, PagePlace, Visit, cookie_path, set_cookie
 from wheelq.server.problems import TOO_MANY, Problem
 from wheelq.server.service import Service, address_of
@@ -22,6 +32,10 @@ SESSION, TOKEN = "wheelq_session", "wheelq_token"
 FORM = "application/x-www-form-urlencoded"
 NO_ONE = Caller("", ())
 """The viewer who has not signed in."""
+SESSION_MS = 12 * 3_600_000
+"""How long a sign-in lasts."""
+_SESSION = re.compile(r"([A-Za-z0-9-]{1,64})\.([0-9]{1,15})\.([0-9a-f]{64})")
+_TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 async def enter(service: Service, request: Request, place: PagePlace) -> Visit:
@@ -42,7 +56,7 @@ def visit_of(service: Service, request: Request, caller: Caller, is_signed_in: b
 def token_of(request: Request) -> str:
     """Returns the browser's token, or one that it is given with the answer."""
     token: str = request.scope.get(TOKEN) or request.cookies.get(TOKEN, "")
-    request.scope[TOKEN] = token = token if session.is_token(token) else session.new_token()
+    request.scope[TOKEN] = token = token if _is_token(token) else _new_token()
     return token
 
 
@@ -55,7 +69,7 @@ async def checked_form(request: Request) -> Form:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         raise Problem(problems.UNSUPPORTED, f"Forms are sent as {FORM}.")
     form = Form.parse((await request.body()).decode(errors="replace"))
-    if not session.is_same(request.cookies.get(TOKEN, ""), form.text("token")):
+    if not _is_same_token(request.cookies.get(TOKEN, ""), form.text("token")):
         raise Problem(problems.NOT_ALLOWED, "The form's token is missing or too old: load the page again.")
     return form
 
@@ -65,8 +79,8 @@ async def viewer_of(service: Service, request: Request) -> tuple[Caller, bool]:
     if not service.needs_key or request.headers.get("authorization"):
         return await service.caller_of(request), False
     cookie = request.cookies.get(SESSION, "")
-    key = await service.keyring.find(session.key_id_of(cookie))
-    if not cookie or not session.is_valid(cookie, key, service.clock.wall_ms()):
+    key = await service.keyring.find(key_id_of(cookie))
+    if not cookie or not is_valid_session(cookie, key, service.clock.wall_ms()):
         raise Problem(problems.NO_KEY)
     return Caller(key.id, key.scopes), True
 
@@ -90,7 +104,7 @@ async def sign_in(service: Service, request: Request) -> Response:
         problem = "The API key is not known, has expired or was revoked."
         return visit.page("sign_in.html", 401, following=following, problem=problem)
     response = RedirectResponse(visit.url(following), 303)
-    set_cookie(service, response, SESSION, session.issue(key, now_ms), max_age=session.SESSION_MS // 1000)
+    set_cookie(service, response, SESSION, new_session(key, now_ms), max_age=SESSION_MS // 1000)
     return response
 
 
@@ -106,3 +120,49 @@ def _local(path: str) -> str:
     """Returns the path if it is on this server, else "/": a sign-in must not redirect to another site."""
     is_local = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if is_local else "/"
+
+
+def new_session(key: ApiKey, now_ms: int) -> str:
+    """Returns the cookie of a new session with this key."""
+    expires_ms = now_ms + SESSION_MS
+    if key.expires_ms:
+        expires_ms = min(expires_ms, key.expires_ms)
+    latest = next(digest for digest, until_ms in key.digests if not until_ms)
+    return f"{key.id}.{expires_ms}.{_mac(latest, key.id, expires_ms)}"
+
+
+def key_id_of(cookie: str) -> str:
+    """Returns the id of the key that a cookie names; "" if the cookie is not that of a session."""
+    found = _SESSION.fullmatch(cookie)
+    return found[1] if found else ""
+
+
+def is_valid_session(cookie: str, key: ApiKey, now_ms: int) -> bool:
+    """Whether this key issued the cookie, and neither of them has ended."""
+    found = _SESSION.fullmatch(cookie)
+    if found is None or found[1] != key.id:
+        return False
+    expires_ms, valid = int(found[2]), False
+    for digest, until_ms in key.digests:
+        is_in_force = not until_ms or now_ms < until_ms
+        valid |= hmac.compare_digest(_mac(digest, key.id, expires_ms), found[3]) and is_in_force
+    return valid and now_ms < expires_ms and key.is_alive(now_ms)
+
+
+def _new_token() -> str:
+    """Returns a new token for forms."""
+    return secrets.token_hex(16)
+
+
+def _is_token(text: str) -> bool:
+    """Whether this text looks like a token."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def _is_same_token(cookie: str, field: str) -> bool:
+    """Whether the token of a form is that of the cookie."""
+    return _is_token(cookie) and hmac.compare_digest(cookie.encode(), field.encode(errors="replace"))
+
+
+def _mac(digest: bytes, id: str, expires_ms: int) -> str:
+    return hmac.new(digest, f"wheelq dashboard {id}.{expires_ms}".encode(), hashlib.sha256).hexdigest()

@@ -24,7 +24,7 @@ from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.measures import measure
 from wheelq.protocol.calls.registry import GroupCounts, ShardCounts
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.server.dashboard.rates import FleetReading, Flow, flow
+from wheelq.server.dashboard.past import FleetReading, Flow, flow
 from wheelq.transport import AsyncTransport
 
 FRESH_S = 5.0

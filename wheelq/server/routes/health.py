@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from wheelq import __version__
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
-from wheelq.producer.outbox import OutboxInfo
+from wheelq.producer.outbox.store import OutboxInfo
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.readiness import Readiness

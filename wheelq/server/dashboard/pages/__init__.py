@@ -10,30 +10,3 @@ recurring   recurring jobs: look, run now, pause, edit
 fleet       schedulers, workers, and who leads which shard; receivers of callbacks, and the outbox
 history     the charts of the last hour and day, for overview and topics
 """
-
-from __future__ import annotations
-
-from wheelq.server.dashboard.pages import (
-    dead,
-    fleet,
-    future,
-    job,
-    jobs,
-    overview,
-    recurring,
-    topics,
-)
-
-__all__ = ["PLACES"]
-
-PLACES = (
-    *overview.PLACES,
-    *future.PLACES,
-    *topics.PLACES,
-    *jobs.PLACES,
-    *job.PLACES,
-    *dead.PLACES,
-    *recurring.PLACES,
-    *fleet.PLACES,
-)
-"""Every place of the dashboard."""

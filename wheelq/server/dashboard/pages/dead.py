@@ -10,6 +10,10 @@ An action concerns one of these, from the smallest to the largest:
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -23,7 +27,6 @@ from wheelq.protocol.calls.dead import DeadSummary
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.dashboard.asking import ask_all
-from wheelq.server.dashboard.errors_alike import alike, key_of
 from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.visit import Visit, does, shows
 from wheelq.server.problems import Problem
@@ -34,6 +37,28 @@ STEP = 5_000
 """The most jobs that one step of a replay runs again; the next step continues."""
 AT_ONCE = 20
 """How many calls for single jobs are under way together."""
+
+
+_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+(?:[.,:]\d+)*")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Dead jobs whose errors are alike."""
+
+    key: str
+    """What the group is called in links and forms."""
+    error: str
+    """The newest of the errors."""
+    reason: str
+    jobs: Sequence[DeadSummary]
+    """The newest first."""
+
+    @property
+    def groups(self) -> list[str]:
+        """The consumer groups that gave them up."""
+        return sorted({job.group for job in self.jobs})
 
 
 class ActedOn(NamedTuple):
@@ -146,6 +171,26 @@ async def act_on_matching(visit: Visit) -> Response:
             "dead_step.html", topic=visit.topic, done=so_far.done, total=await _total(visit), form_values=_kept(visit)
         )
     return visit.back(f"/topics/{visit.topic}/dead", _summary(action, so_far))
+
+
+def pattern(reason: str, error: str) -> str:
+    """Returns what errors that are alike have in common: they differ only in numbers, ids and quoted values."""
+    line = error.strip().partition("\n")[0]
+    return f"{reason}: {_VARIABLE.sub('…', _QUOTED.sub('…', line))}"
+
+
+def key_of(reason: str, error: str) -> str:
+    """Returns the short name of an error's group."""
+    return hashlib.sha256(pattern(reason, error).encode(errors="replace")).hexdigest()[:16]
+
+
+def alike(jobs: Iterable[DeadSummary]) -> list[Alike]:
+    """Returns the groups, the largest first; `jobs` are the newest first."""
+    found: dict[str, list[DeadSummary]] = {}
+    for job in jobs:
+        found.setdefault(key_of(job.reason, job.error), []).append(job)
+    groups = [Alike(key, members[0].error, members[0].reason, members) for key, members in found.items()]
+    return sorted(groups, key=lambda group: -len(group.jobs))
 
 
 def _kept(visit: Visit) -> dict[str, str]:

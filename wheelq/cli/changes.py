@@ -1,0 +1,184 @@
+"""cancel, reschedule, run-now: change a waiting job, or with `--since` and `--until` all that are due in a range."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from wheelq.base.clock import wall_ms
+from wheelq.base.plural import counted
+from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, Url, Yes, client_of
+from wheelq.cli.output import NOT_FOUND, TOO_LATE, say, say_json
+from wheelq.cli.values import WHEN, parse_delay, parse_due, parse_moment
+from wheelq.errors import InvalidInput
+from wheelq.model.bulk import BulkProgress
+from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
+
+if TYPE_CHECKING:
+    from wheelq.client import Client
+
+Since = Annotated[
+    str | None, typer.Option("--since", help=f"In place of an id: all jobs due then or later. {WHEN}.", metavar="TIME")
+]
+Until = Annotated[
+    str | None, typer.Option("--until", help=f"In place of an id: all jobs due before. {WHEN}.", metavar="TIME")
+]
+Name = Annotated[str | None, typer.Option("--name", help="Continue an interrupted change, by the name in its message.")]
+Report = Callable[[BulkProgress], None]
+Change = Callable[[datetime | None, datetime | None, Report], BulkProgress]
+Outcome = CancelOutcome | RescheduleOutcome | RunNowOutcome
+
+_WORDS = {
+    "cancelled": "cancelled: it will not run",
+    "rescheduled": "rescheduled",
+    "promoted": "is with the workers now",
+    "cancelling": "runs: its worker was asked to cancel it",
+    "paused": "is due now, and runs when its topic is resumed",
+    "running": "is with the workers already: too late",
+    "not_found": "not found: no live job has this id",
+}
+_EXIT_CODES = {"not_found": NOT_FOUND, "running": TOO_LATE}
+
+
+def cancel(
+    topic: Topic,
+    id: MaybeId = None,
+    running: Annotated[bool, typer.Option("--running", help="If it runs now, ask its worker to cancel it.")] = False,
+    since: Since = None,
+    until: Until = None,
+    name: Name = None,
+    yes: Yes = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Cancel a waiting job, or all that are due in a range. Asks first for a range.
+
+    wheelq cancel orders order-42
+
+    wheelq cancel orders --since 2030-01-31T09:00Z --until 2030-01-31T12:00Z
+
+    Exit code 3: no such job; 4: too late, it is with the workers.
+    """
+    _check_choice(id, since, until)
+    with client_of(url, config) as client:
+        if id is not None:
+            _answer(topic, id, client.cancel(topic, id, running=running), json)
+            return
+
+        def change(begin: datetime | None, end: datetime | None, report: Report) -> BulkProgress:
+            return client.cancel_due(topic, since=begin, until=end, name=name, progress=report)
+
+        _change_range(client, topic, since, until, None if yes else "Cancel", "cancelled", json, change)
+
+
+def reschedule(
+    topic: Topic,
+    id: MaybeId = None,
+    delay: Delay = None,
+    at: At = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Move each job of a range by this: 30m later, or -30m earlier.")
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    name: Name = None,
+    yes: Yes = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Give a waiting job a new due time, or move all that are due in a range. Asks first for a range.
+
+    wheelq reschedule orders order-42 --delay 30m
+
+    wheelq reschedule orders --until +2h --by 1d
+
+    Exit code 3: no such job; 4: too late, it is with the workers.
+    """
+    _check_choice(id, since, until)
+    shift = None if by is None else _parse_shift(by)
+    if id is not None and shift is not None:
+        raise InvalidInput("--by", "moves the jobs of a range: give --delay or --at for a single job")
+    seconds, instant = (None, None) if shift is not None and delay is None and at is None else parse_due(delay, at)
+    with client_of(url, config) as client:
+        if id is not None:
+            _answer(topic, id, client.reschedule(topic, id, delay=seconds, at=instant), json)
+            return
+
+        def change(begin: datetime | None, end: datetime | None, report: Report) -> BulkProgress:
+            return client.reschedule_due(
+                topic, since=begin, until=end, by=shift, delay=seconds, at=instant, name=name, progress=report
+            )
+
+        _change_range(client, topic, since, until, None if yes else "Move", "moved", json, change)
+
+
+def _parse_shift(text: str) -> float:
+    seconds = parse_delay(text.strip().removeprefix("-"))
+    return -seconds if text.strip().startswith("-") else seconds
+
+
+def run_now(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
+    """Run a waiting job now. Exit code 3: no such job; 4: it is with the workers already."""
+    with client_of(url, config) as client:
+        _answer(topic, id, client.run_now(topic, id), json)
+
+
+def _check_choice(id: str | None, since: str | None, until: str | None) -> None:
+    """Check that a command has either an id or a range. Raises: InvalidInput."""
+    if (id is None) == (since is None and until is None):
+        raise InvalidInput("ID", "name one job, or all that are due in a range with --since, --until or both")
+
+
+def _change_range(
+    client: Client,
+    topic: str,
+    since: str | None,
+    until: str | None,
+    ask: str | None,
+    done: str,
+    json: bool,
+    change: Change,
+) -> None:
+    """Ask for confirmation, change the jobs of the range, show the progress, and print how many jobs were changed.
+
+    `ask` is the first word of the question; None: do not ask. `done` says what happened to the jobs.
+    """
+    now_ms = wall_ms()
+    begin, end = (None if text is None else parse_moment(text, now_ms) for text in (since, until))
+    if ask is not None:
+        waiting = client.count_due(topic, since=begin, until=end)
+        jobs = counted(waiting, f"job that waits in {topic}", f"jobs that wait in {topic}")
+        typer.confirm(f"{ask} {jobs} in this range?", abort=True, err=True)
+    with _shown(done) as report:
+        progress = change(begin, end, report)
+    if json:
+        say_json({"topic": topic, **progress._asdict()})
+    else:
+        say(f"{counted(progress.jobs, 'job')} of {topic} {done}")
+
+
+@contextmanager
+def _shown(done: str) -> Iterator[Report]:
+    """Shows progress on a terminal, on stderr."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    with Console(stderr=True).status("") as status:
+        yield lambda progress: status.update(f"{counted(progress.jobs, 'job')} {done} so far")
+
+
+def _answer(topic: str, id: str, outcome: Outcome, json: bool) -> None:
+    if json:
+        say_json({"topic": topic, "id": id, "outcome": outcome.value})
+    else:
+        say(f"{topic}/{id} {_WORDS[outcome.value]}")
+    if outcome.value in _EXIT_CODES:
+        raise typer.Exit(_EXIT_CODES[outcome.value])
