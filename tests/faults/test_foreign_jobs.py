@@ -48,7 +48,7 @@ async def runs(url: str, settings: Settings, topic: str, client: Client) -> Asyn
     async def note(job: Job) -> None:
         found.append(job.id)
 
-    running = [asyncio.create_task(scheduler.run()), asyncio.create_task(worker.run())]
+    running = [asyncio.create_task(scheduler.run(patiently=True)), asyncio.create_task(worker.run(patiently=True))]
     client.schedule(topic, key="first", delay=0.1)
     await until(lambda: found == ["first"])
     yield found

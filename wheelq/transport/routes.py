@@ -119,8 +119,10 @@ class AsyncRoutes:
                 raise
         self._on_map(self.topology.slots)
         for node in self._pipes.keys() - set(self.topology.slots.nodes):
-            if self._pipes[node].is_idle:
-                await self._pipes.pop(node).close()
+            pipe = self._pipes.get(node)  # None: another call has closed it meanwhile
+            if pipe is not None and pipe.is_idle:
+                del self._pipes[node]
+                await pipe.close()
 
 
 class Routes:
