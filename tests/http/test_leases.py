@@ -99,6 +99,16 @@ async def test_a_released_job_is_there_for_others_at_once_or_after_a_pause(http:
     assert await lease(http) == []
 
 
+async def test_a_released_job_is_there_at_once_although_the_time_is_known_only_roughly(
+    http: Http, aclient: AsyncClient
+) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    http.service.leases._lease_clock._asked_at -= 30.0  # type: ignore[attr-defined]  # as after a slow answer
+    assert await done(http, "release", job["handle"]) == [True]
+    assert [again["id"] for again in await lease(http)] == ["a"]
+
+
 async def test_a_released_job_is_not_done_by_an_acknowledgement(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "a")
     (job,) = await lease(http)

@@ -136,7 +136,8 @@ class Leases:
     async def release(self, topic: str, group: str, handles: Sequence[str], pause_ms: int) -> list[bool]:
         """Give leases back, free for others after a pause. Returns for each whether its lease was still valid."""
 
-        from_ms = await self._lease_clock.in_ms(pause_ms, "pause")
+        clock = self._lease_clock  # it may know the time only roughly: "now" is when the next lease looks
+        from_ms = await (clock.in_ms(pause_ms, "pause") if pause_ms else clock.now_ms())
 
         def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[list[bool]]:
             return calls.release(keys, PREFIX + group, from_ms, leases)
