@@ -125,7 +125,7 @@ class Scheduling:
         on_duplicate = "keep" if parcel.on_duplicate == "raise" else parcel.on_duplicate
         submission = self.submission(parcel.topic, (), on_duplicate)
         confirming = yield from self._confirming(None)
-        submission.place_by((yield from self._topics.register(parcel.topic, confirming)).topic)
+        yield from self._place(submission, confirming)
         for place, job in enumerate((yield from self._dated(parcel))):
             submission.put((job.id, job.due, job.record), JobSpec(partition_key=job.partition_key), place=place)
         return (yield from self._complete(submission, confirming))
@@ -156,8 +156,8 @@ class Scheduling:
         confirming = None
         if (durability or self._settings.durability) != "server":
             confirming = yield from self._confirming(durability)
-        known = self._topics.known(topic) if confirming is None else None
-        is_cached = known is not None
+        cached = self._topics.known(topic)
+        known = cached if confirming is None else None
         if known is None:
             known = yield from self._topics.register(topic, confirming)
         was_sent = False
@@ -174,7 +174,7 @@ class Scheduling:
             else:
                 if answer.full:
                     raise TopicFull(topic, {0: job[0]}, {})
-                if answer.is_first and is_cached:  # the shard is new, or the server has lost the topic
+                if answer.is_first and known is cached:  # the shard is new, or the server has lost the topic
                     yield from self._restore(topic, job[0], known.topic)
                 if answer.terms_in_force is None:
                     if self._server_clock is not None:
@@ -183,7 +183,7 @@ class Scheduling:
                         self._warn_of_channels()
                     return accepted(topic, answer.receipts, on_duplicate)[0]
         submission = self._submission(topic, (), on_duplicate)
-        submission.place_by(known.topic)
+        submission.place_by(known.topic, is_cached=known is cached)
         submission.put(job, spec, was_sent=was_sent)
         return (yield from self._only(submission, confirming))
 
@@ -197,8 +197,13 @@ class Scheduling:
     def submitted(self, submission: Submission, durability: Durability | None) -> Operation[list[Receipt]]:
         """Schedule the jobs of a submission. Raises as `many`."""
         confirming = yield from self._confirming(durability)
-        submission.place_by((yield from self._topics.register(submission.topic_name, confirming)).topic)
+        yield from self._place(submission, confirming)
         return (yield from self._complete(submission, confirming))
+
+    def _place(self, submission: Submission, confirming: Confirmation[Placed] | None) -> Operation[None]:
+        cached = self._topics.known(submission.topic_name)
+        found = yield from self._topics.register(submission.topic_name, confirming)
+        submission.place_by(found.topic, is_cached=found is cached)
 
     def _submission(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Submission:
         now_ms = self._clock.wall_ms()
