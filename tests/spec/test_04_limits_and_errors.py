@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def test_a_payload_of_more_than_64_kilobytes_is_refused(client: Client, topic: s
     assert client.schedule(topic, "x" * 65_500, delay=60).created
 
 
-@pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, {"a": None}, {"a": b"b"}])
+@pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, {"a": None}, {"a": b"b"}, "a", [("a", "b")]])
 def test_headers_that_are_not_strings_are_refused(client: Client, topic: str, headers: Any) -> None:
     assert refused(client, topic, headers=headers).field == "headers"
 
@@ -253,6 +254,36 @@ def test_what_is_no_job_among_many_is_named_and_does_not_end_the_list(client: Cl
     with pytest.raises(InvalidJob, match=r"jobs\[1\]\.spec: must be a JobSpec"):
         client.schedule_many(topic, [JobSpec(0, delay=60), spec, JobSpec(2, delay=60)])
     assert sum(info.waiting for info in client.topics()) == 0
+
+
+# Other arguments
+
+
+@pytest.mark.parametrize("jobs", [None, 5, JobSpec(delay=60)])
+def test_many_jobs_come_in_an_iterable(client: Client, topic: str, jobs: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^jobs: must be JobSpecs in a list"):
+        client.schedule_many(topic, jobs)
+
+
+@pytest.mark.parametrize("limit", ["5", True, 1.5, None, 0, 501])
+def test_the_length_of_a_page_is_a_whole_number(client: Client, topic: str, limit: Any) -> None:
+    client.schedule(topic, delay=60)
+    for page in (client.waiting, client.dead.list, partial(client.jobs, state="dead")):
+        with pytest.raises(InvalidInput, match=r"^limit: must be 1 to 500, not "):
+            page(topic, limit=limit)
+
+
+@pytest.mark.parametrize("shards", [True, "4", 2.0])
+def test_the_number_of_shards_is_a_whole_number(client: Client, topic: str, shards: Any) -> None:
+    client.schedule(topic, delay=60)
+    with pytest.raises(InvalidInput, match=r"^shards: must be 1 to "):
+        client.set_shards(topic, shards)
+
+
+@pytest.mark.parametrize("timeout", ["5", True])
+def test_the_time_to_wait_is_a_number(client: Client, topic: str, timeout: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^timeout: must be seconds"):
+        client.wait(topic, "order-42", timeout=timeout)
 
 
 # The server

@@ -15,7 +15,8 @@ from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_json, stdout
 from wheelq.cli.values import parse_past
 from wheelq.client import Client
 from wheelq.errors import InvalidInput
-from wheelq.model.dead import LIMIT, DeadJob, ReplayOutcome, Where
+from wheelq.model.checks import PAGE_LIMIT
+from wheelq.model.dead import DeadJob, ReplayOutcome, Where
 
 app = typer.Typer(help="List, replay or remove dead jobs.", no_args_is_help=True)
 
@@ -55,7 +56,7 @@ def list_(
     with client_of(url, config) as client:
         while len(found) < limit:
             page = client.dead.list(
-                topic, **where, limit=min(LIMIT, limit - len(found)), cursor=cursor, newest_first=not oldest
+                topic, **where, limit=min(PAGE_LIMIT, limit - len(found)), cursor=cursor, newest_first=not oldest
             )
             found += page.jobs
             cursor = page.cursor

@@ -11,7 +11,7 @@ from wheelq.base.clock import wall_ms
 from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
 from wheelq.cli.output import distance, say, say_json, stdout, table
 from wheelq.cli.values import WHEN, parse_moment
-from wheelq.model.dead import LIMIT
+from wheelq.model.checks import PAGE_LIMIT
 from wheelq.model.listing import ListedJob
 from wheelq.model.state import JobState
 
@@ -63,7 +63,7 @@ def jobs(
     found: list[ListedJob] = []
     with client_of(url, config) as client:
         while len(found) < limit:
-            most = min(LIMIT, limit - len(found))
+            most = min(PAGE_LIMIT, limit - len(found))
             page = client.jobs(topic, state=state, since=begin, until=end, error=error, limit=most, cursor=cursor)
             found += page.jobs
             cursor = page.cursor

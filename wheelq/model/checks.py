@@ -24,6 +24,8 @@ C1_PATTERN = r"[\x80-\x9f]"
 _C1 = re.compile(C1_PATTERN)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HAS_CONTROL = "holds control characters, which are not allowed here"
+PAGE_LIMIT = 500
+"""The most jobs on one page."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -59,6 +61,12 @@ def check_new_id(id: str, field: str = "key") -> str:
     if "." in id and _DOTS.search(id):
         raise InvalidInput(field, f"{id!r} is '.' or '..', or has one between slashes: no URL can hold such an id")
     return id
+
+
+def check_limit(limit: int) -> None:
+    """Check the length of a page."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_LIMIT:
+        raise InvalidInput("limit", f"must be 1 to {PAGE_LIMIT}, not {limit!r}")
 
 
 def check_on_duplicate(on_duplicate: str) -> None:

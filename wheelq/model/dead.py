@@ -20,8 +20,6 @@ from wheelq.model.job import Payload, from_ms
 _POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20}):([0-9]{1,5})")
 _GREATEST = 2**64 - 1
 """The largest value of either number in an entry's id."""
-LIMIT = 500
-"""The most dead jobs on one page."""
 
 
 class Reason(StrEnum):
@@ -188,13 +186,6 @@ class Where(TypedDict):
     id: str | None
     since: datetime | None
     until: datetime | None
-
-
-def check_limit(limit: int) -> int:
-    """Returns the limit if it is a valid page length. Raises: InvalidInput."""
-    if not 1 <= limit <= LIMIT:
-        raise InvalidInput("limit", f"must be 1 to {LIMIT}, not {limit!r}")
-    return limit
 
 
 def check_rate(rate: float | None) -> float:

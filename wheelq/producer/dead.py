@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Position, Replayed, ReplayOutcome, check_limit, check_rate
+from wheelq.model.checks import check_limit
+from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Position, Replayed, ReplayOutcome, check_rate
 from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import dead as calls

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from wheelq.errors import InvalidInput
-from wheelq.model.checks import moment_ms
-from wheelq.model.dead import DeadFilter, Position, check_limit
+from wheelq.model.checks import check_limit, moment_ms
+from wheelq.model.dead import DeadFilter, Position
 from wheelq.model.listing import JobPage, ListedJob
 from wheelq.model.state import JobState
 from wheelq.producer import dead as dead_jobs

@@ -50,6 +50,8 @@ def wait_for(
     partition_key: str | None,
 ) -> Operation[Payload]:
     """Returns what the handler returned. Raises: JobFailed, JobNotFound, NotFinished, TopicNotFound, InvalidInput."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+        raise InvalidInput("timeout", f"must be seconds (a number), or None, not {timeout!r}")
     ends_at = None if timeout is None else clock.monotonic() + timeout
     if not (yield from topics.read_existing(topic)).keep_done_ms:
         raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: set its keep_done_ms to wait for them")

@@ -89,6 +89,8 @@ class Submission:
         self._keys = keys
         self._topic = Topic()
         self._is_cached = False
+        if not isinstance(specs, Iterable):
+            raise InvalidInput("jobs", f"must be JobSpecs in a list or another iterable, not {type(specs).__name__}")
         self._specs = enumerate(specs)
         self._prepare = Preparation(name, settings, now_ms)
         self._server_clock = server_clock

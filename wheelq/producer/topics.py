@@ -25,7 +25,7 @@ class Topics(TopicLookup):
 
         With `confirming`, each step of this and of other changes waits for its confirmation.
         """
-        if not isinstance(shards, int) or not 1 <= shards <= SHARDS_LIMIT:
+        if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_LIMIT:
             raise InvalidInput("shards", f"must be 1 to {SHARDS_LIMIT:,}, not {shards!r}")
         yield from self.change(topic, lambda before: before.resharded(shards, before.drained_by_ms), confirming)
         infos = yield from self.list()

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from wheelq.errors import InvalidInput
-from wheelq.model.checks import moment_ms
+from wheelq.model.checks import check_limit, moment_ms
 from wheelq.model.job import WaitingJob, WaitingPage
 from wheelq.producer.operation import Operation, ask_all
 from wheelq.producer.topics import Topics
@@ -18,8 +18,6 @@ from wheelq.protocol.keys import raw_member
 CURSOR_PATTERN = r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,600})"
 END = 1e15
 """A score above all possible ones."""
-LIMIT = 500
-"""The most jobs on one page."""
 
 
 class _Cursor(NamedTuple):
@@ -49,8 +47,7 @@ class Browse:
         self, topic: str, due_from: datetime | None, due_to: datetime | None, limit: int, cursor: str | None
     ) -> Operation[WaitingPage]:
         """Returns one page. Each shard is asked for a whole page. Raises: TopicNotFound, InvalidInput."""
-        if not 1 <= limit <= LIMIT:
-            raise InvalidInput("limit", f"must be 1 to {LIMIT}, not {limit!r}")
+        check_limit(limit)
         from_ms, to_ms = moment_ms(due_from, "due_from"), moment_ms(due_to, "due_to")
         begin = _Cursor.parse(cursor) if cursor is not None else _Cursor((from_ms or 0) - producer.HALF_MS, b"")
         end = END if to_ms is None else to_ms - producer.HALF_MS

@@ -51,6 +51,8 @@ def _scalar_problem(item: Any) -> str | None:
 
 def checked_headers(headers: Mapping[str, str], limit_bytes: int) -> dict[str, str]:
     """Returns the headers if they are valid. Raises: InvalidInput."""
+    if not isinstance(headers, Mapping):
+        raise InvalidInput("headers", f"must be a mapping of names to values, not {type(headers).__name__}")
     if not all(isinstance(text, str) for pair in headers.items() for text in pair):
         raise InvalidInput("headers", "names and values must be strings")
     for problem in (_scalar_problem(text) for pair in headers.items() for text in pair):
