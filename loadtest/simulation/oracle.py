@@ -329,12 +329,13 @@ def _was_hurt(seen: Seen, run: Run) -> bool:
 def late(seen: Seen) -> Iterator[str]:
     """Jobs are promoted when they are due, and started soon after; a fault explains lateness for its time."""
     limited = {topic.name for topic in seen.plan.topics if topic.name == "limit"}
-    explained = seen.ledger.is_explained
+    explained, was_undone = seen.ledger.is_explained, seen.ledger.was_undone
     for one in seen.ledger.promotions:
         due = seen.reached(one.due_ms, one.waits_since)
         if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced or one.at - due <= SOON_S:
             continue
-        if explained(one.at, one.at) and explained(due, due + SOON_S):  # what began later is no excuse
+        # What began later is no excuse, unless it undid a promotion that was in time.
+        if explained(one.at, one.at) and (explained(due, due + SOON_S) or was_undone(due, due + SOON_S)):
             continue
         yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late, at {one.at:.2f}"
 
