@@ -30,12 +30,13 @@ One scheduler process and one worker process, both with default settings:
 
 Figures are medians of three rounds, or of `--rounds`; "rounds" shows the least and the most. The JSON has every round,
 the machine and the versions. A figure that misses its target is marked; with `--strict` the exit code is then 1. A job
-that is lost, early or doubled always gives exit code 1.
+that is lost, early or doubled, and a scenario that fails, always give exit code 1.
 """
 
 import argparse
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,13 +76,20 @@ AOF = {
 
 
 def run(url: str, names: Sequence[str], sizes: Sizes, loop: str) -> tuple[floor.FloorResult, list[Outcome]]:
-    """Measure the floor of the server at `url`, then these scenarios on it, each with keys of its own."""
+    """Measure the floor of the server at `url`, then these scenarios on it, each with keys of its own.
+
+    The outcome of a scenario that raises has no figures and is wrong; the other scenarios are measured all the same.
+    """
     bare = floor.measure(url, sizes.rounds)
     outcomes = []
     for name in names:
         _tell(name)
-        with Stage.on(url, sizes, loop) as stage:
-            outcomes.append(SCENARIOS[name](stage))
+        try:
+            with Stage.on(url, sizes, loop) as stage:
+                outcomes.append(SCENARIOS[name](stage))
+        except Exception:  # noqa: BLE001  # the other figures must not be lost
+            traceback.print_exc()
+            outcomes.append(Outcome(name, (), 0, {"failed": 1}))
     print(file=sys.stderr)
     return bare, outcomes
 

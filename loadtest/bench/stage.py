@@ -54,7 +54,7 @@ class Sizes:
     """Jobs a second."""
     highest_s: int = 5
     """How long a rate must hold."""
-    payload_bytes: tuple[int, ...] = (64, 4_096, 65_536)
+    payload_bytes: tuple[int, ...] = (64, 4_096, 64_000)
     growth_waiting: tuple[int, ...] = (10_000, 1_000_000)
     """Jobs that wait, in one topic."""
     growth_in_topics: int = 100_000

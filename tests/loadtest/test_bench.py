@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from loadtest.bench import __main__ as bench
 from loadtest.bench import growth, highest, network, payload, rate, shares, waiting
 from loadtest.bench.figures import Outcome
-from loadtest.bench.stage import Sizes, Stage
+from loadtest.bench.stage import QUICK, Sizes, Stage
+from loadtest.bench.stage import waiting as waiting_jobs
+from wheelq import Client
 
 SMALL = Sizes(
     rounds=1,
@@ -56,6 +59,27 @@ def test_payloads_of_each_size_stand_beside_a_floor_of_that_size(stage: Stage) -
     assert outcome.is_correct, outcome.verdict()
     assert "4,096 bytes: schedule_many" in names(outcome)
     assert all(figure.floor for figure in outcome.figures if figure.unit == "jobs/s")
+
+
+@pytest.mark.parametrize("size", sorted({*Sizes().payload_bytes, *QUICK.payload_bytes}))
+def test_the_default_settings_accept_payloads_of_each_size(url: str, size: int) -> None:
+    with Client.connect(url) as client:
+        assert len(client.schedule_many("orders", waiting_jobs(3, 60, size))) == 3
+
+
+def test_the_other_scenarios_are_measured_when_one_fails(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(stage: Stage) -> Outcome:
+        raise RuntimeError("a broken scenario")
+
+    monkeypatch.setattr(bench, "SCENARIOS", {"broken": broken, "fine": lambda stage: Outcome("fine", (), 3)})
+    monkeypatch.setattr(bench.floor, "measure", lambda url, rounds: None)
+    _, (failed, fine) = bench.run(url, ["broken", "fine"], SMALL, "uvloop")
+    assert not failed.is_correct
+    assert failed.verdict() == "WRONG: of 0 jobs 1 failed"
+    assert fine.is_correct
+    assert "a broken scenario" in capsys.readouterr().err
 
 
 def test_growth_counts_what_waits_and_what_ran_in_all_topics(stage: Stage) -> None:
