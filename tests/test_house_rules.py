@@ -7,6 +7,7 @@ files, and `tests/unit/test_settings.py` that `config/wheelq.toml` documents eve
 from __future__ import annotations
 
 import ast
+import graphlib
 import inspect
 import pkgutil
 import re
@@ -16,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import grimp
 import pytest
 
 import wheelq
@@ -180,8 +182,15 @@ def test_every_type_in_a_public_signature_can_be_imported_from_the_package() -> 
     assert missing == set()
 
 
+def test_no_imports_go_round_in_a_circle() -> None:
+    """Neither those at the top of a module nor those inside a function."""
+    graph = grimp.build_graph("wheelq", exclude_type_checking_imports=True)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    list(graphlib.TopologicalSorter(imports).static_order())
+
+
 def test_every_module_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With everything installed: no cycle, no name that has moved."""
+    """With everything installed: no name that has moved."""
     monkeypatch.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")  # else Locust would make this process gevent's
     for found in pkgutil.walk_packages(wheelq.__path__, "wheelq."):
         if not found.name.endswith("__main__"):

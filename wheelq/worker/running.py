@@ -70,7 +70,8 @@ class Running:
         """Begin the span of a run; called while a tracer provider is set."""
         from wheelq.worker import tracing
 
-        tracing.begin(self._parts, deliveries, jobs)
+        parts, is_child = self._parts, self._parts.settings.trace == "parent"
+        tracing.begin(deliveries, jobs, parts.group, parts.consumer, parts.transport.node, is_child=is_child)
 
     def handed_back(self, span: Processing) -> None:
         """Record in the span of a run that the worker stops before its end."""

@@ -21,7 +21,6 @@ from wheelq.model.job import Job
 from wheelq.telemetry import spans
 from wheelq.worker.held import Delivery
 from wheelq.worker.outcome import Again, Buried, Outcome
-from wheelq.worker.parts import WorkerParts
 
 logger = logging.getLogger("wheelq.worker")
 
@@ -35,11 +34,12 @@ def _harmless() -> Iterator[None]:
 
 
 @_harmless()
-def begin(parts: WorkerParts, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
+def begin(
+    deliveries: Sequence[Delivery], jobs: Sequence[Job], group: str, worker: str, server: spans.Where, *, is_child: bool
+) -> None:
     """Begin the span of a run of these jobs in this context; it becomes the span of each delivery."""
     carried = [spans.Carried(job.id, job.headers, job.attempt, round(job.started_ms - job.due_ms)) for job in jobs]
-    is_child = parts.settings.trace == "parent"
-    span = spans.Processing(jobs[0].topic, parts.group, parts.consumer, parts.transport.node, carried, is_child)
+    span = spans.Processing(jobs[0].topic, group, worker, server, carried, is_child)
     span.begin()
     for delivery in deliveries:
         delivery.span = span
