@@ -101,13 +101,17 @@ class PayloadMismatch(WheelqError):
 
 
 class DuplicateJob(WheelqError):
-    """A live job has this id and `on_duplicate="raise"` was asked for; the live job was not changed."""
+    """A live job has this id and `on_duplicate="raise"` was asked for; the live job was not changed.
 
-    def __init__(self, topic: str, ids: list[str]) -> None:
+    `ids` are the jobs that were not scheduled, `receipts` (index → receipt) the jobs that were.
+    """
+
+    def __init__(self, topic: str, ids: list[str], receipts: Mapping[int, Any]) -> None:
         shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
         super().__init__(f"topic {topic!r} already has a live job with id {shown}")
         self.topic = topic
         self.ids = ids
+        self.receipts = receipts
 
 
 class BatchFailed(WheelqError):

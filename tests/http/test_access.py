@@ -91,6 +91,15 @@ async def test_a_key_that_only_schedules_replaces_no_waiting_job(
     assert (await http.post(f"/v1/topics/orders/{path}", json=body)).status_code == 200
 
 
+async def test_a_key_that_only_schedules_may_not_replace_one_of_many(serve: Callable[..., Any], give: Give) -> None:
+    _, schedules = await give("schedule:orders")
+    http = await serve(access="keys", token=schedules)
+    jobs = [{"delay": 60, "id": "a", "on_duplicate": "replace"}, {"delay": 60, "id": "b"}]
+    outcomes = (await http.post("/v1/topics/orders/bulk", json={"jobs": jobs})).json()["outcomes"]
+    assert (outcomes[0]["problem"]["status"], outcomes[0]["problem"]["field"]) == (403, "on_duplicate")
+    assert outcomes[1]["created"]
+
+
 async def test_receivers_and_the_outbox_are_shown_to_keys_that_read_every_topic(
     serve: Callable[..., Any], give: Give, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -184,6 +185,25 @@ async def test_json_that_calls_itself_a_form_is_json(http: Http, kind: str) -> N
     assert answer.json()["dm_error"] == 0
     pulled = await http.post(PULL, content=b'{"topic": "orders"}', headers={"content-type": kind})
     assert pulled.json()["content"] == "a&b=c"
+
+
+@pytest.mark.parametrize("charset", ["gbk", "GB18030", "utf-8", "big5"])
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded"])
+async def test_a_body_is_read_in_the_charset_that_it_names(http: Http, kind: str, charset: str) -> None:
+    if kind == "application/json":
+        body = '{"topic": "orders", "timing_moment": 1500000000, "content": "中文"}'.encode(charset)
+    else:
+        body = b"topic=orders&timing_moment=1500000000&content=" + quote("中文", encoding=charset).encode()
+    answer = await http.post(ADD, content=body, headers={"content-type": f"{kind}; charset={charset}"})
+    assert answer.json()["dm_error"] == 0
+    assert (await pull(http))["content"] == "中文"
+
+
+@pytest.mark.parametrize("charset", ["nonsense", "punycode", "utf-16", "rot13", "hex"])
+async def test_a_body_in_an_unknown_charset_is_refused(http: Http, charset: str) -> None:
+    kind = {"content-type": f"application/x-www-form-urlencoded; charset={charset}"}
+    answer = (await http.post(ADD, content=b"topic=orders&timing_moment=1500000000&content=a", headers=kind)).json()
+    assert (answer["dm_error"], "charset" in answer["error_msg"]) == (1002, True)
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,21 @@ async def test_another_media_type_is_refused(http: Http) -> None:
     assert answer.status_code == 415
 
 
+@pytest.mark.parametrize("charset", ["utf-8", '"UTF-8"', "us-ascii"])
+async def test_json_may_name_its_charset(http: Http, charset: str) -> None:
+    kind = {"content-type": f"application/json; charset={charset}"}
+    assert (await http.post(JOBS, content=b'{"delay": 60}', headers=kind)).status_code == 201
+
+
+@pytest.mark.parametrize("path", [JOBS, f"{JOBS}/cancel"])
+@pytest.mark.parametrize("charset", ["latin-1", "utf-16", "nonsense", "rot13", "é".encode("latin-1").decode("latin-1")])
+async def test_json_in_another_charset_is_refused(http: Http, path: str, charset: str) -> None:
+    kind = {"content-type": f"application/json; charset={charset}".encode("latin-1")}
+    answer = await http.post(path, content='{"delay": 60, "id": "é"}'.encode("latin-1"), headers=kind)
+    assert (answer.status_code, answer.json()["field"]) == (415, "Content-Type")
+    assert "UTF-8" in answer.json()["detail"]
+
+
 # Moving
 
 
@@ -191,6 +206,40 @@ async def test_each_of_many_has_an_outcome_of_its_own(http: Http) -> None:
         None,
     ]
     assert answer["outcomes"][0]["id"] == "a"
+
+
+async def test_each_of_many_says_what_a_duplicate_is_or_the_request_does(http: Http) -> None:
+    await http.post("/v1/topics/orders/bulk", json={"jobs": [{"delay": 60, "id": id} for id in "abcd"]})
+    jobs = [
+        {"delay": 90, "id": "a"},
+        {"delay": 90, "id": "b", "on_duplicate": "replace"},
+        {"delay": 90, "id": "c", "on_duplicate": "raise"},
+        {"delay": 90, "id": "new", "on_duplicate": "raise"},
+        {"delay": 90, "id": "d", "on_duplicate": "keep"},
+    ]
+    for by_all, told in (
+        ({}, ["kept", "replaced", "/docs#duplicate", "created", "kept"]),
+        ({"on_duplicate": "replace"}, ["replaced", "replaced", "/docs#duplicate", "/docs#duplicate", "kept"]),
+        ({"on_duplicate": "raise"}, ["/docs#duplicate", "replaced", "/docs#duplicate", "/docs#duplicate", "kept"]),
+    ):
+        answer = (await http.post("/v1/topics/orders/bulk", json={"jobs": jobs, **by_all})).json()
+        assert [_told(outcome) for outcome in answer["outcomes"]] == told
+        assert answer["failed"] == sum(word.startswith("/") for word in told)
+    [problem] = [one["problem"] for one in answer["outcomes"][3:4]]
+    assert (problem["status"], problem["ids"]) == (409, ["new"])
+
+
+async def test_a_duplicate_is_told_beside_a_job_that_cannot_be_sent(http: Http) -> None:
+    jobs = [{"delay": 60, "id": "a"}, {"delay": 60, "id": "big", "payload": "x" * 70_000}, {"delay": 60, "id": "b"}]
+    await http.post(JOBS, json=jobs[0])
+    answer = (await http.post("/v1/topics/orders/bulk", json={"jobs": jobs, "on_duplicate": "raise"})).json()
+    assert [_told(outcome) for outcome in answer["outcomes"]] == ["/docs#duplicate", "/docs#too-large", "created"]
+
+
+def _told(outcome: dict[str, Any]) -> str:
+    if "problem" in outcome:
+        return str(outcome["problem"]["type"])
+    return "replaced" if outcome["replaced"] else "created" if outcome["created"] else "kept"
 
 
 async def test_many_are_made_in_one_round_trip(http: Http, aclient: AsyncClient) -> None:

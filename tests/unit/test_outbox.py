@@ -605,7 +605,7 @@ def test_a_duplicate_told_by_an_error_would_keep_the_whole_parcel(outbox: Outbox
     """Deliveries ask for "keep" in place of "raise", so that one taken id does not hold up the rest of its parcel."""
     keep(outbox, "orders", "a", "b", how="raise")
     server = Server()
-    server.errors["orders"] = DuplicateJob("orders", ["a"])
+    server.errors["orders"] = DuplicateJob("orders", ["a"], {})
     server.deliver_all(outbox)
     assert outbox.info().jobs == 2
 

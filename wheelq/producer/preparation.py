@@ -84,5 +84,6 @@ def accepted(topic: str, receipts: Iterable[Receipt | None], on_duplicate: OnDup
     """Returns the receipts, all present. Raises: DuplicateJob, if `on_duplicate` is "raise" and an id was taken."""
     found = [receipt for receipt in receipts if receipt is not None]
     if on_duplicate == "raise" and (duplicates := [receipt.id for receipt in found if not receipt.created]):
-        raise DuplicateJob(topic, duplicates)
+        made = {place: receipt for place, receipt in enumerate(found) if receipt.created}
+        raise DuplicateJob(topic, duplicates, made)
     return found

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from wheelq.base.clock import Clock
 from wheelq.errors import (
     AWAY,
+    DuplicateJob,
     InvalidInput,
     InvalidJob,
     NotReplicated,
@@ -89,6 +90,14 @@ class Coalescing:
         self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate, has_span: bool = False
     ) -> list[Outcome]:
         """Schedule many jobs, within one span or one each. Returns a receipt or an error for each, in order."""
+        outcomes = await self._schedule_each(topic, specs, on_duplicate, has_span)
+        if on_duplicate == "raise":  # errors about other jobs carry receipts of duplicates, too
+            outcomes = [_unless_taken(topic, outcome) for outcome in outcomes]
+        return outcomes
+
+    async def _schedule_each(
+        self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate, has_span: bool
+    ) -> list[Outcome]:
         try:
             if len(specs) == 1:
                 return [await self._client.schedule_spec(topic, specs[0], on_duplicate, has_span)]
@@ -120,7 +129,7 @@ class Coalescing:
                 else:
                     good.append(place)
         left = [specs[place] for place in good]
-        made = await self.schedule_each(topic, left, on_duplicate, has_span) if left else []
+        made = await self._schedule_each(topic, left, on_duplicate, has_span) if left else []
         outcomes.update(zip(good, made, strict=True))
         return [outcomes[place] for place in range(len(specs))]
 
@@ -186,14 +195,23 @@ def _of_one(error: InvalidJob) -> InvalidInput:
     return InvalidInput(error.field.removeprefix("jobs[0]."), error.problem)
 
 
+def _unless_taken(topic: str, outcome: Outcome) -> Outcome:
+    if isinstance(outcome, Receipt) and not outcome.created:
+        return DuplicateJob(topic, [outcome.id], {})
+    return outcome
+
+
 def _outcome(error: WheelqError, place: int, specs: Sequence[JobSpec]) -> Outcome:
     """Returns the outcome of one job after an error about all of them."""
-    receipts: Mapping[int, Receipt] = error.receipts if isinstance(error, (TopicFull, PartlyScheduled)) else {}
+    partly = (TopicFull, DuplicateJob, PartlyScheduled)
+    receipts: Mapping[int, Receipt] = error.receipts if isinstance(error, partly) else {}
     if place in receipts:
         return receipts[place]
     match error:
         case TopicFull():
             return TopicFull(error.topic, {0: error.refused[place]}, {})
+        case DuplicateJob():
+            return DuplicateJob(error.topic, [*_ids(specs[place])], {})
         case PartlyScheduled():
             if place in error.unknown:
                 return OutcomeUnknown(str(error), (error.unknown[place],))

@@ -19,6 +19,7 @@ from wheelq.base.as_json import as_json, parse
 from wheelq.server import problems
 from wheelq.server.access.caller import Caller
 from wheelq.server.access.keys import Verb
+from wheelq.server.media_type import charset_of, is_json
 from wheelq.server.problems import Problem
 from wheelq.server.schemas import reading
 from wheelq.server.service import Service, address_of
@@ -62,8 +63,12 @@ class StrictRequest(Request):
     async def json(self) -> Any:
         """Returns the parsed body. Raises: Problem."""
         kind = self.headers.get("content-type", "")
-        if kind != "application/json" and not _is_json(kind):
-            raise Problem(problems.UNSUPPORTED, field="Content-Type")
+        if kind != "application/json":
+            if not is_json(kind):
+                raise Problem(problems.UNSUPPORTED, field="Content-Type")
+            if charset_of(kind) not in ("utf-8", "ascii"):
+                what = f"JSON is sent in UTF-8; the charset of this body is given in its type, {kind[:100]!r}."
+                raise Problem(problems.UNSUPPORTED, what, "Content-Type")
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise Problem(problems.UNSUPPORTED, field="Content-Encoding")
         try:
@@ -110,7 +115,7 @@ class Route(APIRoute):
             with service.audit.of(request, needed, address) as entry:
                 entry.caller = caller = await service.caller_of(request)
                 service.admit(caller, address, needed, request.path_params.get("topic"))
-                if takes_json and not _is_json(request.headers.get("content-type", "")):  # FastAPI would say 422
+                if takes_json and not is_json(request.headers.get("content-type", "")):  # FastAPI would say 422
                     raise Problem(problems.UNSUPPORTED, field="Content-Type")
                 request.scope["wheelq.caller"] = caller
                 response = await handle(StrictRequest(request.scope, request.receive))
@@ -170,8 +175,3 @@ _OF_EVERY_ROUTE = (
     problems.UNAVAILABLE,
     problems.OUTCOME_UNKNOWN,
 )
-
-
-def _is_json(kind: str) -> bool:
-    kind = kind.partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

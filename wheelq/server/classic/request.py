@@ -1,7 +1,8 @@
 """Parses a classic request and its content. Pure.
 
 Bodies are JSON or forms; numbers may be text, as they always are in forms. If a form has a field twice, the last one
-counts. A body that begins with `{` is JSON, whatever its type says, because `curl -d` calls everything a form.
+counts. A body that begins with `{` is JSON, whatever its type says, because `curl -d` calls everything a form. Text is
+UTF-8 unless the type names another charset.
 
 A content that begins with `{` must be JSON. If it names a service (`sn`) or a path (`url`), it must name both (v2), so
 that a callback with a mistake is not silently kept. Any other text is kept (v1).
@@ -21,12 +22,14 @@ from wheelq.base import as_json
 from wheelq.errors import InvalidInput
 from wheelq.model.job import from_ms
 from wheelq.server import problems
+from wheelq.server.media_type import charset_of, is_form
 from wheelq.server.problems import Problem
 
-FORM = "application/x-www-form-urlencoded"
 FIELDS = 50
 LATEST_S = 253_402_300_799  # the last second of the year 9999, which a datetime can hold
 TASK_IDS = 10**18
+CHARSETS = frozenset({"utf-8", "ascii", "iso8859-1", "cp1252", "gb2312", "gbk", "gb18030", "big5"})
+"""The charsets that a request may be in. Python knows more, some of which take very long to decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,16 @@ class Callback:
 
 def parse(kind: str, body: bytes) -> dict[str, Any]:
     """Returns the parameters of a request. Raises: Problem."""
+    charset = charset_of(kind)
+    if charset not in CHARSETS:
+        raise Problem(problems.UNSUPPORTED, f"Its charset is not known here: {kind[:100]!r}.")
     try:
-        if kind.partition(";")[0].strip().lower() == FORM and not body.lstrip().startswith(b"{"):
-            text = body.decode()
-            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS, errors="strict"))
-        found = as_json.parse(body)
+        text = body.decode(charset)
+        if is_form(kind) and not text.lstrip().startswith("{"):
+            return dict(
+                parse_qsl(text, keep_blank_values=True, encoding=charset, max_num_fields=FIELDS, errors="strict")
+            )
+        found = as_json.parse(text.encode())
     except ValueError as error:
         raise Problem(problems.BAD_REQUEST, f"It is neither JSON nor a form: {error}.") from error
     if not isinstance(found, dict):

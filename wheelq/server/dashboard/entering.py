@@ -25,11 +25,11 @@ from wheelq.server.access.caller import Caller
 from wheelq.server.access.keyring import NOBODY
 from wheelq.server.access.keys import ApiKey, parse_token
 from wheelq.server.dashboard.visit import Form, PagePlace, Visit, cookie_path, set_cookie
+from wheelq.server.media_type import FORM, is_form
 from wheelq.server.problems import TOO_MANY, Problem
 from wheelq.server.service import Service, address_of
 
 SESSION, TOKEN = "wheelq_session", "wheelq_token"
-FORM = "application/x-www-form-urlencoded"
 NO_ONE = Caller("", ())
 """The viewer who has not signed in."""
 SESSION_MS = 12 * 3_600_000
@@ -66,7 +66,7 @@ async def checked_form(request: Request) -> Form:
     if not host or origin.partition("://")[2] != host:
         what = "A form must come from a page of this server; behind a proxy, pass the Host header on."
         raise Problem(problems.FOREIGN_ORIGIN, what)
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+    if not is_form(request.headers.get("content-type", "")):
         raise Problem(problems.UNSUPPORTED, f"Forms are sent as {FORM}.")
     form = Form.parse((await request.body()).decode(errors="replace"))
     if not _is_same_token(request.cookies.get(TOKEN, ""), form.text("token")):

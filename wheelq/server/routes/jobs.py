@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -9,14 +10,14 @@ from fastapi import Header, Request, Response
 from pydantic import WithJsonSchema
 
 from wheelq.base.ids import make_id
-from wheelq.errors import InvalidInput, WheelqError
+from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_topic
-from wheelq.model.job import CancelOutcome, JobSpec, RescheduleOutcome, RunNowOutcome
+from wheelq.model.job import CancelOutcome, JobSpec, OnDuplicate, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import JobState
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.idempotency import KEY_CHARS, nonce_of
-from wheelq.server.problems import Problem, problem_of
+from wheelq.server.problems import Problem, problem_in
 from wheelq.server.routing import StrictRequest, answer, caller_of, needs, problems_of, router, service_of, takes
 from wheelq.server.schemas import pages, reading
 from wheelq.server.schemas.jobs import Made, ManyJobs, ManyMade, NewJob, When, made
@@ -98,7 +99,7 @@ async def make_job(request: StrictRequest) -> Response:
     openapi_extra={**needs(Verb.SCHEDULE), **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY)},
 )
 async def make_jobs(request: StrictRequest) -> Response:
-    """Schedules up to 500 jobs in one round trip. An invalid job does not stop the others."""
+    """Schedules up to 500 jobs in one round trip for each `on_duplicate`. An invalid job does not stop the others."""
     topic, jobs = check_topic(request.path_params["topic"]), await request.read(ManyJobs)
     _check_replacing(request, topic, jobs.on_duplicate)
 
@@ -111,29 +112,30 @@ async def make_jobs(request: StrictRequest) -> Response:
 
 async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | None) -> dict[str, Any]:
     """`stem` is the prefix for ids of jobs without one; None: the client makes their ids."""
-    intake = service_of(request).intake
-    outcomes: list[Any] = []
-    specs: list[JobSpec] = []
+    service = service_of(request)
+    outcomes: dict[int, Any] = {}
+    specs: defaultdict[OnDuplicate, dict[int, JobSpec]] = defaultdict(dict)
     for place, raw in enumerate(jobs.jobs):
         try:
             job = reading.read(NewJob, raw)
+            on_duplicate = job.on_duplicate if "on_duplicate" in job.model_fields_set else jobs.on_duplicate
+            _check_replacing(request, topic, on_duplicate)
             if job.target is not None:
-                intake.check(job.target)
-                await intake.prepare(topic)
-            specs.append(job.spec(job.id or (stem and f"{stem}-{place}"), nonce_of(stem, place)))
-            outcomes.append(None)
-        except InvalidInput as error:
-            outcomes.append({"problem": problem_of(error).body()})
-    found = iter(await service_of(request).coalescing.schedule_each(topic, specs, jobs.on_duplicate))
-    views = [_outcome_view(next(found)) if outcome is None else outcome for outcome in outcomes]
+                service.intake.check(job.target)
+                await service.intake.prepare(topic)
+            specs[on_duplicate][place] = job.spec(job.id or (stem and f"{stem}-{place}"), nonce_of(stem, place))
+        except (InvalidInput, Problem) as error:
+            outcomes[place] = error
+    for on_duplicate, alike in specs.items():
+        found = await service.coalescing.schedule_each(topic, [*alike.values()], on_duplicate)
+        outcomes.update(zip(alike, found, strict=True))
+    views = [_outcome_view(outcomes[place]) for place in range(len(jobs.jobs))]
     failed = sum("problem" in view for view in views)
     return {"outcomes": views, "made": len(views) - failed, "failed": failed}
 
 
 def _outcome_view(outcome: Any) -> dict[str, Any]:
-    if isinstance(outcome, WheelqError):
-        return {"problem": problem_of(outcome).body()}
-    return made(outcome)
+    return {"problem": problem_in("POST", outcome).body()} if isinstance(outcome, Exception) else made(outcome)
 
 
 def _check_replacing(request: Request, topic: str, on_duplicate: str) -> None:

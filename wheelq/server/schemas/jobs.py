@@ -210,11 +210,8 @@ class ManyJobs(Model):
         ),
     ] = Field(min_length=1, max_length=BULK)
     on_duplicate: Annotated[
-        Literal["keep", "replace"],
-        Field(
-            description="If a live job has the id of one of these: keep it, or replace it while it waits (which needs "
-            "the scope `change`, too)."
-        ),
+        Literal["keep", "replace", "raise"],
+        Field(description="As in the single request, for each job that says nothing else itself."),
     ] = "keep"
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [{"payload": 1, "delay": 60}, {"delay": 90}]}]})
