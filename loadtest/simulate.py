@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 
 HASH_SEED = "0"
 
@@ -34,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep-going", action="store_true", help="try all seeds, also after one that fails")
     parser.add_argument("--ignore", action="append", default=[], metavar="PATTERN", help="a problem that is known")
     options = parser.parse_args(arguments)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     from loadtest.simulation.trials import IGNORED, PLANTED, one, several
 
     IGNORED.extend(options.ignore)
@@ -41,8 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     if options.seed is not None:
         return one(options)
-    began = time.perf_counter()
-    return several(options, began)
+    return several(options)
 
 
 if __name__ == "__main__":

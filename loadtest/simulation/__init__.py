@@ -11,8 +11,8 @@
     process      a process: its loop, its clocks, its fate
     network      connections, and everything that can happen to them
     server       one Redis: sessions, blocking reads, channels, persistence, its clock
-    refusals     why a server does not do what it is asked
-    sentinel     says where the primary is
+    refusals     the errors with which a server refuses commands
+    sentinel     names the current primary
     store        the data: commands, scripts, the log of writes
     seams        replaces the product's time, randomness and names
     plan         the plan of a seed: topics, operations, faults, each with its time
@@ -23,14 +23,14 @@
     blocking     a producer with the blocking client
     threads      the threads of a process, and what they wait for
     faults       the faults
-    fleet        nodes, workers, producers and their handlers
+    fleet        the nodes, workers, producers and their handlers
     ledger       records everything that happened
     oracle       checks every promise
-    rest         checks that no keys are left when all is done
+    rest         checks that no keys are left when all jobs are done
     run          one run, from its plan to its verdict
     trials       many runs, each in a fork
 
 The product does not know that it is simulated. Its loops run on `loop.SimLoop`, which has virtual time and connects
-through `network`; every byte between redis-py and the server is real. A process that is killed gets no turn again, so
-it closes and cancels nothing; a frozen one gets no turn until it wakes up.
+through `network`; every byte between redis-py and the server is real. A killed process never gets a turn again, so it
+closes and cancels nothing. A frozen process gets no turn until it wakes up.
 """

@@ -1,6 +1,6 @@
-"""A producer with the blocking client, whose calls and outbox live in simulated threads; see `threads`.
+"""A producer with the blocking client. Its calls and its outbox run in simulated threads (see `threads`).
 
-Its sockets are one end of a pair whose other end has what the simulated network brought: libraries may look at them.
+Its sockets are real socket pairs, filled by the simulated network, because libraries look at them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLUNT = "blunt-0"
 
 
 class SimSocket:
-    """A connected socket; what would block waits in virtual time."""
+    """A connected socket. Blocking calls wait in virtual time."""
 
     def __init__(self, process: Process, link: Link) -> None:
         self._process, self._link = process, link
@@ -39,21 +39,21 @@ class SimSocket:
     # --- what the client does ----------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """For those who poll."""
+        """Returns a file to poll."""
         return self._near.fileno()
 
     def settimeout(self, seconds: float | None) -> None:
-        """How long `recv_into` waits."""
+        """Set the time-out of `recv_into`."""
         self._timeout = seconds
 
     def sendall(self, data: bytes) -> None:
-        """Never waits: the network takes everything."""
+        """Send data. Never waits."""
         if not self._link.is_open:
             raise ConnectionResetError(104, "Connection reset by peer")
         self._link.to_server(bytes(data))
 
     def recv_into(self, buffer: bytearray) -> int:
-        """Raises: TimeoutError."""
+        """Wait for data. Raises: TimeoutError."""
         thread = this_thread()
         assert thread is not None, "a loop reads a socket"
         until = None if self._timeout is None else self._process.monotonic() + self._timeout
@@ -67,14 +67,14 @@ class SimSocket:
         return self._near.recv_into(buffer)
 
     def recv(self, size: int, flags: int) -> bytes:
-        """For those who look whether it is open: never waits."""
+        """Look whether the connection is open. Never waits."""
         return self._near.recv(size, flags)
 
     def shutdown(self, how: int) -> None:
-        """Part of `close`."""
+        """Does nothing: `close` ends the connection."""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._near.fileno() >= 0:
             self._process.connections.pop(self, None)  # type: ignore[call-overload]
             self._link.finish(by_server=False)
@@ -84,15 +84,15 @@ class SimSocket:
     # --- what the network does ---------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Take data from the network."""
         self._process.deliver(self._take, data)
 
     def lost(self, error: Exception | None) -> None:
-        """The connection has ended."""
+        """Take the end of the connection."""
         self._process.deliver(self._take, b"")
 
     def vanish(self) -> None:
-        """The process is no more: the server is told by the kernel."""
+        """Close the connection as the kernel does after the process was killed."""
         self._link.finish(by_server=False)
 
     def _take(self, data: bytes) -> None:
@@ -107,7 +107,7 @@ class SimSocket:
 
 
 def connect(connection: Any) -> SimSocket:
-    """In place of redis-py's own way to a socket. Raises: OSError, TimeoutError."""
+    """Replaces redis-py's function that connects a socket. Raises: OSError, TimeoutError."""
     process, thread = current[-1], this_thread()
     assert thread is not None, "a loop connects"
     network: Network = process.network
@@ -127,7 +127,7 @@ def connect(connection: Any) -> SimSocket:
 
 
 class Threaded:
-    """The blocking client, for operations that await: each call has a thread of its own."""
+    """The blocking client with awaitable methods; each call runs in its own thread."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -144,7 +144,7 @@ class Threaded:
 
 
 async def produce(fleet: Fleet, part: Part, process: Process) -> None:
-    """The producer's process."""
+    """Run the producer's process."""
     client = Client.connect(fleet.url, Settings(outbox=OutboxSettings(path="outbox-blunt.db")))
     done = asyncio.Event()
     part.stop = done.set

@@ -1,4 +1,4 @@
-"""Changes to all jobs that are due in a range: one call cancels or moves them, and is repeated until it is done."""
+"""Cancels or moves all jobs that are due in a range. Each call is repeated until it is done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EARLIER_S = -8.0
 
 @operation("due-range", weight=3, trait="bulk")
 class DueRange:
-    """Jobs that are due in half a minute, of which this step alone changes any: only one is under way at a time."""
+    """Schedule jobs that are due in half a minute, and change them. A seed has one such step, so none interferes."""
 
     @staticmethod
     def draw(draft: Draft) -> Args | None:
@@ -40,7 +40,7 @@ class DueRange:
         reached_ms = actor.fleet.primary.clock_us() / 1000
         due = [one.due_ms + (EARLIER_S * 1000 if step.args["is_move"] else 0) for one in made]
         if reached_ms > min(due) or before_us / 1000 > reached_ms:
-            return  # some may have been promoted before; or the clock has been set back
+            return  # some may have been promoted before, or the clock was set back
         for one, due_ms in zip(changed, due, strict=True):
             one.answered, one.due_ms = actor.ledger.world.now, int(due_ms)
             one.outcome = "moved" if step.args["is_move"] else "cancelled"
@@ -48,7 +48,7 @@ class DueRange:
 
 
 async def _until_done(actor: Actor, step: Step) -> BulkProgress | None:
-    """Repeat the call under its name; None when it does not get through for long."""
+    """Repeat the call under its name until it is done. Returns None if it fails for long."""
     topic, client = step.args["topic"], actor.client
     which: dict[str, Any] = {"until": datetime(2100, 1, 1, tzinfo=UTC), "name": f"change-{step.number}", "rounds": 1}
     for _ in range(60):

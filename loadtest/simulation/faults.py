@@ -1,4 +1,4 @@
-"""What breaks. A new fault takes ten lines: what it does, how it ends, and how long it explains lateness afterwards.
+"""The faults. A new fault takes ten lines: how it begins, how it ends, and how long it explains lateness.
 
 @fault("freeze-worker", weight=3, lasts=(1, 12))
 def freeze_worker(stage, random, seconds):
@@ -23,18 +23,18 @@ from loadtest.simulation.web import WEB
 from loadtest.simulation.world import World
 
 Steps = Iterator[float]
-"""Seconds to leave it so."""
+"""Yields seconds to wait before the next step."""
 BACK_S = 3.0
-"""After the server is back, everything has caught up within this time."""
+"""Seconds in which everything catches up after the server is back."""
 LEARNED_S = 16.0
-"""Until then a node that is gone may be thought to live."""
+"""Seconds for which a dead node may count as alive."""
 DEAD_S = 6.5
-"""A dead worker's jobs run again within this time."""
+"""Seconds within which a dead worker's jobs run again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a fault can reach."""
+    """Everything that a fault can change."""
 
     world: World
     fleet: Fleet
@@ -50,10 +50,10 @@ class Fault:
     range: tuple[float, float]
     run: Callable[[Stage, Random, float], Steps]
     needs: str
-    """The trait of seeds in which it may happen; "sentinel", "" or one of `plan.APART`."""
+    """The trait that a seed needs for it: "sentinel", "" or one of `plan.APART`."""
 
     def lasts(self, random: Random) -> float:
-        """How long it lasts this time."""
+        """Draw how long it lasts."""
         return random.uniform(*self.range)
 
 
@@ -63,7 +63,7 @@ FAULTS: dict[str, Fault] = {}
 def fault(
     name: str, weight: float, lasts: tuple[float, float] = (0.0, 0.0), *, needs: str = ""
 ) -> Callable[[Callable[[Stage, Random, float], Steps]], Callable[[Stage, Random, float], Steps]]:
-    """Make a fault known."""
+    """Register a fault."""
 
     def register(run: Callable[[Stage, Random, float], Steps]) -> Callable[[Stage, Random, float], Steps]:
         FAULTS[name] = Fault(name, weight, lasts, run, needs)
@@ -73,7 +73,7 @@ def fault(
 
 
 def begin(stage: Stage, step: Step) -> None:
-    """Let a fault take its course."""
+    """Start a fault."""
     steps = FAULTS[step.kind].run(stage, Random(step.args["salt"]), step.args["seconds"])
     stage.world.story.tell("FAULT", str(step))
 
@@ -126,7 +126,7 @@ def restart_worker(stage: Stage, random: Random, seconds: float) -> Steps:
 def _restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) -> Steps:
     process = part.process
     if not process.is_alive:
-        return  # it was killed, and the fault that did so starts it again
+        return  # it was killed, and that fault starts it again
     stage.world.story.tell("FAULT", f"{part.name} is stopped")
     stage.ledger.trouble(kind, part.name, 4.0 + seconds + slack)
     process.deliver(part.stop)
@@ -165,7 +165,7 @@ def freeze_node(stage: Stage, random: Random, seconds: float) -> Steps:
 
 
 def _hurt_node(stage: Stage, kind: str, part: Part, seconds: float) -> None:
-    """One node less is not noticed; with two, leader and standby of a shard may both be among them."""
+    """Record a hurt node. One node less delays nothing; two may be the leader and the standby of the same shard."""
     now = stage.world.now
     others = [one for one in stage.ledger.troubles if one.kind == "node" and one.ends > now and one.whom != part.name]
     was_hurt = bool(others) or stage.ledger.is_explained(now, now, but=("reshard", "pause"))
@@ -182,7 +182,7 @@ def restart_node(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("node-clock", 2, (5, 30))
 def node_clock(stage: Stage, random: Random, seconds: float) -> Steps:
-    """The wall clock of some part is wrong for a while; nothing may come of it."""
+    """The wall clock of a part is wrong for a while, which must not matter."""
     process = random.choice(list(stage.fleet.parts.values())).process
     process.wall_offset += random.choice((-3_600, -30, 30, 3_600, 86_400))
     stage.world.story.tell("FAULT", f"{process.name}: its clock is {process.wall_offset:+.0f} s off")
@@ -201,7 +201,7 @@ def kill_web(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("kill-blunt", 5, (0.5, 6), needs="blocking")
 def kill_blunt(stage: Stage, random: Random, seconds: float) -> Steps:
-    """The producer with the blocking client dies; another goes on with its outbox."""
+    """The producer with the blocking client dies; another continues with its outbox."""
     part = stage.fleet.parts[BLUNT]
     _kill(stage, part)
     yield seconds
@@ -224,7 +224,7 @@ def freeze_web(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("receiver-away", 6, (1, 12), needs="web")
 def receiver_away(stage: Stage, random: Random, seconds: float) -> Steps:
-    """The receiver of callbacks takes no connections, and resets those it has; nothing else may suffer."""
+    """The receiver of callbacks resets its connections and accepts none; nothing else may suffer."""
     receiver = stage.fleet.receiver
     receiver.is_away = True
     for link in stage.fleet.network.links_of(address=ADDRESS):
@@ -239,7 +239,7 @@ def receiver_away(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("resets", 5, (0, 3))
 def resets(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Some connections are reset; of some the replies are lost first."""
+    """Some connections are reset; some of them lose replies first."""
     links = [link for link in stage.fleet.network.links_of() if random.random() < 0.3]
     stage.ledger.trouble("resets", "", seconds + 1.5)
     for link in links:
@@ -251,7 +251,7 @@ def resets(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("lost-replies", 4, (2, 10))
 def lost_replies(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Now and then a connection breaks after the server has done what it was asked."""
+    """Now and then a connection breaks after the server has run a command."""
     stage.ledger.trouble("lost-replies", "", seconds + 1.5)
     until = stage.world.now + seconds
     while stage.world.now < until:
@@ -266,7 +266,7 @@ def lost_replies(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("half-open", 3, (0, 0))
 def half_open(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Nothing comes through some connections any more, and nobody is told."""
+    """The connections of a part drop all data, unnoticed by both ends."""
     part = random.choice(list(stage.fleet.parts.values()))
     stage.world.story.tell("FAULT", f"{part.name}: its connections go half-open")
     for link in stage.fleet.network.links_of(part.process.name):
@@ -277,7 +277,7 @@ def half_open(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("partition", 4, (1, 15))
 def partition(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Nothing passes between one part and the server for a while."""
+    """A part is cut off from the server for a while."""
     part, address = random.choice(list(stage.fleet.parts.values())), stage.fleet.primary.address
     stage.world.story.tell("FAULT", f"{part.name} is cut off")
     stage.fleet.network.part(part.name, address)
@@ -304,7 +304,7 @@ def server_restart(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("server-crash", 3, (0.3, 6))
 def server_crash(stage: Stage, random: Random, seconds: float) -> Steps:
-    """It comes back without what was not yet on its disk."""
+    """The server comes back without the writes that were not on its disk yet."""
     yield from _down(stage, random, seconds, random.uniform(0.0, 1.0))
 
 
@@ -330,7 +330,7 @@ def scripts_flushed(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("stall", 3, (0.3, 14))
 def stall(stage: Stage, random: Random, seconds: float) -> Steps:
-    """The server does nothing for a while, and its connections stay."""
+    """The server does nothing for a while, and keeps its connections."""
     stage.ledger.trouble("stall", "", seconds + BACK_S + (DEAD_S if seconds > 3 else 0))
     stage.fleet.primary.stall(seconds)
     yield 0.0
@@ -346,7 +346,7 @@ def full(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("writes-refused", 3, (1, 10))
 def writes_refused(stage: Stage, random: Random, seconds: float) -> Steps:
-    """A full disk, too few replicas, or a primary that was made a replica by mistake."""
+    """The server refuses writes: its disk is full, replicas are missing, or it was made a replica by mistake."""
     server = stage.fleet.primary
     server.refusals.writes = random.choice((refusals.MISCONF, refusals.NOREPLICAS, refusals.READONLY))
     stage.world.story.tell("FAULT", f"writes are refused: {server.refusals.writes[:40]}")
@@ -365,7 +365,7 @@ def busy(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("no-channels", 2, (3, 20))
 def no_channels(stage: Stage, random: Random, seconds: float) -> Steps:
-    """The user may not listen to channels for a while; connections that listen are reset."""
+    """The user has no right to listen to channels for a while; connections that listen are reset."""
     server = stage.fleet.primary
     server.refusals.forbidden[b"SUBSCRIBE"] = None
     for session in list(server.sessions):
@@ -378,7 +378,7 @@ def no_channels(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("password", 2, (2, 10))
 def password(stage: Stage, random: Random, seconds: float) -> Steps:
-    """New connections are not let in for a while, and some break."""
+    """New connections are refused for a while, and some existing ones break."""
     server = stage.fleet.primary
     server.refusals.asks_password = True
     for link in stage.fleet.network.links_of():
@@ -398,7 +398,7 @@ def clock_forward(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("clock-back", 3, (30, 40))
 def clock_back(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Set the clock back, so that jobs that were due soon are due much later; an hour is put right after some time."""
+    """Set the clock back, so that jobs wait longer; a step of an hour is corrected after a while."""
     by = random.choice((2.0, 10.0, 60.0, 3_600.0))
     yield from _step_clock(stage, -by)
     if by > 60:
@@ -417,7 +417,7 @@ def _step_clock(stage: Stage, by: float) -> Steps:
 
 @fault("drift", 1, (10, 40))
 def drift(stage: Stage, random: Random, seconds: float) -> Steps:
-    """The server's clock is one in some thousand too fast or too slow."""
+    """The server's clock runs slightly too fast or too slow."""
     rate = 1.0 + random.choice((-0.002, -0.0005, 0.0005, 0.002))
     for server in stage.fleet.servers:
         server.drift(rate)
@@ -430,7 +430,7 @@ def drift(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("fail-over", 8, (0.5, 6), needs="sentinel")
 def fail_over(stage: Stage, random: Random, seconds: float) -> Steps:
-    """The replica takes the primary's place, with what it knew; the old one may live on for a while."""
+    """The replica takes the primary's place, with the writes that it has; the old primary may live on for a while."""
     fleet = stage.fleet
     old = fleet.primary
     new = next(server for server in fleet.servers if server is not old)
@@ -467,7 +467,7 @@ def fail_over(stage: Stage, random: Random, seconds: float) -> Steps:
     yield 0.0
 
 
-# --- the machine, and others ---------------------------------------------------------------------------------------
+# --- the machine and other programs ----------------------------------------------------------------------------------
 
 
 @fault("no-threads", 1, (1, 8))
@@ -497,7 +497,7 @@ def disk_full(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("foreign-settings", 1)
 def foreign_settings(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Another release has stored settings that cannot be read."""
+    """Another release stores settings that cannot be read."""
     _write(
         stage, b"HSET", b"wheelq:topics", b"foreign", random.choice((b"\xc1", b"not msgpack", b"\x81\xa6shards\xa1x"))
     )
@@ -507,7 +507,7 @@ def foreign_settings(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("foreign-record", 1)
 def foreign_record(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Another program has written a job that no release understands."""
+    """Another program writes a job that no release can read."""
     now_ms = stage.fleet.primary.clock_us() // 1000
     _write(stage, b"HSET", b"wheelq:{plain:0}:jobs", b"foreign", random.choice((b"\x01", b"", b"\x09junk")))
     _write(stage, b"ZADD", b"wheelq:{plain:0}:delayed", b"%d" % (now_ms + random.choice((500, 5_000))), b"foreign")

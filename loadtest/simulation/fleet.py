@@ -1,4 +1,4 @@
-"""`Fleet`: the processes of one run: scheduler nodes, workers, producers, and the servers they talk to."""
+"""`Fleet`: the processes of one run (scheduler nodes, workers, producers) and their servers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ GROUPS = ("default", "default", "default", "audit")
 """The group of each worker."""
 
 START_S = 2.0
-"""Seconds after its start within which a part may end because the server does not let it in."""
+"""Seconds after its start in which a part may end because the server refuses to sign it in."""
 
 
 class Misbehaved(BaseException):
-    """What a handler may raise that is no Exception."""
+    """A BaseException that a handler raises."""
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A node, worker or producer: its process now, and how to start another in its place."""
+    """A node, worker or producer: its current process, and a function that starts one."""
 
     name: str
     start: Callable[[Process], None]
@@ -46,7 +46,7 @@ class Part:
 
 
 class Fleet:
-    """Everything that runs."""
+    """All parts of a run."""
 
     def __init__(self, world: World, plan: Plan, ledger: Ledger) -> None:
         self.world, self.plan, self.ledger = world, plan, ledger
@@ -67,7 +67,7 @@ class Fleet:
         ledger.clock_changed(self.primary)
         self.expected_shards = {topic.name: topic.settings.get("shards", 1) for topic in plan.topics}
         self.stopped: list[str] = []
-        """Parts that were told to stop."""
+        """The parts that were told to stop."""
         self.nodes = [self._part(f"node-{n}", self._node) for n in range(NODES)]
         self.workers = [self._part(f"worker-{n}", self._worker(n)) for n in range(WORKERS)]
         self.producers = [self._part(f"producer-{n}", self._producer(n)) for n in range(PRODUCERS)]
@@ -80,39 +80,39 @@ class Fleet:
 
     @property
     def processes(self) -> list[Process]:
-        """The processes that are alive."""
+        """The living processes."""
         return [part.process for part in self.parts.values() if part.process.is_alive]
 
     def end(self) -> None:
-        """After the run: nothing of any process, dead ones too, is left."""
+        """After the run: clean up after all processes, dead ones too."""
         for part in self.parts.values():
             for process in (*part.former, part.process):
                 process.end()
 
     async def pause(self, seconds: float) -> None:
-        """For operations that take a while."""
+        """Wait for so many seconds, in an operation."""
         await asyncio.sleep(seconds)
 
     def start(self) -> None:
-        """Begin."""
+        """Start all parts."""
         for part in self.parts.values():
             part.start(part.process)
 
     def replace(self, part: Part) -> None:
-        """Start another process in the place of one that is dead."""
+        """Replace a dead process with a new one."""
         part.former.append(part.process)
         part.process = Process(self.world, self.network, part.name)
         part.start(part.process)
 
     def do(self, step: Step) -> None:
-        """Let a producer do something, unless it is dead."""
+        """Make a producer carry out a step, unless it is dead."""
         actor = self.parts[step.who].actor
         if actor is not None:
             process = self.parts[step.who].process
             operation = OPERATIONS[step.kind]
             process.deliver(lambda: process.loop.create_task(operation.do(actor, step), name=str(step)))
 
-    # --- what the parts are ----------------------------------------------------------------------------------------
+    # --- the parts ---------------------------------------------------------------------------------------------------
 
     def _part(self, name: str, start: Callable[[Part, Process], Coroutine[Any, Any, None]]) -> Part:
         process = Process(self.world, self.network, name)
@@ -126,7 +126,7 @@ class Fleet:
     async def _supervised(
         self, start: Callable[[Part, Process], Coroutine[Any, Any, None]], part: Part, process: Process
     ) -> None:
-        """Starts a part again that was refused at its start, as its supervisor does; later it must wait by itself."""
+        """Restart a part that was refused at its start, as a supervisor does. Later the part must wait by itself."""
         while True:
             began = process.monotonic()
             try:
@@ -215,7 +215,7 @@ class Handling:
                 worker.batch_handler(name, max_size=8, max_wait=0.1, retry=retry)(self.handle_batch)
 
     async def handle(self, job: Job) -> None:
-        """A coroutine that takes its time."""
+        """Handle a job in a coroutine."""
         run = self._begin(job)
         takes, *_ = _payload(job)
         try:
@@ -227,7 +227,7 @@ class Handling:
         self._end(run, "done")
 
     def handle_in_thread(self, job: Job) -> None:
-        """A plain function."""
+        """Handle a job in a thread."""
         run = self._begin(job)
         try:
             self._fail(job)
@@ -237,7 +237,7 @@ class Handling:
         self._end(run, "done")
 
     async def handle_batch(self, jobs: list[Job]) -> list[Any]:
-        """Many at once, each with an outcome of its own."""
+        """Handle a batch; each job has its own outcome."""
         runs = [self._begin(job) for job in jobs]
         await asyncio.sleep(min(max(_payload(job)[0] for job in jobs), 0.3))
         outcomes: list[Any] = []

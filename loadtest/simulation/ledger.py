@@ -1,4 +1,4 @@
-"""`Ledger`: what was told to producers, what the server wrote, and what handlers did. Nothing is judged here."""
+"""`Ledger`: records the answers to producers, the server's writes, and the runs of handlers, without judging them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _KEY = re.compile(rb"^wheelq:\{([^:}]+):(\d+)\}:(\w+)")
 
 @dataclass(slots=True)
 class Told:
-    """One operation on one job, and what its producer was told."""
+    """One operation on one job, and the answer to its producer."""
 
     step: Step
     topic: str
     id: str
     sent: float
     asked_us: int
-    """The server's clock when it was asked for."""
+    """The server's clock at the call."""
     answered: float = float("inf")
     outcome: str = "unanswered"
     due_ms: int = 0
     kept: bool = False
-    """It is in an outbox."""
+    """Whether it is in an outbox."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the producer was told what came of it."""
+        """Whether the producer knows the outcome."""
         return self.outcome not in ("unanswered", "unknown", "kept")
 
 
@@ -52,9 +52,9 @@ class Promotion:
     at: float
     server_us: int
     place: int
-    """In the server's log."""
+    """Its position in the server's log."""
     waits_since: float
-    """When the member was put where it waited."""
+    """When the job was stored to wait."""
 
 
 @dataclass(slots=True)
@@ -74,32 +74,32 @@ class Run:
     ended: float | None = None
     outcome: str = "running"
     leased_until: float = 0.0
-    """Nobody else may have the job before that, by the world's time."""
+    """No other lessee may get the job before this time, by the world's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that explains lateness or repetition, for a while."""
+    """A fault that explains lateness or repetition for a while."""
 
     kind: str
     whom: str
     begins: float
     ends: float
-    """Lateness until then is explained."""
+    """It explains lateness until then."""
 
 
 @dataclass(slots=True)
 class Undone:
-    """Writes between two moments were lost by the servers."""
+    """A span of time whose writes the servers have lost."""
 
     begins: float
     ends: float
     is_power_loss: bool = False
-    """No replica has helped: the server itself came back without its last second."""
+    """Whether the server itself came back without its last second, and no replica helped."""
 
 
 class Ledger:
-    """Everything that one run has shown."""
+    """The records of one run."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -108,27 +108,27 @@ class Ledger:
         self.runs: list[Run] = []
         self.troubles: list[Trouble] = []
         self.unannounced: set[tuple[str, str]] = set()
-        """Jobs, by topic and id, that another program wrote without telling the leader: it may sleep for `idle_ms`."""
+        """Jobs that another program wrote without a hint to the leader, which may sleep for `idle_ms`."""
         self.undone: list[Undone] = []
         self.dead: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self.clock: list[tuple[float, float, float]] = []
-        """Changes of the server's clock: since when, its offset and its rate."""
+        """Changes of the server's clock: the time, the offset and the rate."""
         self.losses: list[tuple[str, float]] = []
         """See `Network.losses`."""
         self.problems: list[str] = []
-        """Problems that were seen while they happened."""
+        """Problems that were noticed during the run."""
         self._waits: dict[tuple[bytes, bytes], float] = {}
         self.deaths: list[tuple[str, float]] = []
-        """Workers that were killed, and when."""
+        """Killed workers, with the time."""
         self.counted: list[tuple[Told, int, int]] = []
-        """Calls that said how many jobs they changed: one of those jobs, what was said, and how many there were."""
+        """Calls that counted the jobs they changed: one of the jobs, the count in the answer, and the true count."""
         self.rewritten: defaultdict[str, int] = defaultdict(int)
-        """How often the assignment, and what else should be calm, was written."""
+        """How often the assignment was written."""
 
     # --- the server ------------------------------------------------------------------------------------------------
 
     def watch(self, server: Server) -> None:
-        """See every write from now on."""
+        """Record every write of a server from now on."""
         server.watchers.append(self._see)
         self.server = server
 
@@ -172,23 +172,23 @@ class Ledger:
         )
 
     def took_back(self, begins: float, length: int, *, is_power_loss: bool = False) -> None:
-        """The server forgot what it wrote since `begins`."""
+        """Record that the server has lost its writes since `begins`."""
         self.undone.append(Undone(begins, self.world.now, is_power_loss))
         self.promotions = [one for one in self.promotions if one.place < length]
 
     def clock_changed(self, server: Server) -> None:
-        """Its clock was stepped, or goes at another rate."""
+        """Record that the server's clock was stepped, or has another rate."""
         self.clock.append((self.world.now, server.clock_offset, server.clock_rate))
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def trouble(self, kind: str, whom: str, lasts: float, *, since: float | None = None) -> None:
-        """From now on, for so long, lateness and repetition are explained."""
+        """Record a fault that explains lateness and repetition for so many seconds."""
         begins = self.world.now if since is None else since
         self.troubles.append(Trouble(kind, whom, begins, self.world.now + lasts))
 
     def is_explained(self, begins: float, ends: float, *, but: Sequence[str] = (), whom: str = "") -> bool:
-        """Whether some trouble fell into a span of time."""
+        """Whether a trouble overlaps a span of time."""
         return any(
             one.begins <= ends and one.ends >= begins
             for one in self.troubles
@@ -196,11 +196,11 @@ class Ledger:
         )
 
     def has_missed(self, who: str, begins: float, ends: float) -> bool:
-        """Whether a process may have missed a reply in a span of time, and so repeat what it asked."""
+        """Whether a process may have missed a reply in a span of time, and so repeats its call."""
         return any(name == who and begins <= when <= ends for name, when in self.losses)
 
     def was_undone(self, begins: float, ends: float, *, though_replicated: bool = False) -> bool:
-        """Whether what the server did in a span of time may be lost, perhaps though a replica has confirmed it."""
+        """Whether writes of a span of time may be lost; with `though_replicated`, even confirmed ones."""
         undone = [one for one in self.undone if one.is_power_loss or not though_replicated]
         return any(one.begins <= ends and one.ends >= begins for one in undone)
 

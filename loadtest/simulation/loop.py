@@ -1,8 +1,8 @@
-"""`SimLoop`: the event loop of one simulated process. It has no thread and no socket, and waits for nothing.
+"""`SimLoop`: the event loop of one simulated process. It has no thread and no socket, and never waits.
 
-The world gives it turns. One turn runs what is ready, as asyncio's own loop does; then the process has used some
-processor time, and its next turn comes later. Connections go through the simulated network; what is given to threads
-runs in the loop, at a moment that chance picks.
+The world gives it turns. One turn runs the ready callbacks, as asyncio's own loop does; then the process has used some
+processor time, and its next turn comes later. Connections go through the simulated network; functions for threads run
+in the loop, at a random time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _numbers = iter(range(1 << 62))
 
 
 class _Task(asyncio.Task):  # type: ignore[type-arg]
-    """Hashed by its number: sets of tasks have one order in every run."""
+    """Hashed by its number, so that sets of tasks have the same order in every run."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._number = next(_numbers)
@@ -31,16 +31,14 @@ class _Task(asyncio.Task):  # type: ignore[type-arg]
 
 
 class _Future(asyncio.Future):  # type: ignore[type-arg]
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(_numbers)
-        super().__init__(*args, **kwargs)
+    _number: int
 
     def __hash__(self) -> int:
         return self._number
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """One process's loop."""
+    """The loop of one process."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -51,10 +49,12 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.process.monotonic()
 
     def create_future(self) -> Any:
-        return _Future(loop=self)
+        future = _Future(loop=self)
+        future._number = next(_numbers)
+        return future
 
     def turn(self) -> int:
-        """Run what is ready; how much that was."""
+        """Run the ready callbacks. Returns how many there were."""
         scheduled: list[Any] = self._scheduled  # type: ignore[attr-defined]
         ready: Any = self._ready  # type: ignore[attr-defined]
         now = self.time() + 1e-9
@@ -76,12 +76,12 @@ class SimLoop(asyncio.BaseEventLoop):
 
     @property
     def is_ready(self) -> bool:
-        """Whether anything could run now."""
+        """Whether any callback is ready."""
         return bool(self._ready)  # type: ignore[attr-defined]
 
     @property
     def next_timer(self) -> float | None:
-        """When the next timer is due, by this loop's time."""
+        """The time of the next timer, by this loop's clock."""
         scheduled: list[Any] = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
@@ -93,7 +93,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
-        """In place of a thread: later, but in this loop."""
+        """Run the function later, in this loop instead of a thread."""
         future = self.create_future()
 
         def run() -> None:
@@ -101,7 +101,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 return
             try:
                 future.set_result(func(*args))
-            except BaseException as error:  # noqa: BLE001  # whatever it is, it is the caller's
+            except BaseException as error:  # noqa: BLE001  # goes to the caller
                 future.set_exception(error)
 
         self.call_later(self.process.thread_delay(), run)

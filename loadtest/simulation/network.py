@@ -1,11 +1,11 @@
-"""The network: TCP connections from processes to servers, with everything that can happen to them.
+"""The network: TCP connections from processes to servers, and their faults.
 
 process ──write──▶ link ──latency──▶ server        in order within a connection, not between connections
 
-reset      both ends hear of it; what was under way is lost
-deaf       replies are lost, and nobody hears of it: the server has done what it was asked
-half-open  nothing comes through in either direction, and nobody hears of it
-held       nothing comes through until it is released; then all of it does, as TCP repeats it
+reset      both ends notice; data in flight is lost
+deaf       replies are lost unnoticed, although the server has run the commands
+half-open  nothing arrives in either direction, and neither end notices
+held       nothing arrives until it is released; then everything does, because TCP repeats it
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class Network:
-    """All servers by their addresses, all links, and how fast they are."""
+    """All servers by address, all links, and their speed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.servers: dict[str, Listener] = {}
         self.links: dict[Link, None] = {}
         self.cut: set[tuple[str, str]] = set()
-        """Pairs of a process and an address between which nothing passes."""
+        """Pairs of a process and an address that are cut off from each other."""
         self.slowness = 1.0
         self.losses: list[tuple[str, float]] = []
-        """When a process may have missed a reply: one was lost, or a connection ended."""
+        """Processes that may have missed a reply, and when: a reply was lost, or a connection ended."""
         self._numbers = iter(range(1 << 62))
         self.pids = iter(range(1 << 62))
 
     async def connect(self, process: Process, address: str, protocol_factory: Callable[[], Any]) -> SimTransport:
-        """A connection. Raises: OSError; waits until it is cancelled, where nothing passes."""
+        """Open a connection. Waits until it is cancelled if the address is cut off. Raises: OSError."""
         link = Link(self, process, address, self.next_number())
         await asyncio.sleep(link.latency())
         if (process.name, address) in self.cut:
@@ -55,11 +55,11 @@ class Network:
         return link.transport
 
     def next_number(self) -> int:
-        """The number of a new link."""
+        """Returns the number of a new link."""
         return next(self._numbers)
 
     def accept(self, link: Link) -> Session:
-        """The other end of a link. Raises: OSError."""
+        """Returns the server's end of a link. Raises: OSError."""
         server = self.servers.get(link.address)
         session = server.accept(link) if server is not None else None
         if session is None:
@@ -67,7 +67,7 @@ class Network:
         return session
 
     def links_of(self, process: str = "", address: str = "") -> list[Link]:
-        """The open links of a process, to an address, or both."""
+        """Returns the open links of a process, or to an address, or both."""
         return [
             link
             for link in self.links
@@ -75,13 +75,13 @@ class Network:
         ]
 
     def part(self, process: str, address: str) -> None:
-        """Let nothing pass between the two."""
+        """Cut a process off from an address."""
         self.cut.add((process, address))
         for link in self.links_of(process, address):
             link.hold()
 
     def join(self, process: str, address: str) -> None:
-        """Let it pass again."""
+        """Reconnect a process with an address."""
         self.cut.discard((process, address))
         for link in self.links_of(process, address):
             link.release()
@@ -104,17 +104,17 @@ class Link:
         return self.number
 
     def latency(self) -> float:
-        """How long the next packet takes."""
-        spike = self._random.random()
-        extra = self._random.uniform(0.005, 0.04) if spike < 0.005 else 0.0
-        return (self._base * self._random.uniform(0.7, 1.6) + extra) * self.network.slowness
+        """Returns how long the next packet takes."""
+        random = self._random.random
+        extra = self._random.uniform(0.005, 0.04) if random() < 0.005 else 0.0
+        return (self._base * (0.7 + (1.6 - 0.7) * random()) + extra) * self.network.slowness
 
     def to_server(self, data: bytes) -> None:
-        """The process has written."""
+        """Send data from the process."""
         self._send(0, lambda: self.session and self.session.receive(data))
 
     def to_process(self, data: bytes) -> None:
-        """The server has written."""
+        """Send data from the server."""
         if self.is_deaf or not self.is_open:
             self._lost()
         else:
@@ -124,18 +124,18 @@ class Link:
         self.network.losses.append((self.process.name, self.network.world.now))
 
     def hold(self) -> None:
-        """Keep back what is written from now on."""
+        """Hold back all data from now on."""
         if self._held is None:
             self._held = []
 
     def release(self) -> None:
-        """Let it pass."""
+        """Send the data that was held back."""
         held, self._held = self._held, None
         for send in held or ():
             send()
 
     def reset(self) -> None:
-        """Break the connection: both ends hear of it at once."""
+        """Break the connection; both ends notice at once."""
         if self.is_open:
             self.is_open = False
             self._lost()
@@ -146,11 +146,11 @@ class Link:
                 self.transport.lost(ConnectionResetError(104, "Connection reset by peer"))
 
     def go_half_open(self) -> None:
-        """Nothing comes through any more, and nobody is told."""
+        """Drop all data from now on, unnoticed by both ends."""
         self.is_deaf = self.is_mute = True
 
     def finish(self, by_server: bool) -> None:
-        """One end has closed: the other hears of it behind what was written before."""
+        """Close one end; the other end notices after the data that was written before."""
         self._lost()
         if by_server:
             self._send(1, self._end)
@@ -189,23 +189,23 @@ class Link:
 
 
 class _Socket:
-    """What libraries ask a transport for: they look at it, and read and write nothing."""
+    """The socket of a transport, for libraries that look at it; none reads or writes it."""
 
     family = socket.AF_INET
     _never_readable, _kept_open = os.pipe()
 
     def fileno(self) -> int:
-        """A file on which nothing ever comes."""
+        """Returns a file that is never readable."""
         return self._never_readable
 
     def getpeername(self) -> tuple[str, int]:
-        """Some address."""
+        """Returns some address."""
         return "10.0.0.1", 1
 
     getsockname = getpeername
 
     def setsockopt(self, *_: object) -> None:
-        """Options concern the kernel."""
+        """Ignores options of the kernel."""
 
 
 class SimTransport(asyncio.Transport):
@@ -245,15 +245,15 @@ class SimTransport(asyncio.Transport):
         self.close()
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Take data from the network."""
         self._process.deliver(self._take, data)
 
     def lost(self, error: Exception | None) -> None:
-        """The connection has ended."""
+        """Take the end of the connection."""
         self._process.deliver(self._lose, error)
 
     def vanish(self) -> None:
-        """The process is no more: the server is told by the kernel."""
+        """Close the connection as the kernel does after the process was killed."""
         self._is_closing = self._is_lost = True
         self._link.finish(by_server=False)
 

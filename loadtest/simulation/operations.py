@@ -45,7 +45,7 @@ class Actor:
 
     @asynccontextmanager
     async def tells(self, step: Step, topic: str, id: str) -> Any:
-        """Notes what a call on a job was answered; the body sets `told.outcome`."""
+        """Records the answer to a call about a job; the body sets `told.outcome`."""
         world = self.ledger.world
         told = Told(step, topic, id, world.now, self.fleet.primary.clock_us())
         self.ledger.told.append(told)
@@ -74,16 +74,16 @@ class Operation:
     draw: Callable[[Draft], Args | None]
     do: Callable[[Actor, Step], Awaitable[None]]
     trait: str
-    """The operation belongs to seeds with this trait, and is drawn apart: other steps stay as they were without it."""
+    """Only seeds with this trait have the operation. It is drawn separately, and does not change other steps."""
     who: str
-    """The part that does it; "" for one of the producers."""
+    """The part that carries it out; "" for one of the producers."""
 
 
 OPERATIONS: dict[str, Operation] = {}
 
 
 def operation(name: str, weight: float, *, trait: str = "", who: str = "") -> Callable[[Any], Any]:
-    """Make an operation known. With a `trait` of `plan.APART` its weight is how many a seed with the trait has."""
+    """Register an operation. With a `trait` of `plan.APART`, the weight is its number in a seed."""
 
     def register(what: Any) -> Any:
         OPERATIONS[name] = Operation(name, weight, what.draw, what.do, trait, who)
@@ -93,7 +93,7 @@ def operation(name: str, weight: float, *, trait: str = "", who: str = "") -> Ca
 
 
 def drawn_job(draft: Draft, topic: Any = None) -> dict[str, Any]:
-    """A job that nobody has scheduled yet."""
+    """Draw a new job."""
     random = draft.random
     topic = topic or draft.topic()
     id = f"{topic.name[0]}{len(draft.jobs)}"
@@ -113,7 +113,7 @@ def drawn_job(draft: Draft, topic: Any = None) -> dict[str, Any]:
 
 
 def _payload(draft: Draft, handling: str) -> list[Any]:
-    """How long its handler takes, how often it fails, and how."""
+    """Draw how long its handler takes, how often it fails, and how."""
     random = draft.random
     takes = random.choice((0, 0, 0.001, 0.01, 0.05, 0.2, random.uniform(0, 2), 4.0 if random.random() < 0.1 else 0))
     fails, how = 0, "error"
@@ -155,7 +155,7 @@ async def _schedule(actor: Actor, step: Step, on_duplicate: Any) -> None:
 
 
 def note_receipt(told: Told, receipt: Receipt) -> None:
-    """Note what a call that schedules was answered."""
+    """Record the answer to a schedule call."""
     told.due_ms = receipt.due_ms
     told.kept = receipt.in_outbox
     if receipt.in_outbox:
@@ -166,7 +166,7 @@ def note_receipt(told: Told, receipt: Receipt) -> None:
 
 @operation("duplicate", weight=4)
 class Duplicate:
-    """The same id again: the job is there, or made once more when it has ended."""
+    """Schedule the same id again: the job is kept, or made again if it has ended."""
 
     @staticmethod
     def draw(draft: Draft) -> Args | None:
@@ -214,7 +214,7 @@ class ScheduleMany:
 
 
 async def schedule_all(actor: Actor, step: Step) -> list[Told]:
-    """Schedule the step's jobs in one call; what was told of each."""
+    """Schedule the step's jobs in one call. Returns the answer about each."""
     jobs, topic, world = step.args["jobs"], step.args["topic"], actor.ledger.world
     asked_us = actor.fleet.primary.clock_us()
     told = [Told(step, topic, job["id"], world.now, asked_us) for job in jobs]
@@ -243,7 +243,7 @@ async def schedule_all(actor: Actor, step: Step) -> list[Told]:
 
 
 async def _change(actor: Actor, step: Step, do: Callable[..., Awaitable[object]], **more: object) -> None:
-    """Change one job, and note what came of it."""
+    """Change one job, and record the answer."""
     args = step.args
     async with actor.tells(step, args["topic"], args["id"]) as told:
         told.outcome = str(await do(args["topic"], args["id"], partition_key=args["partition_key"], **more))
@@ -299,11 +299,11 @@ class Get:
             told.outcome = "nothing" if found is None else str(found.state)
 
 
-# --- what concerns whole topics ------------------------------------------------------------------------------------
+# --- topics ----------------------------------------------------------------------------------------------------------
 
 
 async def _about_topic(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> bool:
-    """Whether it went well; it is tried again when the server is away, as a person would."""
+    """Change a topic, and try again while the server is away. Returns whether it was done."""
     told = Told(step, step.args["topic"], "", actor.ledger.world.now, actor.fleet.primary.clock_us())
     actor.ledger.told.append(told)
     for _ in range(30):
@@ -384,7 +384,7 @@ class Configure:
 
 @operation("recurring", weight=0.25)
 class Recurring:
-    """A recurring job for some seconds."""
+    """Put a recurring job, and remove it after some seconds."""
 
     @staticmethod
     def draw(draft: Draft) -> Args | None:
@@ -411,7 +411,7 @@ class Recurring:
 
 @operation("group", weight=0.15)
 class Group:
-    """A group of workers that comes to nothing, and is removed."""
+    """Make a group without workers, and remove it."""
 
     @staticmethod
     def draw(draft: Draft) -> Args | None:
@@ -430,7 +430,7 @@ class Group:
 
 
 def know_all() -> None:
-    """Import the modules that have more operations."""
+    """Import the modules that register more operations."""
     from loadtest.simulation import blocking, due_ranges, web
 
     assert all((blocking, due_ranges, web))

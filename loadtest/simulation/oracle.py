@@ -1,11 +1,11 @@
-"""The oracle: from the ledger alone it says what went wrong. A new promise takes ten lines.
+"""The oracle: finds broken promises in the ledger. A new promise takes ten lines.
 
     @promise("never early")
     def never_early(seen: Seen) -> Iterator[str]:
         ...yield a sentence for each time that it was broken
 
-A job of which several calls were under way at the same time, or whose producer was not told what came of one, may be in
-any of several states. It is *muddled*: only what holds in all of them is asked of it.
+A job is *muddled* if several calls about it were in progress at the same time, or if its producer does not know the
+outcome of one. It may be in any of several states, so only promises that hold in all of them are checked.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from loadtest.simulation.plan import Plan
 from loadtest.simulation.world import EPOCH_S
 
 SOON_S = 0.4
-"""A job is promoted and started within this time, when nothing is broken and no limit holds it back."""
+"""A job is promoted and started within this time, if no fault or limit delays it."""
 DEAD_S = 6.0
-"""A dead worker's jobs run again within this time; 5 s are promised, and a pool may be full for a moment."""
+"""A dead worker's jobs run again within this time: 5 s are promised, and a pool may be full for a moment."""
 NEARLY_S = 0.25
-"""By so much an outbox may be wrong about the server's clock."""
+"""The largest error of an outbox's estimate of the server's clock."""
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 JobId = tuple[str, str]
 Promise = Callable[["Seen"], Iterator[str]]
@@ -33,7 +33,7 @@ PROMISES: dict[str, Promise] = {}
 
 
 def promise(name: str) -> Callable[[Promise], Promise]:
-    """Make a promise known."""
+    """Register a promise."""
 
     def register(check: Promise) -> Promise:
         PROMISES[name] = check
@@ -44,7 +44,7 @@ def promise(name: str) -> Callable[[Promise], Promise]:
 
 @dataclass(slots=True)
 class History:
-    """All that concerns one job."""
+    """All records about one job."""
 
     told: list[Told] = field(default_factory=list)
     promotions: list[Promotion] = field(default_factory=list)
@@ -52,20 +52,20 @@ class History:
 
     @property
     def is_muddled(self) -> bool:
-        """Whether its producers cannot know how it stands."""
+        """Whether its producers cannot know its state."""
         return any(not one.is_known for one in self.told) or any(
             one.answered > other.sent for one, other in pairwise(sorted(self.told, key=lambda told: told.sent))
         )
 
     @property
     def lives(self) -> int:
-        """How often it was made, at most."""
+        """The most times it can have been created."""
         return sum(one.outcome in ("created", "unknown", "unanswered", "kept", "replaced") for one in self.told)
 
 
 @dataclass(slots=True)
 class Seen:
-    """A ledger by job, with its plan."""
+    """A ledger, sorted by job, with its plan."""
 
     ledger: Ledger
     plan: Plan
@@ -73,7 +73,7 @@ class Seen:
     jobs: defaultdict[JobId, History] = field(default_factory=lambda: defaultdict(History))
 
     def reached(self, due_ms: int, since: float) -> float:
-        """When, in the world's time and not before `since`, the server's clock showed this first."""
+        """Returns when the server's clock first showed this time, by the world's clock and not before `since`."""
         spans = [*self.ledger.clock, (float("inf"), 0.0, 1.0)]
         for (begins, offset, rate), (ends, _, _) in pairwise(spans):
             at = max((due_ms / 1000 - EPOCH_S - offset) / rate, begins, since)
@@ -83,7 +83,7 @@ class Seen:
 
 
 def examine(ledger: Ledger, plan: Plan) -> list[str]:
-    """Every broken promise, as a sentence."""
+    """Returns a sentence for each broken promise."""
     seen = Seen(ledger, plan, ledger.world.now)
     for told in ledger.told:
         if told.id:
@@ -97,7 +97,7 @@ def examine(ledger: Ledger, plan: Plan) -> list[str]:
 
 @promise("lost")
 def lost(seen: Seen) -> Iterator[str]:
-    """Every job that was acknowledged, and not cancelled, has run to its end in every group."""
+    """Every acknowledged job that was not cancelled has run to its end in every group."""
     groups = {topic.name: topic.groups for topic in seen.plan.topics}
     for (topic, id), history in seen.jobs.items():
         made = [one for one in history.told if one.outcome in ("created", "replaced", "kept")]
@@ -117,7 +117,7 @@ def lost(seen: Seen) -> Iterator[str]:
 
 @promise("early")
 def early(seen: Seen) -> Iterator[str]:
-    """Nothing is promoted, or started, before it is due by the server's clock."""
+    """No job is promoted or started before it is due by the server's clock."""
     for (topic, id), history in seen.jobs.items():
         for one in history.promotions:
             if one.server_us < one.due_ms * 1000:
@@ -135,7 +135,7 @@ def _clock_was_set_back(seen: Seen, run: Run) -> bool:
 
 
 def _before_the_promise(seen: Seen, topic: str, id: str, history: History) -> Iterator[str]:
-    """No first promotion comes before the earliest time that was promised to a producer."""
+    """No job is promoted before the earliest time that a producer was promised."""
     if seen.ledger.undone or any(one.outcome in ("promoted", "paused") for one in history.told):
         return
     least = [bound for one in _in_force(history) if (bound := _earliest_ms(seen, one)) is not None]
@@ -145,7 +145,7 @@ def _before_the_promise(seen: Seen, topic: str, id: str, history: History) -> It
 
 
 def _in_force(history: History) -> list[Told]:
-    """The calls of which one has set the due time of the first promotion; the last, where their order is known."""
+    """Returns the calls that may have set the first due time; only the last if their order is known."""
     if history.is_muddled or not history.promotions:
         return history.told
     promoted = min(one.at for one in history.promotions)
@@ -155,11 +155,11 @@ def _in_force(history: History) -> list[Told]:
 
 
 def _earliest_ms(seen: Seen, told: Told) -> float | None:
-    """The due time that a call asked for, at the earliest; None of one that asks for none."""
+    """Returns the earliest due time that a call asked for; None if it asked for none."""
     if told.outcome == "moved":
         return told.due_ms
     if told.step.kind == "due-range" and told.outcome == "unanswered":
-        return told.asked_us / 1000  # it may have moved the job, for instance one that the outbox has delivered late
+        return told.asked_us / 1000  # it may have moved the job, for instance a job that the outbox delivered late
     if "delay" in told.step.args or "jobs" in told.step.args:
         delay = next(
             (job["delay"] for job in told.step.args.get("jobs", ()) if job["id"] == told.id),
@@ -169,7 +169,7 @@ def _earliest_ms(seen: Seen, told: Told) -> float | None:
             return None
         until = told.answered if not told.kept else seen.ended
         if any(told.sent - 0.1 <= since <= until + 0.1 for since, _, _ in seen.ledger.clock[1:]):
-            return 0.0  # by which clock it was counted cannot be told
+            return 0.0  # unknown by which clock it was counted
         return told.asked_us / 1000 + float(delay or 0) * 1000
     return None
 
@@ -190,7 +190,7 @@ def misdated(seen: Seen) -> Iterator[str]:
 
 @promise("doubled")
 def doubled(seen: Seen) -> Iterator[str]:
-    """Each life of a job is promoted once, and each attempt of it once in each group."""
+    """Each life of a job is promoted once, and each of its attempts once in each group."""
     for (topic, id), history in seen.jobs.items():
         if not history.told:  # recurring
             continue
@@ -204,7 +204,7 @@ def doubled(seen: Seen) -> Iterator[str]:
 
 
 def _was_made_again(seen: Seen, history: History, before: Promotion, again: Promotion) -> bool:
-    """Whether a call whose reply was lost was repeated when its job had run and was forgotten, as documented."""
+    """Whether a call with a lost reply was repeated after its job had run and was forgotten, as documented."""
     over = all(
         run.ended is not None and run.ended <= again.waits_since for run in history.runs if run.entry == before.entry
     )
@@ -215,7 +215,7 @@ def _was_made_again(seen: Seen, history: History, before: Promotion, again: Prom
 
 @promise("untrue")
 def untrue(seen: Seen) -> Iterator[str]:
-    """What producers were told is what happened."""
+    """The answers to producers are true."""
     for (topic, id), history in seen.jobs.items():
         if not history.told or history.is_muddled or seen.ledger.undone:
             continue
@@ -238,7 +238,7 @@ def untrue(seen: Seen) -> Iterator[str]:
 
 @promise("miscounted")
 def miscounted(seen: Seen) -> Iterator[str]:
-    """A change of many jobs counts each of them once, and moves each by what was asked for."""
+    """A change of many jobs counts each job once, and moves each by the requested time."""
     for told, said, there in seen.ledger.counted:
         if said != there and not seen.ledger.undone:
             yield f"{told.topic}: {told.step.kind} has {told.outcome} {said} jobs of {there}"
@@ -250,7 +250,7 @@ def miscounted(seen: Seen) -> Iterator[str]:
 
 @promise("leased")
 def leased(seen: Seen) -> Iterator[str]:
-    """A job that is leased is nobody else's until the lease has ended; an acknowledged one never is."""
+    """No job is leased again before its lease has ended, and none after it was acknowledged."""
     leases: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in seen.ledger.runs:
         came_too_late = run.outcome == "dropped" and run.leased_until < run.began  # its turn came after its lease
@@ -266,7 +266,7 @@ def leased(seen: Seen) -> Iterator[str]:
 
 @promise("repeated")
 def repeated(seen: Seen) -> Iterator[str]:
-    """A delivery runs again only when something happened to its worker."""
+    """A delivery runs again only after a fault of its worker."""
     for (topic, id), history in seen.jobs.items():
         by_entry: defaultdict[tuple[str, str, int], list[Run]] = defaultdict(list)
         for run in history.runs:
@@ -283,7 +283,7 @@ def repeated(seen: Seen) -> Iterator[str]:
 
 @promise("order")
 def order(seen: Seen) -> Iterator[str]:
-    """In an ordered topic nothing starts before the one before it has ended for good."""
+    """In an ordered topic no job starts before the previous one has ended for good."""
     topic = next((one for one in seen.plan.topics if one.handling in ("ordered", "keyed")), None)
     if topic is None or seen.ledger.undone:
         return
@@ -298,7 +298,7 @@ def order(seen: Seen) -> Iterator[str]:
             runs[run.id, run.entry].append(run)
     for promotions in lanes.values():
         for before, after in pairwise(promotions):
-            if after.due_ms < before.due_ms:  # the clock was set back between them: order is by due time
+            if after.due_ms < before.due_ms:  # the clock was set back between them, and order is by due time
                 continue
             if runs[before.id, before.entry] and runs[after.id, after.entry]:
                 last, first = runs[before.id, before.entry][-1], runs[after.id, after.entry][0]
@@ -334,7 +334,7 @@ def late(seen: Seen) -> Iterator[str]:
         due = seen.reached(one.due_ms, one.waits_since)
         if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced or one.at - due <= SOON_S:
             continue
-        # What began later is no excuse, unless it undid a promotion that was in time.
+        # A later fault is no excuse, unless it undid a promotion that was in time.
         if explained(one.at, one.at) and (explained(due, due + SOON_S) or was_undone(due, due + SOON_S)):
             continue
         yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late, at {one.at:.2f}"
@@ -342,7 +342,7 @@ def late(seen: Seen) -> Iterator[str]:
 
 @promise("abandoned")
 def abandoned(seen: Seen) -> Iterator[str]:
-    """What a killed worker was running runs again within five seconds, and within thirty where the clock was set."""
+    """The jobs of a killed worker run again within five seconds, or thirty if the clock was set."""
     for name, died in seen.ledger.deaths:
         for run in seen.ledger.runs:
             if run.worker != name or run.began > died or (run.ended is not None and run.ended <= died):
@@ -355,7 +355,7 @@ def abandoned(seen: Seen) -> Iterator[str]:
 
 
 def _patience(seen: Seen, died: float, again: float) -> float:
-    """How long a job of a dead worker may wait, as far as other faults do not explain more."""
+    """Returns how long a job of a dead worker may wait; other faults may explain more."""
     others = [one for one in seen.ledger.troubles if one.kind not in ("kill-worker", "reshard")]
     until = max((one.ends for one in others if one.begins <= again and one.ends >= died), default=died)
     return max(DEAD_S, until - died)
@@ -363,7 +363,7 @@ def _patience(seen: Seen, died: float, again: float) -> float:
 
 @promise("slow")
 def slow(seen: Seen) -> Iterator[str]:
-    """What is promoted starts at once where workers have room."""
+    """A promoted job starts at once if workers have room."""
     easy = {topic.name for topic in seen.plan.topics if topic.handling in ("single", "thread")}
     first: dict[tuple[str, str, str], Run] = {}
     for run in seen.ledger.runs:

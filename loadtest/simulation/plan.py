@@ -1,7 +1,7 @@
-"""What a seed is made of: a scenario, and every step of it with its moment, decided before anything runs.
+"""The plan of a seed: its topics, and all steps with their times, decided before anything runs.
 
-A step is an operation of a producer or a fault. Because all are decided at once, a shrinker can leave some out, and
-those that remain are as they were.
+A step is an operation of a producer or a fault. Because all steps are decided in advance, the shrinker can remove some
+without changing the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loadtest.simulation.operations import Operation
 
 LOAD_S = 60.0
-"""How long jobs are scheduled and things break."""
+"""Seconds of load and faults."""
 RATE = 10.0
 """Operations a second, of all producers together."""
 NODES, WORKERS, PRODUCERS = 3, 4, 6
@@ -24,14 +24,14 @@ WITH_OUTBOX = (4, 5)
 
 
 TRAITS = {"base": 0.1, "limits": 0.4, "reshards": 0.5, "pauses": 0.5, "settings": 0.5, "recurring": 0.4, "groups": 0.2}
-"""How often each odd thing belongs to a seed."""
+"""How likely a seed has each trait."""
 APART = {"bulk": 0.25, "web": 0.3, "blocking": 0.25}
-"""The same of odd things that have topics or processes of their own, and leave the rest of a seed as it was."""
+"""The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """One topic, and how its jobs are handled."""
+    """One topic, and the kind of its handler."""
 
     name: str
     settings: Mapping[str, Any]
@@ -40,7 +40,7 @@ class TopicPlan:
     weight: float
     groups: tuple[str, ...] = ("default",)
     retry_delays: tuple[float, ...] = (0.3, 0.7, 1.5)
-    """So there are four attempts."""
+    """The pauses between four attempts."""
     trait: str = ""
     """Only seeds with this trait have the topic."""
 
@@ -51,18 +51,18 @@ OWN_TOPICS = (
     TopicPlan("called", {"shards": 1}, "called", 1.0, groups=("callbacks",), trait="web"),
     TopicPlan("blunt", {"shards": 2}, "single", 1.0, trait="blocking"),
 )
-"""The topics of operations that are drawn apart."""
+"""The topics of the traits in `APART`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is done at a moment."""
+    """An operation or fault, with its time."""
 
     number: int
     at: float
     kind: str
     who: str
-    """The producer that does it; a fault's victim."""
+    """The part that carries it out; "" for a fault."""
     args: Mapping[str, Any]
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A job that some step schedules."""
+    """A job that a step schedules."""
 
     topic: str
     id: str
@@ -83,40 +83,40 @@ class Drawn:
 
 @dataclass(slots=True)
 class Draft:
-    """What has been drawn so far, for the steps that come after."""
+    """The draws so far, which later steps depend on."""
 
     random: Random
     topics: tuple[TopicPlan, ...]
     has_sentinel: bool
     traits: frozenset[str]
-    """The odd things that happen in this seed: not all in every seed, so that one does not hide another."""
+    """The traits of this seed. No seed has all of them, so that one does not hide another."""
     jobs: list[Drawn] = field(default_factory=list)
     now: float = 0.0
 
     def topic(self) -> TopicPlan:
-        """One of the topics."""
+        """Draw a topic."""
         return self.random.choices(self.topics, [topic.weight for topic in self.topics])[0]
 
     def a_job(self) -> Drawn | None:
-        """One of those that were scheduled some time ago and are perhaps still waiting."""
+        """Draw a job that was scheduled some time ago, and may still wait."""
         known = [job for job in self.jobs[-60:] if self.now - 25 < job.at < self.now - 0.3]
         return self.random.choice(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One seed."""
+    """The plan of one seed."""
 
     seed: int
     topics: tuple[TopicPlan, ...]
     has_sentinel: bool
     steps: tuple[Step, ...]
     traits: frozenset[str] = frozenset()
-    """Those of `APART` that it has."""
+    """Its traits in `APART`."""
 
 
 def draw(seed: int, *, faults: bool = True, operations: bool = True) -> Plan:
-    """The plan of a seed. Without `operations` jobs are only scheduled."""
+    """Returns the plan of a seed. Without `operations` it only schedules jobs."""
     from loadtest.simulation.faults import FAULTS
     from loadtest.simulation.operations import OPERATIONS, know_all
 
@@ -158,7 +158,7 @@ def _drawn(random: Random, chances: Mapping[str, float]) -> frozenset[str]:
 
 
 def _apart(seed: int, operations: list[Operation], draft: Draft, number: int) -> Iterator[Step]:
-    """The steps of the operations of one trait, numbered from `number`."""
+    """Yields the steps of the operations of one trait, numbered from `number`."""
     trait, weights = operations[0].trait, [one.weight for one in operations]
     random = Random(f"{seed}/{trait}")
     own = Draft(random, tuple(topic for topic in OWN_TOPICS if topic.trait == trait), False, draft.traits)
@@ -174,7 +174,7 @@ def _apart(seed: int, operations: list[Operation], draft: Draft, number: int) ->
 
 
 def _topics(random: Random, traits: frozenset[str]) -> tuple[TopicPlan, ...]:
-    """Five of different kinds."""
+    """Returns five topics of different kinds."""
     limits = random.choice(
         ({"max_rate": 8.0}, {"max_pending": random.choice((6, 20))}, {"max_ready": 5}, {"max_pending": 4})
     )

@@ -1,11 +1,10 @@
-"""Defects planted on purpose, to see that the simulator finds them: a simulator that finds nothing must be able to.
+"""Defects planted on purpose, to prove that the simulator can find defects.
 
-Five are those of torture (`loadtest.planted`). The others are lines of Lua or Python in place of others; sixteen of
-them put back the kind of defect that was mended before (A1 to A3, A5, A8, A11 to A13, A17, A19 to A23, B1 and B2; see
-README.md). A plant that no longer fits fails loudly: then the code has changed, and the plant is to be brought up to
-date or replaced.
+Some are defects of torture (`loadtest.torture.planted`). The others replace lines of Lua or Python; many of them put
+back a kind of defect that was mended before (its row is in brackets; see README.md). If the code has changed and a
+plant no longer fits, it fails loudly: then update or replace it.
 
-`first` and `within` say in which seeds a plant is found: one of so many, from the first on.
+`first` and `within` name the seeds that find a plant: at least one of `within` seeds, starting with `first`.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from wheelq.protocol.scripts import script, script_names
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of Python, and what stands in its place."""
+    """A line of Python, and its replacement."""
 
     module: str
     name: str
-    """Of the function or method, such as `Worker.run`."""
+    """The function or method, such as `Worker.run`."""
     old: str
     new: str
 
@@ -39,16 +38,16 @@ class Plant:
 
     what: str
     found: str
-    """What the simulator must say of it: a pattern."""
+    """The pattern of the problem that the simulator must report."""
     lua: Mapping[str, str] = field(default_factory=dict)
-    """What is put in place of what, in every script that holds it."""
+    """Old text → new text, in every script that contains the old text."""
     lines: tuple[Line, ...] = ()
     torture: str = ""
-    """Its name among the defects of torture."""
+    """The name of the torture defect."""
     first: int = 1
     within: int = 3
     needs: str = ""
-    """The kind of a step without which no seed can show it."""
+    """The kind of a step that a seed needs to show it."""
 
 
 _DUE = "math.ceil(tonumber(time[2]) / 1000) + ms"
@@ -57,7 +56,7 @@ _CANCELLED_DUE = "if #ids > 0 then\n  redis.call('ZREM', delayed, unpack(ids))\n
 
 PLANTS: Mapping[str, Plant] = {
     "no-removal": Plant("promotion leaves the job where it waits", "doubled|left", torture="no-removal"),
-    "early-sweep": Plant("a sweep takes what is due within half a second", "early", torture="early-sweep"),
+    "early-sweep": Plant("a sweep takes jobs that are due within half a second", "early", torture="early-sweep"),
     "removed-first": Plant("promotion removes first, and one XADD in ten fails", "lost", torture="removed-first"),
     "ack-first": Plant("a worker acknowledges before it runs the handler", "lost", torture="ack-first"),
     "short-delay": Plant(
@@ -66,7 +65,7 @@ PLANTS: Mapping[str, Plant] = {
         {f"{_DUE}, fraction": f"{_DUE} - 20, fraction"},
     ),
     "retry-lost": Plant(
-        "a retry is recorded, and waits nowhere", "lost|left", {"redis.call('ZADD', delayed, due, member)": ""}
+        "a retry is recorded, but does not wait anywhere", "lost|left", {"redis.call('ZADD', delayed, due, member)": ""}
     ),
     "cancel-lies": Plant(
         "a job that is cancelled runs",
@@ -74,12 +73,12 @@ PLANTS: Mapping[str, Plant] = {
         {_CANCELLED: "if redis.call('ZSCORE', delayed, id) then"},
     ),
     "reschedule-lies": Plant(
-        "a new due time is accepted, and not kept",
+        "a new due time is accepted, but not stored",
         "early",
         {"redis.call('ZADD', delayed, score_of(due, score - stands), id)": ""},
     ),
     "remembers-all": Plant(
-        "what is finished is not forgotten",
+        "finished jobs are not forgotten",
         "left",
         {"if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end": ""},
     ),
@@ -115,7 +114,7 @@ PLANTS: Mapping[str, Plant] = {
         first=4,
     ),
     "unsettled-error": Plant(
-        "what is no Exception leaves its job running for ever (A11)",
+        "a BaseException leaves its job running for ever (A11)",
         "left|lost|died",
         lines=(
             Line(
@@ -128,7 +127,7 @@ PLANTS: Mapping[str, Plant] = {
         first=301,
     ),
     "kept-for-ever": Plant(
-        "finished jobs stay when the topic keeps none any more (A12)",
+        "finished jobs stay after the topic stops keeping them (A12)",
         "left.*finished",
         lines=(
             Line(
@@ -186,14 +185,14 @@ PLANTS: Mapping[str, Plant] = {
         needs="group",
     ),
     "order-grows": Plant(
-        "the next runs of ordered jobs stay when these have ended (A13)",
+        "the next runs of ordered jobs stay after the jobs have ended (A13)",
         "left.*next runs",
         lines=(
             Line("wheelq.worker.ordered_deliveries", "OrderedDeliveries.end", "self.finished.append(entry_id)", "pass"),
         ),
     ),
     "dead-worker-lives": Plant(
-        "a dead worker's jobs are not taken over, like those that hid behind living ones (A8)",
+        "a dead worker's jobs are not taken over (A8)",
         "left|lost|abandoned|late",
         lines=(
             Line(
@@ -234,7 +233,7 @@ PLANTS: Mapping[str, Plant] = {
         needs="freeze-node",
     ),
     "sent-again": Plant(
-        "an outbox sends again what the server took, while the rest of a parcel is refused (A2)",
+        "an outbox sends accepted jobs again while the server refuses the rest of a parcel (A2)",
         "doubled",
         lines=(
             Line(
@@ -249,7 +248,7 @@ PLANTS: Mapping[str, Plant] = {
         needs="server-restart",
     ),
     "claimed-by-idle": Plant(
-        "what a worker holds is taken over when it looks idle, by a clock that was set forward (A22)",
+        "a living worker's jobs are taken over when they look idle by a clock that was set forward (A22)",
         "repeated",
         lines=(
             Line(
@@ -270,7 +269,7 @@ PLANTS: Mapping[str, Plant] = {
         needs="clock-forward",
     ),
     "outbox-by-own-clock": Plant(
-        "what an outbox keeps is due by the clock of its producer (A20)",
+        "jobs in an outbox are due by the clock of their producer (A20)",
         "early.*promised",
         lines=(
             Line(
@@ -285,7 +284,7 @@ PLANTS: Mapping[str, Plant] = {
         needs="clock-forward",
     ),
     "nodes-by-old-clock": Plant(
-        "a node reads the clock once, and judges by it whether others live (A21)",
+        "a node reads the clock once, and judges by it whether other nodes live (A21)",
         "assigned|circles",
         lines=(
             Line(
@@ -306,7 +305,7 @@ PLANTS: Mapping[str, Plant] = {
         needs="clock-forward",
     ),
     "clock-of-a-duplicate": Plant(
-        "an outbox learns the server's clock from the due time of a job that was there (A1)",
+        "an outbox learns the server's clock from the due time of an existing job (A1)",
         "misdated|early.*promised",
         lines=(
             Line(
@@ -338,7 +337,7 @@ PLANTS: Mapping[str, Plant] = {
         needs="due-range",
     ),
     "callback-forgets": Plant(
-        "a callback that its receiver refused counts as made",
+        "a callback that its receiver refused counts as delivered",
         "lost: called",
         lines=(
             Line(
@@ -356,7 +355,7 @@ PLANTS: Mapping[str, Plant] = {
 
 
 def plant(name: str) -> None:
-    """Break this process. Raises: KeyError when there is no such defect, AssertionError when it no longer fits."""
+    """Plant a defect in this process. Raises: KeyError, if it is unknown; AssertionError, if it no longer fits."""
     found = PLANTS[name]
     if found.torture:
         planted.plant(found.torture)
@@ -378,6 +377,6 @@ def _replace(name: str, line: Line) -> None:
     exec(compile(text.replace(line.old, line.new), f"<plant {name}>", "exec"), vars(module), there)
     before = getattr(owner, function)
     setattr(owner, function, there[function])
-    for other in list(sys.modules.values()):  # modules that have imported the function by its name
+    for other in list(sys.modules.values()):  # modules that imported the function by name
         if getattr(other, function, None) is before and other is not module:
             setattr(other, function, there[function])

@@ -1,7 +1,7 @@
-"""`Process`: one simulated process: an event loop, clocks of its own, and a fate.
+"""`Process`: one simulated process, with its own event loop and clocks.
 
-A process that is killed gets no turn again: nothing of it is cancelled or closed, as after `kill -9`. One that is
-frozen gets none until it wakes; its clocks go on meanwhile, and what the network brings waits in its sockets.
+A killed process never gets a turn again: nothing is cancelled or closed, as after `kill -9`. A frozen process gets no
+turn until it wakes; its clocks go on, and data from the network waits in its sockets.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from loadtest.simulation.network import Network, SimTransport
 
 MOST_ROUNDS = 50
-"""So often a task is cancelled, and gets so many turns each time, when its run is over."""
+"""How often tasks are cancelled after the run, and how many turns they get each time."""
 
 PACES = (0.000005, 0.00001, 0.00004)
-"""How long what is ready takes, each."""
+"""Seconds of processor time for each ready callback."""
 
 current: list[Process] = []
-"""Holds the process whose turn it is."""
+"""A stack; the last process is the one whose turn it is."""
 
 
 class Process:
-    """One of the fleet."""
+    """One process."""
 
     def __init__(self, world: World, network: Network, name: str) -> None:
         self.world = world
@@ -43,7 +43,7 @@ class Process:
         """Seconds by which its wall clock is wrong."""
         self._bits = self.random.getrandbits
         self.rate = 1.0 + self.random.uniform(-50e-6, 50e-6)
-        """How fast its clocks go."""
+        """The speed of its clocks."""
         self.is_alive, self.is_frozen = True, False
         self.disk_is_full = self.has_no_threads = False
         self.connections: dict[SimTransport, None] = {}
@@ -67,7 +67,7 @@ class Process:
     # --- turns -----------------------------------------------------------------------------------------------------
 
     def start(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> Process:
-        """Begin with a coroutine, made in the process itself."""
+        """Start a coroutine, which is made in the process itself."""
 
         def begin() -> None:
             self.main = self.loop.create_task(main(), name=f"main of {self.name}")
@@ -77,34 +77,35 @@ class Process:
         return self
 
     def deliver(self, callback: Callable[..., object], *args: Any) -> None:
-        """Something comes from outside: its loop is told as soon as it has a turn."""
+        """Call something in its loop, in its next turn."""
         if self.is_alive:
             self.loop.call_soon(callback, *args)
             self.poke()
 
     def poke(self) -> None:
-        """See to it that it has a turn as soon as it may."""
+        """Give it a turn as soon as it is not busy."""
         if self.is_alive and not self.is_frozen:
-            self._turn_at(max(self.world.now, self._busy_until))
+            now = self.world.now
+            self._turn_at(now if now > self._busy_until else self._busy_until)
 
     def freeze(self) -> None:
-        """No turns from now on."""
+        """Give it no turns from now on."""
         self.is_frozen, self._next_turn = True, None
 
     def wake(self) -> None:
-        """Go on."""
+        """Give it turns again."""
         if self.is_alive and self.is_frozen:
             self.is_frozen = False
             self.poke()
 
     def kill(self) -> None:
-        """No turns ever again; its connections are reset by the kernel."""
+        """Never give it a turn again; the kernel closes its connections."""
         self.is_alive, self._next_turn = False, None
         for connection in list(self.connections):
             connection.vanish()
 
     def end(self) -> None:
-        """After the run: cancel what is left in its loop, so that no task is left to the garbage collector."""
+        """After the run: cancel all tasks of its loop, so that none is left to the garbage collector."""
         self.is_alive, self._next_turn = False, None
         current.append(self)
         try:
@@ -120,7 +121,7 @@ class Process:
             current.pop()
 
     def thread_delay(self) -> float:
-        """How long it takes until a thread does what it is given."""
+        """Returns how long a thread takes to start a function."""
         return self.random.choice((0.00005, 0.0005, 0.003, self.random.uniform(0, 0.02)))
 
     def _turn_at(self, when: float) -> None:
@@ -145,10 +146,10 @@ class Process:
             current.pop()
 
     def _turn_once(self) -> float | None:
-        """When it goes on, unless something comes from outside."""
+        """Run one turn. Returns the time of the next one, if nothing comes from outside."""
         count = self.loop.turn()
         self.turns += 1
-        while (pace := self._bits(2)) == 3:  # what `choice` does with three, in a third of the time
+        while (pace := self._bits(2)) == 3:  # the same as `choice` of three, in a third of the time
             pass
         self._busy_until = self.world.now + 0.00001 + count * PACES[pace]
         if self.loop.is_ready:
@@ -164,7 +165,7 @@ class Process:
 
 
 class InlineExecutor(Executor):
-    """In place of a pool of threads: runs what it is given in the process's loop, at a moment that chance picks."""
+    """Replaces a pool of threads: runs functions in the process's loop, at a random time."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -179,14 +180,14 @@ class InlineExecutor(Executor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  # whatever it is, it is the caller's
+            except BaseException as error:  # noqa: BLE001  # goes to the caller
                 future.set_exception(error)
 
         self._process.loop.call_later(self._process.thread_delay(), run)
         return future
 
     def hold(self) -> InlineExecutor:
-        """A thread for several calls: every call is made one after the other anyway."""
+        """A thread for several calls; all calls run one after the other anyway."""
         if self._process.has_no_threads:
             raise RuntimeError("can't start new thread")
         return self

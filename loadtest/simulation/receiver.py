@@ -1,6 +1,6 @@
-"""`Receiver`: whom callbacks go to: a listener in the simulated network that speaks as much HTTP/1.1 as they need.
+"""`Receiver`: the receiver of callbacks, a listener in the simulated network that speaks a little HTTP/1.1.
 
-The body of a request is a job's payload: how long the answer takes, how often the receiver fails, and how.
+The body of a request is a job's payload: it says how long the answer takes, how often the receiver fails, and how.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ NAME = "receiver"
 
 
 class Receiver:
-    """Takes connections."""
+    """Accepts connections."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.is_away = False
 
     def accept(self, link: Link) -> Conversation | None:
-        """A new connection; None when nobody listens."""
+        """Returns a new conversation; None while the receiver is away."""
         return None if self.is_away else Conversation(self, link)
 
 
 class Conversation:
-    """One connection: requests, one after another."""
+    """One connection with its requests, one after another."""
 
     def __init__(self, receiver: Receiver, link: Link) -> None:
         self._receiver, self._link = receiver, link
         self._data = b""
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Take data from the network."""
         self._data += data
         head, end, body = self._data.partition(b"\r\n\r\n")
         lines = (line.partition(":") for line in head.decode().split("\r\n")[1:])
@@ -47,7 +47,7 @@ class Conversation:
             self._answer(headers, body[:length])
 
     def gone(self) -> None:
-        """The connection has ended; what was asked for is done all the same."""
+        """The connection has ended; requests in progress are still finished."""
 
     def _answer(self, headers: dict[str, str], body: bytes) -> None:
         ledger = self._receiver.ledger

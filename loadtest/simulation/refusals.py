@@ -1,4 +1,4 @@
-"""`Refusals`: why a server that is there does not do what it is asked, in the words of Redis."""
+"""`Refusals`: the errors with which a running server refuses commands, in the words of Redis."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ WITHOUT_LOGIN = {b"HELLO", b"AUTH"}
 
 
 class Refusals:
-    """What is refused now."""
+    """What the server refuses now."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.loading_until = 0.0
         self.busy_until = 0.0
         self.asks_password = False
-        """New sessions have none."""
+        """Whether new sessions must sign in, for which they lack the password."""
         self.is_full = False
         self.is_replica = False
         self.writes = ""
-        """With what every write is refused."""
+        """The error that answers every write; "" if writes are accepted."""
         self.forbidden: dict[bytes, None] = {}
-        """Commands that the user may not give."""
+        """Commands that the user has no right to."""
 
     def check(self, name: bytes, is_trusted: bool) -> None:
-        """Raises: Refusal, when a command is refused whatever it does."""
+        """Check a command before it runs. Raises: Refusal."""
         now = self._world.now
         if not is_trusted and name not in WITHOUT_LOGIN:
             raise Refusal("NOAUTH Authentication required.")
@@ -44,7 +44,7 @@ class Refusals:
             raise Refusal(BUSY)
 
     def check_write(self, needs_memory: bool) -> None:
-        """Raises: Refusal, when a write is refused."""
+        """Check a write. Raises: Refusal."""
         if self.is_replica:
             raise Refusal(READONLY)
         if self.writes:

@@ -1,4 +1,4 @@
-"""Everything at rest: after the last job nothing is left, nobody is busy, and all can be stopped."""
+"""Checks the fleet at rest: after the last job no data is left, and no process is busy."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from loadtest.simulation.web import WEB
 LOOK_S = 12.0
 """How long the fleet is watched at rest."""
 MOST_COMMANDS = 90.0
-"""Commands a second that a fleet at rest sends."""
+"""The most commands a second of a fleet at rest."""
 MOST_TURNS, MOST_WEB_TURNS = 60.0, 150.0
-"""Turns a second of one process at rest; of the HTTP service, whose lessees go on asking, some more."""
+"""The most turns a second of a process at rest; more for the HTTP service, whose lessees go on asking."""
 HOLD = set(b"owner until asker asks_until asker_holds".split())
 _KEY = re.compile(rb"^wheelq:(?:\{([^:}]+):(\w+)\}:)?(.+)$")
 STAYS = {*b"epoch counts horizon shards rate lease dead buried fence groups topics".split()}
 STAYS |= {*b"assignment nodes workers beats histograms measured lease-clock callbacks".split()}
-"""What may be there at rest: it does not grow with the jobs that have run."""
+"""Keys that may exist at rest: they do not grow with the number of jobs."""
 
 
 def is_quiet(fleet: Fleet) -> bool:
-    """Whether nothing waits, and nothing is pending."""
+    """Whether no job waits, and no delivery is pending."""
     for key, value in fleet.primary.store.values.items():
         if type(value) is SortedSet and key.endswith(b":delayed") and len(value):
             return False
@@ -39,7 +39,7 @@ def _outbox_waits(client: object) -> bool:
 
 
 def leftovers(fleet: Fleet) -> Iterator[str]:
-    """What nothing will remove any more."""
+    """Yields data that nothing will remove."""
     server = fleet.primary
     server.store.set_time(server.clock_us())
     for key in server.store.all_keys():
@@ -72,13 +72,13 @@ def _left_in_stream(key: bytes, stream: Stream, topic: str) -> Iterator[str]:
             shown = [(b"%d-%d" % id, group.pending[id].consumer) for id in group.order[:3]]
             yield f"{key.decode()}: {len(group.pending)} deliveries of {name.decode()} are pending: {shown}"
         if group.last < stream.last:
-            yield f"{key.decode()}: {name.decode()} has not read everything"
-    if len(stream) > (5 if topic == "limit" else 0):  # what it retains goes with later acknowledgements
+            yield f"{key.decode()}: {name.decode()} has not read all entries"
+    if len(stream) > (5 if topic == "limit" else 0):  # later acknowledgements remove the entries that it retains
         yield f"{key.decode()}: {len(stream)} entries are left"
 
 
 class Calm:
-    """How busy the fleet is over some time."""
+    """Measures how busy the fleet is over some time."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -88,7 +88,7 @@ class Calm:
         self._assigned = fleet.ledger.rewritten["assignment"]
 
     def broken(self) -> Iterator[str]:
-        """What is too busy."""
+        """Yields what was too busy."""
         seconds = self._fleet.world.now - self._since
         commands = (self._fleet.primary.commands - self._commands) / seconds
         if commands > MOST_COMMANDS:

@@ -1,4 +1,4 @@
-"""One run: a seed, its fleet, a minute of load and faults, the way back to rest, and the verdict."""
+"""One run: a minute of load and faults, the time until everything is at rest, and the verdict."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from loadtest.simulation.story import Story
 from loadtest.simulation.world import TooMuch, World
 
 SETTLE_S = 90.0
-"""Within this time after the load all is done."""
+"""The longest time from the end of the load until all jobs are done."""
 STOP_S = 15.0
 KEPT_S = 180.0
-"""What is kept for a while is forgotten within this time."""
+"""The longest time until finished jobs and other temporary data are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     problems: tuple[str, ...]
@@ -43,7 +43,7 @@ class Result:
 
 
 def run(plan: Plan, without: frozenset[int] = frozenset()) -> Result:
-    """Carry out a plan, without the steps of these numbers."""
+    """Run a plan, without the steps of these numbers."""
     plan = replace(plan, steps=tuple(step for step in plan.steps if step.number not in without))
     world = World(plan.seed)
     with _own_directory(), in_place(world), _telling(world), _no_garbage_collection():
@@ -72,7 +72,7 @@ def _plan_step(stage: Stage, step: Step) -> None:
 
 
 def _settle(fleet: Fleet) -> Iterator[str]:
-    """Wait until all is done, look at what is left, and stop everything."""
+    """Wait until all jobs are done, check what is left, and stop everything. Yields problems."""
     world, deadline = fleet.world, fleet.world.now + SETTLE_S
     while not is_quiet(fleet) and world.now < deadline:
         world.run(world.now + 1.0)
@@ -80,7 +80,7 @@ def _settle(fleet: Fleet) -> Iterator[str]:
         yield "not everything is done, long after the end"
     world.run(world.now + 10.0)
     forgotten = world.now + KEPT_S
-    while any(leftovers(fleet)) and world.now < forgotten:  # a shard at rest looks once a minute
+    while any(leftovers(fleet)) and world.now < forgotten:  # a resting shard looks once a minute
         world.run(world.now + 15.0)
     calm = Calm(fleet)
     world.run(world.now + LOOK_S)
@@ -118,7 +118,7 @@ def _has_ended(process: Process) -> bool:
 
 @contextmanager
 def _own_directory() -> Iterator[None]:
-    """Outboxes have the same paths in every run."""
+    """Runs the block in a new directory, so that outboxes have the same paths in every run."""
     before = os.getcwd()
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as directory:
@@ -131,7 +131,7 @@ def _own_directory() -> Iterator[None]:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """What a finalizer does would happen at a moment that no seed knows."""
+    """Finalizers would run at a time that no seed decides."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,8 +1,8 @@
-"""Where the product meets the world: time, randomness and names, put in place for a run.
+"""Replaces time, randomness and names during a run.
 
-The product reads clocks in one module only (`clock`, a house rule), httpcore in another, and both ask the standard
-library for randomness. They are given stand-ins that answer for the process whose turn it is, so that every part lives
-in the simulated time, also those that nobody hands a clock.
+The product reads clocks in one module only (`clock`, a house rule), httpcore in another, and both get random numbers
+from the standard library. The replacements answer for the process whose turn it is, so that every part lives in
+simulated time, even the parts that take no clock.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from wheelq.worker import threads
 WITH_THREADS: tuple[Any, ...] = (courier, file, breaker, transport.blocking, transport.routes, transport.topology)
 """The modules whose threads, locks and events are simulated."""
 WITH_CLOCKS: tuple[Any, ...] = (clock, http11)
-"""The modules that read clocks: the product's, and httpcore's, which closes connections that were idle for a while."""
+"""The modules that read clocks; httpcore closes idle connections by its own."""
 Begin = Callable[[File], AbstractContextManager[sqlite3.Connection]]
 
 
 class _Time:
-    """The module `time`, as the product's clock sees it."""
+    """Replaces the module `time` for the product's clock."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -69,7 +69,7 @@ class _Time:
 
 @contextmanager
 def in_place(world: World) -> Iterator[None]:
-    """Let the product live in this world."""
+    """Make the product use this world during the block."""
     names = world.random("names")
     before = (os.urandom, random._urandom, socket.gethostname, os.getpid)  # type: ignore[attr-defined]
 
@@ -93,7 +93,7 @@ def in_place(world: World) -> Iterator[None]:
     transaction = File.transaction
     File.transaction = _on_a_disk(transaction)  # type: ignore[method-assign]
     random.seed(f"{world.seed}/product")
-    ids._ids.seed()  # ids begin with what the process drew when it was started
+    ids._ids.seed()  # ids begin with a number that the process drew when it was started
     try:
         yield
     finally:
@@ -110,11 +110,11 @@ def in_place(world: World) -> Iterator[None]:
 
 
 async def _no_look(error: BaseException, address: transport.Address) -> None:
-    """No simulated server speaks TLS."""
+    """Does nothing: no simulated server speaks TLS."""
 
 
 def _on_a_disk(transaction: Begin) -> Begin:
-    """Transactions of an outbox's file, which fail while the disk of the process is full."""
+    """Makes transactions of an outbox fail while the disk of the process is full."""
 
     @contextmanager
     def begin(file: File) -> Iterator[sqlite3.Connection]:

@@ -1,4 +1,4 @@
-"""`Sentinel`: tells where the primary is, as sentinels do."""
+"""`Sentinel`: answers where the primary is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Sentinel(Server):
-    """A server that knows one command."""
+    """A server that adds one command."""
 
     def __init__(self, world: World, address: str, fleet: Fleet) -> None:
         super().__init__(world, address)

@@ -1,9 +1,9 @@
-"""`Server`: one simulated Redis: sessions, one command at a time, blocking reads, channels, and what a server suffers.
+"""`Server`: one simulated Redis, with sessions, blocking reads, channels and faults. It runs one command at a time.
 
     process ──bytes──▶ session ──words──▶ server ──▶ store (commands and real Lua scripts)
 
-Its clock is its own: it may drift, and be stepped. Writes go to the log of the store; a crash takes back
-what was not yet on the disk, and a replica that is promoted knows what replication had carried.
+It has its own clock, which may drift and be stepped. Writes go to the log of the store. A crash undoes the writes that
+were not on the disk yet, and a promoted replica has the writes that had been replicated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_ANSWER = object()
 
 
 def encode(reply: Any) -> bytes:
-    """A reply as it goes over the wire (RESP2)."""
+    """Returns a reply as RESP2."""
     kind = type(reply)
     if kind is bytes:
         return b"$%d\r\n%b\r\n" % (len(reply), reply)
@@ -50,7 +50,7 @@ def encode(reply: Any) -> bytes:
 
 
 class Session:
-    """One connection, as the server sees it."""
+    """The server's end of a connection."""
 
     def __init__(self, server: Server, link: Link, number: int) -> None:
         self.server, self.link, self.number = server, link, number
@@ -60,11 +60,11 @@ class Session:
         self.is_gone = False
         self.is_trusted = not server.refusals.asks_password
         self.written = 0
-        """How long the log was after its last write, for WAIT."""
+        """The length of the log after its last write, for WAIT."""
         self._reader = hiredis.Reader()
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Take data from the network."""
         if self.is_gone:
             return
         self._reader.feed(data)
@@ -74,17 +74,17 @@ class Session:
             self.server.ask(self)
 
     def send(self, reply: Any) -> None:
-        """Answer."""
+        """Send a reply."""
         self.link.to_process(encode(reply))
 
     def gone(self) -> None:
-        """The connection has ended."""
+        """Take the end of the connection."""
         self.is_gone = True
         self.server.drop(self)
 
 
 class _Blocked:
-    """A read that waits."""
+    """A blocking command that waits."""
 
     __slots__ = ("deadline_ms", "keys", "words")
 
@@ -93,7 +93,7 @@ class _Blocked:
 
 
 class Server:
-    """One server process; after a restart it is the same object with another run id."""
+    """One server process. A restart keeps the object, and changes its run id."""
 
     def __init__(self, world: World, address: str) -> None:
         self.world, self.address = world, address
@@ -101,20 +101,20 @@ class Server:
         self.store = Database()
         self.store.listeners = self._listeners
         self.log_times: list[float] = []
-        """When, in the world's time, each entry of the store's log was written."""
+        """The time of each entry of the store's log, by the world's clock."""
         self.refusals = Refusals(world)
         self.scripts = Scripts(self._do_in_script)
         self.sessions: dict[Session, None] = {}
         self._asking: set[Session] = set()
-        """Those with commands that were not carried out yet."""
+        """The sessions with queued commands."""
         self.is_up = True
         self.clock_offset, self.clock_rate = 0.0, 1.0
         self.commands = 0
-        """How many were asked for."""
+        """How many it has received."""
         self.replica_lag: list[float] = []
-        """Seconds by which each connected replica is behind."""
+        """The lag of each connected replica, in seconds."""
         self.watchers: list[Callable[[Database, Sequence[bytes], Any], None]] = []
-        """Called with each write that was done: the oracle looks on."""
+        """Called after each write; the ledger uses this."""
         self._subscribed: dict[bytes, dict[Session, None]] = {}
         self._waiting: dict[bytes, dict[Session, None]] = {}
         self._numbers = iter(range(3, 1 << 62))
@@ -122,29 +122,29 @@ class Server:
         self._busy_until = 0.0
         self._is_working = False
         self._has_written = False
-        """Whether the running script has."""
+        """Whether the running script has written."""
 
     # --- its clock -------------------------------------------------------------------------------------------------
 
     def clock_us(self) -> int:
-        """What its clock shows."""
+        """Returns the time of its clock."""
         return int((EPOCH_S + self.clock_offset + self.world.now * self.clock_rate) * 1_000_000)
 
     def step_clock(self, seconds: float) -> None:
-        """Somebody sets it."""
+        """Set the clock forward or back."""
         self.clock_offset += seconds
         for session in list(self.sessions):
             self._look_at_deadline(session)
 
     def drift(self, rate: float) -> None:
-        """From now on it goes at another rate."""
+        """Change the speed of the clock."""
         self.clock_offset += self.world.now * (self.clock_rate - rate)
         self.clock_rate = rate
 
     # --- connections -----------------------------------------------------------------------------------------------
 
     def accept(self, link: Link) -> Session | None:
-        """A new session; None when nobody listens."""
+        """Returns a new session; None if the server is down."""
         if not self.is_up:
             return None
         session = Session(self, link, next(self._numbers))
@@ -152,7 +152,7 @@ class Server:
         return session
 
     def drop(self, session: Session) -> None:
-        """A session has ended."""
+        """Forget a session that has ended."""
         self.sessions.pop(session, None)
         self._asking.discard(session)
         for channel in session.channels:
@@ -162,7 +162,7 @@ class Server:
     # --- its life --------------------------------------------------------------------------------------------------
 
     def stop(self, lost_s: float | None = None) -> None:
-        """End: every connection is reset. `lost_s`: what was written in the last seconds is not on the disk."""
+        """Stop, and reset every connection. The writes of the last `lost_s` seconds are lost."""
         self.is_up = False
         for session in list(self.sessions):
             session.link.reset()
@@ -170,14 +170,14 @@ class Server:
             self.take_back(bisect_right(self.log_times, self.world.now - lost_s))
 
     def start(self, loading_s: float = 0.0) -> None:
-        """Begin again, with what is on the disk."""
+        """Start again with the data on the disk."""
         self.is_up = True
         self.scripts.forget()
         self._run_id, self._numbers = self._new_run_id(), iter(range(3, 1 << 62))
         self.refusals.loading_until = self.world.now + loading_s
 
     def take_back(self, length: int) -> None:
-        """Undo what was written after the log had this length."""
+        """Undo the writes after the log had this length."""
         lost = len(self.store.log) - length
         if lost > 0:
             self.world.story.tell(self.address, f"{lost} writes are lost")
@@ -185,28 +185,28 @@ class Server:
             del self.log_times[length:]
 
     def become(self, other: Server, length: int) -> None:
-        """Take over from another as its replica that knows so much of its log."""
+        """Take over from another server as its replica, which has this much of its log."""
         self.store = other.store.replayed(other.store.log[:length], COMMANDS)
         self.store.listeners = self._listeners
         self.log_times = other.log_times[:length]
 
     def known_by_replica(self, lag: float) -> int:
-        """How much of the log a replica with this lag has."""
+        """Returns the length of the log that a replica with this lag has."""
         return bisect_right(self.log_times, self.world.now - lag)
 
     def stall(self, seconds: float) -> None:
-        """It does nothing for a while: a fork, a slow disk, a frozen virtual machine."""
+        """Do nothing for a while, as during a fork or on a slow disk."""
         self._busy_until = max(self._busy_until, self.world.now) + seconds
 
     # --- commands --------------------------------------------------------------------------------------------------
 
     def ask(self, session: Session) -> None:
-        """A session has commands."""
+        """Note that a session has queued commands."""
         self._asking.add(session)
         self.work()
 
     def work(self) -> None:
-        """Carry out what is queued, as soon as the server is free."""
+        """Run the queued commands as soon as the server is free."""
         if not self._is_working and self.is_up:
             self._is_working = True
             self.world.at(max(self.world.now, self._busy_until), self._work)
@@ -247,11 +247,11 @@ class Server:
         return reply
 
     def write(self, words: Sequence[bytes]) -> Any:
-        """What a program without a simulated process writes."""
+        """Run a write of a program that is not simulated."""
         return self._run(self._command(words), words)
 
     def _do_in_script(self, words: Sequence[bytes]) -> Any:
-        """One command of a script. A script that has written is refused no write: Redis lets it go on to its end."""
+        """Run one command of a script. After its first write a script is refused nothing: Redis lets it finish."""
         command = self._command(words)
         if command.writes and not self._has_written:
             self.refusals.check_write(command.needs_memory)
@@ -282,7 +282,7 @@ class Server:
         return reply
 
     def evalsha(self, session: Session, words: list[bytes]) -> Any:
-        """Run a script that is known."""
+        """EVALSHA."""
         sha, count = words[1].lower(), int(words[2])
         if not self.scripts.knows(sha):
             raise Refusal("NOSCRIPT No matching script. Please use EVAL.")
@@ -295,7 +295,7 @@ class Server:
 
     def _block(self, session: Session, words: list[bytes], ms: int) -> None:
         keys = streams_read(words)
-        if words[0] == b"XREAD":  # `$` means: behind what is there now
+        if words[0] == b"XREAD":  # `$` means the current end of the stream
             at = len(words) - len(keys)
             for n, key in enumerate(keys):
                 if words[at + n] == b"$":
@@ -356,7 +356,7 @@ class Server:
         return len(self._subscribed.get(channel, ()))
 
     def subscribe(self, session: Session, words: list[bytes]) -> Any:
-        """Listen to channels."""
+        """SUBSCRIBE."""
         for channel in words[1:]:
             session.channels[channel] = None
             self._subscribed.setdefault(channel, {})[session] = None
@@ -364,23 +364,23 @@ class Server:
         return NO_ANSWER
 
     def unsubscribe(self, session: Session, words: list[bytes]) -> Any:
-        """Listen to them no more."""
+        """UNSUBSCRIBE."""
         for channel in words[1:] or list(session.channels):
             session.channels.pop(channel, None)
             self._subscribed.get(channel, {}).pop(session, None)
             session.send([b"unsubscribe", channel, len(session.channels)])
         return NO_ANSWER
 
-    # --- what it says of itself ------------------------------------------------------------------------------------
+    # --- other commands ----------------------------------------------------------------------------------------------
 
     def hello(self, session: Session, words: list[bytes]) -> Any:
-        """Greet."""
+        """HELLO."""
         role = b"slave" if self.refusals.is_replica else b"master"
         told = [b"server", b"redis", b"version", b"7.4.0", b"proto", 2, b"id", session.number]
         return [*told, b"mode", b"standalone", b"role", role, b"modules", []]
 
     def info(self, session: Session, words: list[bytes]) -> bytes:
-        """INFO, as far as wheelq reads it."""
+        """INFO, with the fields that wheelq reads."""
         role = "slave" if self.refusals.is_replica else "master"
         lines = ["# Server", "redis_version:7.4.0", f"run_id:{self._run_id}", "redis_mode:standalone", f"role:{role}"]
         lines += [f"connected_slaves:{len(self.replica_lag)}", "aof_enabled:1", "maxmemory_policy:noeviction"]
@@ -388,7 +388,7 @@ class Server:
         return "\r\n".join([*lines, ""]).encode()
 
     def client(self, session: Session, words: list[bytes]) -> Any:
-        """CLIENT ID, LIST ID, UNBLOCK, and what only sets names."""
+        """CLIENT ID, LIST ID and UNBLOCK; other subcommands only set names."""
         what = words[1].upper()
         by_number = {one.number: one for one in self.sessions}
         if what == b"ID":
@@ -418,7 +418,7 @@ class Server:
         return OK
 
     def wait(self, session: Session, words: list[bytes]) -> Any:
-        """WAIT and WAITAOF: an answer when enough have what this session wrote, or when the time is over."""
+        """WAIT and WAITAOF: answers when enough servers have the writes of this session, or after the time-out."""
         is_aof = words[0] == b"WAITAOF"
         wanted, timeout_s = int(words[-2]), int(words[-1]) / 1000
         known = [

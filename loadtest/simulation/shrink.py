@@ -1,7 +1,7 @@
-"""The shrinker: leaves steps out as long as the run still fails in the same way, and tells what is left.
+"""The shrinker: removes steps while the run still fails in the same way, and tells the remaining story.
 
-Delta debugging (Zeller and Hildebrandt, 2002): halves are left out first, then quarters, down to single steps. What a
-step draws is its own, so the steps that remain do what they did.
+Delta debugging (Zeller and Hildebrandt, 2002): it removes halves first, then quarters, down to single steps. Every step
+has its own random numbers, so the remaining steps do the same as before.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MOST_TRIES = 150
 
 
 def kind_of(problem: str) -> str:
-    """What two problems have in common that are the same."""
+    """Returns the kind of a problem: problems of the same kind count as the same failure."""
     return problem.split(":")[0]
 
 
 def shrink(plan: Plan, attempt: Try, most_tries: int = MOST_TRIES) -> tuple[Trial, Sequence[Step]]:
-    """The shortest run found that fails like the whole one, and its steps. Raises: ValueError, when none fails."""
+    """Returns the shortest run found that fails like the whole one, and its steps. Raises: ValueError."""
     whole = attempt(frozenset())
     if not whole.problems:
         raise ValueError(f"seed {plan.seed} does not fail")
@@ -51,7 +51,7 @@ def _is_fault(plan: Plan, number: int) -> bool:
 
 
 def short_story(trial: Trial, steps: Sequence[Step], *, lines: int = 30) -> list[str]:
-    """What happened, on one screen: the steps, what the parts said, and what is wrong."""
+    """Returns the story on one screen: the steps, the log of the parts, and the problems."""
     told = [line for line in trial.lines if "FAULT" in line or any(f"#{step.number} " in line for step in steps)]
     said = [line for line in trial.lines if line not in told and " info:" not in line]
     room = max(lines - len(told), 6)

@@ -1,4 +1,4 @@
-"""`Story`: what happened, line by line, and its digest, by which two runs are compared."""
+"""`Story`: the log of one run, and its digest, by which two runs are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Story:
     def __init__(self, now: Callable[[], float]) -> None:
         self.lines: list[str] = []
         self.is_over = False
-        """What happens now belongs to it no more."""
+        """Whether later lines are ignored."""
         self._now = now
 
     def tell(self, who: str, what: str) -> None:
@@ -22,5 +22,5 @@ class Story:
 
     @property
     def digest(self) -> str:
-        """Equal when every line is."""
+        """A digest of all lines."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()[:16]

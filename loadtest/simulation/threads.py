@@ -1,9 +1,9 @@
-"""Threads of a simulated process: real ones, of which one runs at a time, and only while its process has a turn.
+"""The threads of a simulated process: real threads. Only one runs at a time, and only during a turn of its process.
 
-    loop ──go_on──▶ thread ──pause──▶ loop          it waits for a timer, or for another's `go_on`
+    loop ──go_on──▶ thread ──pause──▶ loop          the thread waits for a timer or for `go_on`
 
-So a blocking call waits for virtual time, and seeds decide which thread runs next. `Threading` stands in for the module
-`threading` where the product makes threads, and the locks and events that they wait for.
+So a blocking call waits in virtual time, and the seed decides which thread runs next. `Threading` replaces the module
+`threading` where the product makes threads, locks and events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _here = threading.local()
 
 
 def this_thread() -> SimThread | None:
-    """The simulated thread that runs now; None in an event loop."""
+    """Returns the simulated thread that runs now; None in an event loop."""
     return getattr(_here, "thread", None)
 
 
@@ -37,20 +37,20 @@ class SimThread:
         self._ended = SimEvent()
 
     def start(self) -> None:
-        """Begin soon. Raises: RuntimeError, while its process can start no thread."""
+        """Start the thread soon. Raises: RuntimeError, while its process can start no thread."""
         if self.process.has_no_threads:
             raise RuntimeError("can't start new thread")
         threading.Thread(target=self._run, name=self._name, daemon=True).start()
         self.process.loop.call_later(self.process.thread_delay(), self.go_on)
 
     def go_on(self) -> None:
-        """In the loop: let it run until it waits again."""
+        """Called in the loop: run the thread until it waits again."""
         if not self.is_over:
             self._turn.release()
             self._back.acquire()
 
     def pause(self, seconds: float | None = None) -> None:
-        """In the thread: let others run, until somebody tells it to go on, or so many seconds are over."""
+        """Called in the thread: let others run until `go_on` is called, or for so many seconds."""
         timer = None if seconds is None else self.process.loop.call_later(seconds, self.go_on)
         self._back.release()
         self._turn.acquire()
@@ -58,13 +58,13 @@ class SimThread:
             timer.cancel()
 
     def sleep(self, seconds: float) -> None:
-        """In the thread: do nothing for so long."""
+        """Called in the thread: wait for so many seconds."""
         until = self.process.monotonic() + seconds
         while (left := until - self.process.monotonic()) > 0:
             self.pause(left)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
+        """Wait until it has ended."""
         self._ended.wait(timeout)
 
     def _run(self) -> None:
@@ -72,7 +72,7 @@ class SimThread:
         _here.thread = self
         try:
             self._target()
-        except BaseException as error:  # noqa: BLE001  # told by the oracle
+        except BaseException as error:  # noqa: BLE001  # reported by the oracle
             self.process.complaints.append(f"thread {self._name}: {type(error).__name__}: {error}")
         self.is_over = True
         self._ended.set()
@@ -87,22 +87,22 @@ class SimEvent:
         self._waiting: list[SimThread] = []
 
     def is_set(self) -> bool:
-        """Whether it is."""
+        """Whether it is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Let those who wait go on."""
+        """Set it, and wake the threads that wait for it."""
         self._is_set = True
         waiting, self._waiting = self._waiting, []
         for thread in waiting:
             thread.process.deliver(thread.go_on)
 
     def clear(self) -> None:
-        """Let them wait from now on."""
+        """Unset it."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it was set within the time."""
+        """Wait until it is set. Returns whether it was set within the time."""
         thread = this_thread()
         assert thread is not None, "a loop waits for a thread"
         until = None if timeout is None else thread.process.monotonic() + timeout
@@ -126,7 +126,7 @@ class SimLock:
         self._count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Whether it was free in time."""
+        """Take the lock. Returns whether it was free in time."""
         thread = this_thread()
         me = thread or "loop"
         waited = 0.0
@@ -141,7 +141,7 @@ class SimLock:
         return True
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         self._count -= 1
         if self._count == 0:
             self._owner = None
@@ -156,21 +156,21 @@ class SimLock:
 
 
 class Threading:
-    """The module `threading`, as far as producers use it."""
+    """The part of the module `threading` that producers use."""
 
     Thread, Event, Lock = SimThread, SimEvent, SimLock
     RLock = functools.partial(SimLock, is_reentrant=True)
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:
-    """What a function returns that blocks its thread."""
+    """Run a blocking function in a thread. Returns its result."""
     process = current[-1]
     future = process.loop.create_future()
 
     def run() -> None:
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001  # the caller's
+        except BaseException as error:  # noqa: BLE001  # goes to the caller
             process.loop.call_soon(_finish, future.set_exception, error)
         else:
             process.loop.call_soon(_finish, future.set_result, result)

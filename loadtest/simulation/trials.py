@@ -1,4 +1,4 @@
-"""Trying seeds: each in a process of its own that is forked from the same state, so that all of them begin alike."""
+"""Tries seeds. Each runs in its own fork of the same process, so that all begin in the same state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import os
 import pickle
 import re
-import sys
 import time
 import traceback
 from collections import deque
@@ -23,15 +22,17 @@ from loadtest.simulation.run import run
 
 Numbers = frozenset[int]
 MOST_SHOWN = 60
+TELL_S = 20.0
+"""Seconds between two lines of progress."""
 PLANTED: list[str] = []
-"""Defects that every run begins with."""
+"""The planted defects of every run."""
 IGNORED: list[str] = []
-"""Problems that are known: patterns of the sentences that tell of them."""
+"""Patterns of known problems, which do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is left of a run when its process has ended."""
+    """The result of a run, as its process sends it."""
 
     seed: int
     problems: tuple[str, ...]
@@ -42,13 +43,13 @@ class Trial:
 
 
 def try_seed(seed: int, *, faults: bool = True, operations: bool = True, without: Numbers = frozenset()) -> Trial:
-    """Run one seed in a fork of this process."""
+    """Run one seed in a fork."""
     found: Trial = Apart(lambda: _try(seed, faults, operations, without)).result()
     return found
 
 
 def try_seeds(seeds: Iterable[int], *, faults: bool = True, jobs: int = 1) -> Iterator[Trial]:
-    """Run many seeds, so many at a time; their trials in order."""
+    """Run many seeds, `jobs` of them at the same time. Yields their trials in order."""
     under_way: deque[Apart] = deque()
     for seed in seeds:
         under_way.append(Apart(partial(_try, seed, faults, True, frozenset())))
@@ -68,7 +69,7 @@ def _try(seed: int, faults: bool, operations: bool, without: Numbers) -> Trial:
 
 
 class Apart:
-    """Does something in a fork of this process, beginning at once."""
+    """Calls a function in a fork of this process, and starts at once."""
 
     def __init__(self, do: Callable[[], Any]) -> None:
         readable, writable = os.pipe()
@@ -79,11 +80,11 @@ class Apart:
         self._readable = readable
 
     def result(self) -> Any:
-        """What it returned. Raises: RuntimeError, when it did not end well."""
+        """Returns the result of the function. Raises: RuntimeError, if it failed."""
         with os.fdopen(self._readable, "rb") as pipe:
             data = pipe.read()
         _, status = os.waitpid(self._pid, 0)
-        found = pickle.loads(data) if data else "it ended without a word"
+        found = pickle.loads(data) if data else "it ended without a result"
         if status:
             raise RuntimeError(f"the run broke off:\n{found}")
         return found
@@ -97,14 +98,14 @@ def _do_and_tell(do: Callable[[], Any], readable: int, writable: int) -> NoRetur
             try:
                 pickle.dump(do(), pipe)
                 code = 0
-            except BaseException:  # noqa: BLE001  # told by the parent
+            except BaseException:  # noqa: BLE001  # the parent reports it
                 pickle.dump(traceback.format_exc(), pipe)
     finally:
         os._exit(code)
 
 
 def one(options: argparse.Namespace) -> int:
-    """Tell the story of one seed, or the shortest one that still fails."""
+    """Print the story of one seed, or of its shortest part that still fails."""
     _freeze()
     faults = not options.no_faults
     if options.shrink:
@@ -121,34 +122,48 @@ def one(options: argparse.Namespace) -> int:
     return _say(trial)
 
 
-def several(options: argparse.Namespace, began: float) -> int:
-    """Try seeds until one fails."""
+def several(options: argparse.Namespace) -> int:
+    """Try seeds until one fails. The last lines give the speed, and the seeds that have failed."""
     _freeze()
-    failed = []
+    tried, simulated_s, failed = 0, 0.0, []
     seeds = range(options.first, options.first + options.seeds)
-    for trial in try_seeds(seeds, faults=not options.no_faults, jobs=options.jobs):
+    told_at = time.monotonic()
+    for tried, trial in enumerate(try_seeds(seeds, faults=not options.no_faults, jobs=options.jobs), start=1):
+        simulated_s += trial.simulated_s
         if trial.problems:
             failed.append(trial.seed)
             _say(trial)
             if not options.keep_going:
-                print(f"failed: seed {trial.seed}")
-                return 1
-    took = time.perf_counter() - began
-    print(f"{options.seeds} seeds, {options.seeds / took * 60:.0f} simulated minutes of load a minute")
+                break
+        if time.monotonic() - told_at > TELL_S:
+            told_at = time.monotonic()
+            print(f"{tried} of {options.seeds} seeds tried, {len(failed)} failed")
+    print(_speed(tried, simulated_s))
     if failed:
         print(f"failed: seed {' '.join(map(str, failed))}")
     return 1 if failed else 0
 
 
+def _speed(seeds: int, simulated_s: float) -> str:
+    """Returns a line with the simulated time, and the processor time of this process and its forks."""
+    took = os.times()
+    processor_s = took.user + took.system + took.children_user + took.children_system
+    return (
+        f"{seeds} seeds, {simulated_s / 60:.0f} simulated minutes, {processor_s:.0f} s of processor time: "
+        f"{seeds / processor_s * 60:.1f} simulated minutes a minute and core with one minute for each seed, "
+        f"{simulated_s / processor_s:.1f} with the way to rest"
+    )
+
+
 def _freeze() -> None:
-    """Load every module, and spare each fork the search for garbage in what it inherits."""
+    """Load every module, and exempt the present objects from garbage collection in the forks."""
     draw(1)
     gc.collect()
     gc.freeze()
+    gc.disable()  # a fork ends with its run; a last collection would take a twentieth of its time
 
 
 def _say(trial: Trial) -> int:
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     broke = [f"{step.kind} at {step.at:.1f}" for step in draw(trial.seed).steps if step.kind in FAULTS]
     if trial.problems:
         print(f"seed {trial.seed}: {', '.join(broke) or 'no fault'}")

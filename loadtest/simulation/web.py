@@ -1,7 +1,7 @@
-"""The HTTP service through ASGI, and those who use it: callers who schedule, and lessees who pull jobs in long polls.
+"""The HTTP service through ASGI, with callers that schedule jobs, and lessees that pull jobs in long polls.
 
-They live in the service's process; torture has the sockets between them and it. A lessee keeps what it leased for a
-while, then acknowledges it, says that it failed, gives it back, or forgets it. Some leave before a long poll ends.
+Callers and lessees live in the service's process; torture tests the sockets. A lessee works on a job for a while, then
+acknowledges it, reports a failure, releases it, or forgets it. Some lessees leave before a long poll ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UNEXPECTED = (400, 415, 422, 500)
 
 @dataclass(slots=True)
 class WebActor(Actor):
-    """The service, for its callers."""
+    """The service, as its callers use it."""
 
     app: Any
 
@@ -53,7 +53,7 @@ class WebActor(Actor):
         headers: Mapping[str, str] | None = None,
         leaves_after: float = 0.0,
     ) -> tuple[int, Any]:
-        """The status and body of an answer. The caller leaves after so many seconds; 0: when it has its answer."""
+        """Send a request. Returns the status and body. The caller leaves after so many seconds; 0: after the answer."""
         data, parts = b"" if body is None else json.dumps(body).encode(), []
         given = {
             "host": "localhost",
@@ -93,7 +93,7 @@ class WebActor(Actor):
 
 
 async def serve(fleet: Fleet, part: Part, process: Process) -> None:
-    """The process of the service."""
+    """Run the process of the service."""
     _write_services()
     server = ServerSettings(access="open", services="services.toml", drain_ms=3_000)
     service = Service.connect(fleet.url, Settings(server=server, outbox=OutboxSettings(path="outbox-web.db")))
@@ -115,14 +115,14 @@ def _write_services() -> None:
 
 
 class Lessee:
-    """Leases jobs, and answers for them."""
+    """Leases jobs and settles them."""
 
     def __init__(self, actor: WebActor, process: Process) -> None:
         self._actor, self._process, self._random = actor, process, process.random
         self._path = f"/v1/topics/leased/groups/{GROUP}/"
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Lease jobs until cancelled."""
         random = self._random
         while True:
             lease, sent = random.uniform(2, 6), self._actor.ledger.world.now
@@ -139,7 +139,7 @@ class Lessee:
         random, world = self._random, self._actor.ledger.world
         takes, fails, _ = job["payload"]
         run = self._begin(job, until)
-        if world.now > until - 0.5:  # those before took too long: somebody else gets it
+        if world.now > until - 0.5:  # the jobs before took too long: another lessee gets this one
             run.ended, run.outcome = world.now, "dropped"
             return
         if takes > 1.5 and await self._tell("extend", job, lease=8.0):

@@ -1,7 +1,7 @@
-"""`World`: virtual time. What happens next is at the top of a heap; nothing here waits.
+"""`World`: virtual time. The next event is at the top of a heap; nothing here waits.
 
-Everything random in a run is drawn from generators that are made of the seed and a name (`World.random`), so that a
-fault which is left out does not change the draws of everything else.
+Every random number of a run comes from a generator that is made from the seed and a name (`World.random`), so leaving
+out a fault does not change the draws of everything else.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from random import Random
 from loadtest.simulation.story import Story
 
 EPOCH_S = 1_767_225_600.0
-"""What all clocks show at the beginning, unless theirs is wrong: 2026-01-01, in seconds since 1970."""
-
+"""The time that correct clocks show at the beginning: 2026-01-01, in seconds since 1970."""
 
 MOST_EVENTS, MOST_EVENTS_A_SECOND = 150_000, 3_000
-"""A run that goes well has two thousand a second; while the server refuses all that is asked, up to 15,000."""
+"""A normal run has 2,000 events a second, and up to 15,000 while the server refuses every command."""
 
 
 class TooMuch(Exception):
-    """A run that would not end."""
+    """The run has so many events that it may never end."""
 
 
 class World:
@@ -38,20 +37,20 @@ class World:
         self._until = 0.0
 
     def random(self, name: str) -> Random:
-        """A generator of its own for whatever has this name."""
+        """Returns the generator of this name."""
         return Random(f"{self.seed}/{name}")
 
     def at(self, when: float, do: Callable[[], object]) -> None:
-        """Let something happen at a moment; what is past happens next."""
+        """Call `do` at this time; if the time has passed, call it next."""
         self._number += 1
         heapq.heappush(self._heap, (when, self._number, do))
 
     def after(self, seconds: float, do: Callable[[], object]) -> None:
-        """Let something happen after some time."""
+        """Call `do` after so many seconds."""
         self.at(self.now + seconds, do)
 
     def run(self, until: float) -> None:
-        """Let everything happen that is due by then. Raises: TooMuch."""
+        """Make every call that is due until then. Raises: TooMuch."""
         heap, self._until = self._heap, until
         while heap and heap[0][0] <= until:
             when, _, do = heapq.heappop(heap)
@@ -60,9 +59,9 @@ class World:
         self.now = max(self.now, until)
 
     def goes_on(self, when: float) -> bool:
-        """Go to a moment at once, if nothing else happens before it and this run lasts so long. Raises: TooMuch.
+        """Advance to this time at once, if nothing else is due before it and `run` lasts so long. Raises: TooMuch.
 
-        The same as `at`, for a caller that goes on itself, without a place in the heap.
+        Does the same as `at` for a caller that can continue by itself, without a place in the heap.
         """
         if when > self._until or (self._heap and self._heap[0][0] <= when):
             return False
@@ -70,7 +69,8 @@ class World:
         return True
 
     def _reach(self, when: float) -> None:
-        self.now = max(self.now, when)
+        if when > self.now:
+            self.now = when
         self.events += 1
-        if self.events > MOST_EVENTS + MOST_EVENTS_A_SECOND * self.now:
+        if self.events > MOST_EVENTS and self.events > MOST_EVENTS + MOST_EVENTS_A_SECOND * self.now:
             raise TooMuch(f"circles: {self.events:,} events by second {self.now:.0f}")

@@ -2,7 +2,7 @@
 
     database     `Database`: keys, expiry, and the log of writes that persistence and replicas follow
     sorted_set   `SortedSet`
-    stream       `Stream`, its groups and what is pending in them
+    stream       `Stream`, its groups and their pending entries
     commands     the registry of commands, and those of keys, strings, sets and hashes
     ranges       the commands of sorted sets
     streams      the commands of streams
@@ -12,5 +12,5 @@ Only the commands that wheelq uses are here. Any other raises the error that Red
 `tests/simulation/test_store.py` runs the same commands on a real server and compares every reply.
 
 fakeredis, which `memory://` uses, takes 0.6 ms for one script, has its own threads and queues, and has neither refusals
-nor a log. It is too slow to simulate twenty minutes in one, and would need too many changes.
+nor a log. It is too slow, and would need too many changes.
 """

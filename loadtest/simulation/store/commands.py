@@ -8,13 +8,13 @@ from typing import Any
 from loadtest.simulation.store.database import OK, WRONG_TYPE, Command, Database, Refusal, Status, Words
 
 COMMANDS: dict[bytes, Command] = {}
-"""Every command by its name; the two words of XINFO and its like are one name here."""
+"""Every command by name; XINFO and others have a name of two words."""
 
 Run = Callable[[Database, Words], Any]
 
 
 def command(name: str, *, writes: bool = False, needs_memory: bool = False) -> Callable[[Run], Run]:
-    """Make a command known."""
+    """Register a command."""
 
     def register(run: Run) -> Run:
         COMMANDS[name.encode()] = Command(name.encode(), run, writes, needs_memory)
@@ -24,7 +24,7 @@ def command(name: str, *, writes: bool = False, needs_memory: bool = False) -> C
 
 
 def wants(condition: bool, problem: str) -> None:
-    """Raises: Refusal, unless it holds."""
+    """Raises: Refusal, unless the condition holds."""
     if not condition:
         raise Refusal(problem)
 

@@ -1,15 +1,14 @@
 """`Database`: keys and their values, expiry, and the log of writes that persistence and replicas follow.
 
-Every command that changed something is appended to the log with the server's time at which it ran. Carried out again
-from the beginning, or up to some entry, the log leads to the same data: that is how a server comes back without its
-last second, and how a replica is as far as replication has come.
+Every write is appended to the log, with the server's time. Replaying the log, or its beginning, gives the same data
+again: so a server comes back without its last second, and a replica has the writes that had been replicated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Words = Sequence[bytes]
 
@@ -28,25 +27,24 @@ WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is known of a command."""
+    """The properties of a command."""
 
     name: bytes
     run: Callable[[Database, Words], Any]
     writes: bool
     needs_memory: bool
-    """Refused when the server is out of memory."""
+    """Whether a server without memory refuses it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """A write that happened."""
+class Logged(NamedTuple):
+    """One write."""
 
     us: int
     words: tuple[bytes, ...]
 
 
 class Database:
-    """One database, by a clock that is set before each command."""
+    """One database; its clock is set before each command."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, Any] = {}
@@ -55,17 +53,17 @@ class Database:
         self.now_ms = 0
         self.log: list[Logged] = []
         self.touched: list[bytes] = []
-        """Streams that have got an entry since the server last looked."""
+        """Streams that got an entry since the server last looked."""
         self.published: list[tuple[bytes, bytes]] = []
         """Messages that were published since the server last looked."""
         self.listeners: Callable[[bytes], int] = lambda channel: 0
 
     def set_time(self, us: int) -> None:
-        """What the clock shows from now on."""
+        """Set the clock."""
         self.now_us, self.now_ms = us, us // 1000
 
     def get(self, key: bytes, kind: type) -> Any:
-        """The value, or None. Raises: Refusal, when it is of another kind."""
+        """Returns the value, or None. Raises: Refusal, if it is of another kind."""
         if self.expires_ms and key in self.expires_ms:
             self._expire(key)
         value = self.values.get(key)
@@ -74,14 +72,14 @@ class Database:
         return value
 
     def make(self, key: bytes, kind: type) -> Any:
-        """The value, made when there is none."""
+        """Returns the value, and makes it if there is none."""
         value = self.get(key, kind)
         if value is None:
             value = self.values[key] = kind()
         return value
 
     def remove(self, key: bytes) -> bool:
-        """Whether it was there."""
+        """Remove a key. Returns whether it was there."""
         self._expire(key)
         self.expires_ms.pop(key, None)
         return self.values.pop(key, None) is not None
@@ -92,19 +90,19 @@ class Database:
         return key in self.values
 
     def remove_if_empty(self, key: bytes, value: Any) -> None:
-        """Hashes, sets and sorted sets end with their last member; streams stay."""
+        """Remove a hash, set or sorted set without members; empty streams stay."""
         if not value:
             self.values.pop(key, None)
             self.expires_ms.pop(key, None)
 
     def all_keys(self) -> list[bytes]:
-        """Every key."""
+        """Returns every key."""
         for key in list(self.expires_ms):
             self._expire(key)
         return sorted(self.values)
 
     def replayed(self, entries: Sequence[Logged], commands: dict[bytes, Command]) -> Database:
-        """Another database, to which these writes were applied."""
+        """Returns a new database with these writes."""
         other = Database()
         other.listeners = self.listeners
         for entry in entries:

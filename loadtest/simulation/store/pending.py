@@ -1,4 +1,4 @@
-"""The commands of what is pending in the groups of streams."""
+"""The commands of pending entries."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from loadtest.simulation.store.sorted_set import SortedSet
 
 
 def score_text(score: float) -> bytes:
-    """As Redis writes a double."""
+    """Returns a score as Redis writes a double."""
     if score in (float("inf"), float("-inf")):
         return b"inf" if score > 0 else b"-inf"
     return b"%d" % score if score == int(score) and abs(score) < 1e17 else repr(score).encode()

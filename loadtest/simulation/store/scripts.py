@@ -1,7 +1,7 @@
 """`Scripts`: runs Lua scripts as Redis does, with `redis.call`, `redis.pcall`, KEYS and ARGV.
 
-Lua 5.1 by lupa. A script is compiled once. Values cross over as in Redis: nil is false in Lua, a table is an array up
-to its first nil, a number loses its fraction.
+Lua 5.1 by lupa; each script is compiled once. Values are converted as in Redis: nil becomes false in Lua, a table is an
+array up to its first nil, and a number loses its fraction.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lupa import lua51
 from loadtest.simulation.store.database import Refusal, Status, Words
 
 Do = Callable[[Words], Any]
-"""Carries out one command. Raises: Refusal."""
+"""Runs one command. Raises: Refusal."""
 
 
 class Scripts:
-    """The scripts that a server knows."""
+    """The scripts of a server."""
 
     def __init__(self, do: Do) -> None:
         self._do = do
@@ -31,12 +31,13 @@ class Scripts:
         self._table = self._lua.table_from
         for name in (b"python", b"io", b"os", b"require", b"package", b"dofile", b"loadfile"):
             globals_[name] = None
+        self._lua.execute(b"collectgarbage('setpause', 1000)")  # the heap is small; collecting less often saves time
         globals_[b"redis"] = self._table(
             {b"call": self._call, b"pcall": self._pcall, b"error_reply": self._error, b"status_reply": self._status}
         )
 
     def load(self, text: bytes) -> bytes:
-        """The digest of a script, which is known from now on. Raises: Refusal."""
+        """Compile a script, and return its digest. Raises: Refusal."""
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         if sha not in self._known:
             try:
@@ -50,15 +51,15 @@ class Scripts:
         self._names.clear()
 
     def knows(self, sha: bytes) -> bool:
-        """Whether it was loaded since the server's start."""
+        """Whether a script was loaded since the server's start."""
         return sha in self._names
 
     def remember(self, sha: bytes) -> None:
-        """It was loaded."""
+        """Note that a script was loaded."""
         self._names[sha] = b""
 
     def run(self, sha: bytes, keys: Words, args: Words) -> Any:
-        """What a script returns. Raises: Refusal."""
+        """Run a script, and return its reply. Raises: Refusal."""
         globals_ = self._globals
         globals_[b"KEYS"] = self._table(keys)
         globals_[b"ARGV"] = self._table(args)
@@ -122,5 +123,5 @@ def _word(value: Any) -> bytes:
 
 
 def flat(values: Sequence[Any]) -> list[Any]:
-    """Nested replies in one list, for comparing them."""
+    """Returns nested replies as one list, to compare them."""
     return [one for value in values for one in (flat(value) if isinstance(value, list) else [value])]

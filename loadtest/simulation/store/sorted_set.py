@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 _LAST = b"\xff" * 300
-"""Sorts behind every member."""
+"""Sorts after every member."""
 
 
 class SortedSet:
@@ -22,7 +22,7 @@ class SortedSet:
         return len(self.scores)
 
     def put(self, member: bytes, score: float) -> bool:
-        """Whether the member is new."""
+        """Add or move a member. Returns whether it is new."""
         before = self.scores.get(member)
         if before is not None:
             if before == score:
@@ -33,7 +33,7 @@ class SortedSet:
         return before is None
 
     def remove(self, member: bytes) -> bool:
-        """Whether it was there."""
+        """Remove a member. Returns whether it was there."""
         score = self.scores.pop(member, None)
         if score is None:
             return False
@@ -41,12 +41,12 @@ class SortedSet:
         return True
 
     def between(self, low: bytes, high: bytes) -> Iterator[tuple[float, bytes]]:
-        """From the score `low` to `high`, as Redis writes them: `(5` is exclusive."""
+        """Yields the members from score `low` to `high`, as Redis writes them: `(5` is exclusive."""
         first, last = self._bounds(low, high)
         return iter(self.order[first:last])
 
     def count(self, low: bytes, high: bytes) -> int:
-        """How many there are between two scores."""
+        """Returns the number of members between two scores."""
         first, last = self._bounds(low, high)
         return max(last - first, 0)
 

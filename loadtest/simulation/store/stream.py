@@ -12,12 +12,12 @@ LAST: Id = (2**64 - 1, 2**64 - 1)
 
 
 def id_text(id: Id) -> bytes:
-    """As Redis writes it."""
+    """Returns an id as Redis writes it."""
     return b"%d-%d" % id
 
 
 def parse_id(text: bytes, missing_sequence: int = 0) -> Id:
-    """An id, perhaps without its sequence. Raises: ValueError."""
+    """Returns an id from text, with or without a sequence. Raises: ValueError."""
     ms, dash, sequence = text.partition(b"-")
     return int(ms), int(sequence) if dash else missing_sequence
 
@@ -40,16 +40,16 @@ class Group:
     order: list[Id] = field(default_factory=list)
     """The ids of `pending`, sorted."""
     consumers: dict[bytes, list[int]] = field(default_factory=dict)
-    """Each consumer's name, with the moment it was last seen, and last given something (-1: never)."""
+    """When each consumer was last seen, and when it last got an entry (-1: never)."""
 
     def deliver(self, id: Id, pending: Pending) -> None:
-        """Put an entry among the pending ones."""
+        """Make an entry pending."""
         if id not in self.pending:
             insort(self.order, id)
         self.pending[id] = pending
 
     def settle(self, id: Id) -> bool:
-        """Take an entry out of the pending ones; whether it was there."""
+        """Remove a pending entry. Returns whether it was pending."""
         if self.pending.pop(id, None) is None:
             return False
         del self.order[bisect_left(self.order, id)]
@@ -60,7 +60,7 @@ class Group:
         return iter(self.order[bisect_left(self.order, first) : bisect_right(self.order, last)])
 
     def see(self, consumer: bytes, now_ms: int) -> list[int]:
-        """The consumer, made when it is new."""
+        """Returns the consumer, and makes it if it is new."""
         found = self.consumers.setdefault(consumer, [now_ms, -1])
         found[0] = now_ms
         return found
@@ -83,18 +83,18 @@ class Stream:
         return len(self.ids)
 
     def next_id(self, now_ms: int) -> Id:
-        """The id that `*` means now; a clock that was set back counts on from the last one."""
+        """Returns the id for `*`; after the clock was set back, it continues from the last one."""
         return (now_ms, 0) if now_ms > self.last[0] else (self.last[0], self.last[1] + 1)
 
     def add(self, id: Id, fields: Sequence[bytes]) -> None:
-        """Append an entry; the id is greater than the last one's."""
+        """Append an entry, whose id must be greater than the last one."""
         self.ids.append(id)
         self.entries[id] = fields
         self.last = id
         self.added += 1
 
     def remove(self, id: Id) -> bool:
-        """Delete an entry; whether it was there."""
+        """Delete an entry. Returns whether it was there."""
         if self.entries.pop(id, None) is None:
             return False
         place = bisect_left(self.ids, id)
@@ -110,15 +110,15 @@ class Stream:
         return len(gone)
 
     def before(self, id: Id) -> int:
-        """How many entries are older."""
+        """Returns how many entries are older."""
         return bisect_left(self.ids, id)
 
     def between(self, first: Id, last: Id, limit: int = -1) -> list[Id]:
-        """The ids of a range, the oldest first."""
+        """Returns the ids of a range, the oldest first."""
         start, end = bisect_left(self.ids, first), bisect_right(self.ids, last)
         return self.ids[start : end if limit < 0 else min(end, start + limit)]
 
     def after(self, id: Id, limit: int = -1) -> list[Id]:
-        """The ids behind one."""
+        """Returns the ids after an id."""
         start = bisect_right(self.ids, id)
         return self.ids[start:] if limit < 0 else self.ids[start : start + limit]

@@ -1,4 +1,4 @@
-"""The commands of streams. A read that would block answers `BLOCKED`: waiting is the server's matter."""
+"""The commands of streams. A read that would block returns None; the server waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadtest.simulation.store.database import OK, Database, Refusal, Words
 from loadtest.simulation.store.stream import FIRST, LAST, Group, Id, Pending, Stream, id_text, parse_id
 
 NODE = 100
-"""Entries that a real server keeps together, and removes together when the end of a trim is approximate."""
+"""Entries in one node of a real server, which an approximate trim removes only as a whole."""
 
 
 def _id(text: bytes, missing_sequence: int = 0) -> Id:
@@ -162,7 +162,7 @@ def _what_to_read(words: Words) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
 
 
 def blocks_ms(words: Words) -> int | None:
-    """How long this read may wait; None when it does not."""
+    """Returns how long a read may wait; None if it does not block."""
     options = [word.upper() for word in words]
     if b"STREAMS" in options and b"BLOCK" in options[: options.index(b"STREAMS")]:
         return int(words[options.index(b"BLOCK") + 1])
@@ -170,7 +170,7 @@ def blocks_ms(words: Words) -> int | None:
 
 
 def streams_read(words: Words) -> Sequence[bytes]:
-    """The streams that a read names."""
+    """Returns the streams of a read."""
     return _what_to_read(words)[1]
 
 
