@@ -18,8 +18,8 @@ from typing import Self
 
 from loadtest.bench.bare import connect, delete
 from loadtest.bench.parts import LOOK_S, Part, Runs, run_scheduler, scheduler_and_workers
-from loadtest.torture.checker import Promise, Promotion, Run, judge
 from wheelq import Client, JobSpec, Receipt, Settings
+from wheelq.admin.judge import FaultKind, JobRun, Promise, Promotion, judge
 from wheelq.model.job import from_ms
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import registry
@@ -242,18 +242,16 @@ class Play:
 
         `resting` is the number of jobs that still wait as they should.
         """
-        promotions, starts, started_early = {}, [], set()
+        promotions, starts = {}, []
         for id, entry_id, due_ms, started_ms in runs.rows():
             promotions[entry_id] = Promotion(id, due_ms, int(entry_id.partition("-")[0]))
-            starts.append(Run(id, entry_id, started_ms, ""))
-            if started_ms < due_ms - self._stage.clock_error_ms:
-                started_early.add(id)
-        verdict = judge(self.promised, promotions.values(), starts)
+            starts.append(JobRun(id, entry_id, started_ms))
+        verdict = judge(self.promised, promotions.values(), starts, run_clock_error_ms=self._stage.clock_error_ms)
         return {
-            "lost": len(verdict.lost),
-            "early": len(started_early.union(verdict.early)),
-            "doubled": len(verdict.doubled) + verdict.reruns,
-            "unknown": len(verdict.unknown),
+            "lost": verdict.count(FaultKind.LOST),
+            "early": verdict.count(FaultKind.EARLY),
+            "doubled": verdict.count(FaultKind.DOUBLED) + verdict.reruns,
+            "unknown": verdict.count(FaultKind.UNKNOWN),
             "left behind": sum(map(self._stage.left, self.topics)) - 2 * resting,
         }
 

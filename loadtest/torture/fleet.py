@@ -24,9 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from loadtest.torture.checker import Promotion, Run
 from loadtest.torture.planted import VARIABLE, plant
 from wheelq import Job, Retry, Scheduler, Settings, Worker
+from wheelq.admin.judge import JobRun, Promotion
 from wheelq.settings import SchedulerSettings
 
 RETRY = Retry(base=0.3)
@@ -119,13 +119,13 @@ class Fleet:
         lines = (self._directory / f"{name}.out").read_text().splitlines()
         return lines[-1] if lines else ""
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[JobRun]:
         """Yields the runs in the logs of all workers, including those that have ended."""
         for log in sorted(self._directory.glob("worker-*.runs")):
             for line in log.read_text().splitlines():
                 parts = line.split("\t")
                 if len(parts) == 4 and parts[3].endswith("."):  # a line cut short by a kill does not count as a start
-                    yield Run(parts[0], parts[1], float(parts[2]), log.stem, int(parts[3][:-1]))
+                    yield JobRun(parts[0], parts[1], float(parts[2]), log.stem, int(parts[3][:-1]))
 
     def output(self) -> str:
         """What the children printed, for when a test fails."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loadtest.torture.arena import Arena
-from loadtest.torture.checker import Promotion
 from loadtest.torture.fleet import read_promotions
+from wheelq.admin.judge import Promotion
 from wheelq.errors import Refused
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import registry

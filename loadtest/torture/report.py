@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from loadtest.torture.checker import Hurt, Promotion, Verdict
 from loadtest.torture.promises import Told
+from wheelq.admin.judge import Disruption, Promotion, Verdict
 
 AFTER_MS = 3_000
 """How many milliseconds after its end a fault may still cause lateness."""
@@ -39,7 +39,7 @@ class Report:
     verdict: Verdict
     log: Sequence[Told]
     promotions: Sequence[Promotion]
-    strikes: Sequence[Hurt]
+    strikes: Sequence[Disruption]
     """Every fault with its beginning and end."""
     left: dict[str, int]
     """What the servers still held at the end, after all jobs had run; should be empty."""
@@ -81,7 +81,7 @@ class Report:
         return rows
 
 
-def _is_near(strike: Hurt, promotion: Promotion) -> bool:
+def _is_near(strike: Disruption, promotion: Promotion) -> bool:
     return strike.from_ms <= promotion.promoted_ms and promotion.due_ms <= strike.to_ms + AFTER_MS
 
 

@@ -2,7 +2,7 @@
 
 Producers, schedulers and workers, each with a door of its own in a proxy, work on real servers (see `arena`), while a
 seeded plan of faults is carried out (see `faults`). At the end everything is repaired, the remaining jobs run, and the
-judge (see `checker`) compares the producers' log, the workers' logs and the server's own streams.
+judge (`wheelq.admin.judge`) compares the producers' log, the workers' logs and the server's own streams.
 
     seed ──▶ plan of faults ──▶ scene ──▶ parts, proxy, server
     producers' log ──▶ promises ─┐
@@ -26,7 +26,6 @@ from pathlib import Path
 from random import Random
 
 from loadtest.torture.arena import ARENAS, Arena
-from loadtest.torture.checker import Hurt, judge, lost
 from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
 from loadtest.torture.fleet import Fleet
 from loadtest.torture.producers import Producer
@@ -35,6 +34,7 @@ from loadtest.torture.remains import Remains
 from loadtest.torture.report import Report
 from loadtest.torture.scene import Planned, Scene, plan
 from wheelq import Settings
+from wheelq.admin.judge import Disruption, judge, lost
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.keys import Keys
@@ -109,7 +109,7 @@ class Torture:
             for n in range(options.producers)
         ]
         self._scene = Scene(arena, self._fleet, self._producers, self._start_part, options.lease_ms, list(self._topics))
-        self._strikes: list[Hurt] = []
+        self._strikes: list[Disruption] = []
         self._fallen: list[str] = []
         self._began = 0.0
 
@@ -163,7 +163,7 @@ class Torture:
             try:
                 pause = next(steps)
             except StopIteration:
-                self._strikes.append(Hurt(kind, "", begun_ms or now_ms, time.time() * 1000))
+                self._strikes.append(Disruption(kind, "", begun_ms or now_ms, time.time() * 1000))
             else:
                 begun_ms = 0.0 if pause is None else begun_ms or now_ms
                 heapq.heappush(agenda, (time.monotonic() + (0.1 if pause is None else pause), n, kind, steps, begun_ms))
@@ -187,7 +187,7 @@ class Torture:
             self._start_part(name.partition("-")[0])
         said = sum(len(producer.log) for producer in self._producers)
         gone_s = time.monotonic() - self._began
-        last = self._scene.hurts[-1].kind if self._scene.hurts else "none yet"
+        last = self._scene.disruptions[-1].kind if self._scene.disruptions else "none yet"
         self._tell(
             f"{gone_s:5.0f} s of {self._options.duration:.0f}   {len(self._strikes)} faults (last {last})   "
             f"{said} answers   {len(self._fallen)} fallen"
@@ -218,7 +218,9 @@ class Torture:
         log = self._log()
         (self._directory / "producers.log").write_text("".join(f"{told}\n" for told in log))
         clock_error_ms = self._arena.clock.error_ms if self._arena.clock else 0
-        verdict = judge(promises(log), found, self._fleet.runs(), self._scene.hurts, clock_error_ms)
+        verdict = judge(
+            promises(log), found, self._fleet.runs(), self._scene.disruptions, clock_error_ms=clock_error_ms
+        )
         failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]
         return Report(verdict, log, found, self._strikes, self._remains.left(), self._fallen, failures)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from loadtest.torture.arena import Arena
-from loadtest.torture.checker import EVERYONE, Hurt
 from loadtest.torture.fleet import Fleet
 from loadtest.torture.producers import Producer
+from wheelq.admin.judge import EVERYONE, Disruption
 
 FOREVER = float("inf")
 
@@ -53,7 +53,7 @@ class Scene:
     """Starts another `scheduler` or `worker`; returns its name."""
     lease_ms: int
     topics: Sequence[str] = ()
-    hurts: list[Hurt] = field(default_factory=list)
+    disruptions: list[Disruption] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     """The processes that a fault affects now."""
     is_taken: bool = False
@@ -76,14 +76,14 @@ class Scene:
         """Record a fault of these processes (without names: of all) during the block, and for `lasts_s` after it."""
         whom = names or (EVERYONE,)
         from_ms = time.time() * 1000
-        begun = [Hurt(kind, name, from_ms, FOREVER, may_undo) for name in whom]
-        self.hurts += begun
+        begun = [Disruption(kind, name, from_ms, FOREVER, may_undo) for name in whom]
+        self.disruptions += begun
         self.busy |= set(names)
         try:
             yield
         finally:
             self.busy -= set(names)
             to_ms = time.time() * 1000 + lasts_s * 1000
-            for hurt in begun:
-                self.hurts.remove(hurt)
-                self.hurts.append(replace(hurt, to_ms=to_ms))
+            for disruption in begun:
+                self.disruptions.remove(disruption)
+                self.disruptions.append(replace(disruption, to_ms=to_ms))

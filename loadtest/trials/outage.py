@@ -29,10 +29,10 @@ from typing import Literal
 from loadtest.bench.figures import Figure, Outcome, Target, percentile
 from loadtest.servers.nodes import free_port
 from loadtest.servers.processes import running
-from loadtest.torture.checker import Promise, Verdict, judge
 from loadtest.torture.fleet import Fleet, read_promotions
 from loadtest.trials.http import ask_once
 from wheelq import Client, Settings
+from wheelq.admin.judge import FaultKind, Promise, Verdict, judge
 from wheelq.embedded import EmbeddedServer
 from wheelq.producer.outbox.store import Outbox
 from wheelq.protocol.call import command
@@ -47,6 +47,7 @@ AROUND_S = 1.0
 """Requests before and after the outage."""
 MAYBE = (Promise(0, must_run=False),)
 """The earlier life of a job whose request was repeated because its outcome was unknown."""
+JUDGED = (FaultKind.LOST, FaultKind.EARLY, FaultKind.DOUBLED, FaultKind.REFUSED_BUT_RAN, FaultKind.UNKNOWN)
 FAST_MS: dict[How, int] = {"kill": 1_000, "freeze": 1_500}
 """The most milliseconds until a 503. A frozen server is recognised only by its silence, which takes longer."""
 
@@ -191,5 +192,5 @@ def measure(binary: Path, how: How, outbox: bool, seconds: float, rate: float) -
     figures = [Figure(f"answered {status}", count, "answers") for status, count in sorted(told.statuses.items())]
     if refused:
         figures.append(Figure("p99 until a 503", percentile(refused, 0.99), "ms", Target(at_most=FAST_MS[how])))
-    wrong = {name: len(getattr(verdict, name)) for name in ("lost", "early", "doubled", "denied", "unknown")}
+    wrong = {kind.words: verdict.count(kind) for kind in JUDGED}
     return Outcome(f"{how}, {'outbox' if outbox else 'no outbox'}", figures, len(told.promises), wrong)

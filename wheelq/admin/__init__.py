@@ -4,6 +4,7 @@ fleet       collects the data of the fleet's metrics (an operation)
 exposition  writes the metrics in the text format of Prometheus
 fleet_metrics  `FleetMetrics`: reads the data when it is scraped, at most once in four seconds
 stats       lists topics, schedulers and workers (operations)
+judge       compares what producers were promised with what ran, and says what went wrong; pure
 facts       collects facts about the server and its jobs, for `diagnosis` (operations)
 prefixes    finds other prefixes that are in use on the server (an operation)
 diagnosis   turns facts into findings for `wheelq doctor`

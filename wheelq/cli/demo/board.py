@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wheelq.base.clock import Clock
 from wheelq.cli.demo.orders import KINDS, Order
 from wheelq.cli.demo.plan import Change, DemoPlan
-from wheelq.cli.demo.verdict import DemoLedger, DemoRun, LatenessFigures, Name, lateness_ms
+from wheelq.cli.demo.verdict import DemoLedger, DemoRun, LatenessFigures, Name
 from wheelq.model.job import CancelOutcome, Receipt, RescheduleOutcome
 from wheelq.model.topic import TopicInfo
 
@@ -31,7 +31,7 @@ class Board:
     def __init__(self, orders: Sequence[Order], plan: DemoPlan, clock: Clock) -> None:
         self.orders = orders
         self.plan = plan
-        self.ledger = DemoLedger()
+        self.ledger = DemoLedger(plan.failing)
         self.scheduled = Counter(order.topic for order in orders)
         self.waiting: Counter[str] = Counter()
         self.ready: Counter[str] = Counter()
@@ -78,7 +78,7 @@ class Board:
     def ran(self, run: DemoRun) -> None:
         """Record the start of a handler."""
         self.ledger.runs.append(run)
-        self.late_ms.append(lateness_ms(self.ledger, run))
+        self.late_ms.append(self.ledger.lateness_ms(run))
         if run.attempt > 1:
             self.retried[run.topic] += 1
         if run.failed:

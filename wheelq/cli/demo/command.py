@@ -18,7 +18,7 @@ from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, QUICK_SHARE, draw_orders
 from wheelq.cli.demo.plan import draw_plan
 from wheelq.cli.demo.play import play
-from wheelq.cli.demo.verdict import Verdict
+from wheelq.cli.demo.verdict import DemoVerdict
 from wheelq.cli.demo.views import JsonView, LinesView, LiveView, View
 from wheelq.cli.supervisor import CommandPart, lifeline
 from wheelq.embedded import EmbeddedServer
@@ -62,7 +62,7 @@ def demo(
         raise typer.Exit(NOT_CLEAN)
 
 
-def _play(url: str | None, board: Board, view: View, clock: SystemClock, *, http: bool) -> Verdict:
+def _play(url: str | None, board: Board, view: View, clock: SystemClock, *, http: bool) -> DemoVerdict:
     prefix = f"wheelq-demo-{secrets.token_hex(4)}"
     with ExitStack() as stack:
         server_url = url or stack.enter_context(EmbeddedServer()).url

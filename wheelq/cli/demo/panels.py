@@ -17,7 +17,7 @@ from rich.text import Text
 
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, shown_delay
-from wheelq.cli.demo.verdict import FaultKind, LatenessFigures, Verdict
+from wheelq.cli.demo.verdict import DemoVerdict, LatenessFigures
 
 EDGES_MS = (1, 2, 5, 10, 20, 50)
 """Upper edges of the histogram's rows; one more row holds the rest."""
@@ -129,7 +129,7 @@ def histogram(late_ms: Sequence[float]) -> Table:
     return rows
 
 
-def final(board: Board, verdict: Verdict) -> Panel:
+def final(board: Board, verdict: DemoVerdict) -> Panel:
     """The verdict, with the histogram beside it."""
     columns = Table.grid(expand=True, padding=(0, 1))
     columns.add_column(no_wrap=True)
@@ -139,7 +139,7 @@ def final(board: Board, verdict: Verdict) -> Panel:
     return Panel(columns, title=f"[bold]verdict: {verdict.words}[/]", border_style=style)
 
 
-def _figures(verdict: Verdict) -> Table:
+def _figures(verdict: DemoVerdict) -> Table:
     lateness, burst = verdict.lateness, verdict.burst
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", no_wrap=True)
@@ -148,9 +148,8 @@ def _figures(verdict: Verdict) -> Table:
     table.add_row(f"{verdict.cancelled:,}", "cancelled", style="yellow")
     table.add_row(f"{verdict.moved:,}", f"moved; {verdict.too_late} changes came too late", style="cyan")
     table.add_row(f"{verdict.retried:,}", "failed once, retried")
-    faults = [f"{kind.words} {verdict.count(kind)}" for kind in FaultKind]
-    table.add_row("", " · ".join(faults[:3]), style="bold green" if verdict.is_clean else "bold red")
-    table.add_row("", " · ".join(faults[3:]), style="green" if verdict.is_clean else "red")
+    table.add_row("", " · ".join(verdict.counts[:3]), style="bold green" if verdict.is_clean else "bold red")
+    table.add_row("", " · ".join(verdict.counts[3:]), style="green" if verdict.is_clean else "red")
     table.add_row("late", f"p50 {lateness.p50_ms} · p99 {lateness.p99_ms} · max {lateness.max_ms} ms")
     table.add_row("burst", f"{burst.jobs} at once, last after {burst.last_started_ms} ms")
     return table

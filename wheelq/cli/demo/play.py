@@ -29,7 +29,7 @@ from wheelq.base.clock import Clock
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, Order
 from wheelq.cli.demo.plan import FAILS_FIRST, Change
-from wheelq.cli.demo.verdict import DemoRun, Verdict, judge
+from wheelq.cli.demo.verdict import DemoRun, DemoVerdict
 from wheelq.cli.demo.views import View
 from wheelq.cli.traces import remove_keys
 from wheelq.errors import WheelqError
@@ -53,7 +53,7 @@ READ_BYTES = 65_536
 Role = Literal["scheduler", "worker"]
 
 
-async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) -> Verdict:
+async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) -> DemoVerdict:
     """Run the demo on the server at `url`, with keys under `prefix` that are removed at the end.
 
     Raises: ProcessEnded, and the server's errors.
@@ -73,7 +73,7 @@ async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) ->
         import_ms = await transport.send(registry.server_time_us()) // 1000
         stack.enter_context(view)
         await _Play(client, board, view, clock, import_ms).run(scheduler, worker)
-    return judge(board.ledger)
+    return DemoVerdict.of(board.ledger)
 
 
 class _Play:

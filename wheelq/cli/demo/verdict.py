@@ -1,24 +1,26 @@
-"""The verdict: compares promises with runs. Pure; it trusts no counter of wheelq.
+"""The verdict: puts the promises and the runs before the judge (`wheelq.admin.judge`), and counts. Pure.
 
 The promises are the receipts, as changed by the answers to `cancel` and `reschedule`. The runs are the reports of the
-worker process, one `DemoRun` for each start of the handler. An order must run unless `cancel` answered CANCELLED; not
-before its due time, which is the new one if `reschedule` answered RESCHEDULED; and once, not counting failed attempts.
+worker process, one `DemoRun` for each start of the handler, and each of them stands for a promotion: nothing happens in
+the demo that would explain a second run of the same one.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, NamedTuple
 
+from wheelq.admin.judge import FaultKind, JobRun, Promise, Promotion, Verdict, judge
 from wheelq.model.job import CancelOutcome, RescheduleOutcome
 
 CLOCK_ERROR_MS = 50
 """The most that a worker's estimate of the server's clock may be off. `promoted_ms` is by that clock itself, and
 exact."""
+FAULT_KINDS = (FaultKind.LOST, FaultKind.EARLY, FaultKind.DOUBLED, FaultKind.CANCELLED_BUT_RAN, FaultKind.UNKNOWN)
+"""The faults that can be told here: nothing is refused or undone, and no disruption is known."""
 SHOWN_FAULTS = 20
 
 Name = tuple[str, str]
@@ -45,6 +47,8 @@ class DemoRun(NamedTuple):
 class DemoLedger:
     """All promises and all runs."""
 
+    failing: Set[str] = frozenset()
+    """The ids of the jobs that are planned to fail at their first attempt."""
     due_ms: dict[Name, int] = field(default_factory=dict)
     """From the receipts."""
     cancels: dict[Name, CancelOutcome] = field(default_factory=dict)
@@ -52,40 +56,23 @@ class DemoLedger:
     """The answer, and the requested due time."""
     runs: list[DemoRun] = field(default_factory=list)
 
-    def expected_ms(self, name: Name) -> int | None:
-        """The earliest time at which a job must run; None if it must not run, or was never scheduled."""
-        if self.cancels.get(name) is CancelOutcome.CANCELLED:
-            return None
+    def expected_ms(self, run: DemoRun) -> int:
+        """Returns the due time that the producer was given; for a retry, the due time in its worker's report."""
+        known = run.attempt == 1 and run.name in self.due_ms
+        return self._promised_ms(run.name) if known else run.due_ms
+
+    def lateness_ms(self, run: DemoRun) -> float:
+        """From the due time to the start of the handler."""
+        return max(0.0, run.started_ms - self.expected_ms(run))
+
+    def promise(self, name: Name) -> Promise:
+        """Returns the promise for a scheduled job."""
+        runs = self.cancels.get(name) is not CancelOutcome.CANCELLED
+        return Promise(self._promised_ms(name), runs, runs, last_attempt=2 if name[1] in self.failing else 1)
+
+    def _promised_ms(self, name: Name) -> int:
         outcome, due_ms = self.moves.get(name, (None, 0))
-        return due_ms if outcome is RescheduleOutcome.RESCHEDULED else self.due_ms.get(name)
-
-
-class FaultKind(StrEnum):
-    """Violations of a promise."""
-
-    LOST = "lost"
-    """It should have run, and no run of it succeeded."""
-    EARLY = "early"
-    """It was promoted or started before it was due."""
-    DOUBLED = "doubled"
-    """It ran again without being a retry, or was retried after it had succeeded."""
-    CANCELLED_BUT_RAN = "cancelled_but_ran"
-    """It ran although `cancel` said that it would not."""
-    UNKNOWN = "unknown"
-    """It ran without being scheduled."""
-
-    @property
-    def words(self) -> str:
-        """Its name for people."""
-        return self.value.replace("_", " ")
-
-
-class Fault(NamedTuple):
-    """One job that was not treated as promised."""
-
-    kind: FaultKind
-    topic: str
-    id: str
+        return due_ms if outcome is RescheduleOutcome.RESCHEDULED else self.due_ms[name]
 
 
 class LatenessFigures(NamedTuple):
@@ -110,7 +97,7 @@ class Burst(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DemoVerdict:
     """The result for all jobs."""
 
     scheduled: int
@@ -124,11 +111,28 @@ class Verdict:
     """Jobs that needed a second attempt."""
     lateness: LatenessFigures
     burst: Burst
-    faults: tuple[Fault, ...]
+    judged: Verdict
+
+    @classmethod
+    def of(cls, ledger: DemoLedger) -> DemoVerdict:
+        """Compare the promises with the runs."""
+        cancelled = sum(outcome is CancelOutcome.CANCELLED for outcome in ledger.cancels.values())
+        moved = sum(outcome is RescheduleOutcome.RESCHEDULED for outcome, _ in ledger.moves.values())
+        return cls(
+            scheduled=len(ledger.due_ms),
+            ran=len({run.name for run in ledger.runs if not run.failed} & ledger.due_ms.keys()),
+            cancelled=cancelled,
+            moved=moved,
+            too_late=len(ledger.cancels) + len(ledger.moves) - cancelled - moved,
+            retried=len({run.name for run in ledger.runs if run.attempt > 1}),
+            lateness=LatenessFigures.of([ledger.lateness_ms(run) for run in ledger.runs]),
+            burst=_burst(ledger),
+            judged=_judge(ledger),
+        )
 
     @property
     def is_clean(self) -> bool:
-        return not self.faults
+        return self.judged.is_clean
 
     @property
     def words(self) -> str:
@@ -136,86 +140,54 @@ class Verdict:
         return "every order ran as promised" if self.is_clean else "NOT every order ran as promised"
 
     @property
+    def faults(self) -> list[tuple[FaultKind, str]]:
+        """The first faults: what is wrong with which job (topic/id)."""
+        return [(kind, name) for kind, names in self.judged.wrong.items() for name in names][:SHOWN_FAULTS]
+
+    @property
     def examples(self) -> list[str]:
         """The first faults, in words."""
-        return [f"{fault.kind.words}: {fault.topic}/{fault.id}" for fault in self.faults[:SHOWN_FAULTS]]
+        return [f"{kind.words}: {name}" for kind, name in self.faults]
 
-    def count(self, kind: FaultKind) -> int:
-        """How many jobs have this fault."""
-        return sum(fault.kind is kind for fault in self.faults)
+    @property
+    def counts(self) -> list[str]:
+        """How many jobs have each kind of fault, in words."""
+        return [f"{kind.words} {self.judged.count(kind)}" for kind in FAULT_KINDS]
 
     def as_json(self) -> dict[str, Any]:
         """For scripts."""
-        counts = {
-            name: getattr(self, name) for name in ("scheduled", "ran", "cancelled", "moved", "too_late", "retried")
-        }
+        counts = ("scheduled", "ran", "cancelled", "moved", "too_late", "retried")
+        faults = [(kind, *name.split("/", 1)) for kind, name in self.faults]
         return {
             "clean": self.is_clean,
-            **counts,
-            **{kind.value: self.count(kind) for kind in FaultKind},
+            **{name: getattr(self, name) for name in counts},
+            **{kind.value: self.judged.count(kind) for kind in FAULT_KINDS},
             "lateness_ms": {"p50": self.lateness.p50_ms, "p99": self.lateness.p99_ms, "max": self.lateness.max_ms},
             "burst": self.burst._asdict(),
-            "faults": [fault._asdict() for fault in self.faults[:SHOWN_FAULTS]],
+            "faults": [{"kind": kind, "topic": topic, "id": id} for kind, topic, id in faults],
         }
 
 
-def judge(ledger: DemoLedger) -> Verdict:
-    """Compare the promises with the runs."""
-    runs: defaultdict[Name, list[DemoRun]] = defaultdict(list)
-    for run in ledger.runs:
-        runs[run.name].append(run)
-    names = [*ledger.due_ms, *(name for name in runs if name not in ledger.due_ms)]
-    cancelled = sum(outcome is CancelOutcome.CANCELLED for outcome in ledger.cancels.values())
-    moved = sum(outcome is RescheduleOutcome.RESCHEDULED for outcome, _ in ledger.moves.values())
-    return Verdict(
-        scheduled=len(ledger.due_ms),
-        ran=sum(any(not run.failed for run in runs[name]) for name in ledger.due_ms),
-        cancelled=cancelled,
-        moved=moved,
-        too_late=len(ledger.cancels) + len(ledger.moves) - cancelled - moved,
-        retried=sum(any(run.attempt > 1 for run in found) for found in runs.values()),
-        lateness=LatenessFigures.of([lateness_ms(ledger, run) for run in ledger.runs]),
-        burst=_burst(ledger),
-        faults=tuple(Fault(kind, *name) for name in names for kind in _faults(ledger, name, runs[name])),
+def _judge(ledger: DemoLedger) -> Verdict:
+    return judge(
+        {_text(name): ledger.promise(name) for name in ledger.due_ms},
+        [Promotion(_text(run.name), ledger.expected_ms(run), run.promoted_ms, run.attempt) for run in ledger.runs],
+        [
+            JobRun(_text(run.name), f"{run.promoted_ms}-{number}", run.started_ms, attempt=run.attempt)
+            for number, run in enumerate(ledger.runs)
+        ],
+        run_clock_error_ms=CLOCK_ERROR_MS,
     )
 
 
-def lateness_ms(ledger: DemoLedger, run: DemoRun) -> float:
-    """From the due time to the start of the handler."""
-    return max(0.0, run.started_ms - _due_ms(ledger, run))
-
-
-def _due_ms(ledger: DemoLedger, run: DemoRun) -> int:
-    """Returns the due time that the producer was given; for a retry, the due time in its worker's report."""
-    expected_ms = ledger.expected_ms(run.name)
-    return run.due_ms if run.attempt > 1 or expected_ms is None else expected_ms
-
-
-def _faults(ledger: DemoLedger, name: Name, runs: Sequence[DemoRun]) -> Iterator[FaultKind]:
-    if name not in ledger.due_ms:
-        yield FaultKind.UNKNOWN
-        return
-    if ledger.expected_ms(name) is None:
-        if runs:
-            yield FaultKind.CANCELLED_BUT_RAN
-        return
-    ended_well = sum(not run.failed for run in runs)
-    if not ended_well:
-        yield FaultKind.LOST
-    if ended_well > 1 or len({run.attempt for run in runs}) < len(runs):
-        yield FaultKind.DOUBLED
-    if any(_is_early(run, _due_ms(ledger, run)) for run in runs):
-        yield FaultKind.EARLY
-
-
-def _is_early(run: DemoRun, due_ms: int) -> bool:
-    return run.promoted_ms < due_ms or run.started_ms < due_ms - CLOCK_ERROR_MS
+def _text(name: Name) -> str:
+    return "/".join(name)
 
 
 def _burst(ledger: DemoLedger) -> Burst:
     first_runs = [run for run in ledger.runs if run.attempt == 1]
     if not first_runs:
         return Burst(0, 0.0)
-    due_ms, jobs = Counter(_due_ms(ledger, run) for run in first_runs).most_common(1)[0]
-    last_ms = max(run.started_ms for run in first_runs if _due_ms(ledger, run) == due_ms)
+    due_ms, jobs = Counter(map(ledger.expected_ms, first_runs)).most_common(1)[0]
+    last_ms = max(run.started_ms for run in first_runs if ledger.expected_ms(run) == due_ms)
     return Burst(jobs, round(max(0.0, last_ms - due_ms), 1))

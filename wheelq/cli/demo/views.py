@@ -11,7 +11,7 @@ from rich.live import Live
 
 from wheelq.cli.demo import panels
 from wheelq.cli.demo.board import Board
-from wheelq.cli.demo.verdict import FaultKind, Verdict
+from wheelq.cli.demo.verdict import DemoVerdict
 from wheelq.cli.options import UP_PORT
 from wheelq.cli.output import say, say_json
 from wheelq.embedded import HOST
@@ -39,7 +39,7 @@ class View(Protocol):
     def show(self, board: Board) -> None:
         """Called while the demo runs."""
 
-    def end(self, board: Board, verdict: Verdict) -> None:
+    def end(self, board: Board, verdict: DemoVerdict) -> None:
         """Called at the end."""
 
 
@@ -66,7 +66,7 @@ class _Quiet:
 class JsonView(_Quiet):
     """The verdict as one line of JSON, and nothing else."""
 
-    def end(self, board: Board, verdict: Verdict) -> None:
+    def end(self, board: Board, verdict: DemoVerdict) -> None:
         say_json(verdict.as_json())
 
 
@@ -91,13 +91,13 @@ class LinesView(_Quiet):
             + f"  lateness p50 {late.p50_ms} p99 {late.p99_ms} ms"
         )
 
-    def end(self, board: Board, verdict: Verdict) -> None:
+    def end(self, board: Board, verdict: DemoVerdict) -> None:
         late, burst = verdict.lateness, verdict.burst
         say(
             f"{verdict.scheduled:,} scheduled: {verdict.ran:,} ran, {verdict.cancelled} cancelled; {verdict.moved} "
             f"moved, {verdict.retried} failed once and were retried, {verdict.too_late} changes came too late"
         )
-        say(", ".join(f"{kind.words} {verdict.count(kind)}" for kind in FaultKind))
+        say(", ".join(verdict.counts))
         say(f"lateness p50 {late.p50_ms} ms, p99 {late.p99_ms} ms, max {late.max_ms} ms")
         say(f"burst of {burst.jobs} at one instant, the last started {burst.last_started_ms} ms after it")
         for example in verdict.examples:
@@ -133,7 +133,7 @@ class LiveView(_Quiet):
     def show(self, board: Board) -> None:
         self._live.update(panels.screen(board, self._console.height, quick=self._quick), refresh=True)
 
-    def end(self, board: Board, verdict: Verdict) -> None:
+    def end(self, board: Board, verdict: DemoVerdict) -> None:
         self._console.print(panels.topics(board, quick=self._quick))
         self._console.print(panels.final(board, verdict))
         for example in verdict.examples:
