@@ -114,6 +114,7 @@ def test_a_refusal_and_an_unknown_outcome_are_never_the_same_class() -> None:
 def test_every_error_has_a_message_of_its_own() -> None:
     """Its docstring's first line stands in where nothing was said."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.WheelqError)]
+    assert {kind.__module__ for kind in kinds} == {"wheelq.errors"}, "which tracebacks, logs and spans show"
     plain = [kind for kind in kinds if kind.__init__ in (errors.WheelqError.__init__, errors.OutcomeUnknown.__init__)]
     assert len(plain) > 10
     for kind in plain:
