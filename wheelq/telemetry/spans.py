@@ -51,7 +51,6 @@ LATENESS = "messaging.wheelq.message.lateness_ms"
 OUTCOME = "messaging.wheelq.outcome"
 PAUSE = "messaging.wheelq.pause_ms"
 REASON = "messaging.wheelq.reason"
-IN_OUTBOX = "messaging.wheelq.in_outbox"
 
 Where = tuple[str, int]
 """Host and port of the Redis server, or of the first node of a cluster."""

@@ -95,16 +95,6 @@ def lines(
     return _svg(label, height, drawn)
 
 
-def gauge(value: float, of: float, label: str) -> Markup:
-    """Returns a small horizontal bar: a share of something."""
-    share = min(1.0, value / of) if of else 0.0
-    level = "bad" if share > 0.9 else "warn" if share > 0.75 else "fine"
-    return Markup(
-        '<svg class="gauge {}" width="100%" height="8" role="img" aria-label="{}"><rect class="rail" width="100%" '
-        'height="8" rx="4"/><rect class="fill" width="{:.1f}%" height="8" rx="4"/></svg>'
-    ).format(level, label, share * 100)
-
-
 def _points(values: Sequence[float], top: float, plot: int) -> str:
     last = max(1, len(values) - 1)
     return " ".join(f"{1000 * n / last:.1f},{1000 - 1000 * value / top:.1f}" for n, value in enumerate(values))
