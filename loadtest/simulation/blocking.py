@@ -76,7 +76,7 @@ class SimSocket:
     def close(self) -> None:
         """Close the connection."""
         if self._near.fileno() >= 0:
-            self._process.connections.pop(self, None)  # type: ignore[call-overload]
+            self._process.connections.pop(self, None)
             self._link.finish(by_server=False)
             self._near.close()
             self._far.close()
@@ -118,10 +118,10 @@ def connect(connection: Any) -> SimSocket:
         thread.sleep(connection.socket_connect_timeout)
         raise TimeoutError("timed out")
     link.session = network.accept(link)
-    link.transport = made = SimSocket(process, link)  # type: ignore[assignment]
+    link.transport = made = SimSocket(process, link)
     made.settimeout(connection.socket_timeout)
     network.links[link] = None
-    process.connections[made] = None  # type: ignore[index]
+    process.connections[made] = None
     thread.sleep(link.latency())
     return made
 

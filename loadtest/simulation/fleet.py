@@ -61,7 +61,7 @@ class Fleet:
         if plan.has_sentinel:
             self.servers[1].refusals.is_replica = True
             self.primary.replica_lag = [self.random.choice((0.001, 0.02, 0.3))]
-            self.network.servers["sentinel:26379"] = Sentinel(world, "sentinel:26379", self)  # type: ignore[assignment]
+            self.network.servers["sentinel:26379"] = Sentinel(world, "sentinel:26379", self)
             self.url = "redis+sentinel://sentinel:26379/main"
         ledger.watch(self.primary)
         ledger.clock_changed(self.primary)
@@ -75,7 +75,7 @@ class Fleet:
         if "blocking" in plan.traits:
             self.others.append(self._part(blocking.BLUNT, self._blocking))
         self.receiver = Receiver(ledger)
-        self.network.servers[ADDRESS] = self.receiver  # type: ignore[assignment]
+        self.network.servers[ADDRESS] = self.receiver
         self.parts = {part.name: part for part in (*self.nodes, *self.workers, *self.producers, *self.others)}
 
     @property

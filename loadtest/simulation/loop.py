@@ -11,11 +11,13 @@ import asyncio
 import heapq
 from asyncio import events
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 if TYPE_CHECKING:
     from loadtest.simulation.process import Process
 
+Arguments = TypeVarTuple("Arguments")
 _numbers = iter(range(1 << 62))
 
 
@@ -87,7 +89,9 @@ class SimLoop(asyncio.BaseEventLoop):
             heapq.heappop(scheduled)._scheduled = False
         return scheduled[0]._when if scheduled else None
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
+    ) -> asyncio.Handle:
         handle = self.call_soon(callback, *args, context=context)
         self.process.poke()
         return handle
@@ -107,11 +111,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self.call_later(self.process.thread_delay(), run)
         return future
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         transport = await self.process.network.connect(self.process, f"{host}:{port}", protocol_factory)
         return transport, transport.get_protocol()
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         return [(2, 1, 6, "", (host, port))]
 
     def _write_to_self(self) -> None:

@@ -14,13 +14,40 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from loadtest.simulation.process import Process
 from loadtest.simulation.world import World
 
-if TYPE_CHECKING:
-    from loadtest.simulation.server import Listener, Session
+
+class ProcessEnd(Protocol):
+    """What a link tells to the process."""
+
+    def receive(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection has ended."""
+
+    def vanish(self) -> None:
+        """The process is no more: the server is told by the kernel."""
+
+
+class ServerEnd(Protocol):
+    """What a link tells to the server."""
+
+    def receive(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def gone(self) -> None:
+        """The connection has ended."""
+
+
+class Listener(Protocol):
+    """Takes connections."""
+
+    def accept(self, link: Link) -> ServerEnd | None:
+        """The other end of a link; None when nobody listens."""
 
 
 class Network:
@@ -48,17 +75,17 @@ class Network:
         await asyncio.sleep(link.latency())
         if not link.is_open:
             raise ConnectionResetError("reset while it was made")
-        link.transport = SimTransport(process, link, protocol_factory())
-        link.transport.get_protocol().connection_made(link.transport)
+        link.transport = transport = SimTransport(process, link, protocol_factory())
+        transport.get_protocol().connection_made(transport)
         self.links[link] = None
-        process.connections[link.transport] = None
-        return link.transport
+        process.connections[transport] = None
+        return transport
 
     def next_number(self) -> int:
         """Returns the number of a new link."""
         return next(self._numbers)
 
-    def accept(self, link: Link) -> Session:
+    def accept(self, link: Link) -> ServerEnd:
         """Returns the server's end of a link. Raises: OSError."""
         server = self.servers.get(link.address)
         session = server.accept(link) if server is not None else None
@@ -92,8 +119,8 @@ class Link:
 
     def __init__(self, network: Network, process: Process, address: str, number: int) -> None:
         self.network, self.process, self.address, self.number = network, process, address, number
-        self.session: Session | None = None
-        self.transport: SimTransport | None = None
+        self.session: ServerEnd | None = None
+        self.transport: ProcessEnd | None = None
         self.is_open, self.is_deaf, self.is_mute = True, False, False
         self._random = network.world.random(f"link {number}")
         self._base = self._random.choice((0.0001, 0.0003, 0.001, 0.003))
@@ -111,14 +138,24 @@ class Link:
 
     def to_server(self, data: bytes) -> None:
         """Send data from the process."""
-        self._send(0, lambda: self.session and self.session.receive(data))
+
+        def arrive() -> None:
+            if self.session is not None:
+                self.session.receive(data)
+
+        self._send(0, arrive)
 
     def to_process(self, data: bytes) -> None:
         """Send data from the server."""
+
+        def arrive() -> None:
+            if self.transport is not None:
+                self.transport.receive(data)
+
         if self.is_deaf or not self.is_open:
             self._lost()
         else:
-            self._send(1, lambda: self.transport and self.transport.receive(data))
+            self._send(1, arrive)
 
     def _lost(self) -> None:
         self.network.losses.append((self.process.name, self.network.world.now))

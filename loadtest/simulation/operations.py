@@ -8,7 +8,7 @@ class Cancel:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ class Operation:
     name: str
     weight: float
     draw: Callable[[Draft], Args | None]
-    do: Callable[[Actor, Step], Awaitable[None]]
+    do: Callable[[Actor, Step], Coroutine[Any, Any, None]]
     trait: str
     """Only seeds with this trait have the operation. It is drawn separately, and does not change other steps."""
     who: str
@@ -98,6 +98,7 @@ def drawn_job(draft: Draft, topic: Any = None) -> dict[str, Any]:
     topic = topic or draft.topic()
     id = f"{topic.name[0]}{len(draft.jobs)}"
     delay = random.choice((0, 0, 0.05, 0.5, 1, 3, random.uniform(0, 8), random.uniform(5, 20), 30.0))
+    partition_key: str | None
     if topic.handling == "keyed":
         partition_key = f"k{random.randrange(4)}"
     else:
@@ -171,7 +172,7 @@ class Duplicate:
     @staticmethod
     def draw(draft: Draft) -> Args | None:
         job = draft.a_job()
-        return job and _again(draft, job)
+        return _again(draft, job) if job else None
 
     @staticmethod
     async def do(actor: Actor, step: Step) -> None:
@@ -194,7 +195,7 @@ class Replace:
     @staticmethod
     def draw(draft: Draft) -> Args | None:
         job = draft.a_job()
-        return job and _again(draft, job)
+        return _again(draft, job) if job else None
 
     @staticmethod
     async def do(actor: Actor, step: Step) -> None:
@@ -254,7 +255,7 @@ class Cancel:
     @staticmethod
     def draw(draft: Draft) -> Args | None:
         job = draft.a_job()
-        return job and {"topic": job.topic, "id": job.id, "partition_key": job.partition_key}
+        return {"topic": job.topic, "id": job.id, "partition_key": job.partition_key} if job else None
 
     @staticmethod
     async def do(actor: Actor, step: Step) -> None:
@@ -267,7 +268,9 @@ class Reschedule:
     def draw(draft: Draft) -> Args | None:
         job = draft.a_job()
         delay = round(draft.random.choice((0.2, 2.0, draft.random.uniform(0, 15))), 3)
-        return job and {"topic": job.topic, "id": job.id, "partition_key": job.partition_key, "delay": delay}
+        if job is None:
+            return None
+        return {"topic": job.topic, "id": job.id, "partition_key": job.partition_key, "delay": delay}
 
     @staticmethod
     async def do(actor: Actor, step: Step) -> None:

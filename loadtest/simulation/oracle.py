@@ -369,11 +369,11 @@ def slow(seen: Seen) -> Iterator[str]:
     for run in seen.ledger.runs:
         first.setdefault((run.topic, run.id, run.entry), run)
     for one in seen.ledger.promotions:
-        run = first.get((one.topic, one.id, one.entry))
-        if one.topic not in easy or run is None or run.began - one.at <= 1.0:
+        begun = first.get((one.topic, one.id, one.entry))
+        if one.topic not in easy or begun is None or begun.began - one.at <= 1.0:
             continue
-        if not seen.ledger.is_explained(one.at, run.began):
-            yield f"{one.topic}/{one.id} was started {run.began - one.at:.2f} s after it was promoted"
+        if not seen.ledger.is_explained(one.at, begun.began):
+            yield f"{one.topic}/{one.id} was started {begun.began - one.at:.2f} s after it was promoted"
 
 
 __all__: Sequence[str] = ["PROMISES", "Seen", "cached_property", "examine", "promise"]

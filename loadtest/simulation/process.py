@@ -16,7 +16,7 @@ from loadtest.simulation.loop import SimLoop
 from loadtest.simulation.world import EPOCH_S, World
 
 if TYPE_CHECKING:
-    from loadtest.simulation.network import Network, SimTransport
+    from loadtest.simulation.network import Network, ProcessEnd
 
 MOST_ROUNDS = 50
 """How often tasks are cancelled after the run, and how many turns they get each time."""
@@ -46,7 +46,7 @@ class Process:
         """The speed of its clocks."""
         self.is_alive, self.is_frozen = True, False
         self.disk_is_full = self.has_no_threads = False
-        self.connections: dict[SimTransport, None] = {}
+        self.connections: dict[ProcessEnd, None] = {}
         self.complaints: list[str] = []
         self.turns = 0
         self.main: Task[Any] | None = None

@@ -11,11 +11,11 @@ import os
 import random
 import socket
 import sqlite3
-import threading
 import time as real_time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import redis.connection
 from httpcore._async import http11
@@ -70,43 +70,36 @@ class _Time:
 @contextmanager
 def in_place(world: World) -> Iterator[None]:
     """Make the product use this world during the block."""
-    names = world.random("names")
-    before = (os.urandom, random._urandom, socket.gethostname, os.getpid)  # type: ignore[attr-defined]
+    names, real_pid = world.random("names"), os.getpid()
 
     def host_name() -> str:
         return current[-1].name if current else "simulation"
 
-    real_pid = os.getpid()
-    for module in WITH_CLOCKS:
-        module.time = _Time(world)
-    os.getpid = lambda: current[-1].pid if current else real_pid
-    os.urandom = random._urandom = names.randbytes  # type: ignore[attr-defined, assignment]
-    socket.gethostname = host_name
-    boot_id = clock._boot_id  # each process has an uptime of its own
-    clock._boot_id = lambda: str(current[-1].pid) if current else None  # type: ignore[assignment]
-    pools, threads.Daemons = threads.Daemons, lambda: InlineExecutor(current[-1])  # type: ignore[assignment, misc]
-    connect, redis.connection.Connection._connect = redis.connection.Connection._connect, blocking.connect
-    looks, transport.probing.aspeaks_tls = transport.probing.aspeaks_tls, _no_look
-    look, transport.probing.speaks_tls = transport.probing.speaks_tls, lambda error, address: None
-    for module in WITH_THREADS:
-        module.threading = Threading
-    transaction = File.transaction
-    File.transaction = _on_a_disk(transaction)  # type: ignore[method-assign]
-    random.seed(f"{world.seed}/product")
-    ids._ids.seed()  # ids begin with a number that the process drew when it was started
-    try:
-        yield
-    finally:
-        File.transaction = transaction  # type: ignore[method-assign]
-        for module in WITH_THREADS:
-            module.threading = threading
-        transport.probing.speaks_tls, transport.probing.aspeaks_tls = look, looks
-        redis.connection.Connection._connect = connect
-        threads.Daemons = pools  # type: ignore[misc]
-        clock._boot_id = boot_id
+    def boot_id() -> str | None:  # each process has an uptime of its own
+        return str(current[-1].pid) if current else None
+
+    with ExitStack() as stack:
+
+        def put(owner: object, name: str, value: object) -> None:
+            stack.enter_context(patch.object(owner, name, value))
+
         for module in WITH_CLOCKS:
-            module.time = real_time
-        os.urandom, random._urandom, socket.gethostname, os.getpid = before  # type: ignore[attr-defined]
+            put(module, "time", _Time(world))
+        put(os, "getpid", lambda: current[-1].pid if current else real_pid)
+        put(os, "urandom", names.randbytes)
+        put(random, "_urandom", names.randbytes)
+        put(socket, "gethostname", host_name)
+        put(clock, "_boot_id", boot_id)
+        put(threads, "Daemons", lambda: InlineExecutor(current[-1]))
+        put(redis.connection.Connection, "_connect", blocking.connect)
+        put(transport.probing, "aspeaks_tls", _no_look)
+        put(transport.probing, "speaks_tls", lambda error, address: None)
+        for module in WITH_THREADS:
+            put(module, "threading", Threading)
+        put(File, "transaction", _on_a_disk(File.transaction))
+        random.seed(f"{world.seed}/product")
+        ids._ids.seed()  # ids begin with what the process drew when it was started
+        yield
 
 
 async def _no_look(error: BaseException, address: transport.Address) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loadtest.simulation.network import Link
 from loadtest.simulation.server import Server, Session
 from loadtest.simulation.world import World
 
@@ -18,9 +17,6 @@ class Sentinel(Server):
     def __init__(self, world: World, address: str, fleet: Fleet) -> None:
         super().__init__(world, address)
         self._fleet = fleet
-
-    def accept(self, link: Link) -> Session | None:
-        return super().accept(link)
 
     def _do(self, words: list[bytes], session: Session) -> Any:
         if words[0].upper() == b"SENTINEL":

@@ -319,9 +319,12 @@ class Server:
             session.send(None)
             self.work()
         else:
-            self.world.after(
-                min(left_s, 60.0) + 0.0005, lambda: session.blocked is blocked and self._look_at_deadline(session)
-            )
+
+            def look_again() -> None:
+                if session.blocked is blocked:
+                    self._look_at_deadline(session)
+
+            self.world.after(min(left_s, 60.0) + 0.0005, look_again)
 
     def _unblock(self, session: Session) -> None:
         if session.blocked is not None:
@@ -467,4 +470,3 @@ _SERVERS_OWN: dict[bytes, Callable[[Server, Session, list[bytes]], Any]] = {
     b"CONFIG": _nothing,
     b"PUBSUB": _nothing,
 }
-Listener = Server

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -347,4 +347,4 @@ def _fails_to_save(somebody: redis.Redis) -> bool:
     return bool(somebody.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
-ARENAS = {"single": Single, "sentinel": BehindSentinels, "cluster": InCluster}
+ARENAS: Mapping[str, Callable[[], Arena]] = {"single": Single, "sentinel": BehindSentinels, "cluster": InCluster}

@@ -13,9 +13,9 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
-from typing import cast
+from typing import Any, cast
 
 import uvloop
 
@@ -163,9 +163,9 @@ class Bench:
         return sorted(self.rate(1, 3_000, task) for _ in range(rounds))[rounds // 2]
 
 
-def _run(main: "asyncio.Future[tuple[float, int]] | object") -> tuple[float, int]:
+def _run(main: Coroutine[Any, Any, tuple[float, int]]) -> tuple[float, int]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)  # type: ignore[arg-type, no-any-return]
+        return runner.run(main)
 
 
 def measure(url: str, scale: float, rounds: int) -> Outcome:

@@ -32,7 +32,7 @@ from loadtest.servers.processes import running
 from loadtest.torture.fleet import Fleet, read_promotions
 from loadtest.trials.http import ask_once
 from wheelq import Client, Settings
-from wheelq.admin.judge import FaultKind, Promise, Verdict, judge
+from wheelq.admin.judge import FaultKind, Promise, Promotion, Verdict, judge
 from wheelq.embedded import EmbeddedServer
 from wheelq.producer.outbox.store import Outbox
 from wheelq.protocol.call import command
@@ -159,7 +159,7 @@ class Play:
                 break
             time.sleep(0.1)
         transport = Transport(Address(self.url))
-        promotions = []
+        promotions: list[Promotion] = []
         for shard in range(SHARDS):
             ready = Keys().shard(TOPIC, shard).ready
             promotions += read_promotions(transport.send(command("XRANGE", ready, "-", "+", read=list, key=ready)))

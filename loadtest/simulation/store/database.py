@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+Kind = TypeVar("Kind")
 Words = Sequence[bytes]
 
 
@@ -62,11 +63,11 @@ class Database:
         """Set the clock."""
         self.now_us, self.now_ms = us, us // 1000
 
-    def get(self, key: bytes, kind: type) -> Any:
+    def get(self, key: bytes, kind: type[Kind]) -> Kind | None:
         """Returns the value, or None. Raises: Refusal, if it is of another kind."""
         if self.expires_ms and key in self.expires_ms:
             self._expire(key)
-        value = self.values.get(key)
+        value: Kind | None = self.values.get(key)
         if value is not None and type(value) is not kind:
             raise Refusal(WRONG_TYPE)
         return value

@@ -93,7 +93,8 @@ def zrank(db: Database, words: Words) -> int | None:
     found = db.get(words[1], SortedSet)
     if not found or words[2] not in found.scores:
         return None
-    return found.order.index((found.scores[words[2]], words[2]))
+    rank: int = found.order.index((found.scores[words[2]], words[2]))
+    return rank
 
 
 @command("ZRANGE")

@@ -35,10 +35,17 @@ def _told(stream: Stream, ids: Sequence[Id]) -> list[list[Any]]:
     return [[id_text(id), list(stream.entries[id])] for id in ids]
 
 
+def _stream(db: Database, key: bytes) -> Stream:
+    stream = db.get(key, Stream)
+    if stream is None:
+        raise Refusal("ERR no such key")
+    return stream
+
+
 def _group(db: Database, key: bytes, group: bytes) -> tuple[Stream, Group]:
     stream = db.get(key, Stream)
     found = stream.groups.get(group) if stream is not None else None
-    if found is None:
+    if stream is None or found is None:
         raise Refusal(f"NOGROUP No such key '{key.decode()}' or consumer group '{group.decode()}'")
     return stream, found
 
@@ -230,8 +237,7 @@ def xgroup_delconsumer(db: Database, words: Words) -> int:
 
 @command("XINFO GROUPS")
 def xinfo_groups(db: Database, words: Words) -> list[Any]:
-    stream = db.get(words[2], Stream)
-    wants(stream is not None, "ERR no such key")
+    stream = _stream(db, words[2])
     told = []
     for name, group in sorted(stream.groups.items()):
         lag = len(stream.after(group.last))
@@ -253,6 +259,5 @@ def xinfo_consumers(db: Database, words: Words) -> list[Any]:
 
 @command("XINFO STREAM")
 def xinfo_stream(db: Database, words: Words) -> list[Any]:
-    stream = db.get(words[2], Stream)
-    wants(stream is not None, "ERR no such key")
+    stream = _stream(db, words[2])
     return [b"length", len(stream), b"last-generated-id", id_text(stream.last), b"groups", len(stream.groups)]
