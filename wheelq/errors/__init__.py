@@ -41,30 +41,31 @@
 *Refused* and *outcome unknown* are never the same class: after a refusal a caller may give up; after an unknown outcome
 it must repeat the call (every wheelq call may be repeated with the same job id) or look the job up.
 
-base     the root of all errors
-inputs   what a caller has given is wrong: arguments, payloads, settings
-jobs     single jobs
-topics   topics, with their groups, shards and recurring jobs
+jobs     jobs and topics, and the input and the settings for them; the root of all errors
 servers  the server is away, its answer did not come, or it has refused
 """
 
 from __future__ import annotations
 
-from wheelq.errors.base import WheelqError
-from wheelq.errors.inputs import (
+from wheelq.errors.jobs import (
+    BatchFailed,
     ConfigurationError,
+    DuplicateJob,
+    InUse,
     InvalidInput,
     InvalidJob,
     InvalidSetting,
-    PayloadMismatch,
-    PayloadTooLarge,
-)
-from wheelq.errors.jobs import (
-    BatchFailed,
-    DuplicateJob,
     JobFailed,
     JobNotFound,
     NotFinished,
+    NotLeader,
+    PayloadMismatch,
+    PayloadTooLarge,
+    RecurringUnreadable,
+    TopicFull,
+    TopicNotFound,
+    TopicUnreadable,
+    WheelqError,
 )
 from wheelq.errors.servers import (
     AWAY,
@@ -89,14 +90,6 @@ from wheelq.errors.servers import (
     WrongServerKind,
     is_away,
     is_wrong_setup,
-)
-from wheelq.errors.topics import (
-    InUse,
-    NotLeader,
-    RecurringUnreadable,
-    TopicFull,
-    TopicNotFound,
-    TopicUnreadable,
 )
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wheelq.errors.base import WheelqError
+from wheelq.errors.jobs import WheelqError
 
 
 class ServerError(WheelqError):
