@@ -8,6 +8,7 @@
     topology   reads which server serves which keys
     slots      holds which server serves which keys (pure)
     together   several calls sent as one, of which some were not done (pure)
+    streams    `CallStream`: makes the calls of a stream one after another
 
     subscription   listens to channels
     spares         `Spares`: spare connections on asyncio for calls that block theirs

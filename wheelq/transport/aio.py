@@ -14,13 +14,14 @@ from typing import TypeVar
 from weakref import WeakSet
 
 from wheelq.base.clock import Clock, SystemClock
-from wheelq.errors import ServerError, WheelqError
+from wheelq.errors import ServerError
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import registry
 from wheelq.transport.address import Address, ServerKind
 from wheelq.transport.pipe import Pipe
 from wheelq.transport.routes import AsyncRoutes
 from wheelq.transport.slots import Node, SlotMap
+from wheelq.transport.streams import CallStream
 from wheelq.transport.subscription import Subscription
 from wheelq.transport.topology import AsyncTopology
 
@@ -87,25 +88,16 @@ class AsyncTransport:
         Raises as `send` does, at the first call that fails; later calls may have been done.
         """
         under_way: deque[asyncio.Task[T]] = deque()
-        failure: WheelqError | None = None
-        remaining = iter(calls)
+        stream = CallStream(calls)
         try:
-            while True:
-                try:
-                    call = next(remaining)
-                except StopIteration:
-                    break
-                except WheelqError as error:  # the next call cannot be made: read the pending replies, then raise
-                    failure = error
-                    break
+            for call in stream:
                 under_way.append(asyncio.create_task(self.send(call)))
                 await asyncio.sleep(0)  # let it be written
                 if len(under_way) > 1:
                     yield await under_way.popleft()
             while under_way:
                 yield await under_way.popleft()
-            if failure is not None:
-                raise failure
+            stream.finish()
         finally:
             for task in under_way:
                 task.cancel()

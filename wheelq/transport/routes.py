@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, sleep
-from wheelq.errors import NotPrimary, OutcomeUnknown, ServerBusy, ServerError, Unavailable, WheelqError
+from wheelq.errors import NotPrimary, OutcomeUnknown, ServerBusy, ServerError, Unavailable
 from wheelq.protocol.call import Call
 from wheelq.transport.address import Address
 from wheelq.transport.failures import Redirected, ScriptUnknown
@@ -32,6 +32,7 @@ from wheelq.transport.pipe import Pipe
 from wheelq.transport.redirects import Detour, Redirects
 from wheelq.transport.server import Server
 from wheelq.transport.slots import Node, SlotMap
+from wheelq.transport.streams import CallStream
 from wheelq.transport.topology import AsyncTopology, Topology
 
 T = TypeVar("T")
@@ -168,24 +169,15 @@ class Routes:
         """The answers to many calls, in order: see `Transport.stream`. Different nodes work at the same time."""
         lanes: dict[Node, Any] = {}
         under_way: deque[tuple[Call[T], Callable[[], Any]]] = deque()
-        failure: WheelqError | None = None
-        remaining = iter(calls)
+        stream = CallStream(calls)
         try:
-            while True:
-                try:
-                    call = next(remaining)
-                except StopIteration:
-                    break
-                except WheelqError as error:  # the next call cannot be made: read the pending replies, then raise
-                    failure = error
-                    break
+            for call in stream:
                 under_way.append((call, self._begin(call, lanes)))
                 if len(under_way) > 1:
                     yield self._finish(under_way)
             while under_way:
                 yield self._finish(under_way)
-            if failure is not None:
-                raise failure
+            stream.finish()
         finally:
             for node, connection in lanes.items():
                 if under_way:  # pending replies will not be read

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import hiredis
 from redis.exceptions import ResponseError
 
-from wheelq.errors import Refused, ServerError, Unavailable, WheelqError
+from wheelq.errors import Refused, ServerError, Unavailable
 from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.scripts import Script
 from wheelq.transport import probing
@@ -23,6 +23,7 @@ from wheelq.transport.failures import (
     not_answered,
     not_sent,
 )
+from wheelq.transport.streams import CallStream
 from wheelq.transport.together import Chain
 
 T = TypeVar("T")
@@ -81,27 +82,18 @@ class Server:
         connection = self.connect()
         under_way: deque[Call[T]] = deque()
         try:
-            remaining = iter(calls)
-            for first in remaining:  # sent alone, so that its script is loaded before others need it
+            stream = CallStream(calls)
+            for first in stream:  # sent alone, so that its script is loaded before others need it
                 yield first.read(self.ask_over(connection, first))
                 break
-            failure: WheelqError | None = None
-            while True:
-                try:
-                    call = next(remaining)
-                except StopIteration:
-                    break
-                except WheelqError as error:  # the next call cannot be made: read the pending replies, then raise
-                    failure = error
-                    break
+            for call in stream:
                 self.write(connection, call, *(part.words() for part in call.parts))
                 under_way.append(call)
                 if len(under_way) > 1:
                     yield self._answer(connection, under_way)
             while under_way:
                 yield self._answer(connection, under_way)
-            if failure is not None:
-                raise failure
+            stream.finish()
         finally:
             if under_way:  # pending replies will not be read
                 connection.disconnect()
