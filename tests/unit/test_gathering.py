@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wheelq.base.clock import ManualClock, ServerClock
 from wheelq.scheduler.gathering import Gathering
 from wheelq.settings import SchedulerSettings
 
@@ -24,6 +25,15 @@ def test_all_shards_of_a_node_wait_for_the_same_moment() -> None:
     assert node.until == 100.002
     node.promoted(100.004)
     assert node.until == 100.006
+
+
+def test_it_ends_with_a_millisecond_of_the_server_so_that_jobs_due_then_need_not_wait_for_the_next_call() -> None:
+    clock = ManualClock(monotonic=100.0)
+    server = ServerClock(clock)
+    server.observe(100.0, 5_000_000_400)
+    node = gathering(2)
+    node.promoted(100.0)
+    assert node.ends_ms(server) == 5_000_003, "2 ms later it is 5,000,002.4"
 
 
 def test_zero_gathers_nothing() -> None:

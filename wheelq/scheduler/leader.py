@@ -78,8 +78,10 @@ class Leader:
         if self._is_behind:  # a sweep finds everything that is due
             return self._server.monotonic_at(self._sweep_at)
         near = self._wheel.next_tick()
-        act_at = self._server.monotonic_at(min(self._window.open_at, self._sweep_at))
-        return act_at if near is None else min(act_at, max(self._server.monotonic_at(near), self._gathering.until))
+        act_ms = min(self._window.open_at, self._sweep_at)
+        if near is not None:
+            act_ms = min(act_ms, max(near, self._gathering.ends_ms(self._server)))
+        return self._server.monotonic_at(act_ms)
 
     def lease_at(self) -> float:
         """The monotonic instant to take the lease: half a window before the first known job is due.
@@ -114,7 +116,7 @@ class Leader:
         """Do the work that is due; returns the monotonic instant of the next work. Raises: NotLeader, ServerError."""
         now = self._clock.monotonic()
         now_ms = self._server.at(now)
-        expired = [] if now < self._gathering.until else self._wheel.advance(int(now_ms))
+        expired = [] if now_ms < self._gathering.ends_ms(self._server) else self._wheel.advance(int(now_ms))
         try:
             in_one_call = not self._parts.shaping and len(expired) <= self._settings.batch
             if now_ms >= self._sweep_at or (expired and not in_one_call and not self._is_behind):
@@ -129,13 +131,14 @@ class Leader:
             has_kept = await self._open()
             if has_kept and now_ms >= self._tidy_at:
                 await self._tidy()
-        if now >= self._lease.renew_at and self._needs_lease():
+        if now >= self._lease.renew_at and self._needs_lease(self.busy_at()):
             await self._renew()
-        return min(self.busy_at(), self._lease.renew_at) if self._needs_lease() else self.busy_at()
+        busy_at = self.busy_at()
+        return min(busy_at, self._lease.renew_at) if self._needs_lease(busy_at) else busy_at
 
-    def _needs_lease(self) -> bool:
+    def _needs_lease(self, busy_at: float) -> bool:
         """Whether there is work before a lease taken now would end; if not, the lease may lapse."""
-        return self.busy_at() < self._clock.monotonic() + self._settings.lease_ms / 1000
+        return busy_at < self._clock.monotonic() + self._settings.lease_ms / 1000
 
     async def _promote(self, expired: list[tuple[str, int]]) -> None:
         members = [member for member, _ in expired]

@@ -30,7 +30,8 @@ class SchedulerSettings(Checked):
     free processor, and five where it is shared by many; larger batches promote no faster."""
     gather_ms: int = field(default=2, metadata={"lowest": 0})
     """How long a node waits after a promotion for further jobs, so that they share a call; at most a quarter of
-    `hedge_ms`. A job that falls due after a quiet moment is promoted at once. 0: each on its own."""
+    `hedge_ms`. It then waits for the next whole millisecond. A job that falls due after a quiet moment is promoted at
+    once. 0: each on its own."""
     sweep_ms: int = 500
     """How often the sweep runs while a job is due soon: the most lateness that a lost hint can cause."""
     hedge_ms: int = 100
