@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
-from tests.transports import BlockingWith, ReplyLost
+from tests.transports import BlockingWith, Fault, ReplyLost
 from tests.waiting import until
 from wheelq import Client, JobSpec, Scheduler, Settings
 from wheelq.base.clock import ManualClock
 from wheelq.model.topic import Topic
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls.registry import VERSION_FIELD
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.topics import WATCHED_S, LostTopics
@@ -139,6 +142,34 @@ def test_a_topic_is_registered_again_before_a_call_whose_reply_was_lost_is_repea
         assert [info.name for info in client.topics()] == ["orders"]
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_topic_is_registered_again_when_it_was_lost_just_after_its_registration(
+    raw: redis.Redis, url: str, settings: Settings, many: bool
+) -> None:
+    transport = BlockingWith(url, Emptied("schedule", lambda: _empty(raw, settings)))
+    with Client(transport, Keys(settings.prefix)) as client:
+        if many:
+            client.schedule_many("orders", [JobSpec(delay=60) for _ in range(40)])
+        else:
+            client.schedule("orders", delay=60)
+        assert [(info.name, info.waiting) for info in client.topics()] == [("orders", 40 if many else 1)]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_topic_is_registered_again_when_it_was_lost_between_two_batches_of_one_call(
+    raw: redis.Redis, url: str, settings: Settings, shards: int
+) -> None:
+    with Client.connect(url, settings) as other:
+        other.configure("orders")
+        other.set_shards("orders", shards)
+    transport = BlockingWith(url, Emptied("schedule", lambda: _empty(raw, settings), after=shards))
+    with Client(transport, Keys(settings.prefix)) as client:
+        client.schedule_many("orders", [JobSpec(delay=60) for _ in range(shards * 1_200)])
+        [info] = client.topics()
+        assert (info.name, info.shards) == ("orders", shards)
+        assert info.waiting > 500
+
+
 def test_a_recurring_job_registers_a_topic_that_the_server_has_lost(
     raw: redis.Redis, url: str, settings: Settings
 ) -> None:
@@ -147,6 +178,18 @@ def test_a_recurring_job_registers_a_topic_that_the_server_has_lost(
         _empty(raw, settings)
         client.recurring.put("orders", "nightly", cron="0 3 * * *")
         assert [info.name for info in client.topics()] == ["orders"]
+
+
+class Emptied(Fault):
+    """The server loses everything just before the call."""
+
+    def __init__(self, name: str, empty: Callable[[], None], **when: int) -> None:
+        super().__init__(name, **when)
+        self._empty = empty
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        self._empty()
+        return [call]
 
 
 def _empty(raw: redis.Redis, settings: Settings) -> None:

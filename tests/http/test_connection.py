@@ -16,6 +16,7 @@ import pytest
 import trustme
 
 from tests.waiting import PATIENCE, until
+from wheelq import AsyncClient
 from wheelq.server import gate
 from wheelq.server.connections import Limits
 
@@ -185,6 +186,31 @@ async def test_more_requests_at_once_than_anybody_needs_are_not_kept(
     said = await listening.said((GET + b"\r\n") * 5 + GET + b"connection: close\r\n\r\n")
     assert said.count(b"HTTP/1.1 200 ") == 6
     assert (await listening.said((GET + b"\r\n") * 1_000)).count(b"HTTP/1.1 200 ") < 10
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_of_more_jobs_at_once_than_are_kept_each_answered_one_is_made_as_it_was_sent(
+    listen: Callable[..., Any], caplog: pytest.LogCaptureFixture, aclient: AsyncClient
+) -> None:
+    """The connection is closed between two requests: no body is taken for another's, and none is made after the cut."""
+    listening = await listen(Limits(pipelined=5))
+
+    def post(n: int, close: bool = False) -> bytes:
+        body = b'{"delay": 60, "id": "job-%d", "payload": %d}' % (n, n)
+        head = CHUNKED % JOBS.encode()
+        head = head.replace(b"transfer-encoding: chunked", b"content-length: %d" % len(body))
+        return (head.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") if close else head) + body
+
+    said = await listening.said(b"".join(map(post, range(5))) + post(5, close=True))
+    assert said.count(b"HTTP/1.1 201 ") == 6
+    said = await listening.said(b"".join(map(post, range(6, 100))))
+    answered = said.count(b"HTTP/1.1 201 ")
+    waiting = {job.id for job in (await aclient.waiting("orders", limit=100)).jobs}
+    assert answered + 6 <= len(waiting) < 20
+    for n in range(len(waiting)):
+        made = await aclient.get("orders", f"job-{n}")
+        assert made is not None
+        assert made.payload == n
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 

@@ -156,8 +156,7 @@ class Scheduling:
         confirming = None
         if (durability or self._settings.durability) != "server":
             confirming = yield from self._confirming(durability)
-        cached = self._topics.known(topic)
-        known = cached if confirming is None else None
+        known = self._topics.known(topic) if confirming is None else None
         if known is None:
             known = yield from self._topics.register(topic, confirming)
         was_sent = False
@@ -174,7 +173,7 @@ class Scheduling:
             else:
                 if answer.full:
                     raise TopicFull(topic, {0: job[0]}, {})
-                if answer.is_first and known is cached:  # the shard is new, or the server has lost the topic
+                if answer.is_first:  # the shard is new, or the server has lost the topic, perhaps a moment ago
                     yield from self._restore(topic, job[0], known.topic)
                 if answer.terms_in_force is None:
                     if self._server_clock is not None:
@@ -183,7 +182,7 @@ class Scheduling:
                         self._warn_of_channels()
                     return accepted(topic, answer.receipts, on_duplicate)[0]
         submission = self._submission(topic, (), on_duplicate)
-        submission.place_by(known.topic, is_cached=known is cached)
+        submission.place_by(known.topic)
         submission.put(job, spec, was_sent=was_sent)
         return (yield from self._only(submission, confirming))
 
@@ -201,9 +200,8 @@ class Scheduling:
         return (yield from self._complete(submission, confirming))
 
     def _place(self, submission: Submission, confirming: Confirmation[Placed] | None) -> Operation[None]:
-        cached = self._topics.known(submission.topic_name)
         found = yield from self._topics.register(submission.topic_name, confirming)
-        submission.place_by(found.topic, is_cached=found is cached)
+        submission.place_by(found.topic)
 
     def _submission(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Submission:
         now_ms = self._clock.wall_ms()

@@ -88,7 +88,6 @@ class Submission:
         self.on_duplicate = on_duplicate
         self._keys = keys
         self._topic = Topic()
-        self._is_cached = False
         if not isinstance(specs, Iterable):
             raise InvalidInput("jobs", f"must be JobSpecs in a list or another iterable, not {type(specs).__name__}")
         self._specs = enumerate(specs)
@@ -156,7 +155,7 @@ class Submission:
         elif self._server_clock is not None:
             self._server_clock.observe(batch.sent_at, answer.server_us)
         self.is_heard &= answer.is_heard
-        self.may_be_lost |= answer.is_first and self._is_cached
+        self.may_be_lost |= answer.is_first
         for n, (item, receipt) in enumerate(zip(batch.items, answer.receipts, strict=False)):  # none at all, if stale
             if n in answer.full:
                 self._full[item.place] = item.job[0]
@@ -178,13 +177,9 @@ class Submission:
         """The topic that places its jobs."""
         return self._topic
 
-    def place_by(self, topic: Topic, *, is_cached: bool = False) -> None:
-        """Place the jobs by the current topic. Call it first, and whenever the submission is stale.
-
-        If it `is_cached` and not just read from the server, the server may have lost it meanwhile.
-        """
+    def place_by(self, topic: Topic) -> None:
+        """Place the jobs by the current topic. Call it first, and whenever the submission is stale."""
         self._topic = topic
-        self._is_cached = is_cached
         self._has_one_shard = topic.all_shards == 1
         self.terms_in_force = None
         unsent = [*self._again, *(item for batch in self._filling.values() for item in batch.items)]
