@@ -150,7 +150,8 @@ def test_a_topic_that_is_there_already_is_confirmed_too(unconfirmed_topics: Plac
 
 
 def test_a_topic_is_confirmed_once_as_long_as_it_is_known(pair: Pair) -> None:
-    counting = BlockingWith(pair.primary.url, ReplyLost("register_topic", after=1, times=2))
+    """Once more after its first job, when the server could have lost it in between."""
+    counting = BlockingWith(pair.primary.url, ReplyLost("register_topic", after=2, times=2))
     with Client(counting, settings=ClientSettings(durability="replicated", replicated_timeout_ms=9_000)) as client:
         for _ in range(3):
             client.schedule("orders", delay=60)
