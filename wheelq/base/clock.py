@@ -184,6 +184,8 @@ class ServerClock:
 
     DRIFT = 0.000_2
     JUMP = 0.1
+    UNIT = 0.000_002
+    """By how much two samples may differ because each is in whole microseconds."""
 
     def __init__(self, clock: Clock, now: Callable[[], float] | None = None) -> None:
         """`now` is the clock that counts on between samples: `clock.monotonic` by default, or `clock.uptime`."""
@@ -224,7 +226,7 @@ class ServerClock:
         kept, has_jumped = self._sample, False
         if kept is not None:
             allowed = kept.error + (now - kept.taken_at) * self.DRIFT
-            off_by = abs(offset - kept.offset) - error - allowed
+            off_by = abs(offset - kept.offset) - error - allowed - self.UNIT
             if error > allowed and off_by <= 0:
                 return False
             has_jumped = off_by > self.JUMP
