@@ -65,7 +65,6 @@ class Fleet:
             self.url = "redis+sentinel://sentinel:26379/main"
         ledger.watch(self.primary)
         ledger.clock_changed(self.primary)
-        self.expected_shards = {topic.name: topic.settings.get("shards", 1) for topic in plan.topics}
         self.stopped: list[str] = []
         """The parts that were told to stop."""
         self.nodes = [self._part(f"node-{n}", self._node) for n in range(NODES)]

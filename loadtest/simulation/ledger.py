@@ -124,6 +124,8 @@ class Ledger:
         """Calls that counted the jobs they changed: one of the jobs, the count in the answer, and the true count."""
         self.rewritten: defaultdict[str, int] = defaultdict(int)
         """How often the assignment was written."""
+        self.shards: dict[str, int] = {}
+        """How many shards each topic has at the end."""
 
     # --- the server ------------------------------------------------------------------------------------------------
 

@@ -305,8 +305,8 @@ class Get:
 # --- topics ----------------------------------------------------------------------------------------------------------
 
 
-async def _about_topic(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> bool:
-    """Change a topic, and try again while the server is away. Returns whether it was done."""
+async def _about_topic(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> None:
+    """Change a topic, and try again while the server is away."""
     told = Told(step, step.args["topic"], "", actor.ledger.world.now, actor.fleet.primary.clock_us())
     actor.ledger.told.append(told)
     for _ in range(30):
@@ -317,12 +317,11 @@ async def _about_topic(actor: Actor, step: Step, do: Callable[[], Awaitable[obje
             await actor.fleet.pause(1.0)
         except WheelqError as error:
             told.outcome = f"refused: {type(error).__name__}"
-            return False
+            return
         else:
             told.outcome, told.answered = "done", actor.ledger.world.now
             actor.ledger.world.story.tell(actor.name, f"#{step.number} {step.kind} {step.args['topic']}: done")
-            return True
-    return False
+            return
 
 
 @operation("set-shards", weight=0.35)
@@ -337,8 +336,7 @@ class SetShards:
     async def do(actor: Actor, step: Step) -> None:
         topic, shards = step.args["topic"], step.args["shards"]
         actor.ledger.trouble("reshard", topic, 2.0)
-        if await _about_topic(actor, step, lambda: actor.client.set_shards(topic, shards)):
-            actor.fleet.expected_shards[topic] = shards
+        await _about_topic(actor, step, lambda: actor.client.set_shards(topic, shards))
         actor.ledger.trouble("reshard", topic, 2.0)
 
 

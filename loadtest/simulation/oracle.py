@@ -340,6 +340,22 @@ def late(seen: Seen) -> Iterator[str]:
         yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late, at {one.at:.2f}"
 
 
+@promise("shards")
+def shards(seen: Seen) -> Iterator[str]:
+    """A topic keeps the number of shards of its last `set_shards` that was answered."""
+    for topic, found in seen.ledger.shards.items():
+        calls = [one for one in seen.ledger.told if one.step.kind == "set-shards" and one.topic == topic]
+        done = [
+            one for one in calls if one.outcome == "done" and not seen.ledger.was_undone(one.sent - 1, one.answered)
+        ]
+        last = max(done, key=lambda one: one.answered, default=None)
+        if last is None:
+            continue
+        since = {one.step.args["shards"] for one in calls if one is last or one.answered > last.sent}
+        if found not in since:
+            yield f"{topic} has {found} shards; {last.step} asked for others, and was answered at {last.answered:.2f}"
+
+
 @promise("abandoned")
 def abandoned(seen: Seen) -> Iterator[str]:
     """The jobs of a killed worker run again within five seconds, or thirty if the clock was set."""

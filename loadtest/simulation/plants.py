@@ -94,6 +94,21 @@ PLANTS: Mapping[str, Plant] = {
         "left.*entries",
         {"return redis.call('XTRIM', ready, 'MINID', least), false end": "return 0, false end"},
     ),
+    "shards-lie": Plant(
+        "a new number of shards is confirmed, but not stored",
+        "shards: .* asked for others",
+        lines=(
+            Line(
+                "wheelq.producer.topics",
+                "Topics.change",
+                "after = change(before)",
+                "after = change(before) if change(before).shards == before.shards else before",
+            ),
+        ),
+        first=2,
+        within=2,
+        needs="set-shards",
+    ),
     "short-record": Plant(
         "a record of one byte blocks every sweep (A17)",
         "late|lost",

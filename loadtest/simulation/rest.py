@@ -9,6 +9,7 @@ from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.store.sorted_set import SortedSet
 from loadtest.simulation.store.stream import Stream
 from loadtest.simulation.web import WEB
+from wheelq.protocol import registry_codec
 
 LOOK_S = 12.0
 """How long the fleet is watched at rest."""
@@ -75,6 +76,13 @@ def _left_in_stream(key: bytes, stream: Stream, topic: str) -> Iterator[str]:
             yield f"{key.decode()}: {name.decode()} has not read all entries"
     if len(stream) > (5 if topic == "limit" else 0):  # later acknowledgements remove the entries that it retains
         yield f"{key.decode()}: {len(stream)} entries are left"
+
+
+def shards(fleet: Fleet) -> dict[str, int]:
+    """Returns how many shards each topic has, by the settings on the server."""
+    topics = fleet.primary.store.values.get(b"wheelq:topics", {})
+    settings = {name.decode(): stored for name, stored in topics.items() if not name.startswith(b":")}
+    return {name: registry_codec.decode_topic(stored, name).shards for name, stored in settings.items()}
 
 
 class Calm:

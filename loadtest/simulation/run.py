@@ -18,7 +18,7 @@ from loadtest.simulation.ledger import Ledger
 from loadtest.simulation.oracle import examine
 from loadtest.simulation.plan import LOAD_S, Plan, Step
 from loadtest.simulation.process import Process, current
-from loadtest.simulation.rest import LOOK_S, Calm, is_quiet, leftovers
+from loadtest.simulation.rest import LOOK_S, Calm, is_quiet, leftovers, shards
 from loadtest.simulation.seams import in_place
 from loadtest.simulation.story import Story
 from loadtest.simulation.world import TooMuch, World
@@ -85,6 +85,7 @@ def _settle(fleet: Fleet) -> Iterator[str]:
     calm = Calm(fleet)
     world.run(world.now + LOOK_S)
     yield from calm.broken()
+    fleet.ledger.shards = shards(fleet)
     yield from (f"left: {what}" for what in leftovers(fleet) if what)
     yield from _ended_too_soon(fleet)
     yield from _stop(fleet)
