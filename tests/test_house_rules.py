@@ -89,6 +89,9 @@ def test_only_the_clock_reads_the_time(path: Path) -> None:
 # Names, size and language
 
 MOST_LINES = 300
+TOO_LONG = {"wheelq/errors.py"}
+"""The file that is longer still: the tree of all errors, one class for each. In several modules the classes would have
+other full names, which tracebacks, logs and `error.type` of spans show, and which users compare."""
 OPENINGS = "Of all|Of each|Of what|Of those|Of whom|Who|Whoever|Whom|What was|What were|Those that"
 STUMBLING = re.compile(rf"(?:^|[.:]\s+|\n\n\s*)((?:{OPENINGS})\b)")
 
@@ -110,8 +113,8 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 def test_files_are_short() -> None:
-    longer = [name_of(path) for path in SOURCES if len(path.read_text().splitlines()) > MOST_LINES]
-    assert longer == [], f"find the second duty of a file of more than {MOST_LINES} lines"
+    longer = {name_of(path) for path in SOURCES if len(path.read_text().splitlines()) > MOST_LINES}
+    assert longer - TOO_LONG == set(), f"find the second duty of a file of more than {MOST_LINES} lines"
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
