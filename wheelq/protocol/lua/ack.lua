@@ -8,20 +8,22 @@
 local ready, jobs, counts = KEYS[1], KEYS[2], KEYS[3]
 local group, consumer, safe_until, retention_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
-local entries, members, expired, others = {}, {}, 0, 0
+local is_safe = now <= safe_until
+local entries, members, held, expired, others = {}, {}, 0, 0, 0
 local dropped_from = #ARGV % 2 == 1 and #ARGV - 2 * ARGV[#ARGV] or #ARGV
 for n = 5, #ARGV - 1, 2 do
-  if now <= safe_until or owns(ready, group, consumer, ARGV[n]) then
-    entries[#entries + 1] = ARGV[n]
-    members[#members + 1] = ARGV[n + 1]
-    if not concerns(ARGV[n + 1], group) then
+  local entry, member = ARGV[n], ARGV[n + 1]
+  if is_safe or owns(ready, group, consumer, entry) then
+    held = held + 1
+    entries[held], members[held] = entry, member
+    if not concerns(member, group) then
       others = others + 1
     elseif n >= dropped_from then
       expired = expired + 1
     end
   end
 end
-if #entries == 0 then return 0 end
+if held == 0 then return 0 end
 local acked = redis.call('XACK', ready, group, unpack(entries))
 if acked == 0 then return 0 end
 finish(ready, jobs, group, entries, members)

@@ -9,17 +9,20 @@ local token, lease_ms = ARGV[1], ARGV[2]
 if not leads(lease, token, lease_ms) then return {0} end
 local last = by(now_ms())
 local scores = redis.call('ZMSCORE', delayed, unpack(ARGV, 3))
-local reply, members, dues, seen, is_ranked = {1, now_us(), {0}}, {}, {}, {}, false
-for n, due in ipairs(scores) do
-  local member = ARGV[n + 2]
-  if due and tonumber(due) <= last and not seen[member] then
-    seen[member] = true
-    members[#members + 1] = member
-    dues[#dues + 1] = due
-    is_ranked = is_ranked or string.find(due, '.', 1, true)
-  elseif due and not seen[member] then
-    reply[#reply + 1] = member
-    reply[#reply + 1] = due
+local reply, members, dues, seen, found, is_ranked = {1, now_us(), {0}}, {}, {}, {}, 0, false
+for n = 1, #scores do
+  local member, score = ARGV[n + 2], scores[n]
+  if score and not seen[member] then
+    local due = tonumber(score)
+    if due <= last then
+      seen[member] = true
+      found = found + 1
+      members[found], dues[found] = member, due
+      is_ranked = is_ranked or due % 1 ~= 0
+    else
+      reply[#reply + 1] = member
+      reply[#reply + 1] = score
+    end
   end
 end
 if is_ranked then

@@ -139,8 +139,9 @@ local function finish(ready, jobs, group, entries, members)
   if #entries == 0 then return end
   local others, own_read_to = groups_of(ready, group)
   local pointers = redis.call('HMGET', jobs, unpack(members))
-  local done = {}
-  for n, member in ipairs(members) do
+  local done, is_alone = {}, #others == 0
+  for n = 1, #members do
+    local member = members[n]
     local cut = string.find(member, SPLIT, 1, true)
     -- A retry of another group is only skipped: that group has to finish it.
     if pointers[n] == entries[n] and (not cut or string.sub(member, cut + 1) == group) then
@@ -151,7 +152,7 @@ local function finish(ready, jobs, group, entries, members)
         done[#done + 1] = member
         if first and (not is_entry(first) or is_unfinished(ready, group, own_read_to, first)) then first = nil end
       end
-      if first and not needed(ready, jobs, others, first, id) then done[#done + 1] = id end
+      if first and (is_alone or not needed(ready, jobs, others, first, id)) then done[#done + 1] = id end
     end
   end
   if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end

@@ -13,12 +13,12 @@ local function leads(lease, token, lease_ms)
 end
 
 -- part: ranked
--- ranked(members, dues): both in the order of scores; equal scores stay in their order.
+-- ranked(members, dues): both in the order of scores, which are numbers; equal scores stay in their order.
 local function ranked(members, dues)
   local order, sorted, scores = {}, {}, {}
   for n = 1, #members do order[n] = n end
   table.sort(order, function(a, b)
-    local one, other = tonumber(dues[a]), tonumber(dues[b])
+    local one, other = dues[a], dues[b]
     if one == other then return a < b end
     return one < other
   end)
@@ -29,8 +29,8 @@ end
 -- part: promote
 -- promote_all(delayed, jobs, ready, dead, retries, members, dues, counts): delayed → ready for members known to be due.
 -- `retries` may be nil where no member is a retry.
--- `dues` are scores. Returns how many were promoted, whether that was all (false when the stream refused one), and how
--- late they were (see lateness). XADD comes before ZREM, and a job whose XADD was refused stays waiting.
+-- `dues` are scores, as numbers. Returns how many were promoted, whether that was all (false when the stream refused
+-- one), and how late they were (see lateness). XADD comes before ZREM, and a job whose XADD was refused stays waiting.
 -- A retry that waited under its own member, beside another life of its id, needs only its entry: `jobs` forgets it.
 -- A member without a record (another program must have written it) is buried, so that it cannot block the rest.
 local LATE = 13 -- from this place of the lateness on, jobs were at least 1,024 ms late
@@ -38,29 +38,32 @@ local function promote_all(delayed, jobs, ready, dead, retries, members, dues, c
   local lateness, count_late = late_counter()
   if #members == 0 then return 0, true, lateness end
   local records = redis.call('HMGET', jobs, unpack(members))
-  local gone, pointers, alone, retried, promoted, buried, late, is_all = {}, {}, {}, {}, 0, 0, 0, true
-  for n, member in ipairs(members) do
-    local due = string.find(dues[n], '%D') and due_of(dues[n]) or dues[n]
+  local gone, pointers, alone, retried = {}, {}, {}, {}
+  local promoted, pointed, buried, late, is_all = 0, 0, 0, 0, true
+  -- Runs for every job: counters cost less than `#`, and a loop over numbers less than ipairs.
+  for n = 1, #members do
+    local member, due, record = members[n], dues[n], records[n]
+    if due % 1 ~= 0 or due < 0 then due = due_of(due) end
     local cut = string.find(member, '\31', 1, true)
-    if records[n] then
-      local entry = emit(ready, member, due, records[n])
+    if record then
+      local entry = emit(ready, member, due, record)
       if not entry then
         is_all = false
         break
       end
-      gone[#gone + 1] = member
+      gone[n] = member
       if cut and string.find(member, '\31', cut + 1, true) then
         alone[#alone + 1] = member
       else
-        pointers[#pointers + 1] = member
-        pointers[#pointers + 1] = entry
+        pointers[pointed + 1], pointers[pointed + 2] = member, entry
+        pointed = pointed + 2
       end
       promoted = promoted + 1
       count_late(due)
     else
       redis.call('XADD', dead, '*', 'id', member, 'due', due, 'attempt', 0, 'group', '', 'reason', 'no record',
         'error', 'the record of this job is missing', 'record', '')
-      gone[#gone + 1] = member
+      gone[n] = member
       buried = buried + 1
     end
     if cut then retried[#retried + 1] = due end
@@ -132,7 +135,7 @@ local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape
   local members, dues = {}, {}
   for n = 1, math.min(#found, 2 * allowed), 2 do
     members[#members + 1] = found[n]
-    dues[#dues + 1] = found[n + 1]
+    dues[#dues + 1] = tonumber(found[n + 1])
   end
   local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
   count(counts, 'swept', promoted)
