@@ -16,8 +16,8 @@ from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
 from wheelq.worker.handlers import Handlers
 from wheelq.worker.held import Delivery, ServedShard
-from wheelq.worker.holding import HoldWarning
 from wheelq.worker.pool import SLICE, Pool
+from wheelq.worker.run_log import HoldWarning
 
 ENTRY = Entry("1-0", "picture-7", 0, 1, b"", None)
 

@@ -21,9 +21,8 @@ ordering    runs the jobs of a shard or key one at a time: `ordered_shard` holds
             starts each in its turn, `sequence` keeps the places
 parts       the objects that all parts of a worker share
 outcome     whether a job is too late to start, and its outcome after the run (pure)
-run_log     log lines about runs
+run_log     log lines about runs, and about handlers that block the event loop
 tracing     the span around each run, while a tracer provider is set
-holding     names async handlers that block the event loop
 progress    stores the progress and the results of handlers
 held        the deliveries that Redis has not confirmed as settled
 settling    reports outcomes to Redis: acks in batches, retries, burials

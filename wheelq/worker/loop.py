@@ -34,13 +34,13 @@ from wheelq.worker.decorators import Decorators
 from wheelq.worker.heartbeat import Heartbeat
 from wheelq.worker.held import Delivery
 from wheelq.worker.hints import HintListener
-from wheelq.worker.holding import HoldWarning
 from wheelq.worker.janitor import Janitor
 from wheelq.worker.lanes import Lanes
 from wheelq.worker.overdue import OverdueWarning
 from wheelq.worker.parts import WorkerParts
 from wheelq.worker.pool import Pool
 from wheelq.worker.progress import ProgressWriter
+from wheelq.worker.run_log import HoldWarning
 from wheelq.worker.running import Running
 from wheelq.worker.shards import ServedShards
 from wheelq.worker.threads import Threads

@@ -1,7 +1,8 @@
-"""`RunLog`: log lines about the runs of handlers.
+"""Log lines about the runs of handlers: `RunLog`, and `HoldWarning` for handlers that block the event loop.
 
     job order-42 of orders is done: attempt 1, 3 ms late, took 12 ms        one line per job, if that is asked for
     job order-43 of orders failed, again in 2.0 s: ValueError('no price')   the first of its kind with the traceback
+    handler resize of images held the event loop for 5.0 s: ...             each handler once a minute
 
 The logger `wheelq.jobs` writes the lines per job: at level INFO with `log_jobs` in [worker], else at DEBUG. Failures
 are of one kind if the topic and the type of the exception are the same. The traceback of a kind is logged again after
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import logging
 
-from wheelq.base.clock import ServerClock
+from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
+from wheelq.worker.handlers import Handlers
 from wheelq.worker.held import Delivery
 from wheelq.worker.outcome import Again, Buried, Outcome
 
@@ -24,6 +26,10 @@ jobs_logger = logging.getLogger("wheelq.jobs")
 TRACEBACK_AGAIN_MS = 600_000
 KINDS = 1_000
 """How many kinds of failures are remembered."""
+HELD_AGAIN_S = 60.0
+"""The least number of seconds between two warnings about the same handler."""
+OF_ASYNC = "Make it a plain function, which runs in a thread, or move the long part to asyncio.to_thread"
+OF_INLINE = "Leave out inline=True, so that it runs in a thread"
 
 
 class RunLog:
@@ -85,6 +91,35 @@ class RunLog:
         if len(self._shown_ms) > KINDS:
             del self._shown_ms[next(iter(self._shown_ms))]
         return is_news
+
+
+class HoldWarning:
+    """Logs which handler blocks the event loop: an async one, or a plain one with `inline=True`.
+
+    While a handler computes, or waits without `await`, nothing else in its worker runs: no other handler, no ack, no
+    heartbeat. So the pool times each step of a delivery, from one `await` to the next. This costs one reading of the
+    clock for each step, and no thread or timer.
+    """
+
+    def __init__(self, handlers: Handlers, clock: Clock) -> None:
+        self._handlers = handlers
+        self._clock = clock
+        self._quiet_until: dict[str, float] = {}  # by topic
+
+    def held(self, delivery: Delivery, seconds: float) -> None:
+        """Name the handler of a delivery, one of whose steps took so long."""
+        topic, now = delivery.shard.keys.topic, self._clock.monotonic()
+        handler = self._handlers[topic]
+        if handler.has_thread or now < self._quiet_until.get(topic, now):
+            return
+        self._quiet_until[topic] = now + HELD_AGAIN_S
+        logger.warning(
+            "handler %s of %s held the event loop for %.1f s: nothing else of this worker ran meanwhile. %s",
+            getattr(handler.function, "__qualname__", repr(handler.function)),
+            topic,
+            seconds,
+            OF_INLINE if handler.inline else OF_ASYNC,
+        )
 
 
 def _said(outcome: Outcome) -> str:
