@@ -79,10 +79,10 @@ def _left_in_stream(key: bytes, stream: Stream, topic: str) -> Iterator[str]:
 
 
 def shards(fleet: Fleet) -> dict[str, int]:
-    """Returns how many shards each topic has, by the settings on the server."""
-    topics = fleet.primary.store.values.get(b"wheelq:topics", {})
-    settings = {name.decode(): stored for name, stored in topics.items() if not name.startswith(b":")}
-    return {name: registry_codec.decode_topic(stored, name).shards for name, stored in settings.items()}
+    """Returns how many shards each topic of the plan has, by the settings on the server."""
+    stored = fleet.primary.store.values.get(b"wheelq:topics", {})
+    names = [topic.name for topic in fleet.plan.topics if topic.name.encode() in stored]
+    return {name: registry_codec.decode_topic(stored[name.encode()], name).shards for name in names}
 
 
 class Calm:
