@@ -331,13 +331,20 @@ def late(seen: Seen) -> Iterator[str]:
     limited = {topic.name for topic in seen.plan.topics if topic.name == "limit"}
     explained, was_undone = seen.ledger.is_explained, seen.ledger.was_undone
     for one in seen.ledger.promotions:
-        due = seen.reached(one.due_ms, one.waits_since)
+        due = seen.reached(one.due_ms, _due_since(seen, one))
         if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced or one.at - due <= SOON_S:
             continue
         # A later fault is no excuse, unless it undid a promotion that was in time.
         if explained(one.at, one.at) and (explained(due, due + SOON_S) or was_undone(due, due + SOON_S)):
             continue
         yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late, at {one.at:.2f}"
+
+
+def _due_since(seen: Seen, one: Promotion) -> float:
+    """Returns since when the job has had its due time: since it waits, or since a `run_now` that promoted it."""
+    told = seen.jobs[one.topic, one.id].told
+    asked = [call.sent for call in told if call.step.kind == "run-now" and call.asked_us // 1000 <= one.due_ms]
+    return max([one.waits_since, *(sent for sent in asked if sent <= one.at)])
 
 
 @promise("shards")
