@@ -59,6 +59,8 @@ class Options:
     seed: int = 1
     duration: float = 60.0
     """Seconds of faults."""
+    least_jobs: int = 0
+    """After the faults, producers go on until so many jobs are promised: a busy machine takes longer."""
     faults_per_minute: float = 12.0
     rate: float = 200.0
     """Jobs a second, of all producers together."""
@@ -127,6 +129,7 @@ class Torture:
             for producer in self._producers:
                 producer.start()
             self._suffer()
+            self._reach_least_jobs()
             for producer in self._producers:
                 producer.finish()
             for producer in self._producers:
@@ -168,6 +171,12 @@ class Torture:
                 begun_ms = 0.0 if pause is None else begun_ms or now_ms
                 heapq.heappush(agenda, (time.monotonic() + (0.1 if pause is None else pause), n, kind, steps, begun_ms))
         self._wait_until(self._began + self._options.duration)
+
+    def _reach_least_jobs(self) -> None:
+        while any(producer.is_alive() for producer in self._producers):
+            if sum(promise.must_run for promise in promises(self._log()).values()) >= self._options.least_jobs:
+                return
+            self._wait_until(time.monotonic() + 0.5)
 
     def _plan(self) -> list[Planned]:
         options = self._options

@@ -72,7 +72,7 @@ class Scene:
         return [random.choice(self.producers).name if kind == "producer" else self.pick(random, kind)]
 
     @contextmanager
-    def hurting(self, kind: str, *names: str, lasts_s: float = 0.0, may_undo: bool = False) -> Iterator[None]:
+    def disrupting(self, kind: str, *names: str, lasts_s: float = 0.0, may_undo: bool = False) -> Iterator[None]:
         """Record a fault of these processes (without names: of all) during the block, and for `lasts_s` after it."""
         whom = names or (EVERYONE,)
         from_ms = time.time() * 1000

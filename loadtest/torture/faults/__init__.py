@@ -5,7 +5,7 @@ A fault is a generator: it breaks something, yields for how many seconds it stay
     @fault("freeze-worker")
     def freeze_worker(scene, random):
         name = scene.pick(random, "worker")
-        with scene.hurting("freeze-worker", name):
+        with scene.disrupting("freeze-worker", name):
             scene.fleet.freeze(name)
             yield random.uniform(4.5, 6.0)
             scene.fleet.wake(name)

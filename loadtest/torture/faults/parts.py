@@ -17,7 +17,7 @@ MOST_SHARDS = 5
 
 def _kill(scene: Scene, random: Random, kind: str) -> Steps:
     name = scene.pick(random, kind)
-    with scene.hurting(f"kill-{kind}", name):
+    with scene.disrupting(f"kill-{kind}", name):
         scene.fleet.kill(name)
         yield random.choice((0.0, 1.0))
         scene.start(kind)
@@ -25,7 +25,7 @@ def _kill(scene: Scene, random: Random, kind: str) -> Steps:
 
 def _freeze(scene: Scene, random: Random, kind: str, seconds: float) -> Steps:
     name = scene.pick(random, kind)
-    with scene.hurting(f"freeze-{kind}", name):
+    with scene.disrupting(f"freeze-{kind}", name):
         scene.fleet.freeze(name)
         yield seconds
         scene.fleet.wake(name)
@@ -33,7 +33,7 @@ def _freeze(scene: Scene, random: Random, kind: str, seconds: float) -> Steps:
 
 def _stop(scene: Scene, random: Random, kind: str) -> Steps:
     name = scene.pick(random, kind)
-    with scene.hurting(f"stop-{kind}", name):
+    with scene.disrupting(f"stop-{kind}", name):
         scene.fleet.ask_to_stop(name)
         scene.start(kind)
         while scene.fleet.is_running(name):

@@ -34,7 +34,7 @@ def _alone(name: str, function: Fault) -> Fault:
         while scene.is_taken:
             yield None
         scene.is_taken = True
-        with scene.hurting(name, lasts_s=2.0, may_undo=scene.arena.durability == "replicated"):
+        with scene.disrupting(name, lasts_s=2.0, may_undo=scene.arena.durability == "replicated"):
             yield from function(scene, random)
             yield from until(scene.arena.is_whole, f"the servers do not recover from {name}")
         scene.is_taken = False

@@ -102,7 +102,7 @@ def fill_memory(scene: Scene, random: Random) -> Steps:
 @fault("kick-clients")
 def kick_clients(scene: Scene, random: Random) -> Steps:
     """The server ends all connections but those of subscribers."""
-    with scene.hurting("kick-clients", lasts_s=2.0):
+    with scene.disrupting("kick-clients", lasts_s=2.0):
         scene.arena.on_servers(command("CLIENT KILL TYPE normal", read=bool))
         yield 0.0
 
