@@ -21,33 +21,33 @@ from loadtest.simulation.world import World
 
 
 class ProcessEnd(Protocol):
-    """What a link tells to the process."""
+    """The process's end of a link."""
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Take data from the network."""
 
     def lost(self, error: Exception | None) -> None:
-        """The connection has ended."""
+        """Take the end of the connection."""
 
     def vanish(self) -> None:
-        """The process is no more: the server is told by the kernel."""
+        """Close the connection as the kernel does after the process was killed."""
 
 
 class ServerEnd(Protocol):
-    """What a link tells to the server."""
+    """The server's end of a link."""
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Take data from the network."""
 
     def gone(self) -> None:
-        """The connection has ended."""
+        """Take the end of the connection."""
 
 
 class Listener(Protocol):
-    """Takes connections."""
+    """Accepts connections."""
 
     def accept(self, link: Link) -> ServerEnd | None:
-        """The other end of a link; None when nobody listens."""
+        """Returns the server's end of a link; None if nothing listens."""
 
 
 class Network:

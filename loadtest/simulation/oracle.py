@@ -358,7 +358,7 @@ def shards(seen: Seen) -> Iterator[str]:
         last = max(done, key=lambda one: one.answered, default=None)
         if last is None:
             continue
-        since = {one.step.args["shards"] for one in calls if one is last or one.answered > last.sent}
+        since = {one.step.args["shards"] for one in calls if one.answered > last.sent}
         if found not in since:
             yield f"{topic} has {found} shards; {last.step} asked for others, and was answered at {last.answered:.2f}"
 

@@ -49,14 +49,25 @@ def try_seed(seed: int, *, faults: bool = True, operations: bool = True, without
 
 
 def try_seeds(seeds: Iterable[int], *, faults: bool = True, jobs: int = 1) -> Iterator[Trial]:
-    """Run many seeds, `jobs` of them at the same time. Yields their trials in order."""
-    under_way: deque[Apart] = deque()
+    """Run many seeds, `jobs` of them at the same time. Yields their trials in order.
+
+    A run that breaks off is a trial with a problem, and the other seeds are tried all the same.
+    """
+    under_way: deque[tuple[int, Apart]] = deque()
     for seed in seeds:
-        under_way.append(Apart(partial(_try, seed, faults, True, frozenset())))
+        under_way.append((seed, Apart(partial(_try, seed, faults, True, frozenset()))))
         if len(under_way) >= jobs:
-            yield under_way.popleft().result()
+            yield _trial(*under_way.popleft())
     while under_way:
-        yield under_way.popleft().result()
+        yield _trial(*under_way.popleft())
+
+
+def _trial(seed: int, apart: Apart) -> Trial:
+    try:
+        found: Trial = apart.result()
+    except RuntimeError as error:
+        return Trial(seed, (str(error),), "", (), 0.0, 0)
+    return found
 
 
 def _try(seed: int, faults: bool, operations: bool, without: Numbers) -> Trial:

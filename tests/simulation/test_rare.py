@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from loadtest.simulation import run
-from loadtest.simulation.operations import OPERATIONS, Actor, operation
+from loadtest.simulation.operations import Actor, operation
 from loadtest.simulation.plan import Plan, Step, draw
 from loadtest.simulation.plants import plant
 from loadtest.simulation.trials import Apart
@@ -25,15 +24,6 @@ def schedule(number: int, at: float, topic: str, id: str, delay: float, kind: st
 
 def set_shards(number: int, at: float, topic: str, shards: int) -> Step:
     return Step(number, at, "set-shards", "producer-2", {"topic": topic, "shards": shards})
-
-
-@pytest.fixture
-def known() -> Iterator[dict[str, Any]]:
-    """The operations, to which a test may add some."""
-    before = dict(OPERATIONS)
-    yield OPERATIONS
-    OPERATIONS.clear()
-    OPERATIONS.update(before)
 
 
 def runs_and_problems(name: str, plan: Plan) -> tuple[int, str]:

@@ -11,9 +11,11 @@ import sys
 import pytest
 
 from loadtest.simulation import trials
-from loadtest.simulation.plan import draw
+from loadtest.simulation.plan import Plan, draw
 from loadtest.simulation.plants import PLANTS, plant
+from loadtest.simulation.run import Result
 from loadtest.simulation.shrink import short_story, shrink
+from loadtest.simulation.story import Story
 from loadtest.simulation.trials import Trial, try_seed
 
 
@@ -64,6 +66,18 @@ def test_a_planted_defect_is_found_within_its_number_of_seeds(name: str) -> None
     done = _simulate("--plant", name, "--from", str(wanted.first), "--seeds", str(wanted.within), "--keep-going")
     assert done.returncode == 1, done.stderr
     assert re.search(rf"^seed \d+: .*({wanted.found})", done.stdout, re.MULTILINE), done.stdout[-3_000:]
+
+
+def test_a_run_that_breaks_off_fails_its_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(plan: Plan, without: frozenset[int]) -> Result:
+        if plan.seed == 2:
+            raise KeyError("a defect of the simulator")
+        return Result(plan.seed, (), Story(lambda: 0.0), 60.0, 1, 1)
+
+    monkeypatch.setattr(trials, "run", broken)
+    first, second, third = trials.try_seeds([1, 2, 3], jobs=2)
+    assert first.problems == third.problems == ()
+    assert "a defect of the simulator" in second.problems[0]
 
 
 def test_a_plant_that_does_not_fit_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:

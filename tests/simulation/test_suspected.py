@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from loadtest.simulation import run
 from loadtest.simulation.faults import Stage, _kill
 from loadtest.simulation.fleet import Fleet, Handling
-from loadtest.simulation.operations import OPERATIONS, Actor, operation
+from loadtest.simulation.operations import Actor, operation
 from loadtest.simulation.plan import Plan, Step, draw
 from wheelq import Job
 from wheelq.errors import WheelqError
@@ -44,15 +43,6 @@ def fleets(monkeypatch: pytest.MonkeyPatch) -> list[Fleet]:
 
     monkeypatch.setattr(run, "Fleet", Seen)
     return made
-
-
-@pytest.fixture
-def known() -> Iterator[dict[str, Any]]:
-    """The operations, to which a test may add some."""
-    before = dict(OPERATIONS)
-    yield OPERATIONS
-    OPERATIONS.clear()
-    OPERATIONS.update(before)
 
 
 @pytest.mark.parametrize("salt", range(3))
