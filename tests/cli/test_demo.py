@@ -41,9 +41,9 @@ def run_of(
     return DemoRun(*name, due_ms, int(started_ms // 1), started_ms, attempt, failed)
 
 
-def ledger_of(*runs: DemoRun, names: tuple[tuple[str, str], ...] = (A,), failing: str = "") -> DemoLedger:
+def ledger_of(*runs: DemoRun, names: tuple[tuple[str, str], ...] = (A,)) -> DemoLedger:
     """Jobs that are all due at `DUE_MS`, and what ran."""
-    return DemoLedger({failing}, due_ms=dict.fromkeys(names, DUE_MS), runs=list(runs))
+    return DemoLedger(due_ms=dict.fromkeys(names, DUE_MS), runs=list(runs))
 
 
 def faults(ledger: DemoLedger) -> list[tuple[FaultKind, str]]:
@@ -79,9 +79,7 @@ def test_an_order_whose_cancel_came_too_late_must_run(outcome: CancelOutcome) ->
 
 
 def test_a_failed_attempt_and_a_good_one_are_clean_and_late_by_the_retrys_own_due_time() -> None:
-    verdict = DemoVerdict.of(
-        ledger_of(run_of(failed=True), run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=2.0), failing="order-1")
-    )
+    verdict = DemoVerdict.of(ledger_of(run_of(failed=True), run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=2.0)))
     assert verdict.is_clean
     assert (verdict.ran, verdict.retried) == (1, 1)
     assert verdict.lateness.max_ms == 2.0
@@ -107,8 +105,13 @@ def test_an_order_whose_move_came_too_late_keeps_its_due_time() -> None:
 # The verdict: what it finds
 
 
+def test_an_order_that_never_ran_is_lost() -> None:
+    assert faults(ledger_of(run_of(A), names=(A, B))) == [(FaultKind.LOST, "order-2")]
+
+
 def test_an_order_that_failed_and_never_came_back_is_lost() -> None:
-    assert faults(ledger_of(run_of(failed=True), failing="order-1")) == [(FaultKind.LOST, "order-1")]
+    assert faults(ledger_of(run_of(failed=True))) == [(FaultKind.LOST, "order-1")]
+    assert faults(ledger_of(run_of(failed=True), run_of(attempt=2, failed=True))) == [(FaultKind.LOST, "order-1")]
 
 
 def test_a_promotion_one_millisecond_before_the_due_time_is_early() -> None:
@@ -133,17 +136,30 @@ def test_a_moved_order_that_ran_at_its_old_time_is_early() -> None:
 
 def test_an_early_retry_is_early() -> None:
     retry = run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=-5.0)
-    assert faults(ledger_of(run_of(failed=True), retry, failing="order-1")) == [(FaultKind.EARLY, "order-1")]
+    assert faults(ledger_of(run_of(failed=True), retry)) == [(FaultKind.EARLY, "order-1")]
+
+
+def test_an_order_that_ran_twice_is_doubled() -> None:
+    assert faults(ledger_of(run_of(), run_of(late_ms=2.0))) == [(FaultKind.DOUBLED, "order-1")]
 
 
 def test_a_failing_attempt_that_ran_twice_is_doubled() -> None:
     again = run_of(due_ms=DUE_MS + 700, attempt=2)
-    ledger = ledger_of(run_of(failed=True), run_of(failed=True), again, failing="order-1")
-    assert faults(ledger) == [(FaultKind.DOUBLED, "order-1")]
+    assert faults(ledger_of(run_of(failed=True), run_of(failed=True), again)) == [(FaultKind.DOUBLED, "order-1")]
 
 
 def test_a_retry_of_what_had_ended_well_is_doubled() -> None:
     assert faults(ledger_of(run_of(), run_of(due_ms=DUE_MS + 700, attempt=2))) == [(FaultKind.DOUBLED, "order-1")]
+
+
+def test_a_cancelled_order_that_ran_is_found() -> None:
+    ledger = ledger_of(run_of())
+    ledger.cancels[A] = CancelOutcome.CANCELLED
+    assert faults(ledger) == [(FaultKind.CANCELLED_BUT_RAN, "order-1")]
+
+
+def test_a_run_that_nobody_asked_for_is_found() -> None:
+    assert faults(ledger_of(run_of(A), run_of(B))) == [(FaultKind.UNKNOWN, "order-2")]
 
 
 def test_faults_planted_among_many_good_orders_are_all_found_and_counted() -> None:

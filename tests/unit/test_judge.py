@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -119,11 +120,12 @@ class TestJudge:
         first, second = promoted(), promoted(DUE + 300, DUE + 300, attempt=2)
         assert wrong(failing, [first], [ran()]) == ["lost"]
         assert wrong(failing, [first, second], [ran(), ran(DUE + 300, attempt=2)]) == []
+        assert wrong(failing, [first, second], [ran(), replace(ran(DUE + 300, attempt=2), failed=True)]) == ["lost"]
         for attempt in (2, 3):
             third = promoted(DUE + 400, DUE + 300, attempt)
             assert wrong(failing, [first, second, third], [ran(), ran(DUE + 300, attempt=2)]) == ["doubled"]
 
-    def test_without_record_of_hurts_every_repeated_run_is_allowed(self) -> None:
+    def test_without_disruptions_every_repeated_run_is_allowed(self) -> None:
         """They are counted only."""
         found = verdict(SURE, [promoted()], [ran(), ran(after_ms=9, worker="w2")], disruptions=None)
         assert found.is_clean

@@ -3,7 +3,7 @@
     Promise     what producers know about one job                from the answers that they got
     Promotion   one entry of a ready stream                      from the server's own stream, or from the workers
     JobRun      one start of a handler                           from the workers
-    Disruption  a fault of one worker, or of everything    from the log of the faults that a test has caused
+    Disruption  a fault of one worker, or of everything          from the log of the faults that a test has caused
 
 What must hold: every promised job ran; no job was promoted before its due time; each was promoted once, and once for
 each attempt that failed; no job that was cancelled or refused ran. Runs may be repeated (at-least-once): if disruptions
@@ -79,6 +79,8 @@ class JobRun:
     started_ms: float
     worker: str = ""
     attempt: int = 1
+    failed: bool = False
+    """Its handler is known to have raised: it keeps no promise."""
 
     @property
     def promoted_ms(self) -> int:
@@ -237,7 +239,7 @@ def _is_explained(undone: JobRun, disruptions: Iterable[Disruption]) -> bool:
 
 
 def _is_lost(promise: Promise, runs: Sequence[JobRun]) -> bool:
-    finished = {run.entry_id for run in runs if run.attempt >= promise.last_attempt}
+    finished = {run.entry_id for run in runs if run.attempt >= promise.last_attempt and not run.failed}
     return len(finished) < sum(life.must_run for life in promise.lives)
 
 

@@ -31,7 +31,7 @@ class Board:
     def __init__(self, orders: Sequence[Order], plan: DemoPlan, clock: Clock) -> None:
         self.orders = orders
         self.plan = plan
-        self.ledger = DemoLedger(plan.failing)
+        self.ledger = DemoLedger()
         self.scheduled = Counter(order.topic for order in orders)
         self.waiting: Counter[str] = Counter()
         self.ready: Counter[str] = Counter()

@@ -8,8 +8,8 @@ the demo that would explain a second run of the same one.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,8 +47,6 @@ class DemoRun(NamedTuple):
 class DemoLedger:
     """All promises and all runs."""
 
-    failing: Set[str] = frozenset()
-    """The ids of the jobs that are planned to fail at their first attempt."""
     due_ms: dict[Name, int] = field(default_factory=dict)
     """From the receipts."""
     cancels: dict[Name, CancelOutcome] = field(default_factory=dict)
@@ -65,10 +63,12 @@ class DemoLedger:
         """From the due time to the start of the handler."""
         return max(0.0, run.started_ms - self.expected_ms(run))
 
-    def promise(self, name: Name) -> Promise:
-        """Returns the promise for a scheduled job."""
-        runs = self.cancels.get(name) is not CancelOutcome.CANCELLED
-        return Promise(self._promised_ms(name), runs, runs, last_attempt=2 if name[1] in self.failing else 1)
+    def promise(self, name: Name, runs: Sequence[DemoRun]) -> Promise:
+        """Returns the promise for a scheduled job. It must not run again after the first of its runs that succeeded."""
+        is_wanted = self.cancels.get(name) is not CancelOutcome.CANCELLED
+        succeeded = [run.attempt for run in runs if not run.failed]
+        last = min(succeeded) if succeeded else max((run.attempt for run in runs), default=1)
+        return Promise(self._promised_ms(name), is_wanted, is_wanted, last_attempt=last)
 
     def _promised_ms(self, name: Name) -> int:
         outcome, due_ms = self.moves.get(name, (None, 0))
@@ -169,11 +169,16 @@ class DemoVerdict:
 
 
 def _judge(ledger: DemoLedger) -> Verdict:
+    runs: defaultdict[Name, list[DemoRun]] = defaultdict(list)
+    for run in ledger.runs:
+        runs[run.name].append(run)
     return judge(
-        {_text(name): ledger.promise(name) for name in ledger.due_ms},
+        {_text(name): ledger.promise(name, runs[name]) for name in ledger.due_ms},
         [Promotion(_text(run.name), ledger.expected_ms(run), run.promoted_ms, run.attempt) for run in ledger.runs],
         [
-            JobRun(_text(run.name), f"{run.promoted_ms}-{number}", run.started_ms, attempt=run.attempt)
+            JobRun(
+                _text(run.name), f"{run.promoted_ms}-{number}", run.started_ms, attempt=run.attempt, failed=run.failed
+            )
             for number, run in enumerate(ledger.runs)
         ],
         run_clock_error_ms=CLOCK_ERROR_MS,
