@@ -90,8 +90,7 @@ def test_only_the_clock_reads_the_time(path: Path) -> None:
 
 MOST_LINES = 300
 TOO_LONG = {"wheelq/errors.py"}
-"""The file that is longer still: the tree of all errors, one class for each. In several modules the classes would have
-other full names, which tracebacks, logs and `error.type` of spans show, and which users compare."""
+"""The file that is longer: the tree of all errors. Its docstring says why it is one module."""
 OPENINGS = "Of all|Of each|Of what|Of those|Of whom|Who|Whoever|Whom|What was|What were|Those that"
 STUMBLING = re.compile(rf"(?:^|[.:]\s+|\n\n\s*)((?:{OPENINGS})\b)")
 

@@ -40,6 +40,9 @@
 
 *Refused* and *outcome unknown* are never the same class: after a refusal a caller may give up; after an unknown outcome
 it must repeat the call (every wheelq call may be repeated with the same job id) or look the job up.
+
+All errors stand in this one module, however long it is: tracebacks, logs and spans show `wheelq.errors.X` as their full
+names, and users compare these names.
 """
 
 from __future__ import annotations

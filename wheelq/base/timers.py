@@ -127,7 +127,7 @@ class KernelTimer:
             return None
         try:
             return cls(fd, libc.timerfd_settime, (ctypes.c_long * 4)(), fire)
-        except NotImplementedError:  # an event loop without add_reader, as in a simulation: it keeps its own timers
+        except NotImplementedError:  # raised by asyncio: this loop watches no files, so its own timers have to serve
             os.close(fd)
             return None
 
