@@ -8,10 +8,12 @@ valkey,redis62`. Each pytest-xdist worker starts servers of its own.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if folder in ONE_WILL_DO and not metafunc.config.getoption("--servers"):
             wanted = wanted[:1]
         metafunc.parametrize("server_binary", wanted, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the long tests first in each process's share of the tests: pytest-xdist deals them out in this order."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = iter([item for item in items if not item.get_closest_marker("long")])
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = -(-len(items) // processes)
+    ordered: list[pytest.Item] = []
+    for process in range(processes):
+        first = long[process::processes]
+        ordered += [*first, *islice(others, share - len(first))]
+    items[:] = [*ordered, *others]
 
 
 def _wanted(config: pytest.Config) -> list[str]:

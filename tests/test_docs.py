@@ -160,11 +160,13 @@ def test_the_readme_runs_from_top_to_bottom(terminal: Terminal) -> None:
     terminal.printed("closing order 1")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_page_in_chinese_runs_from_top_to_bottom(terminal: Terminal) -> None:
     follow(terminal, CHINESE)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # it is long, and starts many processes
 def test_the_guide_runs_from_its_first_page_to_its_last(terminal: Terminal) -> None:
     follow(terminal, *(page for page in PAGES if page != CHINESE))  # it stands on its own, and starts its own server
@@ -188,6 +190,7 @@ def test_every_block_is_run_or_written(page: Path) -> None:
         assert block.language == "sh" or block.note.startswith(("file: ", "output")), f"{page.name}: {block.text}"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # it installs a whole environment
 def test_the_first_command_installs_and_runs_the_demonstration(tmp_path: Path) -> None:
     """In a copy of the checkout, with nothing installed."""

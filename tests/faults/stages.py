@@ -21,10 +21,8 @@ from wheelq.protocol.keys import Keys
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.settings import SchedulerSettings, WorkerSettings
 from wheelq.transport import Address, Transport
-from wheelq.worker.held import Delivery, Held, ServedShard
-from wheelq.worker.peers import Peers
-from wheelq.worker.recovery import Recovery
-from wheelq.worker.settling import Settler
+from wheelq.worker.held import Delivery, ServedShard
+from wheelq.worker.parts import WorkerParts
 
 RECORD = b"\x01\x01\x91\x01"
 FAULTS: list[type[Fault]] = [ReplyLost, Unreachable, Refusing, Repeating, Forgetful]
@@ -120,17 +118,12 @@ class Bench:
         self.plain = Transport(Address(url))
         self.transport = AsyncWith(url, *faults)
         self.shard = ServedShard(Keys().shard(topic, 0), Topic())
-        self.held = Held()
         clock = SystemClock()
-        server = ServerClock(clock)
-        server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
         settings = WorkerSettings(renew_ms=10, abandoned_ms=20, max_deliveries=3, **settings_of_acks)
-        self.settler = Settler(self.transport, "g", "w1", settings, self.held, clock)
-        self.peers = Peers("w1", "g", settings)
-        self.peers.heard(clock.monotonic(), Beats(0, {"dead": "left g"}, None))
-        self.recovery = Recovery(
-            self.transport, "g", "w1", settings, self.held, self.settler, self.peers, clock, server
-        )
+        parts = WorkerParts(self.transport, Keys(), "g", "w1", settings, clock)
+        parts.server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
+        parts.peers.heard(clock.monotonic(), Beats(0, {"dead": "left g"}, None))
+        self.held, self.settler, self.recovery = parts.held, parts.settler, parts.recovery
 
     def deliver(self, *ids: str, consumer: str = "w1") -> list[Delivery]:
         keys = self.shard.keys

@@ -9,17 +9,16 @@ import redis
 from tests.faults.stages import RECORD
 from tests.waiting import until
 from wheelq import Client, Job, JobSpec, Settings, Worker
-from wheelq.base.clock import ServerClock, SystemClock
+from wheelq.base.clock import SystemClock
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import producer, registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import Address, AsyncTransport
-from wheelq.worker.held import Delivery, Held, ServedShard
-from wheelq.worker.peers import Beats, Peers
-from wheelq.worker.recovery import Recovery
-from wheelq.worker.settling import Settler
+from wheelq.worker.held import Delivery, ServedShard
+from wheelq.worker.parts import WorkerParts
+from wheelq.worker.peers import Beats
 
 SETTINGS = WorkerSettings()
 JOBS = 20
@@ -27,14 +26,12 @@ JOBS = 20
 
 async def life(transport: AsyncTransport, shard: ServedShard, name: str, before: str) -> list[Delivery]:
     """What a worker starts that comes after one that died: all that this one left, as far as it lets itself."""
-    clock, held, peers = SystemClock(), Held(), Peers(name, "g", SETTINGS)
-    server = ServerClock(clock)
-    server.observe(clock.monotonic(), await transport.send(registry.server_time_us()))
-    peers.heard(clock.monotonic(), Beats(0, {before: "left g"}, None))
-    settler = Settler(transport, "g", name, SETTINGS, held, clock)
-    recovery = Recovery(transport, "g", name, SETTINGS, held, settler, peers, clock, server)
-    await recovery.look([shard])
-    return await recovery.claim(shard, 100)
+    clock = SystemClock()
+    parts = WorkerParts(transport, Keys(), "g", name, SETTINGS, clock)
+    parts.server.observe(clock.monotonic(), await transport.send(registry.server_time_us()))
+    parts.peers.heard(clock.monotonic(), Beats(0, {before: "left g"}, None))
+    await parts.recovery.look([shard])
+    return await parts.recovery.claim(shard, 100)
 
 
 async def test_jobs_beside_one_that_kills_its_worker_are_not_given_up(url: str, topic: str, raw: redis.Redis) -> None:

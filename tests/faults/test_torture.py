@@ -53,6 +53,7 @@ def _told(report: Report, directory: Path) -> str:
     return f"{as_table(report)}\n{outputs}"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_valkey")
 def test_a_minute_of_torture_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     """Twenty faults a minute of every kind, overlapping, on one server."""
@@ -62,6 +63,7 @@ def test_a_minute_of_torture_loses_nothing_and_doubles_nothing(tmp_path: Path) -
     assert len(report.strikes) >= 12
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_valkey")
 @pytest.mark.parametrize("on", ["sentinel", "cluster"])
 def test_half_a_minute_of_torture_with_failovers_loses_nothing_that_was_confirmed(tmp_path: Path, on: str) -> None:

@@ -55,6 +55,7 @@ CASES = int(os.environ.get("WHEELQ_CASES", "30"))
 """How many examples of each route: 30 are above 2,000 requests in all."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_the_server_does_what_its_document_says(
     private_server: Callable[..., EmbeddedServer],

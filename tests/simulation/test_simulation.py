@@ -25,6 +25,7 @@ def _simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(1, 61, 5))
 def test_sixty_seeds_are_clean(first: int) -> None:
@@ -89,6 +90,7 @@ def test_a_plant_that_does_not_fit_fails_loudly(monkeypatch: pytest.MonkeyPatch)
         plant(name)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_failing_seed_is_shrunk_to_a_story_that_fits_on_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "PLANTED", ["retry-lost"])

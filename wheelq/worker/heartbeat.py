@@ -84,9 +84,9 @@ class Heartbeat:
         told = None
         if not says and not parts.held.shards():
             with contextlib.suppress(Refused):  # the server is full, and takes what the script writes
-                told = await parts.transport.send(heartbeats.beat_briefly(self._keys, parts.consumer, beat))
+                told = await parts.transport.send(heartbeats.beat_briefly(self._keys, parts.name, beat))
         if told is None:
-            call = heartbeats.beat_worker(self._keys, parts.consumer, beat, said, hears_all=hears_all)
+            call = heartbeats.beat_worker(self._keys, parts.name, beat, said, hears_all=hears_all)
             told = await parts.transport.send(call)
         if hears_all:
             self._hears_all_at = asked_at + HEARS_ALL_EVERY
@@ -103,7 +103,7 @@ class Heartbeat:
         found = self._running.durations.observations.to_send()
         if found is not None:
             number, increments = found
-            await self._parts.transport.send(histograms.observe(self._keys, self._parts.consumer, number, increments))
+            await self._parts.transport.send(histograms.observe(self._keys, self._parts.name, number, increments))
             self._running.durations.observations.sent(number)
 
     def _said(self) -> dict[str, Any]:
@@ -131,17 +131,17 @@ class Heartbeat:
         for shard in shards:
             has_left &= await self._tried(self._hand_back(shard))
         if has_left:
-            await self._tried(parts.transport.send(heartbeats.gone(self._keys.beats, parts.consumer)))
+            await self._tried(parts.transport.send(heartbeats.gone(self._keys.beats, parts.name)))
         else:
-            await self._tried(parts.transport.send(heartbeats.leave_word(self._keys, parts.consumer, parts.group)))
-        await self._tried(parts.transport.send(heartbeats.gone(self._keys.workers, parts.consumer)))
+            await self._tried(parts.transport.send(heartbeats.leave_word(self._keys, parts.name, parts.group)))
+        await self._tried(parts.transport.send(heartbeats.gone(self._keys.workers, parts.name)))
 
     async def _hand_back(self, shard: ServedShard) -> bool:
         """Hand back this consumer's deliveries in a shard. Returns whether nothing of it is left there."""
         parts = self._parts
         held = list(parts.held.of(shard))
         await parts.settler.hand_back(shard, held)
-        return await parts.transport.send(calls.leave(shard.keys, parts.group, parts.consumer)) or not held
+        return await parts.transport.send(calls.leave(shard.keys, parts.group, parts.name)) or not held
 
     async def _tried(self, farewell: Awaitable[T]) -> bool:
         """Whether a farewell call succeeded and did not return False."""

@@ -33,7 +33,7 @@ class HintListener:
         """
         self._transport = parts.transport
         self._changes = parts.keys.changes
-        self._asks = parts.keys.asks + parts.consumer
+        self._asks = parts.keys.asks + parts.name
         self._concerns = concerns
         self._changed = changed
         self._cancel = cancel

@@ -122,7 +122,7 @@ class OrderedDeliveries:
             return
         backoff = Backoff()
         while entry.entry_id in self._put_off:
-            call = worker_calls.keep(self._shard.keys, parts.group, parts.consumer, [entry.entry_id])
+            call = worker_calls.keep(self._shard.keys, parts.group, parts.name, [entry.entry_id])
             try:
                 server_us, _ = await parts.transport.send(call)
             except ServerError as error:
@@ -175,7 +175,7 @@ class OrderedDeliveries:
     def put_off(self, delivery: Delivery, pause_ms: int, record: bytes) -> Call[int]:
         """See `TurnKeeper`."""
         parts = self._parts
-        return calls.put_off(self._shard.keys, parts.group, parts.consumer, delivery.entry.entry_id, pause_ms, record)
+        return calls.put_off(self._shard.keys, parts.group, parts.name, delivery.entry.entry_id, pause_ms, record)
 
     def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
         """See `TurnKeeper`."""

@@ -149,7 +149,7 @@ class OrderedShard:
         call = calls.hold(
             self.shard.keys,
             parts.group,
-            parts.consumer,
+            parts.name,
             settings.abandoned_ms,
             self._state.holds,
             tell_own=tell_own,
@@ -207,7 +207,7 @@ class OrderedShard:
     async def _read(self, room: int) -> None:
         parts = self._parts
         safe_until_ms = int(parts.server.now_ms()) + parts.settings.abandoned_ms - SAFETY_MS
-        found = await parts.transport.send(calls.read_held(self.shard.keys, parts.group, parts.consumer, room))
+        found = await parts.transport.send(calls.read_held(self.shard.keys, parts.group, parts.name, room))
         if found is None:
             await self._lose()
             return
@@ -235,7 +235,7 @@ class OrderedShard:
             return
         await self._lose()
         self._renew_at = parts.clock.monotonic() + parts.settings.renew_ms / 1000
-        call = calls.let_go(self.shard.keys, parts.group, parts.consumer, asker, parts.settings.abandoned_ms)
+        call = calls.let_go(self.shard.keys, parts.group, parts.name, asker, parts.settings.abandoned_ms)
         await parts.transport.send(call)
         logger.info("%s is passed on to %s", self.shard.keys.ready, asker)
 
@@ -269,7 +269,7 @@ class OrderedShard:
             await self._forget_finished()
         if self.is_held:
             with contextlib.suppress(ServerError):
-                await parts.transport.send(calls.let_go(self.shard.keys, parts.group, parts.consumer, None, 0))
+                await parts.transport.send(calls.let_go(self.shard.keys, parts.group, parts.name, None, 0))
         await self._transport.close()
 
     @property

@@ -62,7 +62,7 @@ class ProgressWriter:
             by_shard.setdefault(delivery.shard, []).append((delivery.entry.entry_id, delivery.entry.id, note))
         for shard, notes in by_shard.items():
             for first in range(0, len(notes), BATCH):
-                call = state.note(shard.keys, parts.group, parts.consumer, notes[first : first + BATCH])
+                call = state.note(shard.keys, parts.group, parts.name, notes[first : first + BATCH])
                 try:
                     await parts.transport.send(call)
                 except ServerError as error:

@@ -60,7 +60,7 @@ class Reading:
     def __init__(self, parts: WorkerParts, settings: WorkerSettings, pool: Places, regroup: Regroup) -> None:
         """`settings` are the lane's own; `regroup` is called if the group does not exist."""
         self.group = parts.group
-        self.consumer = parts.consumer
+        self.consumer = parts.name
         self.settings = settings
         self.clock = parts.clock
         self.server = parts.server

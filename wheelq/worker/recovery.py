@@ -20,16 +20,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from wheelq import reminders
-from wheelq.base.clock import Clock, ServerClock
 from wheelq.base.plural import counted
 from wheelq.errors import ServerError
 from wheelq.model.dead import Reason
 from wheelq.protocol.calls import worker as calls
-from wheelq.settings import WorkerSettings
-from wheelq.transport import AsyncTransport
-from wheelq.worker.held import Delivery, Held, ServedShard, Start, in_calls
+from wheelq.worker.consumer import Consumer
+from wheelq.worker.held import Delivery, ServedShard, Start, in_calls
 from wheelq.worker.outcome import Buried
-from wheelq.worker.peers import Peers, Standing
+from wheelq.worker.peers import Standing
 from wheelq.worker.settling import Settler
 
 logger = logging.getLogger("wheelq.worker")
@@ -68,27 +66,9 @@ class _Found:
 class Recovery:
     """Renews held deliveries, and claims abandoned ones."""
 
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        group: str,
-        consumer: str,
-        settings: WorkerSettings,
-        held: Held,
-        settler: Settler,
-        peers: Peers,
-        clock: Clock,
-        server_clock: ServerClock,
-    ) -> None:
-        self._transport = transport
-        self._group = group
-        self._consumer = consumer
-        self._settings = settings
-        self._held = held
+    def __init__(self, consumer: Consumer, settler: Settler) -> None:
+        self._me = consumer
         self._settler = settler
-        self._peers = peers
-        self._clock = clock
-        self._server = server_clock
         self._found: dict[ServedShard, _Found] = {}
         self._unseen: dict[ServedShard, dict[str, float]] = {}
         """Entry ids of own deliveries that are not held, and when each was first found."""
@@ -111,10 +91,10 @@ class Recovery:
         claiming: dict[ServedShard, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
-                look_in = self._look_at - self._clock.monotonic()
-                await self._clock.wait(self._woken, min(self._settings.renew_ms / 1000, look_in))
+                look_in = self._look_at - self._me.clock.monotonic()
+                await self._me.clock.wait(self._woken, min(self._me.settings.renew_ms / 1000, look_in))
                 self._woken.clear()
-                for shard in self._held.shards():
+                for shard in self._me.held.shards():
                     if shard not in keeping or keeping[shard].done():
                         keeping[shard] = tasks.create_task(self._look_after(shard))
                 served = list(shards())
@@ -131,21 +111,21 @@ class Recovery:
 
     async def keep(self) -> None:
         """Renew all held deliveries, and drop those that another worker has taken. Raises: ServerError."""
-        for shard in self._held.shards():
+        for shard in self._me.held.shards():
             await self._keep(shard)
 
     async def _keep(self, shard: ServedShard) -> None:
-        held = self._held.of(shard)
+        held = self._me.held.of(shard)
         entry_ids = list(held)
         for first in range(0, len(entry_ids), BATCH):
-            asked_at = self._clock.monotonic()
+            asked_at = self._me.clock.monotonic()
             part = entry_ids[first : first + BATCH]
-            server_us, lost = await self._transport.send(calls.keep(shard.keys, self._group, self._consumer, part))
-            self._server.observe(asked_at, server_us)
+            server_us, lost = await self._me.transport.send(calls.keep(shard.keys, self._me.group, self._me.name, part))
+            self._me.server.observe(asked_at, server_us)
             for entry_id in lost:
                 if held.pop(entry_id, None):
                     logger.warning("delivery %s of %s was given to another worker", entry_id, shard.keys.topic)
-            safe_until_ms = server_us // 1000 + self._settings.abandoned_ms - SAFETY_MS
+            safe_until_ms = server_us // 1000 + self._me.settings.abandoned_ms - SAFETY_MS
             for entry_id in part:
                 if entry_id in held:
                     held[entry_id].safe_until_ms = safe_until_ms
@@ -153,37 +133,37 @@ class Recovery:
     # --- looking ---------------------------------------------------------------------------------------------------
 
     async def _look_if_due(self, shards: Sequence[ServedShard]) -> None:
-        now = self._clock.monotonic()
+        now = self._me.clock.monotonic()
         if now < self._look_at and self._known.issuperset(shards):
             return
         self._look_at = now + LOOK_EVERY
         try:
             await self.look(shards)
         except ServerError as error:
-            self._look_at = now + self._settings.renew_ms / 1000
+            self._look_at = now + self._me.settings.renew_ms / 1000
             reminders.warn(logger, "nothing is taken over until the server is back", error)
         else:
             self._known = frozenset(shards)
 
     async def look(self, shards: Iterable[ServedShard]) -> None:
         """Find shards with deliveries to take over. Raises: ServerError."""
-        for some in in_calls(shards, self._transport.slot, LOOK_AT):
-            held = await self._transport.send(calls.holders([shard.keys for shard in some], self._group))
+        for some in in_calls(shards, self._me.transport.slot, LOOK_AT):
+            held = await self._me.transport.send(calls.holders([shard.keys for shard in some], self._me.group))
             for shard, holders in zip(some, held, strict=True):
                 await self._weigh(shard, holders)
 
     async def _weigh(self, shard: ServedShard, holders: Mapping[str, int]) -> None:
         found = _Found()
-        for consumer in holders.keys() - {self._consumer}:
-            match self._peers.standing(consumer):
+        for consumer in holders.keys() - {self._me.name}:
+            match self._me.peers.standing(consumer):
                 case Standing.GONE:
                     found.gone.append(consumer)
                 case Standing.UNKNOWN:
                     found.unknown.append(consumer)
         if found.unknown:
-            again = self._clock.monotonic() + LOOK_AGAIN_BEATS * self._settings.renew_ms / 1000
+            again = self._me.clock.monotonic() + LOOK_AGAIN_BEATS * self._me.settings.renew_ms / 1000
             self._look_at = min(self._look_at, again)
-        if holders.get(self._consumer, 0) > len(self._held.of(shard)):
+        if holders.get(self._me.name, 0) > len(self._me.held.of(shard)):
             found.lost = await self._look_for_lost(shard)
         else:
             self._unseen.pop(shard, None)
@@ -197,11 +177,11 @@ class Recovery:
 
         A delivery whose reply is still on its way must not be among them.
         """
-        held = self._held.of(shard)
-        own = await self._transport.send(calls.own(shard.keys, self._group, self._consumer, len(held) + BATCH))
-        now, before = self._clock.monotonic(), self._unseen.get(shard, {})
+        held = self._me.held.of(shard)
+        own = await self._me.transport.send(calls.own(shard.keys, self._me.group, self._me.name, len(held) + BATCH))
+        now, before = self._me.clock.monotonic(), self._unseen.get(shard, {})
         unseen = self._unseen[shard] = {entry_id: before.get(entry_id, now) for entry_id in own if entry_id not in held}
-        lost_after = self._settings.abandoned_ms / 1000
+        lost_after = self._me.settings.abandoned_ms / 1000
         lost = [entry_id for entry_id, since in unseen.items() if now - since >= lost_after]
         if len(lost) < len(unseen):
             self._look_at = min(self._look_at, now + lost_after)
@@ -232,7 +212,7 @@ class Recovery:
         found = self._found.get(shard)
         if found is None:
             return []
-        asked_ms = int(self._server.now_ms())
+        asked_ms = int(self._me.server.now_ms())
         entry_ids, found.lost = found.lost[:count], found.lost[count:]
         for entry_id in entry_ids:
             self._unseen.get(shard, {}).pop(entry_id, None)
@@ -246,32 +226,32 @@ class Recovery:
 
         Jobs that run beside such a job would be delivered as often, and be buried in the end. Raises: ServerError.
         """
-        suspect_after = max(LEAST_SUSPECT, self._settings.max_deliveries // 2)
+        suspect_after = max(LEAST_SUSPECT, self._me.settings.max_deliveries // 2)
         chosen, others, suspect = [], [], self._suspect
         for delivery in deliveries:
             if delivery.entry.deliveries <= suspect_after:
                 chosen.append(delivery)
-            elif suspect is None or self._held.of(suspect.shard).get(suspect.entry.entry_id) is not suspect:
+            elif suspect is None or self._me.held.of(suspect.shard).get(suspect.entry.entry_id) is not suspect:
                 self._suspect = suspect = delivery
                 chosen.append(delivery)
             else:
                 others.append(delivery)
         if others:
             for delivery in others:
-                self._held.drop(delivery)
+                self._me.held.drop(delivery)
             await self._settler.hand_back(shard, [delivery.entry.entry_id for delivery in others])
             self.look_soon()
         return chosen
 
     async def _claim_of_others(self, shard: ServedShard, found: _Found, count: int) -> list[str]:
-        standing = self._peers.standing
+        standing = self._me.peers.standing
         found.gone = [name for name in found.gone if standing(name) is Standing.GONE]  # perhaps only frozen
         found.unknown = [name for name in found.unknown if standing(name) is Standing.UNKNOWN]
         if not count or not (found.gone or found.unknown):
             return []
-        keys, abandoned_ms = shard.keys, self._settings.abandoned_ms
-        call = calls.take_over(keys, self._group, self._consumer, count, abandoned_ms, found.gone, found.unknown)
-        taken = await self._transport.send(call)
+        keys, abandoned_ms = shard.keys, self._me.settings.abandoned_ms
+        call = calls.take_over(keys, self._me.group, self._me.name, count, abandoned_ms, found.gone, found.unknown)
+        taken = await self._me.transport.send(call)
         if len(taken) < count:
             found.gone, found.unknown = [], []
         return taken
@@ -281,15 +261,16 @@ class Recovery:
 
         Deliveries made too often are buried. Raises: ServerError.
         """
-        new = [entry_id for entry_id in entry_ids if entry_id not in self._held.of(shard)]
+        new = [entry_id for entry_id in entry_ids if entry_id not in self._me.held.of(shard)]
         if not new:
             return []
-        entries = await self._transport.send(calls.adopt(shard.keys, self._group, self._consumer, new))
+        entries = await self._me.transport.send(calls.adopt(shard.keys, self._me.group, self._me.name, new))
+        safe_until_ms = asked_ms + self._me.settings.abandoned_ms - SAFETY_MS
         deliveries = []
         for entry in entries:
-            delivery = Delivery(shard, entry, asked_ms + self._settings.abandoned_ms - SAFETY_MS, is_redelivered=True)
-            self._held.add(delivery)
-            if entry.deliveries > self._settings.max_deliveries:
+            delivery = Delivery(shard, entry, safe_until_ms, is_redelivered=True)
+            self._me.held.add(delivery)
+            if entry.deliveries > self._me.settings.max_deliveries:
                 error = f"delivered {counted(entry.deliveries - 1, 'time')} without an answer"
                 await self._settler.settle(delivery, Buried(Reason.DELIVERIES, error))
             else:

@@ -71,7 +71,7 @@ class Running:
         from wheelq.worker import tracing
 
         parts, is_child = self._parts, self._parts.settings.trace == "parent"
-        tracing.begin(deliveries, jobs, parts.group, parts.consumer, parts.transport.node, is_child=is_child)
+        tracing.begin(deliveries, jobs, parts.group, parts.name, parts.transport.node, is_child=is_child)
 
     def handed_back(self, span: Processing) -> None:
         """Record in the span of a run that the worker stops before its end."""

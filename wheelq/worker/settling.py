@@ -18,7 +18,6 @@ from typing import Any
 
 from wheelq import reminders
 from wheelq.base.backoff import Backoff
-from wheelq.base.clock import Clock
 from wheelq.base.plural import counted
 from wheelq.errors import GroupNotFound, OutcomeUnknown, ServerError
 from wheelq.model.state import Attempt
@@ -27,9 +26,8 @@ from wheelq.protocol.call import Call
 from wheelq.protocol.calls import state
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import Burial, Entry
-from wheelq.settings import WorkerSettings
-from wheelq.transport import AsyncTransport
-from wheelq.worker.held import Delivery, Held, ServedShard, TurnKeeper
+from wheelq.worker.consumer import Consumer
+from wheelq.worker.held import Delivery, ServedShard, TurnKeeper
 from wheelq.worker.outcome import Again, Buried, Done, Outcome
 
 logger = logging.getLogger("wheelq.worker")
@@ -60,21 +58,8 @@ class _Acks:
 class Settler:
     """Acks, retries and buries for one consumer of one group."""
 
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        group: str,
-        consumer: str,
-        settings: WorkerSettings,
-        held: Held,
-        clock: Clock,
-    ) -> None:
-        self._transport = transport
-        self._group = group
-        self._consumer = consumer
-        self._settings = settings
-        self._held = held
-        self._clock = clock
+    def __init__(self, consumer: Consumer) -> None:
+        self._me = consumer
         self._acks: dict[ServedShard, _Acks] = {}
         self._new: asyncio.Queue[_Acks] = asyncio.Queue()  # shards that `run` does not handle yet
         self.lost = 0
@@ -87,9 +72,9 @@ class Settler:
         count = len(acks.waiting)
         if count == 1:
             acks.any.set()
-            if self._clock.monotonic() >= acks.next_at:
+            if self._me.clock.monotonic() >= acks.next_at:
                 acks.enough.set()  # together with others that finish before the loop runs
-        if count >= self._settings.ack_batch or delivery.turn_keeper is not None:  # another waits for it
+        if count >= self._me.settings.ack_batch or delivery.turn_keeper is not None:  # another waits for it
             acks.enough.set()
 
     def _add(self, shard: ServedShard) -> _Acks:
@@ -110,17 +95,17 @@ class Settler:
                 if delivery.turn_keeper is not None:
                     await self._put_off(delivery, delivery.turn_keeper, pause_ms, record)
                     return
-                call = calls.retry(keys, self._group, self._consumer, entry, pause_ms, record)
+                call = calls.retry(keys, self._me.group, self._me.name, entry, pause_ms, record)
             case Buried():
                 burial = _burial(entry, outcome, attempt)
-                call = calls.bury(keys, self._group, self._consumer, entry, burial, delivery.shard.topic)
+                call = calls.bury(keys, self._me.group, self._me.name, entry, burial, delivery.shard.topic)
         was_ours, is_sure = await self._insist(call, delivery)
         self.lost += not was_ours and is_sure
         self._drop(delivery.shard, [delivery])
 
     def _attempt(self, delivery: Delivery, outcome: Outcome, took_ms: float) -> Attempt:
         error = None if isinstance(outcome, Done) or not outcome.error else attempts.cut_error(outcome.error)
-        return Attempt(int(delivery.started_ms), max(round(took_ms), 0), self._consumer, error)
+        return Attempt(int(delivery.started_ms), max(round(took_ms), 0), self._me.name, error)
 
     async def _put_off(self, delivery: Delivery, turn_keeper: TurnKeeper, pause_ms: int, record: bytes) -> None:
         due_ms, is_sure = await self._insist(turn_keeper.put_off(delivery, pause_ms, record), delivery)
@@ -140,31 +125,31 @@ class Settler:
         while True:
             try:
                 with self._span("bury" if call.name == "bury" else "retry", [delivery]):
-                    return await self._transport.send(call), is_sure
+                    return await self._me.transport.send(call), is_sure
             except GroupNotFound:
                 return 0, is_sure
             except ServerError as problem:
                 is_sure &= not isinstance(problem, OutcomeUnknown)
                 reminders.warn(logger, f"{call.name} of job {delivery.entry.id} waits", problem)
-                await self._clock.sleep(backoff.pause())
+                await self._me.clock.sleep(backoff.pause())
 
     def _span(self, name: str, deliveries: Sequence[Delivery]) -> AbstractContextManager[None]:
         """The span of one call, if such spans are asked for and a tracer provider is set."""
-        if not self._settings.trace_settling or all(delivery.span is None for delivery in deliveries):
+        if not self._me.settings.trace_settling or all(delivery.span is None for delivery in deliveries):
             return contextlib.nullcontext()
         from wheelq.worker import tracing  # imports OpenTelemetry
 
-        return tracing.settling(name, self._group, self._consumer, self._transport.node, deliveries)
+        return tracing.settling(name, self._me.group, self._me.name, self._me.transport.node, deliveries)
 
     async def hand_back(self, shard: ServedShard, entry_ids: Sequence[str]) -> None:
         """Hand these deliveries to other workers now, unsettled. Raises: ServerError."""
         for first in range(0, len(entry_ids), HAND_BACK_AT_ONCE):
             part = entry_ids[first : first + HAND_BACK_AT_ONCE]
-            call = calls.hand_back(shard.keys, self._group, self._consumer, HAND_BACK_IDLE_MS, part)
-            await self._transport.send(call)
+            call = calls.hand_back(shard.keys, self._me.group, self._me.name, HAND_BACK_IDLE_MS, part)
+            await self._me.transport.send(call)
 
     def _drop(self, shard: ServedShard, deliveries: Sequence[Delivery]) -> None:
-        held = self._held.of(shard)
+        held = self._me.held.of(shard)
         for delivery in deliveries:
             held.pop(delivery.entry.entry_id, None)
             if delivery.turn_keeper is not None:
@@ -181,13 +166,13 @@ class Settler:
         while True:
             await acks.any.wait()
             if not acks.enough.is_set():
-                await self._clock.wait(acks.enough, acks.next_at - self._clock.monotonic())
+                await self._me.clock.wait(acks.enough, acks.next_at - self._me.clock.monotonic())
             try:
                 await self._send(acks)
                 backoff.failures = 0
             except ServerError as error:
                 reminders.warn(logger, counted(len(acks.waiting), "ack waits", "acks wait"), error)
-                await self._clock.sleep(backoff.pause())
+                await self._me.clock.sleep(backoff.pause())
 
     async def flush(self) -> None:
         """Send all acks. Raises: ServerError; unanswered ones stay queued."""
@@ -203,24 +188,24 @@ class Settler:
     async def _send(self, acks: _Acks) -> None:
         """Send up to a batch of acks."""
         acks.enough.clear()
-        shard, batch = acks.shard, acks.waiting[: self._settings.ack_batch]
+        shard, batch = acks.shard, acks.waiting[: self._me.settings.ack_batch]
         try:
             with self._span("ack", batch):
-                acked = await self._transport.send(self._ack(shard, batch))
+                acked = await self._me.transport.send(self._ack(shard, batch))
         except OutcomeUnknown:
             acks.is_unsure = True
             raise
         except GroupNotFound:
             acked = 0
         del acks.waiting[: len(batch)]
-        acks.next_at = self._clock.monotonic() + self._settings.ack_ms / 1000
+        acks.next_at = self._me.clock.monotonic() + self._me.settings.ack_ms / 1000
         if not acks.is_unsure:  # if unsure, the call whose reply was lost may have acknowledged it
             self.lost += len(batch) - acked
         acks.is_unsure = False
         self._drop(shard, batch)
         if not acks.waiting:
             acks.any.clear()
-        elif len(acks.waiting) >= self._settings.ack_batch:
+        elif len(acks.waiting) >= self._me.settings.ack_batch:
             acks.enough.set()
 
     def _ack(self, shard: ServedShard, batch: Sequence[Delivery]) -> Call[int]:
@@ -231,12 +216,18 @@ class Settler:
         if topic.keep_done_ms > 0 or _leave_something(batch):
             concluded = [_concluded(delivery) for delivery in batch]
             return state.conclude(
-                shard.keys, self._group, self._consumer, topic.retention_ms, topic.keep_done_ms, concluded, dropped
+                shard.keys,
+                self._me.group,
+                self._me.name,
+                topic.retention_ms,
+                topic.keep_done_ms,
+                concluded,
+                dropped,
             )
         return calls.ack(
             shard.keys,
-            self._group,
-            self._consumer,
+            self._me.group,
+            self._me.name,
             min([delivery.safe_until_ms for delivery in batch]),
             topic.retention_ms,
             [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
