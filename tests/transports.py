@@ -16,7 +16,7 @@ A fault affects calls of one name (without a name, of any): the first `after` ca
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -105,8 +105,8 @@ class BlockingWith(Transport):
             super().send(other)
         return super().send(last)
 
-    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
-        return super().stream(self._through(calls))
+    def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None = None) -> Iterator[T]:
+        return super().stream(self._through(calls), refused)
 
     def _through(self, calls: Iterable[Call[T]]) -> Iterator[Call[T]]:
         for call in calls:

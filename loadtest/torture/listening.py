@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from wheelq.errors import OutcomeUnknown, ServerError
@@ -48,14 +48,14 @@ class Listening(Transport):
             self.lost += call.name == "schedule"
             raise
 
-    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
+    def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None = None) -> Iterator[T]:
         def noted() -> Iterator[Call[T]]:
             for call in calls:
                 self._note(call)
                 yield call
 
         try:
-            yield from super().stream(noted())
+            yield from super().stream(noted(), refused)
         except OutcomeUnknown:
             self.lost += 1
             raise

@@ -6,7 +6,7 @@ replica, so that a confirmation that was not waited for shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -90,8 +90,8 @@ class Following(Transport):
     def send(self, call: Call[T]) -> T:
         return self._primary.send(call)
 
-    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
-        return self._primary.stream(calls)
+    def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None = None) -> Iterator[T]:
+        return self._primary.stream(calls, refused)
 
     def close(self) -> None:
         self._primary.close()

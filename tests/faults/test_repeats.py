@@ -5,7 +5,7 @@ Found by `loadtest.torture`: jobs of a `schedule_many` ran although the producer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import pytest
@@ -25,11 +25,11 @@ class Vanishing(BlockingWith):
         super().__init__(url, ReplyLost("schedule"))
         self._streams = 0
 
-    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
+    def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None = None) -> Iterator[T]:
         self._streams += 1
         if self._streams > 1:
             raise Unavailable("nobody answers")
-        return super().stream(calls)
+        return super().stream(calls, refused)
 
 
 def test_a_repeat_that_cannot_connect_does_not_undo_what_the_lost_call_did(url: str, topic: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from wheelq import AsyncClient, Client, JobSpec, Settings, WheelqError
 from wheelq.embedded import EmbeddedServer
@@ -227,18 +228,18 @@ def test_invalid_input_is_also_a_value_error(client: Client, topic: str) -> None
 # One of many
 
 
-@pytest.mark.parametrize("place", [0, 3, 499, 500, 1_100])
+@pytest.mark.parametrize(("place", "sent"), [(0, 0), (3, 0), (249, 0), (499, 250), (500, 500), (1_100, 1_000)])
 def test_a_bad_job_among_many_is_named_with_what_was_scheduled_before_it(
-    client: Client, topic: str, place: int
+    client: Client, topic: str, place: int, sent: int
 ) -> None:
-    """Whole batches of 500 before it are scheduled; `receipts` tells exactly which jobs."""
+    """Whole batches before it are scheduled: 250 jobs, 250, then 500 each. `receipts` tells exactly which jobs."""
     specs = [JobSpec(n, delay=60) for n in range(1_200)]
     specs[place] = JobSpec({1}, delay=60)
     with pytest.raises(InvalidJob) as caught:
         client.schedule_many(topic, specs)
     error = caught.value
     assert (error.place, error.field) == (place, f"jobs[{place}].payload")
-    assert set(error.receipts) == set(range(place // 500 * 500))
+    assert set(error.receipts) == set(range(sent))
     assert sum(info.waiting for info in client.topics()) == len(error.receipts)
 
 
@@ -343,6 +344,27 @@ def test_a_full_server_refuses_new_jobs_with_an_error_of_its_own(
     with Client.connect(server.url) as client, pytest.raises(ServerFull) as caught:
         client.schedule(topic, delay=60)
     assert isinstance(caught.value, Refused)
+
+
+@pytest.mark.parametrize("count", [500, 1_500])
+async def test_a_full_server_refuses_all_of_many_jobs(
+    private_server: Callable[..., EmbeddedServer], topic: str, count: int
+) -> None:
+    """Although the next jobs are under way when it refuses the first."""
+    server = private_server(appendonly=False)
+    jobs = [JobSpec(n, delay=60) for n in range(count)]
+    with Client.connect(server.url) as client, redis.Redis.from_url(server.url) as raw:
+        async with AsyncClient.connect(server.url) as aclient:
+            client.schedule(topic, delay=60, key="before")
+            await aclient.schedule(topic, delay=60, key="before")
+            raw.config_set("maxmemory", "1kb")
+            with pytest.raises(ServerFull):
+                client.schedule_many(topic, jobs)
+            with pytest.raises(ServerFull):
+                await aclient.schedule_many(topic, jobs)
+            raw.config_set("maxmemory", "0")
+            assert len(client.schedule_many(topic, jobs)) == count
+            assert [info.waiting for info in client.topics()] == [count + 1]
 
 
 def test_a_client_comes_back_by_itself_when_the_server_does(

@@ -85,9 +85,12 @@ async def test_the_jobs_of_a_shard_run_one_at_a_time_in_due_order(
 ) -> None:
     """However many handlers a worker could run."""
     run(make())
-    await aclient.schedule_many(topic, [*reversed(specs(300, delay=0.2, spread=0.3))])
+    jobs = [*reversed(specs(300, delay=0.2, spread=0.3))]
+    receipts = await aclient.schedule_many(topic, jobs)
     await until(lambda: len(log.done) == 300)
-    assert log.done == list(range(300))
+    numbers = {receipt.id: spec.payload["n"] for receipt, spec in zip(receipts, jobs, strict=True)}
+    due = sorted(receipts, key=lambda receipt: (receipt.due_ms, receipt.id))
+    assert log.done == [numbers[receipt.id] for receipt in due]
     assert log.overlaps == 0
     await nothing_is_left(aclient, topic)
 

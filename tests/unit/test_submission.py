@@ -71,8 +71,14 @@ def test_every_job_is_in_one_batch_and_every_receipt_in_its_place(count: int, sh
     assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(count)]
 
 
-def test_full_batches_are_500() -> None:
-    assert [len(ids_of(call)) for call in carry_out(submission(specs(1_234)))] == [500, 500, 234]
+def test_full_batches_are_500_after_two_halves() -> None:
+    """So that the server works on the first while the second is packed, even if the call is for 500 jobs only."""
+    assert [len(ids_of(call)) for call in carry_out(submission(specs(1_234)))] == [250, 250, 500, 234]
+
+
+@pytest.mark.parametrize(("count", "batches"), [(0, []), (1, [1]), (250, [250]), (251, [250, 1]), (500, [250, 250])])
+def test_no_batch_is_empty(count: int, batches: list[int]) -> None:
+    assert [len(ids_of(call)) for call in carry_out(submission(specs(count)))] == batches
 
 
 @given(st.integers(1, 4))
@@ -110,10 +116,11 @@ def test_jobs_are_packed_only_when_their_batch_is_due() -> None:
             yield spec
 
     calls = submission(generate()).unanswered()
-    next(calls)
-    assert taken == 500
-    next(calls)
-    assert taken == 1_000
+    found = []
+    for _ in range(3):
+        next(calls)
+        found.append(taken)
+    assert found == [250, 500, 1_000]
 
 
 # Lost replies
@@ -162,7 +169,7 @@ def test_an_error_half_way_tells_what_is_scheduled_and_what_perhaps(error: Any) 
     asked.settle(answer(first))
     told = asked.failed(error)
     assert isinstance(told, PartlyScheduled)
-    assert set(told.receipts) == set(range(500))
+    assert set(told.receipts) == set(range(250))
     assert set(told.ids) == set(ids_of(second))
 
 
@@ -184,6 +191,46 @@ def test_an_unknown_outcome_stays_unknown_when_the_call_is_not_even_repeated() -
     assert isinstance(asked.failed(Unavailable("not tried")), OutcomeUnknown)
 
 
+def test_calls_that_were_all_refused_leave_the_error_as_it_is() -> None:
+    """Nothing was done, and the jobs can be kept elsewhere as they are."""
+    error = Refused("full")
+    asked = submission(specs(500))
+    for _ in asked.unanswered():
+        asked.refused()
+    assert asked.failed(error) is error
+    found, bad = asked.remaining()
+    assert (sorted(found), bad) == (list(range(500)), None)
+
+
+def test_jobs_that_were_refused_are_not_among_those_of_unknown_outcome() -> None:
+    asked = submission(specs(500))
+    first, second = asked.unanswered()
+    asked.refused()
+    asked.settle(answer(second))
+    told = asked.failed(Refused("full"))
+    assert isinstance(told, PartlyScheduled)
+    assert set(told.receipts) == set(range(250, 500))
+    assert not told.unknown
+    assert [*asked.remaining()[0]] == list(range(250))
+    assert ids_of(first) == [job[0] for job, _ in asked.remaining()[0].values()]
+
+
+def test_what_was_refused_comes_again_when_the_reply_behind_it_was_lost() -> None:
+    asked = submission(specs(500))
+    calls = asked.unanswered()
+    first, second = next(calls), next(calls)
+    asked.refused()
+    asked.lost()
+    again = asked.unanswered()
+    sent = []
+    for call in again:
+        sent.append(ids_of(call))
+        asked.settle(answer(call))
+    assert sent == [ids_of(second), ids_of(first)]
+    assert asked.is_complete
+    assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(500)]
+
+
 def test_a_refusal_says_nothing_of_what_is_under_way_behind_it() -> None:
     """Another node may have taken it."""
     asked = submission(specs(10), 2)
@@ -199,19 +246,19 @@ def test_a_refusal_says_nothing_of_what_is_under_way_behind_it() -> None:
 
 def test_a_bad_job_is_named_with_the_receipts_of_those_before_it() -> None:
     """Of batches that were sent; receipts that come in later are found there too."""
-    asked = submission([*specs(700), JobSpec({1}, delay=1)])
+    asked = submission([*specs(300), JobSpec({1}, delay=1)])
     calls = asked.unanswered()
     call = next(calls)
     with pytest.raises(InvalidJob) as caught:
         next(calls)
     asked.settle(answer(call))
-    assert (caught.value.place, caught.value.field) == (700, "jobs[700].payload")
-    assert set(caught.value.receipts) == set(range(500))
+    assert (caught.value.place, caught.value.field) == (300, "jobs[300].payload")
+    assert set(caught.value.receipts) == set(range(250))
 
 
 def test_a_bad_job_is_named_again_when_the_batches_before_it_are_sent_again() -> None:
     """A reply was lost after it was found: it must not be forgotten over that, nor the jobs behind it."""
-    asked = submission([*specs(700), JobSpec({1}, delay=1), *specs(5)])
+    asked = submission([*specs(300), JobSpec({1}, delay=1), *specs(5)])
     calls = asked.unanswered()
     next(calls)
     with pytest.raises(InvalidJob):

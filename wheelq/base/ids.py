@@ -25,16 +25,16 @@ class _IdMaker:
     def seed(self) -> None:
         self._process = "".join(_PAIRS[secrets.randbelow(1024)] for _ in range(5))
         self._numbers = itertools.count(secrets.randbelow(1 << 20))
-        self._ms = -1
-        self._stem = ""
+        self._last = -1, -1, ""
 
     def make(self) -> str:
-        ms = wall_ms()
-        if ms != self._ms:
-            stem = "".join(_PAIRS[ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)) + self._process
-            self._ms, self._stem = ms, stem
-        n = next(self._numbers)
-        return f"{self._stem}{_PAIRS[n >> 20 & 1023]}{_PAIRS[n >> 10 & 1023]}{_PAIRS[n & 1023]}"
+        ms, n = wall_ms(), next(self._numbers)
+        last_ms, last_high, stem = self._last  # at once: threads share it
+        if last_ms != ms or last_high != n >> 10:
+            pairs = [_PAIRS[ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)]
+            stem = "".join((*pairs, self._process, _PAIRS[n >> 20 & 1023], _PAIRS[n >> 10 & 1023]))
+            self._last = ms, n >> 10, stem
+        return stem + _PAIRS[n & 1023]
 
 
 _ids = _IdMaker()

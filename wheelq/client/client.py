@@ -198,12 +198,13 @@ class Client(JobMethods, TopicMethods):
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
     ) -> list[Receipt]:
-        """Schedule many jobs in one round trip per 500; returns one receipt for each, in order.
+        """Schedule many jobs in batches; returns one receipt for each, in order.
 
         Jobs of a task: `schedule_many(close_order, [JobSpec(close_order.job(42), delay=1800)])`.
 
-        Jobs are checked and packed while the server works on the previous 500. Raises as `schedule` does; `InvalidJob`
-        tells which job is bad and which were scheduled before it, `PartlyScheduled` which jobs have no reply.
+        The first two batches have 250 jobs, the others 500. Each is checked and packed while the server works on the
+        one before it, so jobs before a bad one may be scheduled. Raises as `schedule` does; `InvalidJob` tells which
+        job is bad and which were scheduled before it, `PartlyScheduled` which jobs have no reply.
         """
         name = topic.topic if isinstance(topic, Task) else topic
         scheduling = self._fallback or self._scheduling

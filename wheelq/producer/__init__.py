@@ -17,7 +17,8 @@ no I/O itself. A driver runs it, blocking or on asyncio.
 
     scheduling    new jobs: one, many, or those of an outbox
     preparation   one job: checks and packs its spec, checks its receipt
-    submission    jobs as schedule calls: placed in shards, batched
+    submission    jobs as schedule calls: placed in shards, sent in batches
+    batches       the batches of a schedule call
     confirmation  waits for replicas or disks after a schedule call (`durability`)
     fallback      new jobs of a client with an outbox: sent to the server, or kept while it is away
     outbox        the file that keeps jobs, and its delivery

@@ -9,7 +9,7 @@ A call fails if the server cannot be reached, does not answer, or cannot serve n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -58,9 +58,9 @@ class Driver:
                     answer = self._transport.send(step)
                     succeeded()
                     return answer
-            case Stream(calls, take):
+            case Stream(calls, take, refused):
                 with self._guard as succeeded:
-                    for answer in self._transport.stream(calls):
+                    for answer in self._transport.stream(calls, refused):
                         succeeded()
                         take(answer)
             case Wait(seconds):
@@ -123,11 +123,11 @@ class AsyncDriver:
             case Call():
                 async with self._connections.here().spare.one() as transport:
                     return await self._send(transport, step)
-            case Stream(calls, take, holds_up=False):
-                await self._stream(self._connections.here().shared, calls, take)
-            case Stream(calls, take):
+            case Stream(holds_up=False):
+                await self._stream(self._connections.here().shared, step)
+            case Stream():
                 async with self._connections.here().spare.one() as transport:
-                    await self._stream(transport, calls, take)
+                    await self._stream(transport, step)
             case Wait(seconds):
                 await self._clock.sleep(seconds)
             case Do(act):
@@ -142,13 +142,11 @@ class AsyncDriver:
             succeeded()
             return answer
 
-    async def _stream(
-        self, transport: AsyncTransport, calls: Iterable[Call[Any]], take: Callable[[Any], object]
-    ) -> None:
+    async def _stream(self, transport: AsyncTransport, step: Stream) -> None:
         with self._guard as succeeded:
-            async for answer in transport.stream(calls):
+            async for answer in transport.stream(step.calls, step.refused):
                 succeeded()
-                take(answer)
+                step.take(answer)
 
 
 class _Guard:

@@ -28,6 +28,8 @@ class Stream:
     calls: Iterable[Call[Any]]
     take: Callable[[Any], object]
     """Receives each answer as it arrives, in the order of the calls."""
+    refused: Callable[[], object] | None = None
+    """Called in place of the answer to a call that was refused. The error follows when all calls are answered."""
     holds_up: bool = False
     """Whether the calls block their connection, so that no other call should share it."""
 

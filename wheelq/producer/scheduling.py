@@ -1,7 +1,7 @@
 """`Scheduling`: schedules new jobs on the server.
 
     one      one job, in one round trip
-    many     many jobs, streamed in batches of 500
+    many     many jobs, streamed in batches
     parcel   jobs that an outbox kept
     change   a change of a topic, confirmed as the settings require
 
@@ -218,7 +218,7 @@ class Scheduling:
                     submission.place_by(found.topic)
                     continue
                 if confirming is None:
-                    yield Stream(submission.unanswered(), submission.settle)
+                    yield Stream(submission.unanswered(), submission.settle, submission.refused)
                 else:
                     yield Stream(confirming.behind(submission.unanswered()), submission.settle_all, holds_up=True)
                 if submission.terms_in_force is not None:

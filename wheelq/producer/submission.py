@@ -1,4 +1,4 @@
-"""Turns job specs into schedule calls: places each job in its shard, makes batches of 500, and collects the receipts.
+"""Turns job specs into schedule calls: places each job in its shard, makes batches, and collects the receipts.
 
 Jobs are prepared while the server works on the previous batch. So a bad job is found only when its batch is prepared.
 Then the batches already sent are settled first, and the error names the jobs that were scheduled.
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NamedTuple
+from dataclasses import replace
+from itertools import islice
+from typing import cast
 
 from wheelq.base.clock import ServerClock
 from wheelq.errors import (
@@ -28,6 +28,7 @@ from wheelq.errors import (
 )
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic
+from wheelq.producer.batches import Batch, Filling, Item
 from wheelq.producer.preparation import Preparation
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import producer
@@ -38,39 +39,13 @@ from wheelq.settings import ClientSettings
 ONLY_SHARD = (0,)
 
 
-class _Item(NamedTuple):
-    """One job of a submission."""
-
-    place: int
-    spec: JobSpec
-    job: NewJob
-    shards: tuple[int, ...]
-    """The shards still to ask; the last one creates the job."""
-
-
-_item = partial(tuple.__new__, _Item)
-"""Makes an item from all its fields, in a third of the time of `_Item(...)`."""
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """Up to 500 jobs with the same remaining shards."""
-
-    items: list[_Item] = field(default_factory=list)
-    terms: str | None = None
-    """The topic's terms that placed them; None: write only if a live job has the id."""
-    sent_at: float = 0.0
-    """When its call was last made, as an instant of the server clock."""
-    is_repeated: bool = False
-    """Whether it was sent before, with an unknown outcome."""
-
-
 class Submission:
     """One schedule call: its jobs, the batches in flight, and the receipts received.
 
     `unanswered()` yields the calls that lack an answer, making batches as it goes; `settle` takes the answers, in the
-    order of the calls. Iterate over `unanswered()` again until it `is_complete`, and after a lost reply: sent calls
-    then come again, with the same ids. If it `is_stale`, pass it the current topic (`place_by`).
+    order of the calls, and `refused` stands in for an answer. Iterate over `unanswered()` again until it `is_complete`,
+    and after a lost reply: sent calls then come again, with the same ids. If it `is_stale`, pass it the current topic
+    (`place_by`).
     """
 
     def __init__(
@@ -94,9 +69,10 @@ class Submission:
         self._prepare = Preparation(name, settings, now_ms)
         self._server_clock = server_clock
         self._has_one_shard = True
-        self._again: deque[_Item] = deque()
-        self._filling: dict[tuple[int, ...], _Batch] = {}
-        self._under_way: deque[_Batch] = deque()
+        self._again: deque[Item] = deque()
+        self._filling = Filling()
+        self._under_way: deque[Batch] = deque()
+        self._refused: list[Batch] = []  # by the server: nothing was done
         self._receipts: dict[int, Receipt] = {}
         self._full: dict[int, str] = {}
         self._are_all_made = False
@@ -115,14 +91,14 @@ class Submission:
     def put(self, job: NewJob, spec: JobSpec, *, place: int = 0, was_sent: bool = False) -> None:
         """Take a prepared job; `was_sent`: it may have been accepted before."""
         spec = replace(spec, key=job[0])
-        self._again.append(_Item(place, spec, job, self._shards_of(spec, job)))
+        self._again.append(Item(place, spec, job, self._shards_of(spec, job)))
         self.was_sent |= was_sent
         self.may_be_lost |= was_sent
 
     @property
     def is_complete(self) -> bool:
         """Whether every job has its receipt."""
-        return self._are_all_made and not (self._again or self._filling or self._under_way)
+        return self._are_all_made and not (self._again or self._under_way or self._filling.not_empty())
 
     @property
     def is_stale(self) -> bool:
@@ -133,14 +109,17 @@ class Submission:
         """Yields the calls without an answer. Raises: InvalidJob at a bad job."""
         for batch in list(self._under_way):
             yield self._call(batch)
-        filling = self._filling
-        for item in self._items():
-            batch = filling.get(item.shards) or filling.setdefault(item.shards, _Batch(is_repeated=self.was_sent))
-            batch.items.append(item)
-            if len(batch.items) == producer.BATCH:
+        while self._again and not self.is_stale:
+            item = self._again.popleft()
+            if self._filling.is_full_with(item):
                 yield self._send(item.shards)
-        while filling and not self.is_stale:
-            yield self._send(next(iter(filling)))
+        if self._bad is not None:  # found before, but then a reply was lost
+            raise self._bad
+        while not (self._are_all_made or self.is_stale):
+            yield from self._make_batch() if self._has_one_shard else self._make_batches()
+        for shards in self._filling.not_empty():
+            if not self.is_stale:
+                yield self._send(shards)
 
     def settle(self, answer: Placed) -> None:
         """Take the answer to the first call without one. Raises: OutcomeUnknown, if it cannot be known any more."""
@@ -149,21 +128,32 @@ class Submission:
             shards = int(answer.terms_in_force.partition(" ")[0])
             if batch.is_repeated and shards != self._topic.shards:  # perhaps accepted at the former places
                 raise OutcomeUnknown("the topic's number of shards was changed while a reply was lost")
-            self.terms_in_force, self.refused_by = answer.terms_in_force, batch.items[0].shards[0]
+            self.terms_in_force, self.refused_by = answer.terms_in_force, batch.shards[0]
             self.was_sent |= batch.is_repeated
-            self._again.extend(batch.items)
+            self._again.extend(batch.items())
         elif self._server_clock is not None:
             self._server_clock.observe(batch.sent_at, answer.server_us)
         self.is_heard &= answer.is_heard
         self.may_be_lost |= answer.is_first
-        for n, (item, receipt) in enumerate(zip(batch.items, answer.receipts, strict=False)):  # none at all, if stale
+        if answer.are_all_here:
+            receipts = cast(list[Receipt], answer.receipts)
+            self._receipts.update(zip(batch.places, receipts, strict=True))
+        else:
+            self._settle_each(batch.items(), answer)
+        self._under_way.popleft()
+
+    def _settle_each(self, items: Iterator[Item], answer: Placed) -> None:
+        for n, (item, receipt) in enumerate(zip(items, answer.receipts, strict=False)):  # none at all, if stale
             if n in answer.full:
                 self._full[item.place] = item.job[0]
             elif receipt is not None:
                 self._receipts[item.place] = receipt
             else:
                 self._again.append(item._replace(shards=item.shards[1:]))
-        self._under_way.popleft()
+
+    def refused(self) -> None:
+        """Take that the first call without an answer was refused."""
+        self._refused.append(self._under_way.popleft())
 
     def settle_all(self, answers: Iterable[Placed | ServerError]) -> None:
         """Take the answers to several calls. Raises as `settle`, and an error in place of an answer."""
@@ -182,13 +172,16 @@ class Submission:
         self._topic = topic
         self._has_one_shard = topic.all_shards == 1
         self.terms_in_force = None
-        unsent = [*self._again, *(item for batch in self._filling.values() for item in batch.items)]
+        unsent = [*self._again, *self._filling.items()]
         self._filling.clear()
         self._again = deque(item._replace(shards=self._shards_of(item.spec, item.job)) for item in unsent)
 
     def lost(self) -> None:
-        """Record a lost reply: the calls without an answer may have been done, and are made again."""
+        """Record a lost reply: calls without an answer may have been done, and are made again, as refused ones are."""
         self.may_be_lost = True
+        for batch in self._refused:
+            self._again.extend(batch.items())
+        self._refused.clear()
         for batch in self._under_way:
             batch.is_repeated = True
 
@@ -201,7 +194,7 @@ class Submission:
         was_lost = isinstance(error, OutcomeUnknown) or any(batch.is_repeated for batch in self._under_way)
         if not (self._receipts or was_lost or self.was_sent or len(self._under_way) > 1):
             return error
-        under_way = [item for batch in self._under_way for item in batch.items] + list(self._again)
+        under_way = [item for batch in self._under_way for item in batch.items()] + list(self._again)
         unknown = {item.place: item.job[0] for item in under_way}
         told = str(error)
         if (was_lost or self.was_sent) and not isinstance(error, OutcomeUnknown):
@@ -214,8 +207,8 @@ class Submission:
         A job that was sent keeps its id and its bytes, so that sending it again is safe. Jobs are prepared once: the
         submission can still be sent.
         """
-        batches = [*self._under_way, *self._filling.values()]
-        items = [item for batch in batches for item in batch.items] + list(self._again)
+        sent = [item for batch in (*self._refused, *self._under_way) for item in batch.items()]
+        items = [*sent, *self._filling.items(), *self._again]
         found = {item.place: (item.job, item.spec.partition_key) for item in items if item.place not in self._receipts}
         if self._bad is not None:
             return found, self._bad
@@ -223,10 +216,9 @@ class Submission:
             try:
                 job = self._prepare.job(spec)
             except InvalidInput as error:
-                self._bad = InvalidJob(place, error, self._receipts)
-                return found, self._bad
+                return found, self._found_bad(place, error)
             found[place] = job, spec.partition_key
-            self._again.append(_Item(place, spec, job, self._shards_of(spec, job)))
+            self._again.append(Item(place, spec, job, self._shards_of(spec, job)))
         self._are_all_made = True
         return found, None
 
@@ -240,38 +232,53 @@ class Submission:
             raise TopicFull(self.topic_name, self._full, self._receipts)
         return [self._receipts[place] for place in range(len(self._receipts))]
 
-    def _items(self) -> Iterator[_Item]:
-        """Yields the jobs that are in no batch yet, while the submission is not stale."""
-        while self._again and not self.is_stale:
-            yield self._again.popleft()
-        if self._bad is not None:  # found before, but then a reply was lost
-            raise self._bad
-        if self.is_stale:
-            return
-        prepare = self._prepare.job
+    def _make_batch(self) -> Iterator[Call[Placed]]:
+        """Prepare a batch of jobs for the only shard. Nearly all jobs come this way, so it is written for speed."""
+        batch, size, prepare = self._filling.batch(ONLY_SHARD), self._filling.size, self._prepare.job
+        add_place, add_spec, add_job = batch.places.append, batch.specs.append, batch.jobs.append
+        for place, spec in islice(self._specs, size - len(batch.jobs)):
+            try:
+                add_job(prepare(spec))
+            except InvalidInput as error:
+                raise self._found_bad(place, error) from error
+            add_place(place)
+            add_spec(spec)
+        if len(batch.jobs) == size:
+            yield self._send(ONLY_SHARD)
+        else:
+            self._are_all_made = True
+
+    def _make_batches(self) -> Iterator[Call[Placed]]:
+        """Prepare jobs for several shards, until the submission is stale."""
         for place, spec in self._specs:
             try:
-                job = prepare(spec)
+                job = self._prepare.job(spec)
             except InvalidInput as error:
-                self._bad = InvalidJob(place, error, self._receipts)
-                raise self._bad from error
-            yield _item((place, spec, job, ONLY_SHARD if self._has_one_shard else self._shards_of(spec, job)))
-            if self.terms_in_force is not None:  # before the next is taken; the property would cost a call for each job
-                return
+                raise self._found_bad(place, error) from error
+            item = Item(place, spec, job, self._shards_of(spec, job))
+            if self._filling.is_full_with(item):
+                yield self._send(item.shards)
+                if self.is_stale:  # before the next is taken
+                    return
         self._are_all_made = True
+
+    def _found_bad(self, place: int, error: InvalidInput) -> InvalidJob:
+        self._bad = InvalidJob(place, error, self._receipts)
+        return self._bad
 
     def _shards_of(self, spec: JobSpec, job: NewJob) -> tuple[int, ...]:
         places = self._topic.places(spec.partition_key or job[0])
         return tuple(places[::-1] if spec.key is not None else places[:1])
 
     def _send(self, shards: tuple[int, ...]) -> Call[Placed]:
-        batch = self._filling.pop(shards)
+        batch = self._filling.take(shards)
+        batch.is_repeated = self.was_sent
         batch.terms = self._topic.terms if len(shards) == 1 else None
         self._under_way.append(batch)
         return self._call(batch)
 
-    def _call(self, batch: _Batch) -> Call[Placed]:
-        shard = self._keys.shard(self.topic_name, batch.items[0].shards[0])
+    def _call(self, batch: Batch) -> Call[Placed]:
+        shard = self._keys.shard(self.topic_name, batch.shards[0])
         if self._server_clock is not None:
             batch.sent_at = self._server_clock.instant()
-        return producer.schedule(shard, [item.job for item in batch.items], self.on_duplicate, batch.terms)
+        return producer.schedule(shard, batch.jobs, self.on_duplicate, batch.terms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -82,21 +82,24 @@ class AsyncTransport:
         finally:
             await listening.close()
 
-    async def stream(self, calls: Iterable[Call[T]]) -> AsyncIterator[T]:
+    async def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None = None) -> AsyncIterator[T]:
         """Yield the answers to many calls, in order; while the server works on one, the next is made and sent.
 
-        Raises as `send` does, at the first call that fails; later calls may have been done.
+        Raises as `send` does. After a refusal no more calls are made: `refused` is called in place of the answer, and
+        the error is raised when the calls under way are answered. After another error, later calls may have been done.
         """
         under_way: deque[asyncio.Task[T]] = deque()
-        stream = CallStream(calls)
+        stream = CallStream(calls, refused)
         try:
             for call in stream:
                 under_way.append(asyncio.create_task(self.send(call)))
                 await asyncio.sleep(0)  # let it be written
                 if len(under_way) > 1:
-                    yield await under_way.popleft()
+                    with stream.answering():
+                        yield await under_way.popleft()
             while under_way:
-                yield await under_way.popleft()
+                with stream.answering():
+                    yield await under_way.popleft()
             stream.finish()
         finally:
             for task in under_way:

@@ -6,7 +6,7 @@ The first call finds out what the URL names: one server (`server`), or a cluster
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from wheelq.base.clock import Clock, SystemClock
@@ -41,12 +41,13 @@ class Transport:
         """
         return call.read((self._link or self._connect()).ask(call))
 
-    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
+    def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None = None) -> Iterator[T]:
         """Yield the answers to many calls, in order; while the server works on one, the next is made and sent.
 
-        Raises as `send` does, at the first call that fails; later calls may have been done.
+        Raises as `send` does. After a refusal no more calls are made: `refused` is called in place of the answer, and
+        the error is raised when the calls under way are answered. After another error, later calls may have been done.
         """
-        return (self._link or self._connect()).stream(calls)
+        return (self._link or self._connect()).stream(calls, refused)
 
     def try_to_listen(self, channel: str) -> None:
         """Listen to a channel for a moment, to see whether this user is permitted to. Raises as `send` does."""

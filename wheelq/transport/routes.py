@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, sleep
-from wheelq.errors import NotPrimary, OutcomeUnknown, ServerBusy, ServerError, Unavailable
+from wheelq.errors import NotPrimary, OutcomeUnknown, Refused, ServerBusy, ServerError, Unavailable
 from wheelq.protocol.call import Call
 from wheelq.transport.address import Address
 from wheelq.transport.failures import Redirected, ScriptUnknown
@@ -165,18 +165,20 @@ class Routes:
                 self._detour(redirects.failed(failure, self._clock.monotonic()), key, failure)
         return redirects.reply
 
-    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
+    def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None) -> Iterator[T]:
         """The answers to many calls, in order: see `Transport.stream`. Different nodes work at the same time."""
         lanes: dict[Node, Any] = {}
         under_way: deque[tuple[Call[T], Callable[[], Any]]] = deque()
-        stream = CallStream(calls)
+        stream = CallStream(calls, refused)
         try:
             for call in stream:
                 under_way.append((call, self._begin(call, lanes)))
                 if len(under_way) > 1:
-                    yield self._finish(under_way)
+                    with stream.answering():
+                        yield self._finish(under_way)
             while under_way:
-                yield self._finish(under_way)
+                with stream.answering():
+                    yield self._finish(under_way)
             stream.finish()
         finally:
             for node, connection in lanes.items():
@@ -195,20 +197,21 @@ class Routes:
         if node is None:
             return lambda: self.ask(call)
         server = self._server(node)
-        if node in lanes:
-            server.write(lanes[node], call, *(part.words() for part in call.parts))
-            return lambda: self._or_ask(call, lambda: server.read(lanes[node], call))
-        try:
-            lanes[node] = server.connect()
-        except Unavailable:
-            return lambda: self.ask(call)
-        # The first call goes alone, so that a script unknown to the node is loaded before others need it.
-        reply = self._or_ask(call, lambda: server.ask_over(lanes[node], call))
-        return lambda: reply
+        if node not in lanes:
+            try:
+                lanes[node] = server.connect()
+            except Unavailable:
+                return lambda: self.ask(call)
+        server.write(lanes[node], call, *(part.words() for part in call.parts))
+        return lambda: self._or_ask(call, lambda: server.read(lanes[node], call))
 
     def _finish(self, under_way: deque[tuple[Call[T], Callable[[], Any]]]) -> T:
         call, fetch = under_way[0]
-        reply = fetch()
+        try:
+            reply = fetch()
+        except Refused:
+            under_way.popleft()
+            raise
         under_way.popleft()
         return call.read(reply)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -77,22 +77,21 @@ class Server:
             connection.disconnect()  # it can now only listen, and UNSUBSCRIBE needs another right
             self.release(connection)
 
-    def stream(self, calls: Iterable[Call[T]]) -> Iterator[T]:
+    def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None) -> Iterator[T]:
         """Yield the answers to many calls, in order: see `Transport.stream`."""
         connection = self.connect()
         under_way: deque[Call[T]] = deque()
         try:
-            stream = CallStream(calls)
-            for first in stream:  # sent alone, so that its script is loaded before others need it
-                yield first.read(self.ask_over(connection, first))
-                break
+            stream = CallStream(calls, refused)
             for call in stream:
                 self.write(connection, call, *(part.words() for part in call.parts))
                 under_way.append(call)
                 if len(under_way) > 1:
-                    yield self._answer(connection, under_way)
+                    with stream.answering():
+                        yield self._answer(connection, under_way)
             while under_way:
-                yield self._answer(connection, under_way)
+                with stream.answering():
+                    yield self._answer(connection, under_way)
             stream.finish()
         finally:
             if under_way:  # pending replies will not be read
@@ -189,8 +188,19 @@ class Server:
         return self._read_all(connection, call)
 
     def _answer(self, connection: Any, under_way: deque[Call[T]]) -> T:
-        reply = self.read(connection, under_way[0])
-        return under_way.popleft().read(reply)
+        """The answer to the oldest call; if the server does not know its script, from another exchange."""
+        call = under_way[0]
+        try:
+            reply = self.read(connection, call)
+        except ScriptUnknown:
+            under_way.popleft()
+            reply = self.ask(call) if under_way else self.ask_over(connection, call)
+        except Refused:
+            under_way.popleft()
+            raise
+        else:
+            under_way.popleft()
+        return call.read(reply)
 
     def _read(self, connection: Any, name: str) -> Any:
         try:

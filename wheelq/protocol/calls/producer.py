@@ -43,6 +43,8 @@ class Placed(NamedTuple):
     """The server's time when it answered; 0 when nothing was done."""
     is_heard: bool = True
     """False: the user may not publish, so the leader was not told of jobs that are due soon."""
+    are_all_here: bool = False
+    """Whether each job has a receipt."""
     is_first: bool = False
     """Whether the shard counted no job before: it is new, or the server has lost its data."""
 
@@ -66,7 +68,8 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
             return Placed([], reply[0].decode(errors="replace"))
         told = 2 * len(jobs)
         statuses = reply[:told:2]
-        full = [n for n, status in enumerate(statuses) if status == FULL] if FULL in statuses else ()
+        are_all_here = max(statuses, default=KEPT) < NOT_HERE
+        full = () if are_all_here else [n for n, status in enumerate(statuses) if status == FULL]
         pairs, topic = zip(jobs, statuses, reply[1:told:2], strict=True), keys.topic
         return Placed(
             [
@@ -77,6 +80,7 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
             ],
             full=full,
             server_ms=reply[told],
+            are_all_here=are_all_here,
             is_heard=len(reply) == told + 1 or reply[told + 1] != 0,
             is_first=len(reply) > told + 1 and reply[-1] == 1,
         )
