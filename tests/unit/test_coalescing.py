@@ -16,6 +16,7 @@ from wheelq.errors import (
     NotReplicated,
     OutcomeUnknown,
     PartlyScheduled,
+    ServerFull,
     TopicFull,
     Unavailable,
     WheelqError,
@@ -155,6 +156,14 @@ async def test_of_a_call_that_broke_off_each_is_told_what_became_of_it() -> None
     assert isinstance(third, Unavailable)
     assert "nothing was done" in str(third)
     assert "may" not in str(third)
+
+
+async def test_a_job_that_was_refused_half_way_is_told_why() -> None:
+    partly = PartlyScheduled("full", {}, {0: A})
+    partly.__cause__ = ServerFull("full")
+    first, *others = await outcomes(partly)
+    assert first == A
+    assert others == [partly.__cause__] * 2
 
 
 @pytest.mark.parametrize(

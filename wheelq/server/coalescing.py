@@ -27,6 +27,7 @@ from wheelq.errors import (
     NotReplicated,
     OutcomeUnknown,
     PartlyScheduled,
+    Refused,
     TopicFull,
     Unavailable,
     WheelqError,
@@ -215,6 +216,8 @@ def _outcome(error: WheelqError, place: int, specs: Sequence[JobSpec]) -> Outcom
         case PartlyScheduled():
             if place in error.unknown:
                 return OutcomeUnknown(str(error), (error.unknown[place],))
+            if isinstance(error.__cause__, Refused):  # this job, or one before it
+                return error.__cause__
             return Unavailable("the call broke off before this job was sent: nothing was done")
         case NotReplicated():
             return NotReplicated(error.receipts[place : place + 1], error.confirmed, error.wanted, error.reason)

@@ -99,7 +99,7 @@ async def make_job(request: StrictRequest) -> Response:
     openapi_extra={**needs(Verb.SCHEDULE), **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY)},
 )
 async def make_jobs(request: StrictRequest) -> Response:
-    """Schedules up to 500 jobs in one round trip for each `on_duplicate`. An invalid job does not stop the others."""
+    """Schedules up to 500 jobs. An invalid job does not stop the others."""
     topic, jobs = check_topic(request.path_params["topic"]), await request.read(ManyJobs)
     _check_replacing(request, topic, jobs.on_duplicate)
 
