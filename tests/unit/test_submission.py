@@ -183,6 +183,21 @@ def test_an_unknown_outcome_stays_unknown_when_the_repeated_call_fails(error: An
     assert isinstance(asked.failed(error), OutcomeUnknown)
 
 
+@pytest.mark.parametrize("count", [10, 500])
+def test_an_unknown_outcome_stays_unknown_when_the_server_refuses_the_repeated_calls(count: int) -> None:
+    """Also after another lost reply."""
+    asked = submission(specs(count))
+    list(asked.unanswered())  # sent, and no reply came
+    asked.lost()
+    for times in range(2):
+        for _ in asked.unanswered():
+            asked.refused()
+        told = asked.failed(Refused("full"))
+        assert isinstance(told, PartlyScheduled), times
+        assert sorted(told.unknown) == list(range(count))
+        asked.lost()
+
+
 def test_an_unknown_outcome_stays_unknown_when_the_call_is_not_even_repeated() -> None:
     """The circuit breaker has opened meanwhile, say."""
     asked = submission(specs(10))

@@ -179,23 +179,23 @@ class Submission:
     def lost(self) -> None:
         """Record a lost reply: calls without an answer may have been done, and are made again, as refused ones are."""
         self.may_be_lost = True
-        for batch in self._refused:
-            self._again.extend(batch.items())
-        self._refused.clear()
         for batch in self._under_way:
             batch.is_repeated = True
+        self._under_way.extend(self._refused)
+        self._refused.clear()
 
     def failed(self, error: ServerError) -> ServerError:
         """Returns the error for the caller when `error` ends the submission: nothing was done, or which jobs were.
 
-        A call that was refused or not sent did nothing. But calls before it were done, and calls in flight after it may
-        have been, because their answers are no longer awaited.
+        A call that was refused or not sent did nothing, unless it repeats one whose reply was lost. Calls before it
+        were done, and calls in flight may have been.
         """
-        was_lost = isinstance(error, OutcomeUnknown) or any(batch.is_repeated for batch in self._under_way)
+        unsure = [*self._under_way, *(batch for batch in self._refused if batch.is_repeated)]
+        was_lost = isinstance(error, OutcomeUnknown) or any(batch.is_repeated for batch in unsure)
         if not (self._receipts or was_lost or self.was_sent or len(self._under_way) > 1):
             return error
-        under_way = [item for batch in self._under_way for item in batch.items()] + list(self._again)
-        unknown = {item.place: item.job[0] for item in under_way}
+        unsure_items = [item for batch in unsure for item in batch.items()] + list(self._again)
+        unknown = {item.place: item.job[0] for item in unsure_items}
         told = str(error)
         if (was_lost or self.was_sent) and not isinstance(error, OutcomeUnknown):
             told = f"a call was sent and no reply came, and repeating it failed: {told}"
