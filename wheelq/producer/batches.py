@@ -31,7 +31,7 @@ class Item(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Up to 500 jobs with the same remaining shards, in columns: a tuple for each job takes longer to make."""
+    """Up to 500 jobs with the same remaining shards, in columns, which are made faster than a tuple for each job."""
 
     shards: tuple[int, ...]
     places: list[int] = field(default_factory=list)

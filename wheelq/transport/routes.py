@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, sleep
-from wheelq.errors import NotPrimary, OutcomeUnknown, Refused, ServerBusy, ServerError, Unavailable
+from wheelq.errors import NotPrimary, OutcomeUnknown, ServerBusy, ServerError, Unavailable
 from wheelq.protocol.call import Call
 from wheelq.transport.address import Address
 from wheelq.transport.failures import Redirected, ScriptUnknown
@@ -206,14 +206,8 @@ class Routes:
         return lambda: self._or_ask(call, lambda: server.read(lanes[node], call))
 
     def _finish(self, under_way: deque[tuple[Call[T], Callable[[], Any]]]) -> T:
-        call, fetch = under_way[0]
-        try:
-            reply = fetch()
-        except Refused:
-            under_way.popleft()
-            raise
-        under_way.popleft()
-        return call.read(reply)
+        call, fetch = under_way.popleft()
+        return call.read(fetch())
 
     def _or_ask(self, call: Call[Any], fetch: Callable[[], Any]) -> Any:
         """Returns the reply; a call that reached the wrong node is sent again, on its own."""

@@ -189,17 +189,11 @@ class Server:
 
     def _answer(self, connection: Any, under_way: deque[Call[T]]) -> T:
         """The answer to the oldest call; if the server does not know its script, from another exchange."""
-        call = under_way[0]
+        call = under_way.popleft()
         try:
             reply = self.read(connection, call)
         except ScriptUnknown:
-            under_way.popleft()
             reply = self.ask(call) if under_way else self.ask_over(connection, call)
-        except Refused:
-            under_way.popleft()
-            raise
-        else:
-            under_way.popleft()
         return call.read(reply)
 
     def _read(self, connection: Any, name: str) -> Any:

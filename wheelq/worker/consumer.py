@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
@@ -10,19 +12,19 @@ from wheelq.worker.held import Held
 from wheelq.worker.peers import Peers
 
 
+@dataclass(eq=False)
 class Consumer:
     """One consumer: its server, its names, its settings, its clocks and its deliveries."""
 
-    def __init__(
-        self, transport: AsyncTransport, keys: Keys, group: str, name: str, settings: WorkerSettings, clock: Clock
-    ) -> None:
-        """`name` is the worker's name in the group."""
-        self.transport = transport
-        self.keys = keys
-        self.group = group
-        self.name = name
-        self.settings = settings
-        self.clock = clock
-        self.server = ServerClock(clock)
+    transport: AsyncTransport
+    keys: Keys
+    group: str
+    name: str
+    """The worker's name in the group."""
+    settings: WorkerSettings
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self.server = ServerClock(self.clock)
         self.held = Held()
-        self.peers = Peers(name, group, settings)
+        self.peers = Peers(self.name, self.group, self.settings)
