@@ -72,11 +72,14 @@ def test_jobs_of_all_shards_run_in_time(cluster: Cluster, topic: str, tmp_path: 
     """Two scheduler nodes and a worker, 1,000 jobs a second over three masters: hints reach whoever leads."""
     with Scene(cluster.url, tmp_path, topic) as scene, Stalls() as machine:
         scene.begin(schedulers=2)
+        before = set(scene.promises)  # these waited until the fleet had started
         scene.schedule(3_000, first=0.5, spread=3.0)
         scene.schedule_for(1.0, delay=0.3)
         verdict = scene.verdict()
         clean(scene, verdict)
-        late_ms = verdict.lateness_ms[int(len(verdict.lateness_ms) * 0.95)]
+        runs = [run for run in scene.fleet.runs() if run.id not in before]
+        lateness_ms = sorted(run.promoted_ms - scene.promises[run.id].earliest_ms for run in runs)
+        late_ms = lateness_ms[int(len(lateness_ms) * 0.95)]
         assert late_ms < 100 + 10 * machine.percentile(99), f"{verdict}; the machine was {machine.percentile(99)} late"
         with Inspector.connect(cluster.url) as inspector:
             stats = inspector.stats()
