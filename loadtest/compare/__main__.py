@@ -14,11 +14,12 @@
 To install the others:
 
     python -m venv ~/peers && ~/peers/bin/pip install streaq uvloop
-    npm install --prefix ~/peers bullmq
+    npm install --prefix ~/peers bullmq ioredis
 
 Each queue and scenario has a private server, without append-only file. Figures are medians of three rounds, with the
 least and the most. Queues take turns, so that a busy moment of the machine affects all of them. A queue that is not
-installed is left out, with the reason. Exit code 1: wheelq lost or doubled a job, or started one early.
+installed is left out, with the reason; one that fails has no figures. Exit code 1: wheelq lost or doubled a job, or
+started one early.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from dataclasses import replace
 from math import inf, isinf
 from pathlib import Path
 from statistics import median
+from subprocess import CalledProcessError
 
 from loadtest.bench.machine import machine, versions
 from loadtest.compare.peers import NAMES, Absent, Peer, find
@@ -102,6 +104,11 @@ def _round(peer: Peer, binary: Path, name: str, sizes: Sizes) -> Shown:
         except TimeoutError as error:
             print(f"{name} {peer.name}: {error}", file=sys.stderr)
             return Shown({f"{name}: not in time": inf})
+        except (CalledProcessError, RuntimeError) as error:
+            if peer.name == "wheelq":
+                raise
+            print(f"{name} {peer.name} failed: {error}", file=sys.stderr)
+            return Shown({})
 
 
 def _installed(options: argparse.Namespace) -> list[Peer]:

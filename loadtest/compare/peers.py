@@ -16,6 +16,8 @@ from pathlib import Path
 
 ADAPTERS = Path(__file__).parent / "adapters"
 REPOSITORY = Path(__file__).parents[2]
+IN_NODE = {"bullmq": ("bullmq", "ioredis")}
+"""By queue in Node: the packages that it needs, itself first."""
 
 
 class Absent(Exception):
@@ -42,7 +44,7 @@ def find(name: str, python: str = sys.executable, node_modules: Path = Path()) -
     Raises:
         Absent: it is not installed.
     """
-    if name == "bullmq":
+    if name in IN_NODE:
         return _in_node(name, node_modules)
     own = name == "wheelq"
     return _in_python(name, sys.executable if own else python, ("schedule",) if own else ())
@@ -70,10 +72,11 @@ def _in_node(name: str, directory: Path) -> Peer:
     node = shutil.which("node")
     if node is None:
         raise Absent(f"{name} needs node, which is not installed")
-    package = directory / "node_modules" / name / "package.json"
-    if not package.exists():
-        raise Absent(
-            f"{name} is not installed in {directory.resolve()}: run `npm install {name}` in some directory, "
-            "and name it with --node-modules"
-        )
-    return Peer(name, json.loads(package.read_text())["version"], (node, str(ADAPTERS / f"{name}.mjs")), directory)
+    packages = [directory / "node_modules" / package / "package.json" for package in IN_NODE[name]]
+    for package in packages:
+        if not package.exists():
+            raise Absent(
+                f"{package.parent.name} is not installed in {directory.resolve()}: run `npm install "
+                f"{' '.join(IN_NODE[name])}` in some directory, and name it with --node-modules"
+            )
+    return Peer(name, json.loads(packages[0].read_text())["version"], (node, str(ADAPTERS / f"{name}.mjs")), directory)

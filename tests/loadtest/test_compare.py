@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from math import inf
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import pytest
 
@@ -45,6 +46,30 @@ def test_an_interpreter_that_is_not_there_is_named() -> None:
 def test_a_queue_in_node_needs_node_or_a_directory_that_has_it(tmp_path: Path) -> None:
     with pytest.raises(Absent, match=r"npm install bullmq|needs node"):
         find("bullmq", node_modules=tmp_path)
+
+
+def test_a_package_that_a_queue_in_node_needs_is_named(tmp_path: Path) -> None:
+    package = tmp_path / "node_modules" / "bullmq" / "package.json"
+    package.parent.mkdir(parents=True)
+    package.write_text('{"version": "1.0"}')
+    with pytest.raises(Absent, match=r"ioredis is not installed in .*: run `npm install bullmq ioredis`|needs node"):
+        find("bullmq", node_modules=tmp_path)
+
+
+@pytest.mark.parametrize("failing", ["other", "wheelq"])
+def test_a_queue_that_fails_does_not_end_the_comparison(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, failing: str
+) -> None:
+    """Unless it is wheelq."""
+    peer = Peer(failing, "1.0", (sys.executable, "-c", "raise SystemExit(3)"), tmp_path)
+    monkeypatch.setattr(command, "find", lambda *_: peer)
+    monkeypatch.setattr(sys, "argv", ["compare", "--peer", "streaq", "--scenario", "bulk", "--quick"])
+    if failing == "wheelq":
+        with pytest.raises(CalledProcessError):
+            command.main()
+    else:
+        assert command.main() == 0
+        assert "bulk other failed" in capsys.readouterr().err
 
 
 def test_the_command_leaves_out_what_is_absent_and_says_so(
