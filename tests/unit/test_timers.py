@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import pytest
 
@@ -92,18 +94,26 @@ async def test_cancelled_timers_do_not_pile_up() -> None:
     clock.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these timers")
-def test_a_closed_clock_leaves_nothing_behind() -> None:
-    import os
+class WatchesNoFiles(asyncio.SelectorEventLoop):
+    """As the loops of some platforms and simulators."""
 
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> NoReturn:
+        raise NotImplementedError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these timers")
+@pytest.mark.parametrize("loop", [asyncio.SelectorEventLoop, WatchesNoFiles])
+def test_a_closed_clock_leaves_nothing_behind(loop: type[asyncio.SelectorEventLoop]) -> None:
     async def use() -> None:
         clock = PreciseClock()
-        await fired(clock, [0.001])
+        assert len(await fired(clock, [0.001, 0.002])) == 2
+        assert (clock._kernel is None) == (loop is WatchesNoFiles)
         clock.call_at(time.monotonic() + 0.001, lambda: None)
         clock.close()
         clock.close()
 
     gc.collect()  # what other tests have left open
     before = set(os.listdir("/proc/self/fd"))
-    asyncio.run(use())
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(use())
     assert set(os.listdir("/proc/self/fd")) == before

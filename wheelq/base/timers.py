@@ -114,7 +114,7 @@ class KernelTimer:
 
     @classmethod
     def open(cls, fire: Callable[[], None]) -> KernelTimer | None:
-        """A timer that calls `fire`; None where there is no such thing."""
+        """A timer that calls `fire`; None where there is no such thing: the loop's own timers must serve then."""
         if sys.platform != "linux":
             return None
         import ctypes  # only a scheduler needs it
@@ -127,7 +127,7 @@ class KernelTimer:
             return None
         try:
             return cls(fd, libc.timerfd_settime, (ctypes.c_long * 4)(), fire)
-        except NotImplementedError:  # raised by asyncio: this loop watches no files, so its own timers have to serve
+        except NotImplementedError:  # how asyncio says that a loop watches no files (the simulator's does not)
             os.close(fd)
             return None
 
