@@ -72,7 +72,11 @@ def as_table(peers: Sequence[Peer], results: Results, wrong: Mapping[str, Mappin
     rows = [["", *(f"{peer.name} {peer.version}" for peer in peers)]]
     for figure, found in results.items():
         rows.append([figure, *(_cell(found.get(peer.name, [])) for peer in peers)])
-    rows += [[what, *(f"{wrong[peer.name].get(what, 0):,}" for peer in peers)] for what in ("lost", "early", "doubled")]
+    ran = {name for found in results.values() for name in found}
+    rows += [
+        [what, *(f"{wrong[peer.name].get(what, 0):,}" if peer.name in ran else "–" for peer in peers)]
+        for what in ("lost", "early", "doubled")
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections import Counter
 from math import inf
@@ -48,28 +49,43 @@ def test_a_queue_in_node_needs_node_or_a_directory_that_has_it(tmp_path: Path) -
         find("bullmq", node_modules=tmp_path)
 
 
-def test_a_package_that_a_queue_in_node_needs_is_named(tmp_path: Path) -> None:
+def test_a_package_that_a_queue_in_node_needs_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     package = tmp_path / "node_modules" / "bullmq" / "package.json"
     package.parent.mkdir(parents=True)
     package.write_text('{"version": "1.0"}')
-    with pytest.raises(Absent, match=r"ioredis is not installed in .*: run `npm install bullmq ioredis`|needs node"):
+    with pytest.raises(Absent, match=r"ioredis is not installed in .*: run `npm install bullmq ioredis`"):
         find("bullmq", node_modules=tmp_path)
 
 
-@pytest.mark.parametrize("failing", ["other", "wheelq"])
-def test_a_queue_that_fails_does_not_end_the_comparison(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, failing: str
-) -> None:
-    """Unless it is wheelq."""
-    peer = Peer(failing, "1.0", (sys.executable, "-c", "raise SystemExit(3)"), tmp_path)
+ALL_FAIL = "raise SystemExit(3)"
+WORKER_FAILS = "import sys; sys.exit(3) if sys.argv[1] == 'work' else print(1.0, 0)"
+
+
+def compare_failing(monkeypatch: pytest.MonkeyPatch, directory: Path, name: str, program: str) -> int:
+    """Compares one queue, whose program fails."""
+    peer = Peer(name, "1.0", (sys.executable, "-c", program), directory)
     monkeypatch.setattr(command, "find", lambda *_: peer)
-    monkeypatch.setattr(sys, "argv", ["compare", "--peer", "streaq", "--scenario", "bulk", "--quick"])
-    if failing == "wheelq":
-        with pytest.raises(CalledProcessError):
-            command.main()
-    else:
-        assert command.main() == 0
-        assert "bulk other failed" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["compare", "--peer", name, "--scenario", "drain", "--quick"])
+    return command.main()
+
+
+@pytest.mark.parametrize("program", [ALL_FAIL, WORKER_FAILS])
+def test_another_queue_that_fails_has_no_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, program: str
+) -> None:
+    assert compare_failing(monkeypatch, tmp_path, "streaq", program) == 0
+    shown = capsys.readouterr()
+    assert "drain streaq failed: " in shown.err
+    assert [line.split() for line in shown.out.splitlines()[1:]] == [["lost", "–"], ["early", "–"], ["doubled", "–"]]
+
+
+@pytest.mark.parametrize(("program", "error"), [(ALL_FAIL, CalledProcessError), (WORKER_FAILS, RuntimeError)])
+def test_the_comparison_ends_if_wheelq_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        compare_failing(monkeypatch, tmp_path, "wheelq", program)
 
 
 def test_the_command_leaves_out_what_is_absent_and_says_so(
