@@ -42,7 +42,7 @@
 it must repeat the call (every wheelq call may be repeated with the same job id) or look the job up.
 
 All errors stand in this one module, however long it is: tracebacks, logs and spans show `wheelq.errors.X` as their full
-names, and users compare these names.
+names, and users compare these names. Beside the classes there are only groups of them that several callers need.
 """
 
 from __future__ import annotations
