@@ -227,8 +227,8 @@ PLANTS: Mapping[str, Plant] = {
         "a job for which the machine has no thread fails, and its place is lost (A19)",
         "left|lost|late|slow",
         lines=(
-            Line("wheelq.worker.threads", "Threads.run", "self._places.release()\n        raise", "raise"),
-            Line("wheelq.worker.threads", "Threads._in_time", "await asyncio.sleep(backoff.pause())", "raise"),
+            Line("wheelq.worker.handlers.threads", "Threads.run", "self._places.release()\n        raise", "raise"),
+            Line("wheelq.worker.handlers.threads", "Threads._in_time", "await asyncio.sleep(backoff.pause())", "raise"),
         ),
         first=418,
         within=1,

@@ -29,7 +29,7 @@ from wheelq.base import clock, ids
 from wheelq.producer import breaker
 from wheelq.producer.outbox import courier, file
 from wheelq.producer.outbox.file import File
-from wheelq.worker import threads
+from wheelq.worker.handlers import threads
 
 WITH_THREADS: tuple[Any, ...] = (courier, file, breaker, transport.blocking, transport.routes, transport.topology)
 """The modules whose threads, locks and events are simulated."""

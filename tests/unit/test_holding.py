@@ -14,7 +14,7 @@ from wheelq.base.clock import ManualClock
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
-from wheelq.worker.handlers import Handlers
+from wheelq.worker.handlers.handler import Handlers
 from wheelq.worker.held import Delivery, ServedShard
 from wheelq.worker.pool import SLICE, Pool
 from wheelq.worker.run_log import HoldWarning

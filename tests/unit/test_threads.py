@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.waiting import PATIENCE, until
-from wheelq.worker import threads as module
-from wheelq.worker.threads import FunctionRunner, Threads, time_limit
+from wheelq.worker.handlers import threads as module
+from wheelq.worker.handlers.threads import FunctionRunner, Threads, time_limit
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ async def test_a_functions_own_timeout_error_is_left_as_it_is() -> None:
 def test_a_process_does_not_wait_for_an_abandoned_thread() -> None:
     code = """
 import asyncio, threading
-from wheelq.worker.threads import Threads
+from wheelq.worker.handlers.threads import Threads
 async def main():
     try:
         await Threads(1).run(lambda _: threading.Event().wait(), None, 0.01)

@@ -27,8 +27,8 @@ from wheelq.testing.observed import Run
 from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker import Worker
 from wheelq.worker.batching import outcomes, outcomes_of_failure
-from wheelq.worker.hooks import Middleware
-from wheelq.worker.threads import Threads, ThreadSource
+from wheelq.worker.handlers.hooks import Middleware
+from wheelq.worker.handlers.threads import Threads, ThreadSource
 
 P = ParamSpec("P")
 T = TypeVar("T")

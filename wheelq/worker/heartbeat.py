@@ -18,7 +18,7 @@ from wheelq import reminders
 from wheelq.errors import Refused, ServerError
 from wheelq.protocol.calls import heartbeats, histograms
 from wheelq.protocol.calls import worker as calls
-from wheelq.worker.handlers import Handlers
+from wheelq.worker.handlers.handler import Handlers
 from wheelq.worker.held import Delivery, ServedShard
 from wheelq.worker.parts import WorkerParts
 from wheelq.worker.peers import SAYS_EVERY

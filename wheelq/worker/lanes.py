@@ -18,7 +18,7 @@ from typing import Protocol
 
 from wheelq.settings import WorkerSettings
 from wheelq.worker.batching import Batcher, BatchTerms, Steps, run_batch
-from wheelq.worker.handlers import Handler, Handlers, Run
+from wheelq.worker.handlers.handler import Handler, Handlers, Run
 from wheelq.worker.held import Delivery, Held, Regroup, ServedShard
 from wheelq.worker.ordering import OrderedLane
 from wheelq.worker.parts import WorkerParts

@@ -30,7 +30,8 @@ from wheelq.settings import Settings, WorkerSettings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.startup import Patience, until_usable
 from wheelq.transport.version import check_server
-from wheelq.worker.decorators import Decorators
+from wheelq.worker.handlers.decorators import Decorators
+from wheelq.worker.handlers.threads import Threads
 from wheelq.worker.heartbeat import Heartbeat
 from wheelq.worker.held import Delivery
 from wheelq.worker.hints import HintListener
@@ -43,7 +44,6 @@ from wheelq.worker.progress import ProgressWriter
 from wheelq.worker.run_log import HoldWarning
 from wheelq.worker.running import Running
 from wheelq.worker.shards import ServedShards
-from wheelq.worker.threads import Threads
 
 logger = logging.getLogger("wheelq.worker")
 

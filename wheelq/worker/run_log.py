@@ -16,7 +16,7 @@ import logging
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
-from wheelq.worker.handlers import Handlers
+from wheelq.worker.handlers.handler import Handlers
 from wheelq.worker.held import Delivery
 from wheelq.worker.outcome import Again, Buried, Outcome
 

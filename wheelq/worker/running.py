@@ -20,7 +20,7 @@ from wheelq.model.dead import Reason
 from wheelq.model.job import Job
 from wheelq.protocol import codec
 from wheelq.telemetry import api
-from wheelq.worker.handlers import Handlers, Run
+from wheelq.worker.handlers.handler import Handlers, Run
 from wheelq.worker.held import Delivery
 from wheelq.worker.outcome import (
     DONE,

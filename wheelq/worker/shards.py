@@ -11,7 +11,7 @@ from wheelq.protocol import registry_codec
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import GroupStart
-from wheelq.worker.handlers import Handlers
+from wheelq.worker.handlers.handler import Handlers
 from wheelq.worker.held import ServedShard
 from wheelq.worker.parts import WorkerParts
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from wheelq import reminders
 from wheelq.base.backoff import Backoff
-from wheelq.worker.daemons import Daemons
+from wheelq.worker.handlers.daemons import Daemons
 
 logger = logging.getLogger("wheelq.worker")
 

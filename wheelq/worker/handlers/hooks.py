@@ -35,9 +35,9 @@ from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
 from wheelq.worker.batching import outcomes, outcomes_of_failure
-from wheelq.worker.handlers import Handler, Run, is_async
+from wheelq.worker.handlers.handler import Handler, Run, is_async
+from wheelq.worker.handlers.threads import FunctionRunner, Threads
 from wheelq.worker.outcome import as_failure
-from wheelq.worker.threads import FunctionRunner, Threads
 
 logger = logging.getLogger("wheelq.worker")
 

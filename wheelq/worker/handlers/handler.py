@@ -13,7 +13,7 @@ from wheelq.model.checks import check_topic
 from wheelq.model.job import Job
 from wheelq.model.retry import Retry
 from wheelq.worker.batching import BatchTerms
-from wheelq.worker.threads import FunctionRunner, time_limit
+from wheelq.worker.handlers.threads import FunctionRunner, time_limit
 
 Function = Callable[[Job], Any]
 BatchFunction = Callable[[list[Job]], Any]

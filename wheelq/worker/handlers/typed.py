@@ -26,7 +26,7 @@ from wheelq.model.convert.values import Convert
 from wheelq.model.job import Job
 from wheelq.model.task import Task, is_job
 from wheelq.worker.batching import outcomes, outcomes_of_failure, results_of
-from wheelq.worker.handlers import BatchFunction, Function, is_async
+from wheelq.worker.handlers.handler import BatchFunction, Function, is_async
 
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection)
 _TYPED = re.compile(r"\bJob\[")

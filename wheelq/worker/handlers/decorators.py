@@ -11,9 +11,9 @@ from wheelq.model.job import Job
 from wheelq.model.retry import Retry
 from wheelq.model.task import Task, TaskDecorator
 from wheelq.worker.batching import BatchTerms
-from wheelq.worker.handlers import BatchFunction, Find, Function, Handlers, Ordered
-from wheelq.worker.hooks import Hooks, Lifespan, Managed, Middleware, after_each, before_each, on_each_error
-from wheelq.worker.typed import run_task, typed, typed_batch
+from wheelq.worker.handlers.handler import BatchFunction, Find, Function, Handlers, Ordered
+from wheelq.worker.handlers.hooks import Hooks, Lifespan, Managed, Middleware, after_each, before_each, on_each_error
+from wheelq.worker.handlers.typed import run_task, typed, typed_batch
 
 F = TypeVar("F", bound=Function)
 B = TypeVar("B", bound=BatchFunction)
