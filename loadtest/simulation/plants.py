@@ -213,7 +213,7 @@ PLANTS: Mapping[str, Plant] = {
         "left|lost|abandoned|late",
         lines=(
             Line(
-                "wheelq.worker.peers",
+                "wheelq.worker.delivery.peers",
                 "Peers.standing",
                 "is_silent = self._watch.silent(consumer) >= self._abandoned - NEARLY",
                 "is_silent = False",
@@ -269,13 +269,13 @@ PLANTS: Mapping[str, Plant] = {
         "repeated",
         lines=(
             Line(
-                "wheelq.worker.peers",
+                "wheelq.worker.delivery.peers",
                 "Peers.standing",
                 "return Standing.GONE if has_left or is_silent else Standing.LIVING",
                 "return Standing.GONE if has_left or is_silent else Standing.UNKNOWN",
             ),
             Line(
-                "wheelq.worker.recovery",
+                "wheelq.worker.delivery.recovery",
                 "Recovery._look_if_due",
                 "now + LOOK_EVERY",
                 "now + self._settings.renew_ms / 1000",

@@ -20,8 +20,8 @@ from typing import Any
 
 from wheelq.protocol import call
 from wheelq.protocol.scripts import Script, script, script_names
-from wheelq.worker.held import Delivery
-from wheelq.worker.running import Running
+from wheelq.worker.delivery.held import Delivery
+from wheelq.worker.delivery.running import Running
 
 VARIABLE = "LOADTEST_PLANT"
 

@@ -21,8 +21,8 @@ from wheelq.protocol.keys import Keys
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.settings import SchedulerSettings, WorkerSettings
 from wheelq.transport import Address, Transport
-from wheelq.worker.held import Delivery, ServedShard
-from wheelq.worker.parts import WorkerParts
+from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
 
 RECORD = b"\x01\x01\x91\x01"
 FAULTS: list[type[Fault]] = [ReplyLost, Unreachable, Refusing, Repeating, Forgetful]

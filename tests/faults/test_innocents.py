@@ -16,9 +16,9 @@ from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import Address, AsyncTransport
-from wheelq.worker.held import Delivery, ServedShard
-from wheelq.worker.parts import WorkerParts
-from wheelq.worker.peers import Beats
+from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.peers import Beats
 
 SETTINGS = WorkerSettings()
 JOBS = 20

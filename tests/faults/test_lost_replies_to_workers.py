@@ -21,7 +21,7 @@ from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
-from wheelq.worker.held import Delivery
+from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.outcome import Again, Buried
 
 

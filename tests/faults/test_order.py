@@ -201,7 +201,7 @@ async def test_a_delivery_whose_acknowledgement_a_fail_over_has_lost_is_done_aga
     url: str, prefix: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker thinks that it is done, and Redis that the worker, which lives and holds the shard, has it still."""
-    monkeypatch.setattr("wheelq.worker.recovery.LOOK_EVERY", 0.2)
+    monkeypatch.setattr("wheelq.worker.delivery.recovery.LOOK_EVERY", 0.2)
     ready = Keys(prefix).shard("ordered", 0).ready
     entries: list[Any] = []
     runs: list[int] = []

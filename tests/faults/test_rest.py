@@ -18,7 +18,7 @@ from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import SchedulerSettings, TopicSettings
 from wheelq.worker import overdue
-from wheelq.worker.held import ServedShard
+from wheelq.worker.delivery.held import ServedShard
 
 TOPICS = 300
 """A tenth of what the promise of 100 calls a second is about."""

@@ -14,10 +14,10 @@ from wheelq.base.clock import ManualClock
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
+from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.delivery.pool import SLICE, Pool
+from wheelq.worker.delivery.run_log import HoldWarning
 from wheelq.worker.handlers.handler import Handlers
-from wheelq.worker.held import Delivery, ServedShard
-from wheelq.worker.pool import SLICE, Pool
-from wheelq.worker.run_log import HoldWarning
 
 ENTRY = Entry("1-0", "picture-7", 0, 1, b"", None)
 

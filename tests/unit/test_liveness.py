@@ -5,7 +5,7 @@ from __future__ import annotations
 from wheelq.base.liveness import Watch
 from wheelq.protocol.calls.heartbeats import Beats
 from wheelq.settings import WorkerSettings
-from wheelq.worker.peers import Peers, Standing
+from wheelq.worker.delivery.peers import Peers, Standing
 
 RENEW, ABANDONED = 1.3, 3.5
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.waiting import PATIENCE
-from wheelq.worker.pool import SLICE, Pool
+from wheelq.worker.delivery.pool import SLICE, Pool
 
 
 async def in_time(what: asyncio.Future[None] | asyncio.Task[None]) -> None:

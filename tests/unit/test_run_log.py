@@ -16,9 +16,9 @@ from wheelq.model.retry import RetryAfter
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
-from wheelq.worker.held import Delivery, ServedShard
+from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.delivery.run_log import KINDS, TRACEBACK_AGAIN_MS, RunLog
 from wheelq.worker.outcome import DONE, Again, Buried, Outcome
-from wheelq.worker.run_log import KINDS, TRACEBACK_AGAIN_MS, RunLog
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wheelq.protocol.keys import ShardKeys
-from wheelq.worker.held import ServedShard
+from wheelq.worker.delivery.held import ServedShard
 
 
 class Backlog:

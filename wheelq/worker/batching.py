@@ -23,10 +23,10 @@ from wheelq.base.plural import counted
 from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.model.job import Job
 from wheelq.telemetry import api
-from wheelq.worker.ending import Ending
-from wheelq.worker.held import Delivery
+from wheelq.worker.delivery.ending import Ending
+from wheelq.worker.delivery.held import Delivery
+from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.outcome import Unrun, as_failure, readable
-from wheelq.worker.pool import Pool
 
 if TYPE_CHECKING:
     from wheelq.telemetry.spans import Processing

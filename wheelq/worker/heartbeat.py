@@ -18,12 +18,12 @@ from wheelq import reminders
 from wheelq.errors import Refused, ServerError
 from wheelq.protocol.calls import heartbeats, histograms
 from wheelq.protocol.calls import worker as calls
+from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.peers import SAYS_EVERY
+from wheelq.worker.delivery.pool import Pool
+from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.handler import Handlers
-from wheelq.worker.held import Delivery, ServedShard
-from wheelq.worker.parts import WorkerParts
-from wheelq.worker.peers import SAYS_EVERY
-from wheelq.worker.pool import Pool
-from wheelq.worker.running import Running
 
 logger = logging.getLogger("wheelq.worker")
 

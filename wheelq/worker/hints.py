@@ -12,7 +12,7 @@ from collections.abc import Callable
 from wheelq import reminders
 from wheelq.base.backoff import Backoff
 from wheelq.errors import ServerError
-from wheelq.worker.parts import WorkerParts
+from wheelq.worker.delivery.parts import WorkerParts
 
 logger = logging.getLogger("wheelq.worker")
 

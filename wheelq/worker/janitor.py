@@ -18,9 +18,9 @@ from wheelq.base.plural import counted
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import heartbeats
 from wheelq.protocol.calls import worker as calls
-from wheelq.worker.held import ServedShard, in_calls
+from wheelq.worker.delivery.held import ServedShard, in_calls
+from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.overdue import OVERDUE_MS
-from wheelq.worker.parts import WorkerParts
 
 logger = logging.getLogger("wheelq.worker")
 

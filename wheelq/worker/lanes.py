@@ -18,13 +18,13 @@ from typing import Protocol
 
 from wheelq.settings import WorkerSettings
 from wheelq.worker.batching import Batcher, BatchTerms, Steps, run_batch
+from wheelq.worker.delivery.held import Delivery, Held, Regroup, ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.handler import Handler, Handlers, Run
-from wheelq.worker.held import Delivery, Held, Regroup, ServedShard
 from wheelq.worker.ordering import OrderedLane
-from wheelq.worker.parts import WorkerParts
 from wheelq.worker.places import Places
 from wheelq.worker.reader import Reading
-from wheelq.worker.running import Running
 
 LEND_S = 0.02
 """Seconds between checks whether places reserved for a read are free again."""

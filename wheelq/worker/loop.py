@@ -30,19 +30,19 @@ from wheelq.settings import Settings, WorkerSettings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.startup import Patience, until_usable
 from wheelq.transport.version import check_server
+from wheelq.worker.delivery.held import Delivery
+from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.pool import Pool
+from wheelq.worker.delivery.progress import ProgressWriter
+from wheelq.worker.delivery.run_log import HoldWarning
+from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.decorators import Decorators
 from wheelq.worker.handlers.threads import Threads
 from wheelq.worker.heartbeat import Heartbeat
-from wheelq.worker.held import Delivery
 from wheelq.worker.hints import HintListener
 from wheelq.worker.janitor import Janitor
 from wheelq.worker.lanes import Lanes
 from wheelq.worker.overdue import OverdueWarning
-from wheelq.worker.parts import WorkerParts
-from wheelq.worker.pool import Pool
-from wheelq.worker.progress import ProgressWriter
-from wheelq.worker.run_log import HoldWarning
-from wheelq.worker.running import Running
 from wheelq.worker.shards import ServedShards
 
 logger = logging.getLogger("wheelq.worker")

@@ -16,9 +16,9 @@ from wheelq.protocol.call import Call
 from wheelq.protocol.calls import order as calls
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.calls.worker import Entry
-from wheelq.worker.held import Delivery, Regroup, ServedShard
-from wheelq.worker.parts import WorkerParts
-from wheelq.worker.pool import Pool
+from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.sequence import Rank, Sequence
 
 logger = logging.getLogger("wheelq.worker")

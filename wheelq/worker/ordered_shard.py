@@ -14,12 +14,12 @@ from wheelq import reminders
 from wheelq.base.backoff import Backoff
 from wheelq.errors import GroupNotFound, ServerError
 from wheelq.protocol.calls import order as calls
-from wheelq.worker.held import Delivery, ServedShard
+from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.peers import OtherHolders, Standing
+from wheelq.worker.delivery.pool import Pool
+from wheelq.worker.delivery.recovery import SAFETY_MS
 from wheelq.worker.ordered_deliveries import OrderedDeliveries, OrderedState
-from wheelq.worker.parts import WorkerParts
-from wheelq.worker.peers import OtherHolders, Standing
-from wheelq.worker.pool import Pool
-from wheelq.worker.recovery import SAFETY_MS
 
 logger = logging.getLogger("wheelq.worker")
 

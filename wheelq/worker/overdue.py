@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 
 from wheelq.errors import Refused, ServerError
 from wheelq.protocol.calls import heartbeats, prefixes, registry
-from wheelq.worker.held import ServedShard
-from wheelq.worker.parts import WorkerParts
+from wheelq.worker.delivery.held import ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
 
 logger = logging.getLogger("wheelq.worker")
 

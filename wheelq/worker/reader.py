@@ -31,10 +31,10 @@ from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
 from wheelq.worker.backlog import Backlog
-from wheelq.worker.held import Delivery, Regroup, ServedShard, Start
-from wheelq.worker.parts import WorkerParts
+from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard, Start
+from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.recovery import SAFETY_MS
 from wheelq.worker.places import Places, SharedPlaces
-from wheelq.worker.recovery import SAFETY_MS
 
 logger = logging.getLogger("wheelq.worker")
 

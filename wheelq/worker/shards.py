@@ -11,9 +11,9 @@ from wheelq.protocol import registry_codec
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import GroupStart
+from wheelq.worker.delivery.held import ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.handlers.handler import Handlers
-from wheelq.worker.held import ServedShard
-from wheelq.worker.parts import WorkerParts
 
 logger = logging.getLogger("wheelq.worker")
 

@@ -20,8 +20,11 @@ from wheelq.model.dead import Reason
 from wheelq.model.job import Job
 from wheelq.protocol import codec
 from wheelq.telemetry import api
+from wheelq.worker.delivery.held import Delivery
+from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.progress import ProgressWriter, packed_result
+from wheelq.worker.delivery.run_log import RunLog
 from wheelq.worker.handlers.handler import Handlers, Run
-from wheelq.worker.held import Delivery
 from wheelq.worker.outcome import (
     DONE,
     Again,
@@ -35,9 +38,6 @@ from wheelq.worker.outcome import (
     too_late,
     unreadable,
 )
-from wheelq.worker.parts import WorkerParts
-from wheelq.worker.progress import ProgressWriter, packed_result
-from wheelq.worker.run_log import RunLog
 
 if TYPE_CHECKING:
     from wheelq.telemetry.spans import Processing
@@ -68,14 +68,14 @@ class Running:
 
     def trace(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
         """Begin the span of a run; called while a tracer provider is set."""
-        from wheelq.worker import tracing
+        from wheelq.worker.delivery import tracing
 
         parts, is_child = self._parts, self._parts.settings.trace == "parent"
         tracing.begin(deliveries, jobs, parts.group, parts.name, parts.transport.node, is_child=is_child)
 
     def handed_back(self, span: Processing) -> None:
         """Record in the span of a run that the worker stops before its end."""
-        from wheelq.worker import tracing
+        from wheelq.worker.delivery import tracing
 
         tracing.handed_back(span)
 
@@ -208,7 +208,7 @@ class Running:
         if self.log.has_jobs:
             self.log.ran(delivery, outcome)
         if delivery.span is not None:
-            from wheelq.worker import tracing
+            from wheelq.worker.delivery import tracing
 
             tracing.decided(delivery.span, delivery.entry.id, outcome, error)
 

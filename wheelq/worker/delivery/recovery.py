@@ -24,11 +24,11 @@ from wheelq.base.plural import counted
 from wheelq.errors import ServerError
 from wheelq.model.dead import Reason
 from wheelq.protocol.calls import worker as calls
-from wheelq.worker.consumer import Consumer
-from wheelq.worker.held import Delivery, ServedShard, Start, in_calls
+from wheelq.worker.delivery.consumer import Consumer
+from wheelq.worker.delivery.held import Delivery, ServedShard, Start, in_calls
+from wheelq.worker.delivery.peers import Standing
+from wheelq.worker.delivery.settling import Settler
 from wheelq.worker.outcome import Buried
-from wheelq.worker.peers import Standing
-from wheelq.worker.settling import Settler
 
 logger = logging.getLogger("wheelq.worker")
 

@@ -26,8 +26,8 @@ from wheelq.protocol.call import Call
 from wheelq.protocol.calls import state
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import Burial, Entry
-from wheelq.worker.consumer import Consumer
-from wheelq.worker.held import Delivery, ServedShard, TurnKeeper
+from wheelq.worker.delivery.consumer import Consumer
+from wheelq.worker.delivery.held import Delivery, ServedShard, TurnKeeper
 from wheelq.worker.outcome import Again, Buried, Done, Outcome
 
 logger = logging.getLogger("wheelq.worker")

@@ -15,9 +15,9 @@ from wheelq import reminders
 from wheelq.errors import InvalidInput, ServerError
 from wheelq.protocol import codec
 from wheelq.protocol.calls import state
-from wheelq.worker.held import Delivery, ServedShard
+from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.outcome import error_line
-from wheelq.worker.parts import WorkerParts
 
 logger = logging.getLogger("wheelq.worker")
 

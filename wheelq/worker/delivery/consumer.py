@@ -8,8 +8,8 @@ from wheelq.base.clock import Clock, ServerClock
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
-from wheelq.worker.held import Held
-from wheelq.worker.peers import Peers
+from wheelq.worker.delivery.held import Held
+from wheelq.worker.delivery.peers import Peers
 
 
 @dataclass(eq=False)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from wheelq.worker.consumer import Consumer
-from wheelq.worker.ending import Ending
-from wheelq.worker.recovery import Recovery
-from wheelq.worker.settling import Settler
+from wheelq.worker.delivery.consumer import Consumer
+from wheelq.worker.delivery.ending import Ending
+from wheelq.worker.delivery.recovery import Recovery
+from wheelq.worker.delivery.settling import Settler
 
 
 class WorkerParts(Consumer):

@@ -16,8 +16,8 @@ import logging
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
+from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.handlers.handler import Handlers
-from wheelq.worker.held import Delivery
 from wheelq.worker.outcome import Again, Buried, Outcome
 
 logger = logging.getLogger("wheelq.worker")
