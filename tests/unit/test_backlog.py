@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wheelq.model.topic import Topic
 from wheelq.protocol.keys import Keys
-from wheelq.worker.backlog import Backlog
 from wheelq.worker.delivery.held import ServedShard
+from wheelq.worker.lanes.backlog import Backlog
 
 A, B, C = (ServedShard(Keys().shard("t", n), Topic()) for n in range(3))
 

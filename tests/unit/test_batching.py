@@ -13,8 +13,8 @@ from wheelq.model.job import Job
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
-from wheelq.worker.batching import Batcher, BatchTerms, outcomes, outcomes_of_failure
 from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.lanes.batching import Batcher, BatchTerms, outcomes, outcomes_of_failure
 
 JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
 LINE = ServedShard(Keys().shard("orders", 0), TopicSettings())

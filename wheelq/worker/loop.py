@@ -41,7 +41,7 @@ from wheelq.worker.handlers.threads import Threads
 from wheelq.worker.heartbeat import Heartbeat
 from wheelq.worker.hints import HintListener
 from wheelq.worker.janitor import Janitor
-from wheelq.worker.lanes import Lanes
+from wheelq.worker.lanes.lane import Lanes
 from wheelq.worker.overdue import OverdueWarning
 from wheelq.worker.shards import ServedShards
 

@@ -30,11 +30,11 @@ from wheelq.protocol.call import Call
 from wheelq.protocol.calls import worker as calls
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
-from wheelq.worker.backlog import Backlog
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard, Start
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.recovery import SAFETY_MS
-from wheelq.worker.places import Places, SharedPlaces
+from wheelq.worker.lanes.backlog import Backlog
+from wheelq.worker.lanes.places import Places, SharedPlaces
 
 logger = logging.getLogger("wheelq.worker")
 

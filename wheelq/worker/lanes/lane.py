@@ -17,14 +17,14 @@ from functools import partial
 from typing import Protocol
 
 from wheelq.settings import WorkerSettings
-from wheelq.worker.batching import Batcher, BatchTerms, Steps, run_batch
 from wheelq.worker.delivery.held import Delivery, Held, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.handler import Handler, Handlers, Run
+from wheelq.worker.lanes.batching import Batcher, BatchTerms, Steps, run_batch
+from wheelq.worker.lanes.places import Places
+from wheelq.worker.lanes.reader import Reading
 from wheelq.worker.ordering import OrderedLane
-from wheelq.worker.places import Places
-from wheelq.worker.reader import Reading
 
 LEND_S = 0.02
 """Seconds between checks whether places reserved for a read are free again."""

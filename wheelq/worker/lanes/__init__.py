@@ -1,0 +1,8 @@
+"""The lanes of a worker: the ways of deliveries from their shards to their handlers.
+
+lane        one lane for single handlers, one for each batch or ordered handler
+reader      reads new deliveries, as many as could start at once
+places      how the readers of a lane share its free places
+backlog     which of many shards may hold unread entries (pure)
+batching    gathers deliveries in lists, runs them, and finds the outcome of each
+"""
