@@ -122,7 +122,7 @@ PLANTS: Mapping[str, Plant] = {
         "early: order",
         lines=(
             Line(
-                "wheelq.worker.ordered_deliveries",
+                "wheelq.worker.ordered.deliveries",
                 "OrderedDeliveries.until_due",
                 "while entry.entry_id in self._put_off:",
                 "while False:",
@@ -205,7 +205,7 @@ PLANTS: Mapping[str, Plant] = {
         "the next runs of ordered jobs stay after the jobs have ended (A13)",
         "left.*next runs",
         lines=(
-            Line("wheelq.worker.ordered_deliveries", "OrderedDeliveries.end", "self.finished.append(entry_id)", "pass"),
+            Line("wheelq.worker.ordered.deliveries", "OrderedDeliveries.end", "self.finished.append(entry_id)", "pass"),
         ),
     ),
     "dead-worker-lives": Plant(

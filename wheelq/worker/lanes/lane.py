@@ -24,7 +24,7 @@ from wheelq.worker.handlers.handler import Handler, Handlers, Run
 from wheelq.worker.lanes.batching import Batcher, BatchTerms, Steps, run_batch
 from wheelq.worker.lanes.places import Places
 from wheelq.worker.lanes.reader import Reading
-from wheelq.worker.ordering import OrderedLane
+from wheelq.worker.ordered.ordering import OrderedLane
 
 LEND_S = 0.02
 """Seconds between checks whether places reserved for a read are free again."""

@@ -19,7 +19,7 @@ from wheelq.protocol.calls.worker import Entry
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.pool import Pool
-from wheelq.worker.sequence import Rank, Sequence
+from wheelq.worker.ordered.sequence import Rank, Sequence
 
 logger = logging.getLogger("wheelq.worker")
 

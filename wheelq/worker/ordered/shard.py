@@ -19,7 +19,7 @@ from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.peers import OtherHolders, Standing
 from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.recovery import SAFETY_MS
-from wheelq.worker.ordered_deliveries import OrderedDeliveries, OrderedState
+from wheelq.worker.ordered.deliveries import OrderedDeliveries, OrderedState
 
 logger = logging.getLogger("wheelq.worker")
 

@@ -32,8 +32,8 @@ from typing import Any
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.pool import Pool
-from wheelq.worker.ordered_deliveries import OrderedState
-from wheelq.worker.ordered_shard import OrderedShard
+from wheelq.worker.ordered.deliveries import OrderedState
+from wheelq.worker.ordered.shard import OrderedShard
 
 STOP_PATIENCE = 1.0
 """How many seconds a stopping lane waits for the reply to a read."""
