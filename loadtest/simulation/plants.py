@@ -162,7 +162,7 @@ PLANTS: Mapping[str, Plant] = {
         "died",
         lines=(
             Line(
-                "wheelq.worker.hints",
+                "wheelq.worker.upkeep.hints",
                 "HintListener.run",
                 "self.is_listening = False\n",
                 "self.is_listening = False\n                if type(error).__name__ == 'NotPermitted': return\n",

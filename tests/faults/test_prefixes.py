@@ -15,7 +15,7 @@ from wheelq import Client, Scheduler, Settings, Worker
 from wheelq.admin import Inspector
 from wheelq.admin.diagnosis import Finding
 from wheelq.embedded import EmbeddedServer
-from wheelq.worker import overdue
+from wheelq.worker.upkeep import overdue
 
 HERE, THERE = Settings(prefix="here"), Settings(prefix="there")
 

@@ -17,8 +17,8 @@ from wheelq import AsyncClient, Job, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import SchedulerSettings, TopicSettings
-from wheelq.worker import overdue
 from wheelq.worker.delivery.held import ServedShard
+from wheelq.worker.upkeep import overdue
 
 TOPICS = 300
 """A tenth of what the promise of 100 calls a second is about."""

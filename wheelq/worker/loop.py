@@ -38,12 +38,12 @@ from wheelq.worker.delivery.run_log import HoldWarning
 from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.decorators import Decorators
 from wheelq.worker.handlers.threads import Threads
-from wheelq.worker.heartbeat import Heartbeat
-from wheelq.worker.hints import HintListener
-from wheelq.worker.janitor import Janitor
 from wheelq.worker.lanes.lane import Lanes
-from wheelq.worker.overdue import OverdueWarning
-from wheelq.worker.shards import ServedShards
+from wheelq.worker.upkeep.heartbeat import Heartbeat
+from wheelq.worker.upkeep.hints import HintListener
+from wheelq.worker.upkeep.janitor import Janitor
+from wheelq.worker.upkeep.overdue import OverdueWarning
+from wheelq.worker.upkeep.shards import ServedShards
 
 logger = logging.getLogger("wheelq.worker")
 

@@ -20,7 +20,7 @@ from wheelq.protocol.calls import heartbeats
 from wheelq.protocol.calls import worker as calls
 from wheelq.worker.delivery.held import ServedShard, in_calls
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.overdue import OVERDUE_MS
+from wheelq.worker.upkeep.overdue import OVERDUE_MS
 
 logger = logging.getLogger("wheelq.worker")
 
