@@ -14,7 +14,8 @@ from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 from wheelq.worker.delivery.held import Delivery, ServedShard
-from wheelq.worker.lanes.batching import Batcher, BatchTerms, outcomes, outcomes_of_failure
+from wheelq.worker.handlers.batch import BatchTerms, outcomes, outcomes_of_failure
+from wheelq.worker.lanes.batching import Batcher
 
 JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
 LINE = ServedShard(Keys().shard("orders", 0), TopicSettings())

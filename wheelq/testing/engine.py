@@ -26,9 +26,9 @@ from wheelq.testing.leading import Leading
 from wheelq.testing.observed import Run
 from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker import Worker
+from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure
 from wheelq.worker.handlers.hooks import Middleware
 from wheelq.worker.handlers.threads import Threads, ThreadSource
-from wheelq.worker.lanes.batching import outcomes, outcomes_of_failure
 
 P = ParamSpec("P")
 T = TypeVar("T")

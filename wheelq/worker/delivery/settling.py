@@ -137,7 +137,7 @@ class Settler:
         """The span of one call, if such spans are asked for and a tracer provider is set."""
         if not self._me.settings.trace_settling or all(delivery.span is None for delivery in deliveries):
             return contextlib.nullcontext()
-        from wheelq.worker import tracing  # imports OpenTelemetry
+        from wheelq.worker.delivery import tracing  # imports OpenTelemetry
 
         return tracing.settling(name, self._me.group, self._me.name, self._me.transport.node, deliveries)
 

@@ -10,10 +10,10 @@ from wheelq.model.checks import check_topic
 from wheelq.model.job import Job
 from wheelq.model.retry import Retry
 from wheelq.model.task import Task, TaskDecorator
+from wheelq.worker.handlers.batch import BatchTerms
 from wheelq.worker.handlers.handler import BatchFunction, Find, Function, Handlers, Ordered
 from wheelq.worker.handlers.hooks import Hooks, Lifespan, Managed, Middleware, after_each, before_each, on_each_error
 from wheelq.worker.handlers.typed import run_task, typed, typed_batch
-from wheelq.worker.lanes.batching import BatchTerms
 
 F = TypeVar("F", bound=Function)
 B = TypeVar("B", bound=BatchFunction)

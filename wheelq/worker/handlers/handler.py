@@ -12,8 +12,8 @@ from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.checks import check_topic
 from wheelq.model.job import Job
 from wheelq.model.retry import Retry
+from wheelq.worker.handlers.batch import BatchTerms
 from wheelq.worker.handlers.threads import FunctionRunner, time_limit
-from wheelq.worker.lanes.batching import BatchTerms
 
 Function = Callable[[Job], Any]
 BatchFunction = Callable[[list[Job]], Any]

@@ -34,9 +34,9 @@ from typing import Any, Generic, TypeVar
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
+from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure
 from wheelq.worker.handlers.handler import Handler, Run, is_async
 from wheelq.worker.handlers.threads import FunctionRunner, Threads
-from wheelq.worker.lanes.batching import outcomes, outcomes_of_failure
 from wheelq.worker.outcome import as_failure
 
 logger = logging.getLogger("wheelq.worker")

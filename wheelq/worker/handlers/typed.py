@@ -25,8 +25,8 @@ from wheelq.model.convert.incoming import converter
 from wheelq.model.convert.values import Convert
 from wheelq.model.job import Job
 from wheelq.model.task import Task, is_job
+from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure, results_of
 from wheelq.worker.handlers.handler import BatchFunction, Function, is_async
-from wheelq.worker.lanes.batching import outcomes, outcomes_of_failure, results_of
 
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection)
 _TYPED = re.compile(r"\bJob\[")

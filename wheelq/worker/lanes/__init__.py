@@ -4,5 +4,5 @@ lane        one lane for single handlers, one for each batch or ordered handler
 reader      reads new deliveries, as many as could start at once
 places      how the readers of a lane share its free places
 backlog     which of many shards may hold unread entries (pure)
-batching    gathers deliveries in lists, runs them, and finds the outcome of each
+batching    gathers deliveries in lists, and runs them
 """

@@ -6,56 +6,30 @@ For readers and recovery, `Batcher` replaces the pool of single deliveries: its 
 into the batch being gathered, and 0 while the maximum of batches runs. So single jobs never starve a batch, and no job
 waits behind a running batch while another worker is free. A read waits in the server no longer than the batch being
 gathered. Gathered deliveries are held, and so renewed, like all others.
-
-`outcomes`, which is pure, turns the handler's result into one outcome per job.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wheelq import logs
 from wheelq.base.clock import Clock
-from wheelq.base.plural import counted
-from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.model.job import Job
 from wheelq.telemetry import api
 from wheelq.worker.delivery.ending import Ending
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.delivery.pool import Pool
+from wheelq.worker.handlers.batch import BatchTerms, outcomes, outcomes_of_failure, results_of
 from wheelq.worker.outcome import Unrun, as_failure, readable
 
 if TYPE_CHECKING:
     from wheelq.telemetry.spans import Processing
 
-MAX_SIZE_LIMIT = 5_000
-"""The largest batch: one worker renews all its jobs and settles them together, so more gain nothing."""
-
 SETTLED_TOGETHER = 32
 """How many failed jobs of a batch are settled at the same time; each takes a call."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchTerms:
-    """How a topic's deliveries are gathered."""
-
-    max_size: int
-    """The most jobs in one list."""
-    max_wait: float
-    """How many seconds the first job may wait for others."""
-    concurrency: int
-    """How many batches run at the same time."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_size <= MAX_SIZE_LIMIT:
-            raise InvalidInput("max_size", f"must be 1 to {MAX_SIZE_LIMIT:,}, not {self.max_size!r}")
-        if not 0 <= self.max_wait <= 3600:
-            raise InvalidInput("max_wait", f"must be 0 to 3,600 seconds, not {self.max_wait!r}")
-        if self.concurrency < 1:
-            raise InvalidInput("concurrency", f"must be at least 1, not {self.concurrency!r}")
 
 
 class Batcher:
@@ -221,37 +195,6 @@ async def _begin(steps: Steps, batch: list[Delivery]) -> tuple[list[Delivery], l
         else:
             await steps.settle_unrun(delivery, job)
     return deliveries, jobs
-
-
-def outcomes(result: object, jobs: Sequence[Job]) -> list[BaseException | None]:
-    """Returns for each job its error, or None, from the return value of a batch handler.
-
-    A list or tuple as long as the batch is read like that of `asyncio.gather(..., return_exceptions=True)`: an error in
-    it is the failure of the job with the same index. Any other value means that all succeeded. Raises: InvalidInput for
-    a list with errors of another length, because their jobs are unknown.
-    """
-    if not isinstance(result, (list, tuple)) or not any(isinstance(item, BaseException) for item in result):
-        return [None] * len(jobs)
-    if len(result) != len(jobs):
-        raise InvalidInput(
-            "result", f"{counted(len(result), 'result')} with errors among them, for {counted(len(jobs), 'job')}"
-        )
-    return [item if isinstance(item, BaseException) else None for item in result]
-
-
-def results_of(result: object, jobs: Sequence[Job]) -> Sequence[object]:
-    """Returns the result to keep for each job: its item of a list or tuple as long as the batch, else None."""
-    return result if isinstance(result, (list, tuple)) and len(result) == len(jobs) else [None] * len(jobs)
-
-
-def outcomes_of_failure(error: BaseException, jobs: Sequence[Job]) -> list[BaseException | None]:
-    """Returns for each job its error, or None, from the exception of a batch handler; by default all failed."""
-    if not isinstance(error, BatchFailed):
-        return [error] * len(jobs)
-    failures: Mapping[str, BaseException] = error.failures
-    if not failures.keys() <= {job.id for job in jobs}:
-        return [error] * len(jobs)
-    return [failures.get(job.id) for job in jobs]
 
 
 def _nothing() -> None:

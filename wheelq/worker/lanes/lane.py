@@ -20,8 +20,9 @@ from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.held import Delivery, Held, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.running import Running
+from wheelq.worker.handlers.batch import BatchTerms
 from wheelq.worker.handlers.handler import Handler, Handlers, Run
-from wheelq.worker.lanes.batching import Batcher, BatchTerms, Steps, run_batch
+from wheelq.worker.lanes.batching import Batcher, Steps, run_batch
 from wheelq.worker.lanes.places import Places
 from wheelq.worker.lanes.reader import Reading
 from wheelq.worker.ordered.ordering import OrderedLane
