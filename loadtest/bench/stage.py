@@ -22,7 +22,7 @@ from wheelq import Client, JobSpec, Receipt, Settings
 from wheelq.admin.judge import FaultKind, JobRun, Promise, Promotion, judge
 from wheelq.model.job import from_ms
 from wheelq.protocol.call import command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import info, server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
 from wheelq.transport import Address, Transport
@@ -166,11 +166,11 @@ class Play:
 
     def now_ms(self) -> int:
         """The server's clock, in milliseconds since the Unix epoch."""
-        return self._transport.send(registry.server_time_us()) // 1_000
+        return self._transport.send(server_time_us()) // 1_000
 
     def server_cpu_s(self) -> float:
         """Seconds of processor time that the server has used (of a cluster one node)."""
-        used = self._transport.send(registry.info("cpu"))
+        used = self._transport.send(info("cpu"))
         return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
     def schedule(self, specs: Sequence[JobSpec]) -> set[str]:

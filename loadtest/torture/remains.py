@@ -9,7 +9,7 @@ from loadtest.torture.fleet import read_promotions
 from wheelq.admin.judge import Promotion
 from wheelq.errors import Refused
 from wheelq.protocol.call import Call, command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import shard_counts
 from wheelq.protocol.keys import ShardKeys
 
 PAGE = 5_000
@@ -36,7 +36,7 @@ class Remains:
 
     def waiting(self) -> int:
         """Jobs that wait."""
-        return sum(self._arena.control.send(registry.counts(shard)).waiting for shard in self._shards)
+        return sum(self._arena.control.send(shard_counts.counts(shard)).waiting for shard in self._shards)
 
     def left(self) -> dict[str, int]:
         """Returns how many jobs are still remembered, deliveries are unacknowledged, and jobs are dead."""

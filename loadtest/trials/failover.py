@@ -18,7 +18,7 @@ from wheelq import Client, JobSpec, Settings
 from wheelq.admin.judge import Promise, Promotion, Verdict, judge
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 from wheelq.transport import Address, Transport
@@ -66,7 +66,7 @@ def run(how: str, times: int, rate: int, lease_ms: int) -> Result:
         faults_ms = []
         for _ in range(times):
             leader = _leading(transport, keys, fleet, nodes)
-            faults_ms.append(transport.send(registry.server_time_us()) // 1000)
+            faults_ms.append(transport.send(server_time_us()) // 1000)
             _hurt(fleet, leader, how, lease_ms)
             if how != "freeze":
                 nodes.remove(leader)

@@ -20,7 +20,7 @@ from wheelq.admin.stats import NodeInfo, Stats, WorkerInfo
 from wheelq.cli.top import Now
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.calls import heartbeats
-from wheelq.protocol.calls.registry import server_time_us
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport
 

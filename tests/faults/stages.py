@@ -14,9 +14,10 @@ from tests.waiting import PATIENCE
 from wheelq.base.clock import ServerClock, SystemClock
 from wheelq.errors import ServerError
 from wheelq.model.topic import Topic
-from wheelq.protocol.calls import producer, registry
+from wheelq.protocol.calls import producer
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.calls.heartbeats import Beats
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.settings import SchedulerSettings, WorkerSettings
@@ -69,7 +70,7 @@ class Stage:
         self.transport = AsyncWith(url, *faults)
         clock = SystemClock()
         self.server = ServerClock(clock)
-        self.server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
+        self.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
         self.shard = Shard(
             self.keys,
             self.transport,
@@ -84,7 +85,7 @@ class Stage:
 
     def schedule(self, jobs: int, first_ms: int, apart_ms: int = 0) -> list[str]:
         """Jobs that wait, also those that are due."""
-        now = self.plain.send(registry.server_time_us()) // 1000
+        now = self.plain.send(server_time_us()) // 1000
         ids = [f"job-{n:04}" for n in range(jobs)]
         for start in range(0, jobs, 500):
             batch = [(id, str(now + 3_600_000), RECORD) for id in ids[start : start + 500]]
@@ -121,7 +122,7 @@ class Bench:
         clock = SystemClock()
         settings = WorkerSettings(renew_ms=10, abandoned_ms=20, max_deliveries=3, **settings_of_acks)
         parts = WorkerParts(self.transport, Keys(), "g", "w1", settings, clock)
-        parts.server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
+        parts.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
         parts.peers.heard(clock.monotonic(), Beats(0, {"dead": "left g"}, None))
         self.held, self.settler, self.recovery = parts.held, parts.settler, parts.recovery
 

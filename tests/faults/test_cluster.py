@@ -21,7 +21,7 @@ from wheelq.admin.judge import FaultKind, Verdict
 from wheelq.errors import NotReplicated, Refused, Unavailable
 from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
 from wheelq.protocol.call import command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.settings import ClientSettings, ConnectionSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport, Subscription, Transport
 
@@ -239,5 +239,5 @@ def test_a_node_that_is_gone_is_not_needed_to_begin(server_binary: Path, topic: 
         with Client.connect(cluster.urls) as client:
             assert client.schedule(topic, delay=60).created
         transport = Transport(Address(cluster.urls))
-        assert transport.send(registry.server_time_us()) > 0
+        assert transport.send(server_time_us()) > 0
         transport.close()

@@ -7,7 +7,7 @@ import redis
 from tests.faults.stages import Look, Stage
 from tests.transports import Repeating
 from wheelq.base.clock import SystemClock
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 
 LONG_MS = 3_000
 """For a test, so that a slow machine cannot pass it."""
@@ -51,7 +51,7 @@ async def test_a_promotion_that_came_too_early_holds_nothing_back(url: str, topi
     def has_promoted() -> bool:
         """Until it has, the node's clock is set 90 ms ahead before each step."""
         if not promotions.met:
-            server_us = stage.plain.send(registry.server_time_us())
+            server_us = stage.plain.send(server_time_us())
             stage.server.observe(SystemClock().monotonic(), server_us + 90_000)
         return promotions.met > 0
 

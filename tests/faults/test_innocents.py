@@ -11,8 +11,9 @@ from tests.waiting import until
 from wheelq import Client, Job, JobSpec, Settings, Worker
 from wheelq.base.clock import SystemClock
 from wheelq.model.topic import Topic
-from wheelq.protocol.calls import producer, registry
+from wheelq.protocol.calls import producer
 from wheelq.protocol.calls import worker as calls
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import Address, AsyncTransport
@@ -28,7 +29,7 @@ async def life(transport: AsyncTransport, shard: ServedShard, name: str, before:
     """What a worker starts that comes after one that died: all that this one left, as far as it lets itself."""
     clock = SystemClock()
     parts = WorkerParts(transport, Keys(), "g", name, SETTINGS, clock)
-    parts.server.observe(clock.monotonic(), await transport.send(registry.server_time_us()))
+    parts.server.observe(clock.monotonic(), await transport.send(server_time_us()))
     parts.peers.heard(clock.monotonic(), Beats(0, {before: "left g"}, None))
     await parts.recovery.look([shard])
     return await parts.recovery.claim(shard, 100)

@@ -20,6 +20,7 @@ from wheelq.errors import ConfigurationError
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import heartbeats, leader, producer, registry
 from wheelq.protocol.calls import worker as calls
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.leases import Leases
 from wheelq.settings import SchedulerSettings, WorkerSettings
@@ -210,7 +211,7 @@ class Stepping:
         self._clock.step(seconds)
 
         async def is_off() -> bool:
-            ahead = await self.transport.send(registry.server_time_us()) / 1e6 - time.time()
+            ahead = await self.transport.send(server_time_us()) / 1e6 - time.time()
             return abs(ahead - seconds) < 5.0
 
         await until(is_off)

@@ -13,7 +13,8 @@ from wheelq import Client, Scheduler, Settings
 from wheelq.base.clock import ServerClock, SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
-from wheelq.protocol.calls import heartbeats, registry
+from wheelq.protocol.calls import heartbeats
+from wheelq.protocol.calls.server import info, server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.membership import Membership
 from wheelq.settings import SchedulerSettings, TopicSettings
@@ -97,7 +98,7 @@ async def test_a_node_may_be_found_gone_by_two_at_once(private_server: Callable[
     transport, clock = Slow(Address(server.url)), SystemClock()
     server_clock = ServerClock(clock)
     asked_at = clock.monotonic()
-    server_clock.observe(asked_at, await transport.send(registry.server_time_us()))
+    server_clock.observe(asked_at, await transport.send(server_time_us()))
     members = Membership(transport, Keys(), "b", SchedulerSettings(), clock, server_clock, lambda: REPORT)
     gone = {"seen_ms": int(server_clock.now_ms()), "connection": "run:7"}
     await transport.send(heartbeats.beat_node(Keys(), "c", gone))
@@ -113,7 +114,7 @@ async def test_a_node_alone_without_topics_has_nothing_to_assign(
     server = private_server(appendonly=False)
     transport, clock = AsyncTransport(Address(server.url)), SystemClock()
     server_clock = ServerClock(clock)
-    await server_clock.asking(transport.send(registry.server_time_us()))
+    await server_clock.asking(transport.send(server_time_us()))
     members = Membership(transport, Keys(), "alone", SchedulerSettings(), clock, server_clock, lambda: REPORT)
     await members.join()
     for _ in range(2):
@@ -131,7 +132,7 @@ async def test_nodes_whose_list_is_lost_assign_the_shards_once(private_server: C
     server = private_server(appendonly=False)
     transport, clock = AsyncTransport(Address(server.url)), SystemClock()
     server_clock = ServerClock(clock)
-    await server_clock.asking(transport.send(registry.server_time_us()))
+    await server_clock.asking(transport.send(server_time_us()))
     nodes = [
         Membership(transport, Keys(), name, SchedulerSettings(), clock, server_clock, lambda: REPORT) for name in "ab"
     ]
@@ -147,4 +148,4 @@ async def test_nodes_whose_list_is_lost_assign_the_shards_once(private_server: C
 
 def _commands(transport: Transport) -> int:
     """Commands the server has carried out, those inside scripts included."""
-    return int(transport.send(registry.info("stats"))["total_commands_processed"])
+    return int(transport.send(info("stats"))["total_commands_processed"])

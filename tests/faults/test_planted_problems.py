@@ -14,7 +14,7 @@ from wheelq import Client, Settings
 from wheelq.admin import Inspector
 from wheelq.admin.diagnosis import Level
 from wheelq.embedded import EmbeddedServer
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport
 
@@ -47,7 +47,7 @@ def found(url: str, settings: Settings, level: Level) -> str:
 def now_ms(url: str) -> int:
     transport = Transport(Address(url))
     try:
-        return transport.send(registry.server_time_us()) // 1000
+        return transport.send(server_time_us()) // 1000
     finally:
         transport.close()
 

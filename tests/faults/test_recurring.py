@@ -23,8 +23,9 @@ from wheelq.errors import OutcomeUnknown, Refused, ServerError, Unavailable
 from wheelq.model.job import from_ms
 from wheelq.model.recurring import Missed, Rule
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import producer, registry
+from wheelq.protocol.calls import producer
 from wheelq.protocol.calls import recurring as calls
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.protocol.recurring_codec import StoredRecurring, occurrence_id
 from wheelq.scheduler.recurring import Occurrences
@@ -45,7 +46,7 @@ class Place:
         self.keys = Keys().shard(topic, 0)
         self.plain = Transport(Address(url))
         self.raw = redis.Redis.from_url(url, decode_responses=True)
-        self.now_ms = self.plain.send(registry.server_time_us()) // 1000
+        self.now_ms = self.plain.send(server_time_us()) // 1000
 
     def put(self, next_ms: int, missed: Missed = "coalesce", **rule: Any) -> StoredRecurring:
         entry = StoredRecurring.new(Rule(missed=missed, **({"every_ms": HOUR_MS} | rule)), RECORD, None, next_ms)
@@ -55,7 +56,7 @@ class Place:
     def maker(self, *faults: Fault) -> Occurrences:
         clock = SystemClock()
         server = ServerClock(clock)
-        server.observe(clock.monotonic(), self.plain.send(registry.server_time_us()))
+        server.observe(clock.monotonic(), self.plain.send(server_time_us()))
         return Occurrences(self.keys, AsyncWith(self.url, *faults), SchedulerSettings(), clock, server)
 
     def waiting(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ from loadtest.servers.proxy import Proxy
 from tests.waiting import PATIENCE, until
 from wheelq.errors import ServerError, Unavailable
 from wheelq.protocol.call import command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.settings import ConnectionSettings
 from wheelq.transport import Address, AsyncTransport
 
@@ -84,5 +84,5 @@ async def test_a_connection_that_is_made_and_not_greeted_is_given_up(proxy: Prox
     transport = AsyncTransport(Address(proxy.url("part"), settings))
     proxy.swallow(True, "part")
     with pytest.raises(ServerError):
-        await asyncio.wait_for(transport.send(registry.server_time_us()), PATIENCE)
+        await asyncio.wait_for(transport.send(server_time_us()), PATIENCE)
     await transport.close()

@@ -12,7 +12,7 @@ from tests.http.conftest import Http
 from wheelq import AsyncClient, JobSpec
 from wheelq.model.topic import TopicChanges
 from wheelq.protocol.call import command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 
 TOPIC = "/v1/topics/orders"
 FAR = datetime(2031, 1, 1, tzinfo=UTC)
@@ -297,7 +297,7 @@ async def test_the_history_tells_what_happened_in_each_minute(http: Http) -> Non
 
     await http.post(f"{TOPIC}/jobs", json={"payload": 1, "delay": 3600})
     before = await told()
-    current = await service.transport.send(registry.server_time_us()) // 60_000_000
+    current = await service.transport.send(server_time_us()) // 60_000_000
     assert all(minute < current for minute in before)
     key = service.keys.shard(topic, 0).history((current - 1) // 60)
     await service.transport.send(command("HSET", key, (current - 1) % 60, b"\x02\x01", read=int, key=key))

@@ -29,7 +29,8 @@ import redis
 
 from wheelq.model.job import OnDuplicate
 from wheelq.protocol.call import Call, command
-from wheelq.protocol.calls import leader, producer, registry, worker
+from wheelq.protocol.calls import leader, producer, worker
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
@@ -93,7 +94,7 @@ class Shard:
         return self.send(replace(call, read=lambda reply: reply))
 
     def now_ms(self) -> int:
-        return self.send(registry.server_time_us()) // 1000
+        return self.send(server_time_us()) // 1000
 
     def wait_until(self, ms: int) -> None:
         """Wait until the server's clock has reached `ms`, by asking it."""

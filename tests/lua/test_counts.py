@@ -6,8 +6,8 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, KEEPS_NOTHING, Shard
 from wheelq.model.dead import DeadFilter
-from wheelq.protocol.calls import dead, leader, registry, worker
-from wheelq.protocol.calls.registry import GroupCounts, ShardCounts
+from wheelq.protocol.calls import dead, leader, shard_counts, worker
+from wheelq.protocol.calls.shard_counts import GroupCounts, ShardCounts
 from wheelq.protocol.scripts import script
 
 SPAN_MS = 1 << 20
@@ -16,7 +16,7 @@ SPAN_MS = 1 << 20
 def count(shard: Shard) -> ShardCounts:
     """What the script says; it changes nothing."""
     before = shard.snapshot()
-    found = shard.send(registry.counts(shard.keys))
+    found = shard.send(shard_counts.counts(shard.keys))
     assert shard.snapshot() == before
     return found
 

@@ -8,7 +8,7 @@ from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
 from wheelq.model.dead import DeadFilter, DeadJob, ReplayOutcome
 from wheelq.protocol import codec
 from wheelq.protocol.calls import dead as calls
-from wheelq.protocol.calls import leader, registry, worker
+from wheelq.protocol.calls import leader, shard_counts, worker
 from wheelq.protocol.calls.dead import DeadRange, FoundDead
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 from wheelq.settings import TopicSettings
@@ -303,7 +303,7 @@ def test_clearing_out_tells_when_the_first_waiting_job_is_due(shard: Shard) -> N
     call = worker.clear_out([(shard.keys, TopicSettings())], "g", HOUR_MS)
     assert shard.send(call)[0].first_due_ms is None
     shard.schedule(("late", "+60000"))
-    due_ms = shard.send(registry.counts(shard.keys)).first_due_ms
+    due_ms = shard.send(shard_counts.counts(shard.keys)).first_due_ms
     assert due_ms is not None
     assert shard.send(call)[0].first_due_ms == due_ms
 

@@ -7,6 +7,7 @@ import pytest
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
 from wheelq.model.job import OnDuplicate
 from wheelq.protocol.calls import leader, producer, registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.codec import LAST_MS
 
 CREATED, REPLACED, KEPT, KEPT_PROMOTED, NOT_HERE = 1, 2, 0, 3, 4
@@ -49,7 +50,7 @@ def test_the_answer_says_what_time_it_is_on_the_server(shard: Shard, due: str) -
 def test_a_delay_is_never_cut_short_by_rounding(shard: Shard) -> None:
     """A job delayed by 5 ms is due no less than 5,000 µs after the call was sent."""
     for n in range(200):
-        sent_us = shard.send(registry.server_time_us())
+        sent_us = shard.send(server_time_us())
         [(_, due)] = shard.schedule((f"job-{n}", "+5"))
         assert due * 1000 >= sent_us + 5000
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Shard
 from wheelq.model.topic import Shaping, Topic
-from wheelq.protocol.calls import leader, producer, registry
+from wheelq.protocol.calls import leader, producer, registry, shard_counts
 
 FULL = 5
 
@@ -122,7 +122,7 @@ def test_of_jobs_due_together_those_of_high_priority_go_first_and_none_is_early(
         ("l2", due),
         ("later", due + 1),
     ]
-    assert shard.send(registry.counts(shard.keys)).first_due_ms == due - 1
+    assert shard.send(shard_counts.counts(shard.keys)).first_due_ms == due - 1
     while shard.now_ms() <= due:
         pass
     if how == "promote":

@@ -12,7 +12,8 @@ from tests.lua.shard import Ear, Shard
 from wheelq.errors import TopicUnreadable
 from wheelq.model.topic import Topic
 from wheelq.protocol import registry_codec
-from wheelq.protocol.calls import heartbeats, registry, worker
+from wheelq.protocol.calls import heartbeats, registry, shard_counts, worker
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 
@@ -27,7 +28,7 @@ def keys(shard: Shard) -> Iterator[Keys]:
 
 def test_a_new_topic_is_written_down_counted_and_told(shard: Shard, keys: Keys) -> None:
     ear = Ear(shard, keys.changes)
-    settings, before_us = Topic(shards=3, retention_ms=5), shard.send(registry.server_time_us())
+    settings, before_us = Topic(shards=3, retention_ms=5), shard.send(server_time_us())
     assert shard.send(registry.topics(keys)) == (0, {}, {})
     assert shard.send(registry.topic(keys, "orders")) is None
     assert shard.send(registry.register_topic(keys, "orders", settings)) == settings
@@ -133,10 +134,10 @@ def test_a_node_is_alive_with_what_it_last_said(shard: Shard, keys: Keys) -> Non
 
 
 def test_the_groups_of_a_shard_are_named(shard: Shard) -> None:
-    assert shard.send(registry.groups(shard.keys)) == []
+    assert shard.send(shard_counts.groups(shard.keys)) == []
     for group in ("mail", "billing"):
         shard.send(worker.make_group(shard.keys, group))
-    assert sorted(shard.send(registry.groups(shard.keys))) == ["billing", "mail"]
+    assert sorted(shard.send(shard_counts.groups(shard.keys))) == ["billing", "mail"]
 
 
 @pytest.mark.parametrize("junk", ["many", "", str(2**63 - 1)])

@@ -20,6 +20,7 @@ from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, RescheduleOutcome, Scheduler, Settings, Worker
 from wheelq.errors import Unavailable
 from wheelq.protocol.calls import heartbeats, registry
+from wheelq.protocol.calls.server import info
 from wheelq.protocol.keys import Keys
 from wheelq.settings import SchedulerSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport
@@ -241,7 +242,7 @@ async def test_a_worker_that_waits_for_a_topic_is_known_at_once_and_asks_for_it_
     transport = AsyncTransport(Address(url))
 
     async def asked() -> int:
-        return int((await transport.send(registry.info("commandstats")))["cmdstat_hget"].split(",")[0][6:])
+        return int((await transport.send(info("commandstats")))["cmdstat_hget"].split(",")[0][6:])
 
     async def is_known() -> bool:
         return worker.name in await transport.send(heartbeats.alive(keys.workers))

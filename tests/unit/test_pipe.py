@@ -16,12 +16,12 @@ from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import OutcomeUnknown, ServerError, Unavailable
 from wheelq.protocol.call import Call, command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.settings import ConnectionSettings
 from wheelq.transport import Address, AsyncTransport
 from wheelq.transport.pipe import Pipe
 
-TIME = registry.server_time_us()
+TIME = server_time_us()
 
 
 class SilentServer:

@@ -15,7 +15,8 @@ from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, Serv
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.operation import Do, Operation, Step, ask, ask_all
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import access, heartbeats, notes, registry, removal
+from wheelq.protocol.calls import access, heartbeats, notes, removal, shard_counts
+from wheelq.protocol.calls.server import config, needed_commands, publish_nothing, server_time_us
 from wheelq.protocol.keys import Keys
 
 T = TypeVar("T")
@@ -32,10 +33,10 @@ def server_facts(keys: Keys, clock: Clock, try_to_listen: Callable[[], Any]) -> 
     server_clock = ServerClock(clock)
     for _ in range(CLOCK_SAMPLES):
         asked_at = clock.monotonic()
-        server_clock.observe(asked_at, (yield from ask(registry.server_time_us())))
+        server_clock.observe(asked_at, (yield from ask(server_time_us())))
     refused: dict[str, str] = {}
     missing = []
-    for name, call in registry.needed_commands(keys).items():
+    for name, call in needed_commands(keys).items():
         try:
             yield from ask(call)
         except ServerTooOld:
@@ -50,7 +51,7 @@ def server_facts(keys: Keys, clock: Clock, try_to_listen: Callable[[], Any]) -> 
     writes_refused = yield from _writes_refused(keys)
     info: dict[str, str] = {}
     for section in INFO_SECTIONS:  # one by one: Redis 6.2 takes a single section
-        info |= (yield from _ask_if_allowed(f"INFO {section}", registry.info(section), refused)) or {}
+        info |= (yield from _ask_if_allowed(f"INFO {section}", info(section), refused)) or {}
     configuration = yield from _configuration()
     skew_ms, error_ms = server_clock.skew_ms, server_clock.error_ms
     return ServerFacts(info, configuration, tuple(missing), refused, writes_refused, skew_ms, error_ms)
@@ -87,7 +88,7 @@ def _topics(keys: Keys, seen: Fleet) -> list[TopicInfo]:
     """Every topic, with its jobs."""
     shards = [keys.shard(topic, n) for topic, measured in seen.shards.items() for n in range(len(measured))]
     counts = [one.counts for measured in seen.shards.values() for one in measured]
-    return registry.add_up(seen.topics, shards, counts)
+    return shard_counts.add_up(seen.topics, shards, counts)
 
 
 def _unserved(keys: Keys, seen: Fleet) -> Operation[dict[tuple[str, str], int]]:
@@ -118,7 +119,7 @@ def _unreadable_keys(keys: Keys) -> Operation[dict[str, str]]:
 def _refused_channels(keys: Keys, try_to_listen: Callable[[], Any]) -> Operation[dict[str, str]]:
     """Finds out whether this user may publish and subscribe: commands and channels need separate permissions."""
     refused = {}
-    attempts: dict[str, Step] = {"PUBLISH": registry.publish_nothing(keys), "SUBSCRIBE": Do(try_to_listen)}
+    attempts: dict[str, Step] = {"PUBLISH": publish_nothing(keys), "SUBSCRIBE": Do(try_to_listen)}
     for name, attempt in attempts.items():
         try:
             yield attempt
@@ -142,7 +143,7 @@ def _configuration() -> Operation[dict[str, str] | None]:
     """Reads the server's configuration; None if CONFIG is denied or does not exist."""
     found: dict[str, str] = {}
     for name in CONFIGURATION:
-        answer = yield from _ask_if_allowed("CONFIG GET", registry.config(name), {})
+        answer = yield from _ask_if_allowed("CONFIG GET", config(name), {})
         if answer is None:
             return None
         found |= answer

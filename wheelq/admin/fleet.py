@@ -16,6 +16,7 @@ from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.protocol.calls import heartbeats, histograms, measures, recurring, registry
 from wheelq.protocol.calls.measures import AT_ONCE, Measure
 from wheelq.protocol.calls.registry import RegisteredTopics
+from wheelq.protocol.calls.server import info, server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 
 NEAR_MS = 500
@@ -101,7 +102,7 @@ def fleet(keys: Keys, parts: Parts = one_by_one, known: RegisteredTopics | None 
     for part, measured in zip(divided, answers, strict=True):
         for shard, one in zip(part, measured, strict=True):
             by_topic[shard.topic].append(one)
-    now_ms = (yield from ask(registry.server_time_us())) // 1000
+    now_ms = (yield from ask(server_time_us())) // 1000
     said = yield from ask(heartbeats.alive(keys.workers))
     living = heartbeats.living(said, now_ms)
     silent = [now_ms - what.get("seen_ms", 0) for name, what in said.items() if name not in living]
@@ -144,7 +145,7 @@ def _info() -> Operation[Mapping[str, str]]:
     found: dict[str, str] = {}
     try:
         for section in ("server", "memory"):  # one by one: Redis 6.2 takes a single section
-            found |= yield from ask(registry.info(section))
+            found |= yield from ask(info(section))
     except Refused:
         pass
     return found

@@ -13,7 +13,8 @@ from typing import Any
 from wheelq.base.metrics import Lateness
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.operation import Operation, ask, ask_all
-from wheelq.protocol.calls import heartbeats, registry
+from wheelq.protocol.calls import heartbeats, registry, shard_counts
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 
 NOT_TOLD = Lateness()
@@ -72,11 +73,11 @@ def stats(keys: Keys) -> Operation[Stats]:
     """Returns every topic, live scheduler and live worker, by name."""
     settings, unreadable = (yield from ask(registry.topics(keys)))[1:]
     shards = [keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
-    counts = yield from ask_all(registry.counts(shard) for shard in shards)
-    server_ms = (yield from ask(registry.server_time_us())) // 1000
+    counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
+    server_ms = (yield from ask(server_time_us())) // 1000
     return Stats(
         server_ms,
-        registry.add_up(settings, shards, counts),
+        shard_counts.add_up(settings, shards, counts),
         [_node(name, said) for name, said in (yield from _alive(keys.nodes, server_ms))],
         [_worker(name, said) for name, said in (yield from _alive(keys.workers, server_ms))],
         unreadable,
@@ -85,13 +86,13 @@ def stats(keys: Keys) -> Operation[Stats]:
 
 def nodes(keys: Keys) -> Operation[list[NodeInfo]]:
     """Returns every live scheduler, by name."""
-    server_ms = (yield from ask(registry.server_time_us())) // 1000
+    server_ms = (yield from ask(server_time_us())) // 1000
     return [_node(name, said) for name, said in (yield from _alive(keys.nodes, server_ms))]
 
 
 def workers(keys: Keys) -> Operation[list[WorkerInfo]]:
     """Returns every live worker, by name."""
-    server_ms = (yield from ask(registry.server_time_us())) // 1000
+    server_ms = (yield from ask(server_time_us())) // 1000
     return [_worker(name, said) for name, said in (yield from _alive(keys.workers, server_ms))]
 
 

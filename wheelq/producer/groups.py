@@ -22,9 +22,10 @@ from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol import registry_codec
-from wheelq.protocol.calls import heartbeats, registry, removal
+from wheelq.protocol.calls import heartbeats, registry, removal, shard_counts
 from wheelq.protocol.calls.heartbeats import BELIEVED_MS
-from wheelq.protocol.calls.registry import ShardCounts
+from wheelq.protocol.calls.server import server_time_us
+from wheelq.protocol.calls.shard_counts import ShardCounts
 from wheelq.protocol.keys import Keys, ShardKeys
 
 HAS_HEARTBEAT = re.compile(r".+-[0-9]+-[0-9a-f]{6}")
@@ -51,7 +52,7 @@ class Groups:
     def list(self, topic: str) -> Operation[list[Group]]:
         """Returns every group of a topic, by name. Raises: TopicNotFound."""
         shards = yield from self._topics.shards(topic)
-        counts = yield from ask_all(registry.counts(shard) for shard in shards)
+        counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
         said = yield from self._living()
         groups = []
         for name in sorted({group.name for part in counts for group in part.groups}):
@@ -70,9 +71,9 @@ class Groups:
             workers = living | {*(yield from self._consumers(shards, group))}
             if workers:
                 raise _in_use(f"group {group!r} of topic {topic!r}", workers)
-        names = yield from ask_all(registry.groups(shard) for shard in shards)
+        names = yield from ask_all(shard_counts.groups(shard) for shard in shards)
         if any(group in found for found in names):
-            now_ms = (yield from ask(registry.server_time_us())) // 1000
+            now_ms = (yield from ask(server_time_us())) // 1000
             yield from self._topics.change(topic, lambda before: before.without_group(group, now_ms), confirming)
         was_there, done = False, 0
         while done < len(found := (yield from self._all_shards(topic))):  # more, if shards are added meanwhile
@@ -124,14 +125,14 @@ class Groups:
 
     def _drop(self, shards: Sequence[ShardKeys], *, is_last: bool) -> Operation[None]:
         for shard in shards:
-            names = {*(yield from ask(registry.groups(shard))), *(yield from ask(removal.groups_known(shard)))}
-            now_ms = (yield from ask(registry.server_time_us(shard.counts))) // 1000
+            names = {*(yield from ask(shard_counts.groups(shard))), *(yield from ask(removal.groups_known(shard)))}
+            now_ms = (yield from ask(server_time_us(shard.counts))) // 1000
             yield from ask(removal.drop_shard(shard, sorted(names), now_ms, is_last=is_last))
 
     def _check_workers(self, topic: str) -> Operation[None]:
         workers = yield from self._surely_living(lambda one: topic in one.get("topics", ()))
         shards = yield from self._topics.shards(topic)
-        for group in {name for names in (yield from ask_all(map(registry.groups, shards))) for name in names}:
+        for group in {name for names in (yield from ask_all(map(shard_counts.groups, shards))) for name in names}:
             workers |= {*(yield from self._consumers(shards, group))}
         if workers:
             raise _in_use(f"topic {topic!r}", workers)
@@ -154,14 +155,14 @@ class Groups:
     def _living(self) -> Operation[Said]:
         """Returns the last reports of the live workers."""
         said = yield from ask(heartbeats.alive(self._keys.workers))
-        server_ms = (yield from ask(registry.server_time_us())) // 1000
+        server_ms = (yield from ask(server_time_us())) // 1000
         return heartbeats.living(said, server_ms)
 
     def _surely_living(self, concerns: Callable[[Mapping[str, Any]], bool]) -> Operation[set[str]]:
         """Returns the live workers concerned; also right just after a step of the server's clock."""
         found = yield from ask(heartbeats.alive(self._keys.workers))
         before = {name: one for name, one in found.items() if concerns(one)}
-        server_ms = (yield from ask(registry.server_time_us())) // 1000
+        server_ms = (yield from ask(server_time_us())) // 1000
         living = set(heartbeats.living(before, server_ms))
         if living or not before:
             return living

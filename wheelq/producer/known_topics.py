@@ -13,7 +13,7 @@ from wheelq.model.topic import FORECAST_MS, Span, Topic, TopicInfo, shard_of
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import registry, worker
+from wheelq.protocol.calls import registry, shard_counts, worker
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
 
@@ -150,8 +150,8 @@ class TopicLookup:
         """Returns every topic with its job counts, by name."""
         settings = (yield from ask(registry.topics(self._keys))).settings
         shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
-        counts = yield from ask_all(registry.counts(shard) for shard in shards)
-        return registry.add_up(settings, shards, counts)
+        counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
+        return shard_counts.add_up(settings, shards, counts)
 
     def make_group(self, topic: str, group: str) -> Operation[None]:
         """Register the topic, and create a consumer group on all its shards, including those added meanwhile."""
@@ -166,7 +166,7 @@ class TopicLookup:
     def forecast(self, topic: str) -> Operation[Spans]:
         """Counts the waiting jobs by due time. Raises: TopicNotFound."""
         shards = yield from self.shards(topic)
-        counts = yield from ask_all(registry.forecast(shard, FORECAST_MS) for shard in shards)
+        counts = yield from ask_all(shard_counts.forecast(shard, FORECAST_MS) for shard in shards)
         return [Span(end, sum(jobs)) for end, *jobs in zip((0, *FORECAST_MS, None), *counts, strict=True)]
 
     def _remember(self, name: str, topic: Topic) -> KnownTopic:

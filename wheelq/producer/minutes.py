@@ -5,14 +5,15 @@ from __future__ import annotations
 from wheelq.model.minutes import TopicMinute, check_hours
 from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.producer.topics import Topics
-from wheelq.protocol.calls import counts, registry
+from wheelq.protocol.calls import counts
+from wheelq.protocol.calls.server import server_time_us
 
 
 def history(topics: Topics, topic: str, hours: int) -> Operation[list[TopicMinute]]:
     """Returns the minutes in which something happened, in order. Raises: InvalidInput, TopicNotFound."""
     check_hours(hours)
     shards = yield from topics.shards(topic)
-    now_ms = (yield from ask(registry.server_time_us(shards[0].counts))) // 1000
+    now_ms = (yield from ask(server_time_us(shards[0].counts))) // 1000
     since_ms = now_ms - hours * counts.HOUR_MS
     span = range(since_ms // counts.HOUR_MS, now_ms // counts.HOUR_MS + 1)
     parts = yield from ask_all(counts.minutes(shard, hour) for shard in shards for hour in span)

@@ -22,6 +22,7 @@ from wheelq.protocol import codec
 from wheelq.protocol.calls import producer, registry
 from wheelq.protocol.calls import recurring as calls
 from wheelq.protocol.calls.recurring import FoundRecurring
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.protocol.recurring_codec import StoredRecurring, occurrence_id
 from wheelq.settings import ClientSettings
@@ -172,7 +173,7 @@ class Recurrences:
             topics = sorted((yield from ask(registry.topics(self._keys))).settings)
         else:
             topics = [check_topic(topic)]
-        now_ms = (yield from ask(registry.server_time_us())) // 1000
+        now_ms = (yield from ask(server_time_us())) // 1000
         found: dict[tuple[str, str], RecurringInfo] = {}
         cursors = dict.fromkeys(topics, b"0")
         while cursors:

@@ -27,8 +27,9 @@ from wheelq.producer.outbox.kept import Kept, Parcel
 from wheelq.producer.preparation import Preparation, accepted
 from wheelq.producer.submission import Submission
 from wheelq.producer.topics import Topics
-from wheelq.protocol.calls import producer, registry
+from wheelq.protocol.calls import producer
 from wheelq.protocol.calls.producer import NewJob, Placed
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, Durability
 from wheelq.telemetry import api
@@ -138,7 +139,7 @@ class Scheduling:
         if not server.is_set:
             sent_at = server.instant()
             shard = self._keys.shard(parcel.topic, 0)
-            server.observe(sent_at, (yield from ask(registry.server_time_us(shard.jobs))))
+            server.observe(sent_at, (yield from ask(server_time_us(shard.jobs))))
         return [job.dated_by(server) for job in parcel.jobs]
 
     def change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> Operation[T]:

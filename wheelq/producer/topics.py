@@ -13,7 +13,7 @@ from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.known_topics import KnownTopic, TopicLookup
 from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.protocol import registry_codec
-from wheelq.protocol.calls import registry, removal, worker
+from wheelq.protocol.calls import registry, removal, shard_counts, worker
 from wheelq.protocol.keys import ShardKeys
 
 
@@ -163,5 +163,5 @@ class Topics(TopicLookup):
                 yield from removal.group_removed(shard, name, 0)
 
     def _group_names(self, topic: str, shards: int) -> Operation[set[str]]:
-        found = yield from ask_all(registry.groups(self._keys.shard(topic, n)) for n in range(shards))
+        found = yield from ask_all(shard_counts.groups(self._keys.shard(topic, n)) for n in range(shards))
         return {name for names in found for name in names}

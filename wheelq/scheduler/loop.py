@@ -25,8 +25,8 @@ from wheelq.base.metrics import Lateness
 from wheelq.base.timers import PreciseClock
 from wheelq.errors import ServerError
 from wheelq.model.topic import Topic
-from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.recurring import NOTICE
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.draining import Draining
 from wheelq.scheduler.ended_groups import EndedGroups
@@ -130,7 +130,7 @@ class Scheduler:
 
     async def _enter(self) -> None:
         """Open the subscription and write the first heartbeat. Raises: ServerError; may be repeated."""
-        await self._server.asking(self._transport.send(registry.server_time_us()))
+        await self._server.asking(self._transport.send(server_time_us()))
         await self._hints.open()
         await self._members.join()
 
@@ -202,7 +202,7 @@ class Scheduler:
             by_server.setdefault(self._transport.server_of(shard.keys.ready), []).append(channel)
         for channels in by_server.values():
             asked_at = self._clock.monotonic()
-            server_us = await self._transport.send(registry.server_time_us(self._shards[channels[0]].keys.ready))
+            server_us = await self._transport.send(server_time_us(self._shards[channels[0]].keys.ready))
             for part in (*map(self._shards.get, channels), *map(self._occurrences.get, channels)):
                 if part is not None:
                     part.take_time(asked_at, server_us)

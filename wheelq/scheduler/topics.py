@@ -18,7 +18,7 @@ from wheelq.base.clock import Clock
 from wheelq.errors import NotPermitted, TopicUnreadable
 from wheelq.model.topic import Topic
 from wheelq.protocol import registry_codec
-from wheelq.protocol.calls import draining, registry, worker
+from wheelq.protocol.calls import draining, registry, shard_counts, worker
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.transport import AsyncTransport
 
@@ -96,7 +96,7 @@ class LostTopics:
 
     async def _make_groups(self, shards: Sequence[ShardKeys], more: Sequence[ShardKeys]) -> None:
         """Create the groups of `shards` on `more` before a job is promoted there, so that absent workers miss none."""
-        names = [groups async for groups in self._transport.stream(map(registry.groups, shards))]
+        names = [groups async for groups in self._transport.stream(map(shard_counts.groups, shards))]
         for group in sorted(set[str]().union(*names)):
             for shard in more:
                 await self._transport.send(worker.make_group_if_kept(shard, group))

@@ -19,7 +19,8 @@ from wheelq.admin import AsyncInspector, NodeInfo
 from wheelq.base.clock import Clock
 from wheelq.errors import Refused, ServerError, ServerFull, Unavailable
 from wheelq.model.topic import Topic
-from wheelq.protocol.calls import leader, notes, registry
+from wheelq.protocol.calls import leader, notes, registry, shard_counts
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.schemas.model import Answer
 from wheelq.transport import AsyncTransport
@@ -120,8 +121,8 @@ class ReadinessCheck:
         turn = [*shards[start:], *shards[:start]][: SHARDS - len(chosen)]
         self._next = start + len(turn)
         chosen |= {keys.delayed: keys for keys in turn}
-        first = await asyncio.gather(*(self._transport.send(registry.first_due(keys)) for keys in chosen.values()))
-        now_ms = await self._transport.send(registry.server_time_us()) // 1000
+        first = await asyncio.gather(*(self._transport.send(shard_counts.first_due(keys)) for keys in chosen.values()))
+        now_ms = await self._transport.send(server_time_us()) // 1000
         overdue = {name: now_ms - due_ms for name, due_ms in zip(chosen, first, strict=True) if due_ms is not None}
         late = sorted((name for name, ms in overdue.items() if ms > LATE_MS), key=overdue.__getitem__, reverse=True)
         self._late = {name: chosen[name] for name in late[: SHARDS // 2]}

@@ -11,6 +11,7 @@ from wheelq.model.topic import Topic
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Shard
@@ -48,7 +49,7 @@ class Leading:
 
     async def promote(self) -> int:
         """Run each shard with due jobs until it rests; returns how many jobs were promoted."""
-        await self._server.asking(self._transport.send(registry.server_time_us()))
+        await self._server.asking(self._transport.send(server_time_us()))
         shards = all_shards(self._registry, self._keys)
         self._make_ms = {keys: await self._make(keys) for keys in shards if keys.shard == 0}
         self._first_due_ms = {keys: await self._transport.send(_first(keys.delayed)) for keys in shards}

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.errors import ServerError
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import is_connected, unblock
 from wheelq.transport.address import Address, ServerKind
 from wheelq.transport.pipe import Pipe
 from wheelq.transport.routes import AsyncRoutes
@@ -125,7 +125,7 @@ class AsyncTransport:
         """End the blocking reads of a spare at once, as if their time were up. Raises as `send` does."""
         for node, pipe in list(spare._pipes().items()):  # a failover adds one meanwhile
             if pipe.connection_id and not pipe.is_idle:
-                await self._pipe(node).ask(registry.unblock(pipe.connection_id))
+                await self._pipe(node).ask(unblock(pipe.connection_id))
 
     async def is_open(self, run_id: str, connection_id: int) -> bool:
         """Whether the connection with this number in the server process `run_id` is open.
@@ -138,7 +138,7 @@ class AsyncTransport:
             pipe = self._pipe(node)
             try:
                 if await pipe.run_id() == run_id:
-                    call = registry.is_connected(connection_id)
+                    call = is_connected(connection_id)
                     return call.read(await pipe.ask(call))
             except ServerError:
                 continue

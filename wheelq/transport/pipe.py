@@ -29,7 +29,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from wheelq.base.clock import Clock
 from wheelq.errors import OutcomeUnknown, ServerError, Unavailable
 from wheelq.protocol.call import Argument, Call
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import info
 from wheelq.protocol.scripts import Script
 from wheelq.transport import probing
 from wheelq.transport.address import Address
@@ -116,7 +116,7 @@ class Pipe:
     async def run_id(self) -> str:
         """Returns the id of the server's process. Raises as `ask` does."""
         if not self._run_id:
-            call = registry.info("server")
+            call = info("server")
             self._run_id = call.read(await self.ask(call)).get("run_id", "")
         return self._run_id
 

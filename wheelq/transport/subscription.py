@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from typing import Any
 
 from wheelq.errors import ServerError, Unavailable
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import info
 from wheelq.transport.address import Address
 from wheelq.transport.failures import WRITE_FAILURES, broken_off, not_sent
 from wheelq.transport.slots import Node
@@ -51,7 +51,7 @@ class Subscription:
                 await connection.send_command("CLIENT", "ID", check_health=False)
                 number = int(await connection.read_response())
                 await connection.send_command("INFO", "server", check_health=False)
-                run_id = registry.info().read(await connection.read_response())["run_id"]
+                run_id = info().read(await connection.read_response())["run_id"]
                 if channels:
                     await connection.send_command("SUBSCRIBE", *channels, check_health=False)
         except WRITE_FAILURES as error:

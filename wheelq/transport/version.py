@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wheelq.errors import NotPermitted, ServerTooOld
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import info
 from wheelq.transport.aio import AsyncTransport
 
 OLDEST_REDIS = (6, 2, 2)
@@ -14,7 +14,7 @@ OLDEST_REDIS = (6, 2, 2)
 async def check_server(transport: AsyncTransport) -> None:
     """Check the server's version; passes if the user may not read it. Raises: ServerTooOld for a Redis before 6.2.2."""
     try:
-        said = await transport.send(registry.info("server"))
+        said = await transport.send(info("server"))
     except (NotPermitted, ServerTooOld):  # a user may lack the right to INFO, which nothing else needs
         return
     if is_too_old(said):

@@ -12,7 +12,7 @@ from loadtest.torture.scene import Scene
 from wheelq import Client, JobSpec
 from wheelq.errors import ServerError, TopicNotFound
 from wheelq.protocol.call import Call, command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import shard_counts
 from wheelq.protocol.keys import Keys, ShardKeys
 
 JOBS = 100
@@ -29,7 +29,7 @@ def remove_group(scene: Scene, random: Random) -> Steps:
     yield from _until_done(lambda: client.remove_group(topic, group))
     for info in client.topics():
         for number in range(info.shards if info.name == topic else 0):
-            left = scene.arena.control.send(registry.groups(Keys().shard(topic, number)))
+            left = scene.arena.control.send(shard_counts.groups(Keys().shard(topic, number)))
             if group in left:
                 raise AssertionError(f"group {group} is still there in shard {number} of {topic}")
 

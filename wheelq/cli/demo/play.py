@@ -35,6 +35,7 @@ from wheelq.cli.traces import remove_keys
 from wheelq.errors import WheelqError
 from wheelq.model.job import JobSpec, from_ms
 from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, TopicSettings
 from wheelq.transport import Address, AsyncTransport
@@ -70,7 +71,7 @@ async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) ->
         scheduler = await stack.enter_async_context(child_process("scheduler", url, prefix))
         worker = await stack.enter_async_context(child_process("worker", url, prefix))
         client = await stack.enter_async_context(AsyncClient.connect(url, Settings(prefix=prefix)))
-        import_ms = await transport.send(registry.server_time_us()) // 1000
+        import_ms = await transport.send(server_time_us()) // 1000
         stack.enter_context(view)
         await _Play(client, board, view, clock, import_ms).run(scheduler, worker)
     return DemoVerdict.of(board.ledger)

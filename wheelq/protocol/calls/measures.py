@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from wheelq.protocol.call import Call, scripted
 from wheelq.protocol.calls.counts import read_counted
-from wheelq.protocol.calls.registry import ShardCounts, read_counts
+from wheelq.protocol.calls.shard_counts import ShardCounts, read_counts
 from wheelq.protocol.keys import ShardKeys
 
 AT_ONCE = 50

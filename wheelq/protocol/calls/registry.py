@@ -1,14 +1,13 @@
-"""Calls to the registry of topics, and to the server itself."""
+"""Calls to the registry of topics: which exist, their settings, and the terms in force in each shard."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from wheelq.errors import InvalidInput, TopicUnreadable
 from wheelq.model.checks import check_topic
-from wheelq.model.topic import Topic, TopicInfo
+from wheelq.model.topic import Topic
 from wheelq.protocol import codec, registry_codec
 from wheelq.protocol.call import Call, command, nothing, scripted
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -25,33 +24,6 @@ class RegisteredTopics(NamedTuple):
     settings: dict[str, Topic]
     unreadable: dict[str, str]
     """Topics with unreadable settings, written by another program or a newer release, and what is wrong with each."""
-
-
-class GroupCounts(NamedTuple):
-    """The progress of one consumer group in a shard."""
-
-    name: str
-    lag: int
-    """Entries not yet delivered to the group."""
-    is_more: bool
-    """Whether `lag` is only a lower bound: the server did not report it, and counting stopped there."""
-    pending: int
-    """Deliveries that are not acknowledged."""
-    oldest_ms: int | None
-    """When the oldest of these entries was promoted."""
-
-
-class ShardCounts(NamedTuple):
-    """How many jobs one shard holds in each state, and the progress of its groups."""
-
-    waiting: int
-    ready: int
-    running: int
-    retrying: int
-    dead: int
-    first_due_ms: int | None
-    server_us: int
-    groups: tuple[GroupCounts, ...] = ()
 
 
 def version_of(stored: bytes | None) -> int:
@@ -154,75 +126,6 @@ def topics_version(keys: Keys) -> Call[int]:
     return command("HGET", keys.topics, VERSION_FIELD, read=version_of, key=keys.topics)
 
 
-def first_due(keys: ShardKeys) -> Call[int | None]:
-    """When the first waiting job of a shard is due; None if none waits."""
-
-    def read(reply: list[bytes]) -> int | None:
-        return codec.due_ms(reply[1]) if reply else None
-
-    return command("ZRANGE", keys.delayed, 0, 0, "WITHSCORES", read=read, key=keys.delayed)
-
-
-def groups(keys: ShardKeys) -> Call[list[str]]:
-    """The names of a shard's consumer groups, except those being removed."""
-    wanted = (keys.ready, keys.groups)
-    return scripted("groups", wanted, (), lambda reply: [name.decode() for name in reply if _is_text(name)])
-
-
-def counts(keys: ShardKeys) -> Call[ShardCounts]:
-    """Count the jobs of a shard, and read the progress of its groups."""
-
-    return scripted("counts", (keys.delayed, keys.ready, keys.dead, keys.jobs, keys.retries), (), read_counts)
-
-
-def read_counts(reply: list[Any]) -> ShardCounts:  # the script's answer for one shard
-    waiting, ready, running, retrying, dead, first, server_us, *groups = reply
-    due_ms = codec.due_ms(first) if first else None
-    return ShardCounts(waiting, ready, running, retrying, dead, due_ms, int(server_us), _groups(groups))
-
-
-def _is_text(name: bytes) -> bool:
-    """Whether a group name is text; another program may have named a group with any bytes."""
-    return name.decode(errors="ignore").encode() == name
-
-
-def _groups(told: Sequence[Any]) -> tuple[GroupCounts, ...]:
-    return tuple(
-        GroupCounts(name.decode(), lag, is_more == 1, pending, int(oldest.partition(b"-")[0]) if oldest else None)
-        for name, lag, is_more, pending, oldest in told
-        if _is_text(name)
-    )
-
-
-def forecast(keys: ShardKeys, ends_ms: Sequence[int]) -> Call[list[int]]:
-    """Count a shard's waiting jobs by due time: overdue, in each span up to `ends_ms` from now, and later."""
-    return scripted("forecast", (keys.delayed,), ends_ms, list)
-
-
-def add_up(topics: Mapping[str, Topic], shards: Sequence[ShardKeys], counts: Sequence[ShardCounts]) -> list[TopicInfo]:
-    """Returns the counts of each topic from those of its shards; `shards` names them, sorted by topic."""
-    found = []
-    for topic, pairs in groupby(zip(shards, counts, strict=True), key=lambda pair: pair[0].topic):
-        parts = [count for _, count in pairs]
-        first_due_ms = min((part.first_due_ms for part in parts if part.first_due_ms is not None), default=None)
-        now_ms = parts[0].server_us // 1000
-        found.append(
-            TopicInfo(
-                topic,
-                topics[topic].shards,
-                sum(part.waiting for part in parts),
-                sum(part.ready for part in parts),
-                sum(part.running for part in parts),
-                sum(part.retrying for part in parts),
-                sum(part.dead for part in parts),
-                first_due_ms,
-                0 if first_due_ms is None else max(0, now_ms - first_due_ms),
-                topics[topic],
-            )
-        )
-    return found
-
-
 def add_callback_topic(keys: Keys, topic: str) -> Call[None]:
     """Record that some jobs of this topic have a target."""
     return command("SADD", keys.callbacks, topic, read=nothing, key=keys.callbacks)
@@ -245,56 +148,3 @@ def callback_topics(keys: Keys) -> Call[list[str]]:
 def announce(keys: Keys, what: str) -> Call[None]:
     """Tell all nodes that something has changed."""
     return command("PUBLISH", keys.changes, what, read=nothing)
-
-
-def server_time_us(key: str | None = None) -> Call[int]:
-    """The server's clock, in microseconds since the Unix epoch; in a cluster, that of the node that holds `key`."""
-    return command("TIME", read=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]), key=key)
-
-
-def is_connected(connection_id: int) -> Call[bool]:
-    """Whether the connection of this number is open."""
-    return command("CLIENT LIST", "ID", connection_id, read=bool)
-
-
-def unblock(connection_id: int) -> Call[bool]:
-    """End the blocking read of a connection at once, as if its time were up."""
-    return command("CLIENT UNBLOCK", connection_id, read=bool)
-
-
-def info(*sections: str) -> Call[dict[str, str]]:
-    """The server's `INFO`, as a flat map."""
-
-    def read(reply: bytes) -> dict[str, str]:
-        lines = reply.decode(errors="replace").splitlines()
-        return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
-
-    return command("INFO", *sections, read=read)
-
-
-def config(pattern: str) -> Call[dict[str, str]]:
-    """The server's configuration parameters that match a pattern."""
-
-    def read(reply: list[bytes]) -> dict[str, str]:
-        return {key.decode(): value.decode() for key, value in zip(reply[::2], reply[1::2], strict=True)}
-
-    return command("CONFIG GET", pattern, read=read)
-
-
-def publish_nothing(keys: Keys) -> Call[None]:
-    """Publish to a channel without listeners: its shard belongs to no topic."""
-    return command("PUBLISH", keys.shard("none", 0).near, "", read=nothing)
-
-
-def needed_commands(keys: Keys) -> dict[str, Call[Any]]:
-    """Commands that wheelq needs and a server may lack or forbid, each as a call that changes nothing.
-
-    Their shard belongs to no topic. A server that has XAUTOCLAIM answers it with NOGROUP.
-    """
-    shard = keys.shard("none", 0)
-    return {
-        "EVALSHA": counts(shard),
-        "XAUTOCLAIM": command("XAUTOCLAIM", shard.ready, "none", "none", 0, "0-0", read=nothing, key=shard.ready),
-        "ZMSCORE": command("ZMSCORE", shard.delayed, "none", read=nothing, key=shard.delayed),
-        "CLIENT LIST ID": is_connected(1),
-    }

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from wheelq.base.clock import Clock
 from wheelq.model.topic import TopicInfo
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import shard_counts
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.server.dashboard.asking import ask_all
 from wheelq.server.dashboard.axes import TimeWindow
@@ -85,7 +86,7 @@ class Horizon:
         until, found = self._kept.pop(key, (0.0, None))
         now = self._clock.monotonic()
         if found is None or now >= until:
-            now_ms = await self._transport.send(registry.server_time_us()) // 1000
+            now_ms = await self._transport.send(server_time_us()) // 1000
             found = await self._ask(make(now_ms), now_ms, topics)
             until = now + min(LONGEST_S, max(SHORTEST_S, found.window.bar_ms / 6_000))
         self._kept[key] = until, found  # moved to the end: the first is the one that was unused for longest
@@ -103,7 +104,7 @@ class Horizon:
         start = max(0, window.from_ms - now_ms)
         ends = [start, *(max(start, window.bar(n)[1] - now_ms) for n in range(window.bars))]
         asked = [
-            (info.name, registry.forecast(self._keys.shard(info.name, n), ends))
+            (info.name, shard_counts.forecast(self._keys.shard(info.name, n), ends))
             for info in chosen
             for n in range(info.settings.all_shards)
         ]

@@ -20,9 +20,10 @@ from wheelq.admin.diagnosis import Finding, Level
 from wheelq.admin.fleet import by_slot
 from wheelq.base.clock import Clock
 from wheelq.model.topic import TopicInfo
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import registry, shard_counts
 from wheelq.protocol.calls.measures import measure
-from wheelq.protocol.calls.registry import GroupCounts, ShardCounts
+from wheelq.protocol.calls.server import server_time_us
+from wheelq.protocol.calls.shard_counts import GroupCounts, ShardCounts
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.dashboard.past import FleetReading, Flow, flow
 from wheelq.transport import AsyncTransport
@@ -125,12 +126,12 @@ class Look:
         shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
         await self._count(shards)
         now = self._clock.monotonic()
-        at_ms = await self._transport.send(registry.server_time_us()) // 1000
+        at_ms = await self._transport.send(server_time_us()) // 1000
         counts = [self._counts[shard][1] for shard in shards if shard in self._counts]
         known = [shard for shard in shards if shard in self._counts]
         age_s = max((now - self._counts[shard][0] for shard in known), default=0.0)
         self._readings.append(FleetReading.of(at_ms, nodes, workers))
-        topics = registry.add_up(settings, known, counts)
+        topics = shard_counts.add_up(settings, known, counts)
         groups = _groups(zip(known, counts, strict=True), workers)
         return Seen(at_ms, topics, nodes, workers, groups, listed.unreadable, flow(tuple(self._readings)), age_s)
 

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from wheelq.errors import Refused, ServerError
-from wheelq.protocol.calls import heartbeats, prefixes, registry
+from wheelq.protocol.calls import heartbeats, prefixes, shard_counts
 from wheelq.worker.delivery.held import ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 
@@ -68,7 +68,7 @@ class OverdueWarning:
         for shard in shards[:SHARDS]:
             if shard.topic.paused or shard.is_gone:
                 continue
-            due_ms = await parts.transport.send(registry.first_due(shard.keys))
+            due_ms = await parts.transport.send(shard_counts.first_due(shard.keys))
             late_ms = 0 if due_ms is None else parts.server.now_ms() - due_ms
             if late_ms > OVERDUE_MS:
                 self._warn(shard.keys.topic, late_ms, others)

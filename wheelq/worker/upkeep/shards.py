@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from wheelq.errors import BeingRemoved, TopicUnreadable
 from wheelq.model.topic import Topic
 from wheelq.protocol import registry_codec
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import registry, shard_counts
 from wheelq.protocol.calls import worker as calls
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.worker.delivery.held import ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
@@ -58,7 +59,7 @@ class ServedShards:
     async def find(self) -> None:
         """Read the shards of all topics, and create the group on new ones. Raises: ServerError."""
         if not self._server.is_set:  # later the heartbeat brings the time
-            await self._server.asking(self._transport.send(registry.server_time_us()))
+            await self._server.asking(self._transport.send(server_time_us()))
         await self._handlers.find_more()
         self._bind()
         if not await self._read_topics():
@@ -138,7 +139,7 @@ class ServedShards:
         if self._start == "now" and topic not in self._starts:
             every = [self._keys.shard(topic, n) for n in range(settings.all_shards)]
             for _ in range(LOOKS):
-                has = [self._group in await self._transport.send(registry.groups(keys)) for keys in every]
+                has = [self._group in await self._transport.send(shard_counts.groups(keys)) for keys in every]
                 if all(has) or not any(has):
                     break
                 await self._clock.sleep(LOOK_PAUSE)

@@ -22,8 +22,9 @@ from wheelq.base.plural import counted
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.dead import ReplayOutcome
 from wheelq.model.job import from_ms
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import registry, shard_counts
 from wheelq.protocol.calls.dead import DeadSummary
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.dashboard.asking import ask_all
@@ -98,7 +99,7 @@ async def dead(visit: Visit) -> Response:
         chosen=chosen or "",
         groups=sorted({job.group for job in newest}),
         reasons=sorted({job.reason for job in newest}),
-        now_ms=await visit.service.transport.send(registry.server_time_us()) // 1000,
+        now_ms=await visit.service.transport.send(server_time_us()) // 1000,
     )
 
 
@@ -107,7 +108,7 @@ async def one(visit: Visit) -> Response:
     found = await visit.service.client.dead.show(visit.topic, visit.query.needed("dead_id"))
     if found is None:
         raise Problem(problems.DEAD_NOT_FOUND)
-    now_ms = await visit.service.transport.send(registry.server_time_us()) // 1000
+    now_ms = await visit.service.transport.send(server_time_us()) // 1000
     return visit.page("dead_job.html", topic=visit.topic, job=found, shows_payloads=visit.shows_payloads, now_ms=now_ms)
 
 
@@ -147,7 +148,7 @@ async def confirm(visit: Visit) -> Response:
         is_exact=is_exact,
         newest=len(newest),
         total=total,
-        until_ms=await visit.service.transport.send(registry.server_time_us()) // 1000,
+        until_ms=await visit.service.transport.send(server_time_us()) // 1000,
     )
 
 
@@ -216,7 +217,7 @@ async def _total(visit: Visit) -> int:
     settings = await service.transport.send(registry.topic(service.keys, name))
     if settings is None:
         raise TopicNotFound(name)
-    calls = [registry.counts(service.keys.shard(name, n)) for n in range(settings.all_shards)]
+    calls = [shard_counts.counts(service.keys.shard(name, n)) for n in range(settings.all_shards)]
     counts = await ask_all(service.transport, calls)
     return sum(one.dead for one in counts)
 

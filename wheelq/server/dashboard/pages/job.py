@@ -10,7 +10,7 @@ from starlette.responses import Response
 from wheelq.errors import InvalidInput
 from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import GroupInfo, JobInfo, JobState
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.dashboard.pages.overview import readable
@@ -60,7 +60,7 @@ async def job(visit: Visit) -> Response:
     """Where the job stands, in each group."""
     id = visit.query.needed("id")
     info = await _get(visit, id, visit.query.get("partition_key"))
-    now_ms = await visit.service.transport.send(registry.server_time_us()) // 1000
+    now_ms = await visit.service.transport.send(server_time_us()) // 1000
     return visit.page(
         "job.html",
         topic=visit.topic,

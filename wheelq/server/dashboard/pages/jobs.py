@@ -18,6 +18,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.job import from_ms
 from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.server.access.keys import Verb
 from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.times import moment_of, seconds, when_of
@@ -82,7 +83,7 @@ async def jobs(visit: Visit) -> Response:
         state=state,
         states=STATES,
         at=AT[state],
-        now_ms=await service.transport.send(registry.server_time_us()) // 1000,
+        now_ms=await service.transport.send(server_time_us()) // 1000,
         jobs=found.jobs,
         cursor=found.cursor,
         since=query.text("since"),

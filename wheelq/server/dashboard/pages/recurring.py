@@ -12,7 +12,7 @@ from starlette.responses import Response
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.job import from_ms
 from wheelq.model.recurring import RecurringInfo, RecurringOutcome, Rule
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.dashboard.times import moment_of, payload_of, seconds
@@ -53,7 +53,7 @@ async def recurring(visit: Visit) -> Response:
         found=len(found),
         more=first + PER_PAGE if len(found) > first + PER_PAGE else None,
         topic=topic or "",
-        now_ms=await visit.service.transport.send(registry.server_time_us()) // 1000,
+        now_ms=await visit.service.transport.send(server_time_us()) // 1000,
         can_manage={info.topic for info in found if visit.may(Verb.MANAGE, info.topic)},
     )
 
@@ -134,7 +134,7 @@ async def _get(visit: Visit, topic: str, name: str) -> RecurringInfo:
 async def _form(
     visit: Visit, info: RecurringInfo | None, values: dict[str, str], problem: str = "", status: int = 200
 ) -> Response:
-    now_ms = await visit.service.transport.send(registry.server_time_us()) // 1000
+    now_ms = await visit.service.transport.send(server_time_us()) // 1000
     return visit.page(
         "recurring_form.html",
         status,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.topic import Topic, TopicChanges
-from wheelq.protocol.calls import heartbeats, registry
+from wheelq.protocol.calls import heartbeats, registry, shard_counts
 from wheelq.server.access.keys import Verb
 from wheelq.server.dashboard.asking import ask_all
 from wheelq.server.dashboard.charts import colours_of
@@ -76,8 +76,8 @@ async def topic(visit: Visit) -> Response:
     if settings is None:
         raise TopicNotFound(name)
     shards = [service.keys.shard(name, n) for n in range(min(settings.all_shards, MOST_SHARDS))]
-    counts = await ask_all(service.transport, [registry.counts(shard) for shard in shards])
-    [info] = registry.add_up({name: settings}, shards, counts)
+    counts = await ask_all(service.transport, [shard_counts.counts(shard) for shard in shards])
+    [info] = shard_counts.add_up({name: settings}, shards, counts)
     posts, groups, seen = await asyncio.gather(
         service.transport.send(heartbeats.assignment(service.keys)),
         service.client.groups(name),
@@ -172,7 +172,7 @@ def _value(form: Form, field: str) -> Any:
 
 
 def _shard_rows(
-    topic: str, counts: list[registry.ShardCounts], posts: dict[tuple[str, int], tuple[str, str | None]]
+    topic: str, counts: list[shard_counts.ShardCounts], posts: dict[tuple[str, int], tuple[str, str | None]]
 ) -> list[ShardRow]:
     share = sum(one.waiting for one in counts) / len(counts)
     rows = []

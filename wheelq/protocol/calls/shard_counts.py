@@ -1,0 +1,108 @@
+"""How many jobs a shard holds in each state, and how far its groups are; and what metrics read from many shards at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from wheelq.model.topic import Topic, TopicInfo
+from wheelq.protocol import codec
+from wheelq.protocol.call import Call, command, scripted
+from wheelq.protocol.keys import ShardKeys
+
+
+class GroupCounts(NamedTuple):
+    """The progress of one consumer group in a shard."""
+
+    name: str
+    lag: int
+    """Entries not yet delivered to the group."""
+    is_more: bool
+    """Whether `lag` is only a lower bound: the server did not report it, and counting stopped there."""
+    pending: int
+    """Deliveries that are not acknowledged."""
+    oldest_ms: int | None
+    """When the oldest of these entries was promoted."""
+
+
+class ShardCounts(NamedTuple):
+    """How many jobs one shard holds in each state, and the progress of its groups."""
+
+    waiting: int
+    ready: int
+    running: int
+    retrying: int
+    dead: int
+    first_due_ms: int | None
+    server_us: int
+    groups: tuple[GroupCounts, ...] = ()
+
+
+def first_due(keys: ShardKeys) -> Call[int | None]:
+    """When the first waiting job of a shard is due; None if none waits."""
+
+    def read(reply: list[bytes]) -> int | None:
+        return codec.due_ms(reply[1]) if reply else None
+
+    return command("ZRANGE", keys.delayed, 0, 0, "WITHSCORES", read=read, key=keys.delayed)
+
+
+def groups(keys: ShardKeys) -> Call[list[str]]:
+    """The names of a shard's consumer groups, except those being removed."""
+    wanted = (keys.ready, keys.groups)
+    return scripted("groups", wanted, (), lambda reply: [name.decode() for name in reply if _is_text(name)])
+
+
+def counts(keys: ShardKeys) -> Call[ShardCounts]:
+    """Count the jobs of a shard, and read the progress of its groups."""
+
+    return scripted("counts", (keys.delayed, keys.ready, keys.dead, keys.jobs, keys.retries), (), read_counts)
+
+
+def read_counts(reply: list[Any]) -> ShardCounts:  # the script's answer for one shard
+    waiting, ready, running, retrying, dead, first, server_us, *groups = reply
+    due_ms = codec.due_ms(first) if first else None
+    return ShardCounts(waiting, ready, running, retrying, dead, due_ms, int(server_us), _groups(groups))
+
+
+def _is_text(name: bytes) -> bool:
+    """Whether a group name is text; another program may have named a group with any bytes."""
+    return name.decode(errors="ignore").encode() == name
+
+
+def _groups(told: Sequence[Any]) -> tuple[GroupCounts, ...]:
+    return tuple(
+        GroupCounts(name.decode(), lag, is_more == 1, pending, int(oldest.partition(b"-")[0]) if oldest else None)
+        for name, lag, is_more, pending, oldest in told
+        if _is_text(name)
+    )
+
+
+def forecast(keys: ShardKeys, ends_ms: Sequence[int]) -> Call[list[int]]:
+    """Count a shard's waiting jobs by due time: overdue, in each span up to `ends_ms` from now, and later."""
+    return scripted("forecast", (keys.delayed,), ends_ms, list)
+
+
+def add_up(topics: Mapping[str, Topic], shards: Sequence[ShardKeys], counts: Sequence[ShardCounts]) -> list[TopicInfo]:
+    """Returns the counts of each topic from those of its shards; `shards` names them, sorted by topic."""
+    found = []
+    for topic, pairs in groupby(zip(shards, counts, strict=True), key=lambda pair: pair[0].topic):
+        parts = [count for _, count in pairs]
+        first_due_ms = min((part.first_due_ms for part in parts if part.first_due_ms is not None), default=None)
+        now_ms = parts[0].server_us // 1000
+        found.append(
+            TopicInfo(
+                topic,
+                topics[topic].shards,
+                sum(part.waiting for part in parts),
+                sum(part.ready for part in parts),
+                sum(part.running for part in parts),
+                sum(part.retrying for part in parts),
+                sum(part.dead for part in parts),
+                first_due_ms,
+                0 if first_due_ms is None else max(0, now_ms - first_due_ms),
+                topics[topic],
+            )
+        )
+    return found
