@@ -32,9 +32,8 @@ from wheelq.cli.commands import COMMANDS
 from wheelq.model.topic import Topic
 from wheelq.producer.breaker import BreakerState
 from wheelq.producer.outbox.store import OutboxInfo
-from wheelq.protocol.calls.measures import Measure
 from wheelq.protocol.calls.registry import RegisteredTopics
-from wheelq.protocol.calls.shard_counts import GroupCounts, ShardCounts
+from wheelq.protocol.calls.shard_counts import GroupCounts, Measure, ShardCounts
 from wheelq.server.routes.health import metrics_text
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -52,7 +52,7 @@ from wheelq.errors import (
 )
 from wheelq.model.topic import Topic
 from wheelq.protocol.call import command
-from wheelq.protocol.calls import histograms, registry
+from wheelq.protocol.calls import counts, registry
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.ended_groups import EndedGroups
 from wheelq.scheduler.topics import LostTopics
@@ -264,7 +264,7 @@ async def test_each_process_may_tell_the_metrics_of_the_whole_fleet(guarded: Gua
         assert client.history("orders") == []
     with contextlib.closing(Transport(Address(guarded.url("worker")))) as transport:
         worked = {(Measured.HANDLER, "orders", "shop"): [1_000, *([1] * (len(BOUNDS[Measured.HANDLER]) + 1))]}
-        assert transport.send(histograms.observe(Keys(), "worker", 1, worked))
+        assert transport.send(counts.observe(Keys(), "worker", 1, worked))
     transport = AsyncTransport(Address(guarded.url(part)))
     told = await FleetMetrics(transport, Keys(), SystemClock(), "1").text()
     await transport.close()

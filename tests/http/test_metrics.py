@@ -23,7 +23,7 @@ from wheelq.base.observations import BOUNDS, LATENESS_BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import histograms, producer, registry, worker
+from wheelq.protocol.calls import counts, producer, registry, worker
 from wheelq.server.app import make_app
 from wheelq.server.routes.health import PROMETHEUS_TEXT, metrics_text
 from wheelq.server.service import Service
@@ -102,7 +102,7 @@ async def test_histograms_of_a_removed_group_are_not_told(http: Http) -> None:
     await service.transport.send(worker.make_group(service.keys.shard("orders", 0), "here"))
     figures = [1_000, *([1] * (len(BOUNDS[Measured.HANDLER]) + 1))]
     ran = {(Measured.HANDLER, "orders", group): figures for group in ("here", "gone")}
-    assert await service.transport.send(histograms.observe(service.keys, "worker", 1, ran))
+    assert await service.transport.send(counts.observe(service.keys, "worker", 1, ran))
     found = samples((await http.get("/metrics")).text)
     groups = {name[1] for name in found if name[0] == "wheelq_handler_seconds_count"}
     assert groups == {"here"}

@@ -11,7 +11,7 @@ import redis
 from tests.lua.shard import HOUR_MS
 from wheelq.base.metrics import Lateness
 from wheelq.base.observations import HANDLER_BOUNDS, LATENESS_BOUNDS, MOST_AT_ONCE, Measured, Observations
-from wheelq.protocol.calls import histograms
+from wheelq.protocol.calls import counts
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport
 
@@ -39,8 +39,8 @@ def test_increments_of_several_processes_add_up(transport: Transport, keys: Keys
         observations.add(*START, [-1.0])
         found = observations.to_send()
         assert found is not None
-        assert transport.send(histograms.observe(keys, process, *found)) is True
-    added = transport.send(histograms.histograms(keys))
+        assert transport.send(counts.observe(keys, process, *found)) is True
+    added = transport.send(counts.histograms(keys))
     assert added == {
         HANDLER: [2 * 700_005_000, 2, *[0] * (len(HANDLER_BOUNDS) - 1), 2],
         START: [0, 2, *[0] * len(LATENESS_BOUNDS)],
@@ -52,27 +52,27 @@ def test_increments_whose_reply_was_lost_count_once(transport: Transport, keys: 
     observations.add(*START, [0.0015])
     first = observations.to_send()
     assert first is not None
-    assert transport.send(histograms.observe(keys, "w1", *first)) is True  # and the process never hears of it
+    assert transport.send(counts.observe(keys, "w1", *first)) is True  # and the process never hears of it
     observations.add(*START, [0.0015])
     again = observations.to_send()
     assert again == first, "what came meanwhile waits"
-    assert transport.send(histograms.observe(keys, "w1", *again)) is False
+    assert transport.send(counts.observe(keys, "w1", *again)) is False
     observations.sent(again[0])
     rest = observations.to_send()
     assert rest is not None
-    assert transport.send(histograms.observe(keys, "w1", *rest)) is True
+    assert transport.send(counts.observe(keys, "w1", *rest)) is True
     observations.sent(rest[0])
     assert observations.to_send() is None
-    assert transport.send(histograms.histograms(keys))[START][:3] == [3_000, 0, 2]
+    assert transport.send(counts.histograms(keys))[START][:3] == [3_000, 0, 2]
 
 
 def test_what_nobody_measured_for_an_hour_is_forgotten(url: str, transport: Transport, keys: Keys) -> None:
-    transport.send(histograms.observe(keys, "gone", 1, {HANDLER: [1] * 18}))
+    transport.send(counts.observe(keys, "gone", 1, {HANDLER: [1] * 18}))
     with redis.Redis.from_url(url) as connection:
         for name, seen_ms in connection.zscan_iter(keys.measured):
             connection.zadd(keys.measured, {name: seen_ms - HOUR_MS - 1})
-        transport.send(histograms.observe(keys, "w1", 1, {START: [1] * 19}))
-        assert transport.send(histograms.histograms(keys)) == {START: [1] * 19}
+        transport.send(counts.observe(keys, "w1", 1, {START: [1] * 19}))
+        assert transport.send(counts.histograms(keys)) == {START: [1] * 19}
         assert (connection.hlen(keys.histograms), connection.zcard(keys.measured)) == (2, 2)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from wheelq.admin.fleet import Fleet
 from wheelq.base.observations import BOUNDS, Measured
-from wheelq.protocol.calls.measures import WITHIN_MS
+from wheelq.protocol.calls.shard_counts import WITHIN_MS
 
 STATES = ("waiting", "ready", "running", "retrying", "dead")
 SCHEDULED = ("created", "kept", "replaced", "refused")

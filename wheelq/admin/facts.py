@@ -16,7 +16,7 @@ from wheelq.model.topic import TopicInfo
 from wheelq.producer.operation import Do, Operation, Step, ask, ask_all
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import access, heartbeats, notes, removal, shard_counts
-from wheelq.protocol.calls.server import config, needed_commands, publish_nothing, server_time_us
+from wheelq.protocol.calls.server import config, info, needed_commands, publish_nothing, server_time_us
 from wheelq.protocol.keys import Keys
 
 T = TypeVar("T")
@@ -49,12 +49,12 @@ def server_facts(keys: Keys, clock: Clock, try_to_listen: Callable[[], Any]) -> 
             refused[name] = str(error)
     refused |= yield from _refused_channels(keys, try_to_listen)
     writes_refused = yield from _writes_refused(keys)
-    info: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for section in INFO_SECTIONS:  # one by one: Redis 6.2 takes a single section
-        info |= (yield from _ask_if_allowed(f"INFO {section}", info(section), refused)) or {}
+        reported |= (yield from _ask_if_allowed(f"INFO {section}", info(section), refused)) or {}
     configuration = yield from _configuration()
     skew_ms, error_ms = server_clock.skew_ms, server_clock.error_ms
-    return ServerFacts(info, configuration, tuple(missing), refused, writes_refused, skew_ms, error_ms)
+    return ServerFacts(reported, configuration, tuple(missing), refused, writes_refused, skew_ms, error_ms)
 
 
 def job_facts(keys: Keys, parts: Parts = one_by_one) -> Operation[JobFacts]:

@@ -13,10 +13,10 @@ from wheelq.base.observations import Series
 from wheelq.errors import Refused
 from wheelq.model.topic import Topic
 from wheelq.producer.operation import Operation, ask, ask_all
-from wheelq.protocol.calls import heartbeats, histograms, measures, recurring, registry
-from wheelq.protocol.calls.measures import AT_ONCE, Measure
+from wheelq.protocol.calls import counts, heartbeats, recurring, registry, shard_counts
 from wheelq.protocol.calls.registry import RegisteredTopics
 from wheelq.protocol.calls.server import info, server_time_us
+from wheelq.protocol.calls.shard_counts import AT_ONCE, Measure
 from wheelq.protocol.keys import Keys, ShardKeys
 
 NEAR_MS = 500
@@ -98,7 +98,7 @@ def fleet(keys: Keys, parts: Parts = one_by_one, known: RegisteredTopics | None 
     shards = [keys.shard(name, n) for name, topic in topics.items() for n in range(topic.all_shards)]
     by_topic: dict[str, list[Measure]] = {name: [] for name in topics}
     divided = parts(shards)
-    answers = yield from ask_all(measures.measure(part) for part in divided)
+    answers = yield from ask_all(shard_counts.measure(part) for part in divided)
     for part, measured in zip(divided, answers, strict=True):
         for shard, one in zip(part, measured, strict=True):
             by_topic[shard.topic].append(one)
@@ -112,7 +112,7 @@ def fleet(keys: Keys, parts: Parts = one_by_one, known: RegisteredTopics | None 
         known,
         topics,
         by_topic,
-        (yield from ask(histograms.histograms(keys))),
+        (yield from ask(counts.histograms(keys))),
         Counter((topic, what.get("group", "")) for what in living.values() for topic in what.get("topics", ())),
         sum(0 < ms <= LOST_MS for ms in silent),
         len(nodes),

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from wheelq.errors import Refused
 from wheelq.producer.operation import Operation, ask
-from wheelq.protocol.calls import prefixes
+from wheelq.protocol.calls.server import is_registry, listening, with_topics
 from wheelq.protocol.keys import Keys
 
 LOOKS = 100
@@ -22,7 +22,7 @@ def other_prefixes(keys: Keys, *, thoroughly: bool) -> Operation[tuple[str, ...]
     """
     found: set[str] = set()
     with suppress(Refused):
-        found |= set((yield from ask(prefixes.listening(keys))))
+        found |= set((yield from ask(listening(keys))))
     if thoroughly:
         with suppress(Refused):
             found |= yield from _with_topics(keys)
@@ -33,9 +33,9 @@ def _with_topics(keys: Keys) -> Operation[set[str]]:
     found: set[str] = set()
     cursor = 0
     for _ in range(LOOKS):
-        cursor, named = yield from ask(prefixes.with_topics(keys, cursor))
+        cursor, named = yield from ask(with_topics(keys, cursor))
         for prefix in sorted(named):
-            if (yield from ask(prefixes.is_registry(Keys(prefix)))):
+            if (yield from ask(is_registry(Keys(prefix)))):
                 found.add(prefix)
             if len(found) == ENOUGH:
                 return found

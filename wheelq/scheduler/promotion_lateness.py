@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from wheelq.base.metrics import Lateness
 from wheelq.base.observations import Observations
-from wheelq.protocol.calls import histograms
+from wheelq.protocol.calls import counts
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.shard import Shard
 from wheelq.transport import AsyncTransport
@@ -43,5 +43,5 @@ class PromotionLateness:
             self.observe(shard)
         if (found := self._observations.to_send()) is not None:
             number, increments = found
-            await self._transport.send(histograms.observe(self._keys, self._node, number, increments))
+            await self._transport.send(counts.observe(self._keys, self._node, number, increments))
             self._observations.sent(number)

@@ -47,7 +47,7 @@ from wheelq.client import Client
 from wheelq.client.dead import DeadLetters
 from wheelq.client.recurring import Recurring
 from wheelq.errors import CircuitOpen, ConfigurationError, InvalidInput, ServerError, WheelqError
-from wheelq.protocol.calls import histograms
+from wheelq.protocol.calls import counts
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, resolve_url, settings_in_force
 from wheelq.testing.limits import LoadEntry, LoadLimit
@@ -178,7 +178,7 @@ class LatenessReader:
 
     def _counts(self) -> dict[tuple[str, str], list[int]]:
         with closing(Transport(Address(self._url))) as transport:
-            found = transport.send(histograms.histograms(self._keys))
+            found = transport.send(counts.histograms(self._keys))
         return {
             (topic, group): counts for (kind, topic, group), (_, *counts) in found.items() if kind is Measured.START
         }

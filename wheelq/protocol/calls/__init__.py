@@ -11,13 +11,10 @@ worker      read, ack, retry, bury, keep, take over, hand back, leave
 order       hold, read and release a shard that runs in order; postpone a job there
 leases      deliveries for consumers without a connection of their own
 registry    topics: which exist, their settings, the terms in force
-shard_counts  how many jobs a shard holds in each state, and its groups
-measures    the figures of a shard for metrics
-histograms  how late jobs were and how long handlers ran, over all processes
-counts      the counters of the scripts, and the history of each minute
-server      the server itself: its clock, connections and configuration
+shard_counts how many jobs a shard holds in each state, and its groups; the figures of many shards
+counts      the counters of the scripts, the history of each minute, and histograms over all processes
+server      the server itself: its clock, connections, configuration, and the prefixes in use on it
 heartbeats  live nodes and workers, and the assignment of shards
-prefixes    other prefixes that are in use on the server
 draining    jobs left behind by a former number of shards
 removal     the removal of groups and topics
 notes       answers and numbers that are kept for a while

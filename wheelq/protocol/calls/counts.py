@@ -1,4 +1,4 @@
-"""The counters of a shard: totals since it was created, and one row per minute for three days.
+"""What scripts and processes count: totals of a shard, one row per minute for three days, and histograms.
 
 The scripts that change jobs count them in the hash `counts`, so a process can neither lose nor repeat a count:
 
@@ -13,15 +13,19 @@ The scripts that change jobs count them in the hash `counts`, so a process can n
 
 The shard's leader adds a row for each minute to the hash `history` of that hour, computed from the differences
 (`lua/lib/record.lua`). This needs no extra calls. A row has about 15 bytes.
+
+The histograms are summed over all processes: how late jobs were promoted and started, and how long handlers ran.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
+from wheelq.base.observations import BOUNDS, Increments, Measured, Series
 from wheelq.model.minutes import TopicMinute
-from wheelq.protocol.call import Call, command
-from wheelq.protocol.keys import MEMBER_SEPARATOR, ShardKeys
+from wheelq.protocol.call import Argument, Call, command, scripted
+from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys, ShardKeys
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -73,3 +77,27 @@ def _unpacked(row: bytes) -> list[int]:
             numbers.append(number)
             number = shift = 0
     return numbers[: TopicMinute.FIGURES]
+
+
+def observe(keys: Keys, process: str, number: int, increments: Increments) -> Call[bool]:
+    """Add numbered increments of a process, unless they were added before. Returns whether this call added them."""
+    args: list[Argument] = [process, number]
+    for series, figures in increments.items():
+        args += (MEMBER_SEPARATOR.join(series), " ".join(map(str, figures)))
+    return scripted("observe", (keys.histograms, keys.measured), args, bool)
+
+
+def histograms(keys: Keys) -> Call[Mapping[Series, list[int]]]:
+    """The figures of every series that was measured in the last hour; see `Increments`."""
+
+    def read(reply: list[bytes]) -> Mapping[Series, list[int]]:
+        found = {}
+        for name, value in zip(reply[::2], reply[1::2], strict=True):
+            with suppress(ValueError):  # the number of a process, or what another program wrote
+                kind, topic, group = name.decode().split(MEMBER_SEPARATOR)
+                figures = [int(figure) for figure in value.split()]
+                if len(figures) == len(BOUNDS[Measured(kind)]) + 2:
+                    found[Measured(kind), topic, group] = figures
+        return found
+
+    return command("HGETALL", keys.histograms, read=read, key=keys.histograms)

@@ -1,10 +1,14 @@
-"""Calls to the server itself: its clock, its connections, its configuration, and the prefixes in use on it."""
+"""Calls to the server itself: its clock, its connections, its configuration, and the prefixes in use on it.
+
+Programs with different prefixes do not see each other.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from wheelq.protocol.call import Call, command, nothing
+from wheelq.protocol.calls.registry import VERSION_FIELD
 from wheelq.protocol.calls.shard_counts import counts
 from wheelq.protocol.keys import Keys
 
@@ -60,3 +64,42 @@ def needed_commands(keys: Keys) -> dict[str, Call[Any]]:
         "ZMSCORE": command("ZMSCORE", shard.delayed, "none", read=nothing, key=shard.delayed),
         "CLIENT LIST ID": is_connected(1),
     }
+
+
+NOT_IN_PREFIXES = frozenset("{}: \n")
+LOOKED_AT = 1000
+"""Keys that one call looks at."""
+
+
+def listening(keys: Keys) -> Call[list[str]]:
+    """Returns the other prefixes whose schedulers and workers listen; in a cluster, to the node that is asked."""
+
+    def read(reply: list[bytes]) -> list[str]:
+        ending = _ending(keys.changes, keys)
+        return sorted(_others(reply, ending, keys))
+
+    return command("PUBSUB CHANNELS", f"*{_ending(keys.changes, keys)}", read=read)
+
+
+def with_topics(keys: Keys, cursor: int) -> Call[tuple[int, set[str]]]:
+    """Looks at some keys of the server; returns the next cursor (0: the end), and other prefixes that have topics."""
+    ending = _ending(keys.topics, keys)
+
+    def read(reply: list[Any]) -> tuple[int, set[str]]:
+        return int(reply[0]), _others(reply[1], ending, keys)
+
+    return command("SCAN", cursor, "MATCH", f"*{ending}", "COUNT", LOOKED_AT, "TYPE", "hash", read=read)
+
+
+def is_registry(keys: Keys) -> Call[bool]:
+    """Whether the key for the topics of this prefix really holds topics, and is not another program's."""
+    return command("HEXISTS", keys.topics, VERSION_FIELD, read=bool, key=keys.topics)
+
+
+def _others(names: list[bytes], ending: str, keys: Keys) -> set[str]:
+    found = {name.decode(errors="replace").removesuffix(ending) for name in names}
+    return {prefix for prefix in found if prefix != keys.prefix and not set(prefix) & NOT_IN_PREFIXES}
+
+
+def _ending(name: str, keys: Keys) -> str:
+    return name.removeprefix(keys.prefix)

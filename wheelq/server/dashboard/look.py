@@ -21,9 +21,8 @@ from wheelq.admin.fleet import by_slot
 from wheelq.base.clock import Clock
 from wheelq.model.topic import TopicInfo
 from wheelq.protocol.calls import registry, shard_counts
-from wheelq.protocol.calls.measures import measure
 from wheelq.protocol.calls.server import server_time_us
-from wheelq.protocol.calls.shard_counts import GroupCounts, ShardCounts
+from wheelq.protocol.calls.shard_counts import GroupCounts, ShardCounts, measure
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.dashboard.past import FleetReading, Flow, flow
 from wheelq.transport import AsyncTransport

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from wheelq import reminders
 from wheelq.errors import Refused, ServerError
-from wheelq.protocol.calls import heartbeats, histograms
+from wheelq.protocol.calls import counts, heartbeats
 from wheelq.protocol.calls import worker as calls
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
@@ -103,7 +103,7 @@ class Heartbeat:
         found = self._running.durations.observations.to_send()
         if found is not None:
             number, increments = found
-            await self._parts.transport.send(histograms.observe(self._keys, self._parts.name, number, increments))
+            await self._parts.transport.send(counts.observe(self._keys, self._parts.name, number, increments))
             self._running.durations.observations.sent(number)
 
     def _said(self) -> dict[str, Any]:

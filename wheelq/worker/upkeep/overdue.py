@@ -18,7 +18,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from wheelq.errors import Refused, ServerError
-from wheelq.protocol.calls import heartbeats, prefixes, shard_counts
+from wheelq.protocol.calls import heartbeats, shard_counts
+from wheelq.protocol.calls.server import listening
 from wheelq.worker.delivery.held import ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 
@@ -81,7 +82,7 @@ class OverdueWarning:
     async def _other_prefixes(self) -> Sequence[str]:
         """Returns other prefixes whose schedulers and workers listen; none, if this user may not ask."""
         try:
-            return await self._parts.transport.send(prefixes.listening(self._parts.keys))
+            return await self._parts.transport.send(listening(self._parts.keys))
         except Refused:
             return ()
 
