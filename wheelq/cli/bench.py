@@ -27,7 +27,7 @@ from wheelq.protocol.keys import Keys
 from wheelq.scheduler import Scheduler
 from wheelq.settings import Settings, resolve_url
 from wheelq.transport import AsyncTransport, server_address
-from wheelq.transport.connecting import login_of
+from wheelq.transport.address import login_of
 from wheelq.worker import Worker
 
 TOPIC = "bench"

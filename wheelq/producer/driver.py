@@ -21,7 +21,7 @@ from wheelq.producer.operation import Do, Operation, Step, Stream, Wait, Whereab
 from wheelq.protocol.call import Call
 from wheelq.settings import BreakerSettings
 from wheelq.transport import AsyncTransport, Transport
-from wheelq.transport.spares import Spares
+from wheelq.transport.aio import Spares
 
 T = TypeVar("T")
 

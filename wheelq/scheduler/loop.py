@@ -39,8 +39,7 @@ from wheelq.scheduler.shard import Role, Shard
 from wheelq.scheduler.topics import TopicList
 from wheelq.settings import SchedulerSettings, Settings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
-from wheelq.transport.startup import Patience, until_usable
-from wheelq.transport.version import check_server
+from wheelq.transport.startup import Patience, check_server, until_usable
 
 logger = logging.getLogger("wheelq.scheduler")
 

@@ -18,7 +18,7 @@ from wheelq.errors import ServerError
 from wheelq.protocol.calls import leases as calls
 from wheelq.protocol.keys import ShardKeys
 from wheelq.transport import AsyncTransport
-from wheelq.transport.spares import Spares
+from wheelq.transport.aio import Spares
 
 logger = logging.getLogger("wheelq.server")
 

@@ -21,8 +21,7 @@ from wheelq.server.connections import Connections, Limits
 from wheelq.server.handshake import Handshake
 from wheelq.server.service import Service, is_loopback
 from wheelq.settings import Settings
-from wheelq.transport.startup import Patience, until_usable
-from wheelq.transport.version import check_server
+from wheelq.transport.startup import Patience, check_server, until_usable
 
 logger = logging.getLogger("wheelq.server")
 

@@ -11,11 +11,8 @@
     streams    `CallStream`: makes the calls of a stream one after another
 
     subscription   listens to channels
-    spares         `Spares`: spare connections on asyncio for calls that block theirs
-    address        from a URL to connections
-    connecting     `server_address`: the URL and the login, from the argument, the settings or the environment
-    startup        waits for a server that cannot be used yet
-    version        checks that the server is new enough
+    address        from a URL to connections; the URL is an argument, a setting or in the environment
+    startup        waits for a server that cannot be used yet, and checks that it is new enough
     memory         `memory://name`: a server in this process, for tests
     failures       what a redis error means: refused, unavailable, or outcome unknown
     advice         what to write instead of the URL (pure)
@@ -28,10 +25,9 @@ cluster redirected was not done, and is sent again.
 
 from __future__ import annotations
 
-from wheelq.transport.address import Address
+from wheelq.transport.address import Address, server_address
 from wheelq.transport.aio import AsyncTransport
 from wheelq.transport.blocking import Transport
-from wheelq.transport.connecting import server_address
 from wheelq.transport.subscription import Subscription
 
 __all__ = ["Address", "AsyncTransport", "Subscription", "Transport", "server_address"]

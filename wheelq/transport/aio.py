@@ -1,7 +1,8 @@
 """`AsyncTransport`: sends calls on asyncio, all over one connection to each server, in the order they were made.
 
 The first call finds out what the URL names: one server (`pipe`), or a cluster or sentinels (`routes`). Callers need not
-know which it is; `slot` and `unblock` hide the differences for blocking reads.
+know which it is; `slot` and `unblock` hide the differences for blocking reads. `Spares` holds connections for calls that
+block theirs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -187,3 +189,33 @@ class AsyncTransport:
         nodes = link.topology.slots.nodes
         places = [self._address.at(node) for node in random.sample(nodes, len(nodes))]
         return places, settings.connect_timeout_ms  # do not wait for a silent node: another may answer
+
+
+MOST = 50
+"""The default number of the blocking client's connections; further callers wait their turn."""
+
+
+class Spares:
+    """Transports to the same server, each for one caller at a time. Made when needed, kept until closed."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self._idle: list[AsyncTransport] = []
+        self._room = asyncio.Semaphore(MOST)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[AsyncTransport]:
+        """Lend a transport for exclusive use."""
+        async with self._room:
+            spare = self._idle.pop() if self._idle else self._transport.spare()
+            try:
+                yield spare
+            except BaseException:  # an abandoned call may still block it
+                await spare.close()
+                raise
+            self._idle.append(spare)
+
+    async def close(self) -> None:
+        """Close the idle ones; each of the others is closed after its call."""
+        while self._idle:
+            await self._idle.pop().close()

@@ -7,20 +7,22 @@
     told to stop                               end, also in the middle of an attempt
 
 Waiting includes refusals (a missing right, a full disk, too few replicas, a long script): once an operator has removed
-the cause, the process goes on without a restart.
+the cause, the process goes on without a restart. Once the server answers, its version is checked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 
 from wheelq.base.backoff import Backoff
 from wheelq.base.clock import Clock
-from wheelq.errors import AWAY, ServerBusy, ServerError, is_wrong_setup
+from wheelq.errors import AWAY, NotPermitted, ServerBusy, ServerError, ServerTooOld, is_wrong_setup
+from wheelq.protocol.calls.server import info
 from wheelq.reminders import Reminders
+from wheelq.transport.aio import AsyncTransport
 
 
 class Patience(Enum):
@@ -81,3 +83,26 @@ async def _before(stopping: asyncio.Event, doing: Awaitable[object]) -> bool:
         for task in (stop, work):
             task.cancel()
         await asyncio.gather(stop, work, return_exceptions=True)
+
+
+OLDEST_REDIS = (6, 2, 2)
+
+
+async def check_server(transport: AsyncTransport) -> None:
+    """Check the server's version; passes if the user may not read it. Raises: ServerTooOld for a Redis before 6.2.2."""
+    try:
+        said = await transport.send(info("server"))
+    except (NotPermitted, ServerTooOld):  # a user may lack the right to INFO, which nothing else needs
+        return
+    if is_too_old(said):
+        raise ServerTooOld(f"the server is Redis {said['redis_version']}; wheelq needs Redis 6.2.2 or newer, or Valkey")
+
+
+def is_too_old(info: Mapping[str, str]) -> bool:
+    """Whether a server with this `INFO` is too old for wheelq; one that names no version is not."""
+    version = info.get("redis_version")
+    return version is not None and "valkey_version" not in info and _version_number(version) < OLDEST_REDIS
+
+
+def _version_number(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())

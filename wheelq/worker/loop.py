@@ -28,8 +28,7 @@ from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, WorkerSettings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
-from wheelq.transport.startup import Patience, until_usable
-from wheelq.transport.version import check_server
+from wheelq.transport.startup import Patience, check_server, until_usable
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.pool import Pool

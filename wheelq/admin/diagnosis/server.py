@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wheelq.admin.diagnosis.facts import Finding, ServerFacts, number, ok, problem, warning
-from wheelq.transport.version import is_too_old
+from wheelq.transport.startup import is_too_old
 
 NEARLY_FULL = 0.8
 CLIENTS_NEARLY_FULL = 0.9
