@@ -254,7 +254,7 @@ PLANTS: Mapping[str, Plant] = {
         "doubled",
         lines=(
             Line(
-                "wheelq.producer.outbox.rounds",
+                "wheelq.producer.outbox.courier",
                 "delivery_round",
                 "delivered += _settle(outbox, parcel, _accepted_before(error))",
                 "pass",

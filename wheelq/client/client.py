@@ -30,14 +30,13 @@ from wheelq.producer.driver import Driver
 from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
 from wheelq.producer.jobs import Jobs
-from wheelq.producer.listing import Listing
+from wheelq.producer.listing import Browse, Listing
 from wheelq.producer.outbox.courier import Courier
 from wheelq.producer.outbox.kept import Parcel
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.producer.recurring import Recurrences
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
-from wheelq.producer.waiting import Browse
 from wheelq.protocol.keys import Keys
 from wheelq.settings import (
     BreakerSettings,

@@ -23,11 +23,10 @@ from wheelq.producer.driver import Driver
 from wheelq.producer.fallback import Fallback
 from wheelq.producer.history import Rerun, rerun
 from wheelq.producer.jobs import Jobs
-from wheelq.producer.listing import Listing
+from wheelq.producer.listing import Browse, Listing
 from wheelq.producer.operation import Operation
 from wheelq.producer.results import awaited, wait_for
 from wheelq.producer.topics import Topics
-from wheelq.producer.waiting import Browse
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.driver import Driver
 from wheelq.producer.groups import Groups
-from wheelq.producer.minutes import history
+from wheelq.producer.history import history
 from wheelq.producer.operation import Operation
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics

@@ -18,20 +18,17 @@ no I/O itself. A driver runs it, blocking or on asyncio.
     scheduling    new jobs: one, many, or those of an outbox
     preparation   one job: checks and packs its spec, checks its receipt
     submission    jobs as schedule calls: placed in shards, sent in batches
-    batches       the batches of a schedule call
     confirmation  waits for replicas or disks after a schedule call (`durability`)
     fallback      new jobs of a client with an outbox: sent to the server, or kept while it is away
     outbox        the file that keeps jobs, and its delivery
 
     jobs          one job: cancel, reschedule, run now, look up
-    waiting       the waiting jobs, page by page
-    listing       the jobs in one state, page by page
+    listing       the waiting jobs, or those in another state, page by page
     bulk          the jobs that are due in a range: count, cancel, move
     results       waits for the end of a job
     recurring     recurring jobs: put, list, pause, resume, trigger, remove
     dead          dead jobs: list, show, replay, purge
-    history       runs jobs promoted between two times again in one group (`rerun`)
-    minutes       the counts of a topic, minute by minute (`history`)
+    history       the counts of each recent minute; runs promoted jobs again in one group (`rerun`)
     known_topics  a client's cache of topics; finds the shard of a job
     topics        changes and pauses topics
     groups        consumer groups: list, remove; removes topics

@@ -3,6 +3,8 @@
 The entries that `retention_ms` keeps in the ready streams are added again for this group alone, a part at a time. Each
 shard stores the progress of a rerun under its name. So each entry runs again only once, even if a reply is lost or an
 interrupted rerun is repeated with its name within a day.
+
+`Minutes` reads the counts of each recent minute, which leaders record in Redis.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from typing import NamedTuple
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput, OutcomeUnknown
 from wheelq.model.checks import to_ms
-from wheelq.producer.operation import Operation, ask, wait
+from wheelq.model.minutes import TopicMinute, check_hours
+from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import bulk as calls
+from wheelq.protocol.calls import counts
 from wheelq.protocol.calls.bulk import RerunPart
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import ShardKeys
 
 
@@ -76,3 +81,17 @@ def _shard(
         if part is None or part.is_all:
             return part
         before = part.jobs
+
+
+def history(topics: Topics, topic: str, hours: int) -> Operation[list[TopicMinute]]:
+    """Returns the minutes in which something happened, in order. Raises: InvalidInput, TopicNotFound."""
+    check_hours(hours)
+    shards = yield from topics.shards(topic)
+    now_ms = (yield from ask(server_time_us(shards[0].counts))) // 1000
+    since_ms = now_ms - hours * counts.HOUR_MS
+    span = range(since_ms // counts.HOUR_MS, now_ms // counts.HOUR_MS + 1)
+    parts = yield from ask_all(counts.minutes(shard, hour) for shard in shards for hour in span)
+    found: dict[int, TopicMinute] = {}
+    for part in parts:
+        found = counts.add_up(found, part)
+    return [found[at_ms] for at_ms in sorted(found) if at_ms >= since_ms]

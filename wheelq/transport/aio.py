@@ -1,8 +1,8 @@
 """`AsyncTransport`: sends calls on asyncio, all over one connection to each server, in the order they were made.
 
 The first call finds out what the URL names: one server (`pipe`), or a cluster or sentinels (`routes`). Callers need not
-know which it is; `slot` and `unblock` hide the differences for blocking reads. `Spares` holds connections for calls that
-block theirs.
+know which it is; `slot` and `unblock` hide the differences for blocking reads. `Spares` holds connections for calls
+that block theirs.
 """
 
 from __future__ import annotations
