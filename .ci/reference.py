@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from wheelq import __version__, errors
 from wheelq.admin.exposition import FINISHED, SCHEDULED, expose
 from wheelq.admin.fleet import Fleet, RecurringTimes
-from wheelq.base.observations import BOUNDS, Measured
+from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.cli.app import load_command
 from wheelq.cli.commands import COMMANDS

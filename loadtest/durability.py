@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loadtest.servers.measured import PACKAGES
 from loadtest.trials.durability import ROUNDS, measure, setups, table
-from wheelq.embedded.binaries import binary_in_package
+from wheelq.embedded.server import binary_in_package
 
 
 def main() -> None:

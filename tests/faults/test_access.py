@@ -38,7 +38,7 @@ from wheelq.admin import Inspector
 from wheelq.admin.diagnosis import Level, diagnose_server
 from wheelq.admin.fleet_metrics import FleetMetrics
 from wheelq.base.clock import ManualClock, SystemClock
-from wheelq.base.observations import BOUNDS, Measured
+from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import (
     AuthenticationFailed,

@@ -19,7 +19,7 @@ from tests.transports import AsyncWith, Unreachable
 from tests.waiting import PATIENCE
 from wheelq import Scheduler, Settings
 from wheelq.admin import fleet_metrics
-from wheelq.base.observations import BOUNDS, LATENESS_BOUNDS, Measured
+from wheelq.base.metrics import BOUNDS, LATENESS_BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.protocol.call import Call

@@ -9,8 +9,7 @@ import pytest
 import redis
 
 from tests.lua.shard import HOUR_MS
-from wheelq.base.metrics import Lateness
-from wheelq.base.observations import HANDLER_BOUNDS, LATENESS_BOUNDS, MOST_AT_ONCE, Measured, Observations
+from wheelq.base.metrics import HANDLER_BOUNDS, LATENESS_BOUNDS, MOST_AT_ONCE, Lateness, Measured, Observations
 from wheelq.protocol.calls import counts
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.commands import Running, stopped_at_the_end
 from wheelq.embedded import EmbeddedServer
-from wheelq.embedded.binaries import binary_in_package
+from wheelq.embedded.server import binary_in_package
 
 
 @dataclass(frozen=True, slots=True)

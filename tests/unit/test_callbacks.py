@@ -21,11 +21,10 @@ from tests.waiting import PATIENCE
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.callbacks import caller as callbacks_caller
 from wheelq.callbacks.addresses import networks
-from wheelq.callbacks.caller import CallbackCaller, message_id
+from wheelq.callbacks.caller import Accepted, CallbackCaller, Hopeless, TryAgain, message_id, of_answer
 from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services, Terms
 from wheelq.callbacks.target import Target
-from wheelq.callbacks.verdict import Accepted, Hopeless, TryAgain, of_answer
 from wheelq.model.job import Job
 from wheelq.model.retry import Bury, RetryAfter
 from wheelq.producer.breaker import BreakerState

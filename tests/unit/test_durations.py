@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from wheelq.base.metrics import Histogram
-from wheelq.base.observations import HANDLER_BOUNDS, MOST_KEPT, Durations, Measured
+from wheelq.base.metrics import HANDLER_BOUNDS, MOST_KEPT, Durations, Histogram, Measured
 
 
 def test_what_is_asked_for_holds_all_that_was_measured_until_then() -> None:

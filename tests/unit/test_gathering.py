@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wheelq.base.clock import ManualClock, ServerClock
-from wheelq.scheduler.gathering import Gathering
+from wheelq.scheduler.parts import Gathering
 from wheelq.settings import SchedulerSettings
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from wheelq.admin.fleet import Fleet
-from wheelq.base.observations import BOUNDS, Measured
+from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.protocol.calls.shard_counts import WITHIN_MS
 
 STATES = ("waiting", "ready", "running", "retrying", "dead")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wheelq.base.observations import Series
+from wheelq.base.metrics import Series
 from wheelq.errors import Refused
 from wheelq.model.topic import Topic
 from wheelq.producer.operation import Operation, ask, ask_all

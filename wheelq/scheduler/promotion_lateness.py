@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wheelq.base.metrics import Lateness
-from wheelq.base.observations import Observations
+from wheelq.base.metrics import Lateness, Observations
 from wheelq.protocol.calls import counts
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.shard import Shard

@@ -26,10 +26,9 @@ from wheelq.model.topic import Topic
 from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.keys import ShardKeys
 from wheelq.scheduler.candidate import Candidate, Denied, Granted, Outdated, Unpublished
-from wheelq.scheduler.gathering import Gathering
 from wheelq.scheduler.leader import Leader
 from wheelq.scheduler.lease import OwnLease
-from wheelq.scheduler.parts import ShardParts
+from wheelq.scheduler.parts import Gathering, ShardParts
 from wheelq.scheduler.standby import Standby, StandbyRules
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport

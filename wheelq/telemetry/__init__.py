@@ -8,11 +8,10 @@ until it does, nothing of this is loaded, and each place that could make a span 
 
 `api` is `opentelemetry.trace`. The `if` reads its variable, because a function call would cost more for every job.
 
-spans        makes the spans of every operation, with the attributes of the messaging conventions
+spans        makes the spans of every operation and the four metrics, by the messaging conventions
 http         the span of a callback's request; those of requests to the HTTP server, by
              `opentelemetry-instrumentation-asgi`
 context      carries the context of a span in the headers of a job
-instruments  the four metrics of the messaging conventions
 
 The conventions are those of OpenTelemetry 1.44 for messaging, whose status is "Development". Redis itself is not
 instrumented here: `opentelemetry-instrumentation-redis` does that.

@@ -11,6 +11,16 @@
 | `POST`             | CLIENT   | a callback                                  | `process`                          |
 
 Name, system, operation, topic and server are set when the span starts, so that a sampler can decide by them.
+
+| metric                                | unit      | counted                                           |
+|---------------------------------------|-----------|---------------------------------------------------|
+| `messaging.client.sent.messages`      | {message} | jobs of schedule calls                            |
+| `messaging.client.consumed.messages`  | {message} | jobs given to a handler, or leased over HTTP      |
+| `messaging.client.operation.duration` | s         | calls to the server: schedule, cancel, lease …    |
+| `messaging.process.duration`          | s         | from the start of a handler to its outcome        |
+
+The metrics go through the program's meter provider. Their attributes name the operation, the topic, the group, the
+server and the kind of an error; never an id.
 """
 
 from __future__ import annotations
@@ -21,6 +31,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from opentelemetry.context import Context
+from opentelemetry.metrics import Counter, Histogram, MeterProvider, get_meter_provider
 from opentelemetry.trace import (
     Link,
     Span,
@@ -37,7 +48,6 @@ from opentelemetry.util.types import AttributeValue
 
 from wheelq.base.clock import SystemClock
 from wheelq.telemetry import context as carried
-from wheelq.telemetry.instruments import instruments
 
 ID = "messaging.message.id"
 BATCH = "messaging.batch.message_count"
@@ -251,3 +261,42 @@ def note_failure(span: Span, error: BaseException) -> None:
 @lru_cache(maxsize=4)
 def _tracer(provider: TracerProvider) -> Tracer:
     return provider.get_tracer("wheelq")
+
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""The bounds of durations that the conventions advise."""
+
+
+class Instruments(NamedTuple):
+    """The metrics of one meter provider."""
+
+    sent: Counter
+    consumed: Counter
+    operation_s: Histogram
+    process_s: Histogram
+
+
+def instruments() -> Instruments:
+    """Returns the metrics of the meter provider that is set; without one they record nothing."""
+    return _of(get_meter_provider())
+
+
+@lru_cache(maxsize=4)
+def _of(provider: MeterProvider) -> Instruments:
+    meter = provider.get_meter("wheelq")
+    return Instruments(
+        meter.create_counter("messaging.client.sent.messages", "{message}", "Jobs that a producer scheduled."),
+        meter.create_counter("messaging.client.consumed.messages", "{message}", "Jobs that were given to a consumer."),
+        meter.create_histogram(
+            "messaging.client.operation.duration",
+            "s",
+            "Duration of an operation of a client.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        ),
+        meter.create_histogram(
+            "messaging.process.duration",
+            "s",
+            "From the start of a handler to its outcome.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        ),
+    )

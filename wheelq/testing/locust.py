@@ -42,7 +42,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from locust.stats import StatsEntry
 
 from wheelq.base.clock import SystemClock
-from wheelq.base.observations import LATENESS_BOUNDS, Measured
+from wheelq.base.metrics import LATENESS_BOUNDS, Measured
 from wheelq.client import Client
 from wheelq.client.dead import DeadLetters
 from wheelq.client.recurring import Recurring

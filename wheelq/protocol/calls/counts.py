@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from wheelq.base.observations import BOUNDS, Increments, Measured, Series
+from wheelq.base.metrics import BOUNDS, Increments, Measured, Series
 from wheelq.model.minutes import TopicMinute
 from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys, ShardKeys

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from wheelq import logs
-from wheelq.base.observations import Durations
+from wheelq.base.metrics import Durations
 from wheelq.model.dead import Reason
 from wheelq.model.job import Job
 from wheelq.protocol import codec

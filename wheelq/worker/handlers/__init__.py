@@ -6,5 +6,4 @@ batch       how deliveries are gathered in lists, and the outcome of each job in
 typed       converts payloads to the types in a function's signature
 hooks       middleware around handlers, and lifespans of a worker
 threads     runs plain functions, each in a thread that can be abandoned
-daemons     the threads themselves
 """
