@@ -24,9 +24,7 @@ PAIRS = {
     "aio/__init__.py": "client/__init__.py",
     "aio/client.py": "client/client.py",
     "aio/dead.py": "client/dead.py",
-    "aio/jobs.py": "client/jobs.py",
     "aio/recurring.py": "client/recurring.py",
-    "aio/topics.py": "client/topics.py",
     "admin/aio.py": "admin/inspector.py",
 }
 SENTENCES = [

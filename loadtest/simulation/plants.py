@@ -192,8 +192,8 @@ PLANTS: Mapping[str, Plant] = {
         "left",
         lines=(
             Line(
-                "wheelq.aio.topics",
-                "AsyncTopicMethods.remove_group",
+                "wheelq.aio.client",
+                "AsyncClient.remove_group",
                 "return await self._change(lambda confirming: self._groups.remove(topic, group, force, confirming))",
                 "return True",
             ),

@@ -1,8 +1,6 @@
 """The producer on asyncio; from it `.ci/unasync.py` makes `wheelq.client`, the same for blocking programs.
 
     client      `AsyncClient`: schedules jobs and manages them
-    jobs        its methods about jobs which are scheduled already
-    topics      its methods about topics and groups
     dead        `AsyncDeadLetters`, as `client.dead`: manages dead jobs
     recurring   `AsyncRecurring`, as `client.recurring`: manages recurring jobs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike, fspath
@@ -10,30 +10,42 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from wheelq.aio.dead import AsyncDeadLetters
-from wheelq.aio.jobs import AsyncJobMethods
 from wheelq.aio.recurring import AsyncRecurring
-from wheelq.aio.topics import AsyncTopicMethods
 from wheelq.base.clock import Clock, ServerClock, SystemClock
+from wheelq.model.bulk import BulkProgress
+from wheelq.model.checks import check_id
 from wheelq.model.job import (
+    CancelOutcome,
     JobSpec,
     OnDuplicate,
     Payload,
     Priority,
     Receipt,
+    RescheduleOutcome,
+    RunNowOutcome,
     ScheduleOptions,
+    WaitingPage,
 )
+from wheelq.model.listing import JobPage
+from wheelq.model.minutes import TopicMinute
+from wheelq.model.state import JobInfo, JobState
 from wheelq.model.task import Task, TaskJob
-from wheelq.producer.bulk import Bulk
+from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
+from wheelq.producer.bulk import Bulk, Report
+from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.dead import Dead
 from wheelq.producer.driver import AsyncDriver
 from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
+from wheelq.producer.history import Rerun, history, rerun
 from wheelq.producer.jobs import Jobs
 from wheelq.producer.listing import Browse, Listing
+from wheelq.producer.operation import Operation
 from wheelq.producer.outbox.courier import AsyncCourier
 from wheelq.producer.outbox.kept import Parcel
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.producer.recurring import Recurrences
+from wheelq.producer.results import awaited, wait_for
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
 from wheelq.protocol.keys import Keys
@@ -52,7 +64,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncJobMethods, AsyncTopicMethods):
+class AsyncClient:
     """Schedules jobs and manages them. Each event loop in which it is used has connections of its own.
 
         async with AsyncClient.connect("redis://localhost:6379") as client:
@@ -211,6 +223,281 @@ class AsyncClient(AsyncJobMethods, AsyncTopicMethods):
             return [receipt._replace(read_result=topic.read_result) for receipt in receipts]
         return receipts
 
+    async def reschedule(
+        self,
+        topic: str,
+        id: str,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        partition_key: str | None = None,
+        if_due_ms: int | None = None,
+    ) -> RescheduleOutcome:
+        """Give a waiting job a new due time; returns RESCHEDULED, RUNNING (too late) or NOT_FOUND.
+
+        With `if_due_ms`, only if this is its due time (from a receipt or `get`); otherwise returns CHANGED.
+        """
+        return await self._about(topic, id, self._jobs.reschedule(topic, id, delay, at, partition_key, if_due_ms))
+
+    async def cancel(
+        self, topic: str, id: str, *, partition_key: str | None = None, running: bool = False
+    ) -> CancelOutcome:
+        """Cancel a waiting job; returns CANCELLED, RUNNING (too late) or NOT_FOUND.
+
+        With `running`, a job that is running is cancelled too: CANCELLING means that its worker was asked. An `async`
+        handler gets CancelledError at its next await; the job is not retried, and is buried with the reason
+        "cancelled". A job that ends first is done. Plain handlers, which run in threads, and batches keep running.
+        """
+        return await self._about(topic, id, self._jobs.cancel(topic, id, partition_key, running))
+
+    async def run_now(self, topic: str, id: str, *, partition_key: str | None = None) -> RunNowOutcome:
+        """Run a waiting job now; returns PROMOTED, PAUSED (its topic is), RUNNING (too late) or NOT_FOUND."""
+        return await self._about(topic, id, self._jobs.run_now(topic, id, partition_key))
+
+    async def get(self, topic: str, id: str, *, partition_key: str | None = None) -> JobInfo | None:
+        """Returns the state of a job, overall and in each group; None if no such job is known.
+
+        Finished jobs are known for the topic's `keep_done_ms`, dead jobs as long as they are kept.
+        """
+        return await self._about(topic, id, self._jobs.get(topic, id, partition_key))
+
+    @overload
+    async def wait(
+        self,
+        topic: Receipt[R],
+        *,
+        timeout: float | None = None,
+        group: str | None = None,
+        partition_key: str | None = None,
+    ) -> R: ...
+
+    @overload
+    async def wait(
+        self,
+        topic: str,
+        id: str,
+        *,
+        timeout: float | None = None,
+        group: str | None = None,
+        partition_key: str | None = None,
+    ) -> Payload: ...
+
+    async def wait(
+        self,
+        topic: str | Receipt[Any],
+        id: str | None = None,
+        *,
+        timeout: float | None = None,
+        group: str | None = None,
+        partition_key: str | None = None,
+    ) -> Payload:
+        """Wait until a job is done and return its handler's result; needs a topic with `keep_done_ms`.
+
+        The job is a receipt, or a topic and an id. With the receipt of a task's job, the result has the type that the
+        task's function returns.
+
+        With several groups, it is the result of `group`; without `group`, the call waits for all groups and returns the
+        last result. After `timeout` seconds (None: never) it raises NotFinished, and the job keeps running.
+
+        Raises: JobFailed (given up in an awaited group), JobNotFound (also if the job is cancelled),
+        NotFinished, TopicNotFound, PayloadMismatch (the result is of another type), InvalidInput, and the server's
+        errors.
+        """
+        name, id, read_result = awaited(topic, id)
+        result = wait_for(self._topics, self._clock, name, id, timeout, group, partition_key)
+        return read_result(await self._about(name, id, result))
+
+    async def rerun(
+        self,
+        topic: str,
+        *,
+        group: str,
+        since: datetime,
+        until: datetime | None = None,
+        rate: float | None = None,
+        name: str | None = None,
+    ) -> Rerun:
+        """Run again, in one group, the jobs promoted between two times that the topic's `retention_ms` still keeps.
+
+        Each job runs once more, for this group only, as a first attempt that is due now; jobs that the group has not
+        finished yet are left out. `until` None means now. `rate` is the most jobs per second. A call repeated with the
+        same `name` within a day continues where it was, so each job runs again only once.
+
+        Raises: InvalidInput, TopicNotFound, OutcomeUnknown (tells the name to continue with), and the server's errors.
+        """
+        return await self._driver.run(rerun(self._topics, topic, group, since, until, rate, name))
+
+    async def waiting(
+        self,
+        topic: str,
+        *,
+        due_from: datetime | None = None,
+        due_to: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> WaitingPage:
+        """Returns up to `limit` (at most 500) waiting jobs, by due time: from `due_from` to before `due_to`.
+
+        For the next page pass the same arguments and the page's `cursor`. A job that waits all the time is listed
+        exactly once. Raises: TopicNotFound, InvalidInput.
+        """
+        return await self._driver.run(self._browse.waiting(topic, due_from, due_to, limit, cursor))
+
+    async def count_due(self, topic: str, *, since: datetime | None = None, until: datetime | None = None) -> int:
+        """Returns how many jobs wait from `since` to before `until`, also for a retry. Cheap for any number of jobs.
+
+        Raises: TopicNotFound, InvalidInput.
+        """
+        return await self._driver.run(self._bulk.count(topic, since, until))
+
+    async def cancel_due(
+        self,
+        topic: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        name: str | None = None,
+        rounds: int | None = None,
+        progress: Report | None = None,
+    ) -> BulkProgress:
+        """Cancel the waiting jobs that are due from `since` to before `until`; returns how many were cancelled.
+
+        Each round cancels up to 500 jobs in every shard, and calls `progress` with how far it is. A job that is
+        promoted meanwhile is not cancelled, and not counted. With `rounds` the call ends after so many; repeat it with
+        the same arguments and the `name` it returned, also within a day of an error, and it continues: each job counts
+        once. Jobs that wait for a retry stay. Raises: TopicNotFound, InvalidInput, OutcomeUnknown (tells the name).
+        """
+        return await self._driver.run(self._bulk.cancel(topic, since, until, name, rounds, progress))
+
+    async def reschedule_due(
+        self,
+        topic: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        by: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        name: str | None = None,
+        rounds: int | None = None,
+        progress: Report | None = None,
+    ) -> BulkProgress:
+        """Move the waiting jobs that are due from `since` to before `until`; returns how many were moved.
+
+        Each job moves `by` seconds (a timedelta, or negative for earlier, but not before now), or all of them to
+        `delay` after the first call or `at` an aware datetime. All else is as in `cancel_due`. Without `name` a
+        repeated call moves again what it finds in the range.
+        """
+        return await self._driver.run(self._bulk.move(topic, since, until, by, delay, at, name, rounds, progress))
+
+    async def jobs(
+        self,
+        topic: str,
+        *,
+        state: JobState | str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> JobPage:
+        """Returns up to `limit` (at most 500) jobs in one state; a call looks at a bounded number of jobs per shard.
+
+        Waiting and retrying jobs come in order of due time; ready and running ones in order of promotion, with each
+        group that has them; done (kept) and dead ones the latest first. `since` and `until` (exclusive) limit this
+        time. `error` selects retrying and dead jobs whose last error contains it. For the next page pass the same
+        arguments and the page's `cursor`, also if a page is empty: the last page has none.
+        Raises: TopicNotFound, InvalidInput.
+        """
+        return await self._driver.run(self._listing.page(topic, state, since, until, error, limit, cursor))
+
+    async def set_shards(self, topic: str, shards: int) -> TopicInfo:
+        """Change a topic's number of shards, up or down, while jobs wait and run; returns the topic's state.
+
+        Waiting jobs stay in their shards until they have run, and can be looked up there; new jobs use the new number.
+        When no old job is left (waiting, running, dead or kept), a scheduler drops the old number, and `max_rate` is
+        shared by the new shards alone. This and the changes below are confirmed as the settings' `durability` requires.
+        Order by key does not hold between old and new jobs of a key that moves to another shard.
+        Raises: TopicNotFound, InvalidInput, NotReplicated (changed, but not confirmed in time).
+        """
+        return await self._change(lambda confirming: self._topics.set_shards(topic, shards, confirming))
+
+    async def configure(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
+        """Change settings of a live topic, or create a new topic with them; returns the topic.
+
+        They have the names and units of `[topic]` in the settings file. Settings for new jobs and for promotion are in
+        force when the call returns; workers apply the others within moments. Raises: InvalidInput, NotReplicated.
+        """
+        return await self._change(lambda confirming: self._topics.configure(topic, settings, confirming))
+
+    async def pause(self, topic: str) -> Topic:
+        """Pause a topic: nothing is promoted until `resume`; returns the topic.
+
+        Jobs can still be scheduled, and wait. Workers finish running jobs, and within moments start no others.
+        Raises: TopicNotFound, NotReplicated.
+        """
+        return await self._change(lambda confirming: self._topics.pause(topic, True, confirming))
+
+    async def resume(self, topic: str) -> Topic:
+        """Resume a paused topic; returns it. Jobs that fell due meanwhile are promoted at once, earliest first.
+
+        Raises: TopicNotFound, NotReplicated.
+        """
+        return await self._change(lambda confirming: self._topics.pause(topic, False, confirming))
+
+    async def forecast(self, topic: str) -> list[Span]:
+        """Returns how many waiting jobs are due already, within a second, ten, a minute … a week, and later.
+
+        Each span begins where the previous one ends. Cheap for any number of jobs. Raises: TopicNotFound.
+        """
+        return await self._driver.run(self._topics.forecast(topic))
+
+    async def history(self, topic: str, hours: int = 24) -> list[TopicMinute]:
+        """Returns what happened in each minute of the last `hours` (1 to 72): scheduled, promoted, done, and so on.
+
+        Minutes in which nothing happened are left out. The running minute is not there yet, and a minute of a topic
+        with little to do may appear 80 seconds late. While no scheduler runs, nothing is written down.
+        Raises: InvalidInput, TopicNotFound.
+        """
+        return await self._driver.run(history(self._topics, topic, hours))
+
+    async def topics(self) -> list[TopicInfo]:
+        """Returns every topic with its job counts, by name."""
+        return await self._driver.run(self._topics.list())
+
+    async def make_group(self, topic: str, group: str) -> None:
+        """Create a group that gets every job of the topic due from now on, before any of its workers runs.
+
+        A worker creates its group when it starts; jobs that all other groups have finished before that are gone.
+        """
+        await self._driver.run(self._topics.make_group(topic, check_id(group, "group")))
+
+    async def groups(self, topic: str) -> list[Group]:
+        """Returns the groups of a topic, by name: how far behind each is, and its workers. Raises: TopicNotFound."""
+        return await self._driver.run(self._groups.list(topic))
+
+    async def remove_group(self, topic: str, group: str, *, force: bool = False) -> bool:
+        """Remove a group with its unread, running, retrying and dead jobs in the topic.
+
+        Returns when nothing of the group is left in any shard; False if there was nothing. The jobs of other groups
+        stay, and ids that were taken only because of this group are free. The call may be repeated. Workers of the
+        group that still run (`force`) log this and do not create it again; a worker started later does. Workers of
+        releases without `remove_group` create it again at once: stop them first.
+
+        Raises: InUse (the group has live workers, which it names), TopicNotFound, InvalidInput.
+        """
+        return await self._change(lambda confirming: self._groups.remove(topic, group, force, confirming))
+
+    async def remove_topic(self, topic: str, *, force: bool = False) -> None:
+        """Remove a topic with everything in it: groups, dead jobs, recurring and finished jobs, settings.
+
+        Returns when nothing of it is left, which takes as long as producers cache a topic (`topics_ttl_ms`, 10 s).
+        Until then their calls are refused (`BeingRemoved`); a job scheduled later creates the topic again. The call may
+        be repeated, and must be if it was interrupted. Raises: InUse (unless `force`: live workers, or jobs that wait,
+        run or recur), TopicNotFound.
+        """
+        await self._change(lambda confirming: self._groups.remove_topic(topic, force, confirming))
+
     async def deliver_outbox(self) -> int:
         """Deliver the jobs in the outbox now; returns how many were delivered, 0 without an outbox.
 
@@ -241,3 +528,11 @@ class AsyncClient(AsyncJobMethods, AsyncTopicMethods):
 
     async def _deliver(self, parcel: Parcel) -> list[Receipt]:
         return await self._driver.run(self._scheduling.parcel(parcel))
+
+    async def _about(self, topic: str, id: str, operation: Operation[T]) -> T:
+        if self._fallback is not None:
+            operation = self._fallback.about(topic, id, operation)
+        return await self._driver.run(operation)
+
+    async def _change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> T:
+        return await self._driver.run(self._scheduling.change(make))

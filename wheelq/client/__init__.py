@@ -2,8 +2,6 @@
 """The producer for blocking programs, made from `wheelq.aio`: the same methods with the same outcomes.
 
     client      `Client`: schedules jobs and manages them
-    jobs        its methods about jobs which are scheduled already
-    topics      its methods about topics and groups
     dead        `DeadLetters`, as `client.dead`: manages dead jobs
     recurring   `Recurring`, as `client.recurring`: manages recurring jobs
 
