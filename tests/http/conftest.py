@@ -19,7 +19,7 @@ from wheelq import AsyncClient, Settings
 from wheelq.admin import fleet_metrics
 from wheelq.server import readiness
 from wheelq.server.app import make_app
-from wheelq.server.connections import Limits
+from wheelq.server.connection import Limits
 from wheelq.server.run import HttpServer
 from wheelq.server.service import Service
 from wheelq.settings import OutboxSettings, ServerSettings, TopicSettings

@@ -18,7 +18,7 @@ import trustme
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient
 from wheelq.server import gate
-from wheelq.server.connections import Limits
+from wheelq.server.connection import Limits
 
 JOBS = "/v1/topics/orders/jobs"
 GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"

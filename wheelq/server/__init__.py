@@ -1,8 +1,6 @@
 """The delay service over HTTP. One request's way, which is also the reading order:
 
-    connection      HTTP/1.1, with limits for heads, trailers and requests that never end
-    connections     these limits, and which connection is closed when there are too many
-    handshake       TLS before HTTP, within those limits
+    connection      HTTP/1.1 and TLS, with limits for heads, trailers, requests that never end, and idle connections
     gate            limits on size and number of requests; safe headers
     routing         the caller and its rights (`access`); strict JSON
     media_type      the media type of a body, and its charset

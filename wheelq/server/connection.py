@@ -1,7 +1,7 @@
 """`Connection`: HTTP/1.1 on one connection, with a limit for everything that a caller can leave unfinished.
 
 uvicorn's protocol parses requests and runs the application, but it waits for ever and keeps all data that comes. This
-one limits, by `connections.Limits`:
+one limits, by `Limits`:
 
     head, trailers           head_bytes and head_s; trailers are dropped
     first head unfinished    at most `newcomers` connections, the oldest are closed; so with TLS handshakes
@@ -11,19 +11,108 @@ one limits, by `connections.Limits`:
     pipelined requests       `pipelined`
 
 No limit counts addresses, because many callers may share one proxy. The gate limits the time and size of bodies.
+
+`Connections` holds all connections of a server; `Handshake` is a new connection until TLS is established.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
+import ssl
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from wheelq.server import problems
-from wheelq.server.connections import Connections
 from wheelq.server.problems import Problem
+
+OTHER_FILES = 0.25
+"""The share of the process's file descriptors left for Redis, receivers and logs."""
+
+
+def _most_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else max(1, int(soft * (1 - OTHER_FILES)))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on the size and time of requests, before and after a handler sees them."""
+
+    head_s: float = 10.0
+    """Seconds for a TLS handshake, for a head, for trailers, and for the rest of a body whose request is answered."""
+    head_bytes: int = 65_536
+    """The size of a head, and of trailers."""
+    newcomers: int = 200
+    """The most connections that have not finished their TLS handshake or first head."""
+    grace_s: float = 0.5
+    """How long a newcomer may stay even if there are too many: a burst of callers is not an attack."""
+    write_s: float = 30.0
+    """How long a caller may stop reading its answer."""
+    linger_s: float = 2.0
+    """How long a connection stays open after its last answer while the caller still sends. Closing it at once would
+    reset it, and could destroy the answer on its way."""
+    parting_s: float = 1.0
+    """How long a connection stays open at a stop of the server for a request that is on its way."""
+    pipelined: int = 100
+    """The most requests that wait behind an unanswered one."""
+    connections: int = field(default_factory=_most_connections)
+    """The most connections in all."""
+
+
+class Connected(Protocol):
+    """A connection that can be closed if others need its place."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def leave(self) -> None:
+        """Close the connection."""
+
+
+class Connections(ServerState):
+    """The connections of one server; in order, those without a first head and the idle ones."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self.limits = limits
+        self.tls: ssl.SSLContext | None = None
+        """The TLS context for `Handshake`; None: callers speak plain HTTP."""
+        self.newcomers: dict[Connected, float] = {}
+        """Since when, by the event loop's clock."""
+        self.idle: dict[Connected, None] = {}
+        self._looking: asyncio.TimerHandle | None = None
+
+    def arrived(self, connection: Connected) -> None:
+        """A caller has connected."""
+        now = connection.loop.time()
+        self.newcomers[connection] = now
+        self.make_room(now)
+
+    def make_room(self, now: float) -> None:
+        """Close the oldest newcomers if there are too many, and the longest idle if there are too many in all."""
+        while len(self.connections) > self.limits.connections and (self.idle or self.newcomers):
+            are_many = len(self.newcomers) > self.limits.newcomers
+            next(iter(self.newcomers if are_many or not self.idle else self.idle)).leave()
+        while len(self.newcomers) > self.limits.newcomers:
+            oldest, since = next(iter(self.newcomers.items()))
+            if now < since + self.limits.grace_s:
+                self._look_again(oldest.loop, since + self.limits.grace_s)
+                return
+            oldest.leave()
+
+    def _look_again(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        if self._looking is None:
+
+            def look() -> None:
+                self._looking = None
+                self.make_room(loop.time())
+
+            self._looking = loop.call_at(at, look)
+
 
 FEED = 65_536
 """How many bytes are parsed at once; the size and time of a head are checked after each part."""
@@ -273,3 +362,96 @@ class Connection(HttpToolsProtocol):
     def _forget(self) -> None:
         self.server_state.newcomers.pop(self, None)
         self.server_state.idle.pop(self, None)
+
+
+class Handshake(asyncio.Protocol):
+    """A connection before the end of its TLS handshake; then `Connection` takes over.
+
+    The event loop's own TLS gives a caller a minute, and reports the connection only after the handshake: connections
+    that never finish it would escape all limits. Here they are newcomers from the first byte, and have `head_s`.
+
+    uvloop reads as soon as a connection is made, whatever `connection_made` asks for. Bytes that it reads before TLS
+    starts are passed on:
+
+        turn of the loop     what happens
+        the next             reading is paused
+        the one after it     `start_tls` puts TLS in this protocol's place, and asks for its start and for reading
+        the third            TLS starts; reading is resumed; TLS gets the early bytes, before all others
+    """
+
+    def __init__(self, *, server_state: Connections, **named: Any) -> None:
+        """Takes the arguments with which uvicorn makes its protocols."""
+        self.loop = asyncio.get_running_loop()
+        self._state = server_state
+        self._named = named
+        self._early: list[bytes] = []
+        self._has_left = False
+        self._transport: asyncio.Transport
+        self._shaking: asyncio.Task[None]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A caller has connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._state.connections.add(cast(Any, self))  # the set that uvicorn shuts down
+        self._shaking = self.loop.create_task(self._shake())
+        self._state.arrived(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came before the handshake began, or the first request with its end."""
+        self._early.append(data)
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self._has_left = True
+        self._forget()
+        self._transport.abort()
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        self.leave()
+
+    async def _shake(self) -> None:
+        context = self._state.tls
+        assert context is not None, "only with TLS"
+        if self._transport.is_closing():
+            self.leave()
+            return
+        self._transport.pause_reading()  # no more bytes come before TLS has started, which resumes it
+        timeout = self._state.limits.head_s
+        starting = self.loop.create_task(
+            self.loop.start_tls(self._transport, self, context, server_side=True, ssl_handshake_timeout=timeout)
+        )
+        if self._early:
+            await asyncio.sleep(0)
+            self.loop.call_soon(self._pass_on, b"".join(self._early))
+            self._early.clear()
+        try:
+            transport = await starting
+        except (OSError, ssl.CertificateError):
+            self.leave()
+            return
+        if self._has_left or transport is None or transport.is_closing():
+            self.leave()
+            return
+        self._forget()
+        connection = Connection(server_state=self._state, **self._named)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        for data in self._early:
+            connection.data_received(data)
+
+    def _forget(self) -> None:
+        self._state.newcomers.pop(self, None)
+        self._state.connections.discard(cast(Any, self))
+
+    def _pass_on(self, data: bytes) -> None:
+        """Give TLS bytes as the transport does."""
+        if self._has_left:
+            return
+        tls = cast(asyncio.BufferedProtocol, self._transport.get_protocol())
+        while data:
+            buffer = memoryview(cast(bytearray, tls.get_buffer(len(data))))
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            tls.buffer_updated(count)
+            data = data[count:]

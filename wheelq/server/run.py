@@ -16,9 +16,7 @@ from wheelq import reminders
 from wheelq.base.clock import raise_unexpected_end
 from wheelq.errors import ServerError, is_wrong_setup
 from wheelq.server.app import make_app
-from wheelq.server.connection import Connection
-from wheelq.server.connections import Connections, Limits
-from wheelq.server.handshake import Handshake
+from wheelq.server.connection import Connection, Connections, Handshake, Limits
 from wheelq.server.service import Service, is_loopback
 from wheelq.settings import Settings
 from wheelq.transport.startup import Patience, check_server, until_usable
