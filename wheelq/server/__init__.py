@@ -8,10 +8,7 @@
     client          `ServerClient`: what the server needs beyond the public client
     coalescing      sends jobs that are scheduled at the same time to Redis together
     intake          jobs with a target: refuses those that could not be called
-    leases          pull: leases jobs for a while
-    failing         retries or buries leased jobs that failed
-    handles         the names of leases for consumers
-    lease_clock     the clock by which leases end
+    leases          pull: leases jobs for a while, by a clock of their own; settles them by handle
     long_poll       wakes the requests that wait for a job
     classic         the classic delay-task API
     idempotency     the same request again gets the same answer

@@ -3,40 +3,42 @@
     lease ─▶ jobs, each with a handle ─▶ ack            done
                                       ─▶ extend         the job takes longer
                                       ─▶ release        other consumers may have it, now or after a pause
-                                      ─▶ fail           another attempt after a pause, or burial: see `failing`
+                                      ─▶ fail           another attempt after a pause, or burial: see `Failure`
                                       ─▶ nothing        the lease ends: the next request to lease gets it
 
 A job that is too late, by its own `expires` or its topic's grace, is not leased but dropped or buried, as by workers.
 
 A group is a separate consumer group beside those of the library's workers (`http.NAME` in Redis). The handle names
 shard, entry and number of the lease, so a late answer cannot affect a job leased to another consumer. The handle is not
-a secret: a caller that may consume a topic may lease all of it. Leases end by a separate clock: see `lease_clock`.
+a secret: a caller that may consume a topic may lease all of it. Leases end by a separate clock: see `LeaseClock`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from wheelq import reminders
 from wheelq.base.clock import Clock
 from wheelq.base.plural import counted
-from wheelq.errors import GroupNotFound, TopicNotFound
+from wheelq.errors import GroupNotFound, InvalidInput, ServerError, TopicNotFound
 from wheelq.model.dead import Reason
+from wheelq.model.retry import Retry
 from wheelq.model.topic import KnownTopics, Topic
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leases as calls
 from wheelq.protocol.calls import registry, worker
-from wheelq.protocol.calls.leases import LeaseId
+from wheelq.protocol.calls.leases import LONGEST_MS, LeaseId, LeaseTime
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.server.failing import Failure
-from wheelq.server.handles import make_handle, parse_handle
-from wheelq.server.lease_clock import LeaseClock
 from wheelq.server.long_poll import LongPolls
+from wheelq.settings import TopicSettings
 from wheelq.telemetry import api
 from wheelq.transport import AsyncTransport
 from wheelq.worker.outcome import Buried, Dropped, too_late
@@ -48,6 +50,14 @@ TOPICS_MS = 1_000
 AGAIN_S = 1.0
 """How often a waiting request looks again without a wake-up, for ended leases and failed reads."""
 PREFIX = "http."
+HANDLE_PATTERN = r"([0-9]{1,4})\.([0-9]{1,19}-[0-9]{1,19})\.([0-9]{1,9})\.((?:[0-9a-f]{2}){1,400})"
+"""A handle names a lease for consumers: SHARD.ENTRY.NUMBER.MEMBER, with the member in hex."""
+ERROR_CHARS = 500
+"""The most characters of an error's beginning that are kept."""
+TELL_EVERY_S = 1.0
+"""How often a server tells Redis the time by the clock of leases."""
+TOLERATED_MS = 1_000
+"""How far the clock may be ahead of the Redis server's before leases are limited."""
 Gone = Callable[[], Awaitable[None]]
 
 
@@ -297,3 +307,117 @@ class Leases:
 
     async def _shards(self, topic: str) -> list[ShardKeys]:
         return [self._keys.shard(topic, shard) for shard in range((await self._topic(topic)).all_shards)]
+
+
+def make_handle(shard: int, lease: LeaseId) -> str:
+    """The handle of a lease in this shard."""
+    return f"{shard}.{lease.entry_id}.{lease.number}.{lease.member.hex()}"
+
+
+def parse_handle(handle: str) -> tuple[int, LeaseId]:
+    """The shard and the lease. Raises: InvalidInput."""
+    found = re.fullmatch(HANDLE_PATTERN, handle)
+    if found is None:
+        raise InvalidInput("handles", f"{handle[:60]!r} is not the handle of a lease")
+    shard, entry_id, number, member = found.groups()
+    return int(shard), LeaseId(entry_id, bytes.fromhex(member), int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A consumer's report of failed jobs, which settles them: another attempt after a pause, or burial.
+
+    A failure counts as an attempt, like one of a library's handler; `release` counts only as a delivery.
+    """
+
+    error: str
+    pause_ms: int | None = None
+    """The time until the next attempt; None: a pause that grows with the attempts, as in `Retry`."""
+    bury: bool = False
+    """Whether to give the jobs up at once."""
+    max_attempts: int = 5
+    """After this many attempts a job is given up."""
+
+    def settle(self, keys: ShardKeys, group: str, entry: Entry, settings: TopicSettings) -> Call[bool]:
+        """Returns the call that settles one leased entry; its answer is False if the lease was no longer valid."""
+        said = " ".join(self.error.split())[:ERROR_CHARS]
+        pause_ms = self._pause_ms(entry.attempt)
+        if pause_ms is not None:
+            record = codec.again(entry.record, entry.due_ms, said, counts=True)
+            return worker.retry(keys, group, calls.CONSUMER, entry, pause_ms, record, entry.deliveries)
+        first_due_ms = codec.decode(entry.record).first_due_ms or entry.due_ms
+        reason = Reason.GIVEN_UP if self.bury else Reason.FAILED
+        burial = Burial(reason, said, "", entry.attempt, first_due_ms)
+        return worker.bury(keys, group, calls.CONSUMER, entry, burial, settings, entry.deliveries)
+
+    def _pause_ms(self, attempt: int) -> int | None:
+        """Returns the pause before the next attempt; None: the job is given up."""
+        if self.bury:
+            return None
+        pause_ms = Retry(max_attempts=self.max_attempts).pause_ms(attempt, random.random())
+        return pause_ms if pause_ms is None or self.pause_ms is None else self.pause_ms
+
+
+class LeaseClock:
+    """The clock by which HTTP leases end. It follows the clocks of the HTTP servers, not that of Redis.
+
+        Redis holds the clock's time     ─┬─▶ each server counts on from there with its own monotonic clock
+                                          └── and once a second sends Redis its estimate: the highest one counts
+
+    So the clock keeps running while one server is alive, all servers agree on it, and steps of the Redis server's clock
+    do not affect it. While no server runs, it stands still, and leases last that much longer. A server leases nothing
+    before it has read the clock. After a slow answer the time is only known to lie between two moments: existing leases
+    are checked against the earlier one, and new leases end by the later one.
+    """
+
+    def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
+        self._transport = transport
+        self._keys = keys
+        self._clock = clock
+        self._last: LeaseTime | None = None
+        self._asked_at = self._read_at = 0.0
+        self._is_wanted = asyncio.Event()
+
+    async def now_ms(self) -> int:
+        """Returns its time, or slightly less: leases that end by then have ended. Raises: ServerError."""
+        if self._last is None:
+            await self.tell()
+            self._is_wanted.set()
+        return self._reckoned(self._read_at)
+
+    async def in_ms(self, span_ms: int, field: str) -> int:
+        """Returns its time after `span_ms`. Raises: InvalidInput, which names `field`; ServerError."""
+        await self.now_ms()
+        assert self._last is not None, "read just now"
+        ahead_ms = self._last.ms - self._last.server_ms
+        if ahead_ms > TOLERATED_MS and span_ms > LONGEST_MS - ahead_ms:
+            most_s = (LONGEST_MS - ahead_ms) // 1000
+            raise InvalidInput(field, f"must be at most {most_s:,} seconds, because the clock of Redis was set back")
+        return self._reckoned(self._asked_at) + span_ms
+
+    async def run(self) -> None:
+        """Send the clock's time to Redis once a second, after the first lease."""
+        await self._is_wanted.wait()
+        while True:
+            await self._clock.sleep(TELL_EVERY_S)
+            try:
+                await self.tell()
+            except ServerError as error:
+                reminders.warn(logger, "the clock of leases is not updated until the server is back", error)
+
+    async def tell(self) -> None:
+        """Send this server's estimate to Redis, and take over a higher one. Raises: ServerError."""
+        asked_at = self._clock.uptime()
+        reckoned, era = (None, "") if self._last is None else (self._reckoned(self._read_at), self._last.era)
+        found = await self._transport.send(calls.time(self._keys, reckoned, era))
+        read_at = self._clock.uptime()
+        if self._last is None or found.era != self._last.era or found.ms > self._reckoned(self._read_at):
+            self._asked_at, self._read_at = asked_at, read_at
+            self._last = found
+        else:  # only the Redis server's own time has changed
+            behind_ms = found.ms - found.server_ms
+            self._last = self._last._replace(server_ms=self._last.ms - behind_ms)
+
+    def _reckoned(self, since: float) -> int:
+        assert self._last is not None, "read before"
+        return self._last.ms + int((self._clock.uptime() - since) * 1000)

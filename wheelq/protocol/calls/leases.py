@@ -5,7 +5,7 @@ delivery dated so that it is `LONGEST_MS` old when the lease ends; the next call
 delivery count numbers the leases, so a lease is named by entry and number.
 
 These dates are milliseconds of a separate clock. `time` advances it by the time that the HTTP servers measure, so that
-a step of the Redis server's clock neither ends nor prolongs a lease. See `server/lease_clock.py`.
+a step of the Redis server's clock neither ends nor prolongs a lease. See `server/leases.py`.
 """
 
 from __future__ import annotations

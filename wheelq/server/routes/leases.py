@@ -12,9 +12,7 @@ from wheelq.errors import InvalidInput, ServerError
 from wheelq.protocol.calls.leases import LONGEST_MS
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
-from wheelq.server.failing import Failure
-from wheelq.server.handles import HANDLE_PATTERN
-from wheelq.server.leases import Delivered
+from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
 from wheelq.server.problems import Problem
 from wheelq.server.routing import StrictRequest, answer, needs, problems_of, router, service_of, takes
 from wheelq.server.schemas.jobs import moment, payload_fields
