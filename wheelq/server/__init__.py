@@ -3,7 +3,6 @@
     connection      HTTP/1.1 and TLS, with limits for heads, trailers, requests that never end, and idle connections
     gate            limits on size and number of requests; safe headers
     routing         the caller and its rights (`access`); strict JSON
-    media_type      the media type of a body, and its charset
     routes/*        one file per resource; `schemas/*` define requests and answers that several share
     client          `ServerClient`: what the server needs beyond the public client
     coalescing      sends jobs that are scheduled at the same time to Redis together

@@ -19,9 +19,8 @@ from wheelq.base.as_json import as_json, parse
 from wheelq.server import problems
 from wheelq.server.access.caller import Caller
 from wheelq.server.access.keys import Verb
-from wheelq.server.media_type import charset_of, is_json
 from wheelq.server.problems import Problem
-from wheelq.server.schemas import reading
+from wheelq.server.schemas.reading import charset_of, is_json, read
 from wheelq.server.service import Service, address_of
 
 _NEEDS = "x-wheelq-needs"
@@ -78,7 +77,7 @@ class StrictRequest(Request):
 
     async def read(self, model: type[M]) -> M:
         """Returns the body as a model. Raises: Problem, InvalidInput."""
-        return reading.read(model, await self.json())
+        return read(model, await self.json())
 
     async def gone(self) -> None:
         """Returns when the caller has left, or has its answer. Call it after reading the body."""

@@ -22,8 +22,8 @@ from wheelq.base import as_json
 from wheelq.errors import InvalidInput
 from wheelq.model.job import from_ms
 from wheelq.server import problems
-from wheelq.server.media_type import charset_of, is_form
 from wheelq.server.problems import Problem
+from wheelq.server.schemas.reading import charset_of, is_form
 
 FIELDS = 50
 LATEST_S = 253_402_300_799  # the last second of the year 9999, which a datetime can hold

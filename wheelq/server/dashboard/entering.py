@@ -25,8 +25,8 @@ from wheelq.server.access.caller import Caller
 from wheelq.server.access.keyring import NOBODY
 from wheelq.server.access.keys import ApiKey, parse_token
 from wheelq.server.dashboard.visit import Form, PagePlace, Visit, cookie_path, set_cookie
-from wheelq.server.media_type import FORM, is_form
 from wheelq.server.problems import TOO_MANY, Problem
+from wheelq.server.schemas.reading import FORM, is_form
 from wheelq.server.service import Service, address_of
 
 SESSION, TOKEN = "wheelq_session", "wheelq_token"

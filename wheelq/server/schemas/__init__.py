@@ -6,5 +6,5 @@ views       a job as it is looked up
 pages       query parameters of lists, and pages of waiting or dead jobs
 topics      topics, their settings and groups
 callbacks   targets and receivers
-reading     turns pydantic's findings into field and remedy
+reading     bodies: their media type and charset; findings of pydantic as field and remedy
 """

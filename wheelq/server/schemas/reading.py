@@ -1,7 +1,8 @@
-"""Turns pydantic's findings into errors with the field and the remedy."""
+"""Reads bodies: their media type and charset, and models from JSON, with errors that name the field and the remedy."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from wheelq.errors import InvalidInput
 
 M = TypeVar("M", bound=BaseModel)
+FORM = "application/x-www-form-urlencoded"
 _SHOWN = 3
 _PLACES = ("body", "query", "path", "header", "cookie")
 
@@ -40,3 +42,30 @@ def _problem(item: Any) -> str:
         return "is not known here"
     message: str = item["msg"].removeprefix("Value error, ")
     return message[:1].lower() + message[1:]
+
+
+def is_json(kind: str) -> bool:
+    """Whether a media type is JSON, or a kind of JSON."""
+    kind = _essence(kind)
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+def is_form(kind: str) -> bool:
+    """Whether a media type is a URL-encoded form."""
+    return _essence(kind) == FORM
+
+
+def charset_of(kind: str) -> str:
+    """Returns the charset of a media type under Python's name for it; "utf-8" if it names none, "" if unknown."""
+    for parameter in kind.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            try:
+                return codecs.lookup(value.strip().strip("\"'")).name
+            except (LookupError, ValueError):
+                return ""
+    return "utf-8"
+
+
+def _essence(kind: str) -> str:
+    return kind.partition(";")[0].strip().lower()
