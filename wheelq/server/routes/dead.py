@@ -11,9 +11,9 @@ from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, needs, problems_of, router, service_of
-from wheelq.server.schemas import pages
+from wheelq.server.schemas import views
 from wheelq.server.schemas.model import Topic
-from wheelq.server.schemas.pages import (
+from wheelq.server.schemas.views import (
     All,
     DeadCursor,
     DeadId,
@@ -32,7 +32,7 @@ routes = router("dead letters")
 async def _filter(
     group: Name = None, reason: Name = None, id: Name = None, since: From = None, until: To = None
 ) -> Where:
-    return Where(group=group, reason=reason, id=id, since=pages.at(since), until=pages.at(until))
+    return Where(group=group, reason=reason, id=id, since=views.at(since), until=views.at(until))
 
 
 Filter = Annotated[Where, Depends(_filter)]
@@ -55,7 +55,7 @@ async def list_dead(
 ) -> Response:
     """Lists the newest first. A page may be short although more follow: go on while there is a cursor."""
     page = await service_of(request).client.dead.list(topic, **where, limit=limit, cursor=cursor)
-    return answer({"jobs": [pages.dead(job) for job in page.jobs], "cursor": page.cursor})
+    return answer({"jobs": [views.dead(job) for job in page.jobs], "cursor": page.cursor})
 
 
 @routes.post(

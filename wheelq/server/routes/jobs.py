@@ -19,11 +19,10 @@ from wheelq.server.access.keys import Verb
 from wheelq.server.idempotency import KEY_CHARS, nonce_of
 from wheelq.server.problems import Problem, problem_in
 from wheelq.server.routing import StrictRequest, answer, caller_of, needs, problems_of, router, service_of, takes
-from wheelq.server.schemas import pages, reading
+from wheelq.server.schemas import reading, views
 from wheelq.server.schemas.jobs import Made, ManyJobs, ManyMade, NewJob, When, made
 from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
-from wheelq.server.schemas.pages import ErrorText, From, JobCursor, JobList, Limit, State, To
-from wheelq.server.schemas.views import JobView, job_view
+from wheelq.server.schemas.views import ErrorText, From, JobCursor, JobList, JobView, Limit, State, To, job_view
 
 routes = router("jobs")
 _IDEMPOTENCY_KEY = {
@@ -187,17 +186,17 @@ async def list_jobs(
     client = service_of(request).client
     if not (state or since or until or error):
         page = await client.waiting(
-            topic, due_from=pages.at(due_from), due_to=pages.at(due_to), limit=limit, cursor=cursor
+            topic, due_from=views.at(due_from), due_to=views.at(due_to), limit=limit, cursor=cursor
         )
-        return answer({"jobs": [pages.waiting(job) for job in page.jobs], "cursor": page.cursor})
+        return answer({"jobs": [views.waiting(job) for job in page.jobs], "cursor": page.cursor})
     wanted = JobState(state or JobState.WAITING)
     if error and wanted not in (JobState.RETRYING, JobState.DEAD):  # no other job has an error
         return answer({"jobs": [], "cursor": None})
     since, until = since or due_from, until or due_to
     found = await client.jobs(
-        topic, state=wanted, since=pages.at(since), until=pages.at(until), error=error, limit=limit, cursor=cursor
+        topic, state=wanted, since=views.at(since), until=views.at(until), error=error, limit=limit, cursor=cursor
     )
-    return answer({"jobs": [pages.listed(job) for job in found.jobs], "cursor": found.cursor})
+    return answer({"jobs": [views.listed(job) for job in found.jobs], "cursor": found.cursor})
 
 
 @routes.get(

@@ -2,8 +2,7 @@
 
 model       the base of all models; the types of ids, topics and times
 jobs        jobs: scheduled and moved, one or many
-views       a job as it is looked up
-pages       query parameters of lists, and pages of waiting or dead jobs
+views       jobs as they are looked up and listed; query parameters of lists
 topics      topics, their settings and groups
 callbacks   targets and receivers
 reading     bodies: their media type and charset; findings of pydantic as field and remedy
