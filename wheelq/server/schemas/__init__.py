@@ -4,6 +4,5 @@ model       the base of all models; the types of ids, topics and times
 jobs        jobs: scheduled and moved, one or many
 views       jobs as they are looked up and listed; query parameters of lists
 topics      topics, their settings and groups
-callbacks   targets and receivers
 reading     bodies: their media type and charset; findings of pydantic as field and remedy
 """

@@ -16,7 +16,6 @@ from wheelq.errors import InvalidInput
 from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
 from wheelq.model.job import JobSpec, Receipt, from_ms
 from wheelq.producer.preparation import IdempotentSpec
-from wheelq.server.schemas.callbacks import TARGET_SCHEMA
 from wheelq.server.schemas.model import (
     AT_PATTERN,
     ID_SCHEMA,
@@ -81,6 +80,20 @@ _EXPIRES = {
     "exclusiveMinimum": 0,
     "maximum": MAX_S,
     "description": "Seconds after its due time by which it must have started; else it never runs.",
+}
+TARGET_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "The receiver to call when the job is due: a registered service and a path under its URL, or a URL "
+    "that is allowed here. The payload is POSTed there, signed (Standard Webhooks), and retried until it is accepted.",
+    "oneOf": [
+        {
+            "properties": {"service": {"type": "string"}, "path": {"type": "string"}},
+            "required": ["service"],
+            "additionalProperties": False,
+        },
+        {"properties": {"url": {"type": "string"}}, "required": ["url"], "additionalProperties": False},
+    ],
+    "examples": [{"service": "billing", "path": "/orders/expired"}],
 }
 _ONE_TIME: dict[str, Any] = {"oneOf": [{"required": ["delay"]}, {"required": ["at"]}, {"required": ["due_ms"]}]}
 
