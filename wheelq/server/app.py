@@ -25,7 +25,6 @@ from wheelq.server.dashboard import site
 from wheelq.server.gate import Gate
 from wheelq.server.problems import Problem, problem_in, problem_of
 from wheelq.server.routes import (
-    bulk,
     callbacks,
     classic,
     dead,
@@ -49,7 +48,7 @@ def make_app(service: Service) -> FastAPI:
     # Document and page are our own, because FastAPI's pages load scripts from the internet.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
-    for resource in (jobs, bulk, callbacks, classic, leases, topics, groups, dead, recurring, health):
+    for resource in (jobs, callbacks, classic, leases, topics, groups, dead, recurring, health):
         # Not include_router, which would match every request twice: by router, then by route.
         app.router.routes += resource.routes.routes
     site.install(app, service)

@@ -1,4 +1,4 @@
-"""`/v1/topics/{topic}/jobs`: schedule, look up, move, cancel and run jobs."""
+"""`/v1/topics/{topic}/jobs`: schedule, look up, move, cancel and run jobs, one or all that are due in a range."""
 
 from __future__ import annotations
 
@@ -20,10 +20,23 @@ from wheelq.server.idempotency import KEY_CHARS, nonce_of
 from wheelq.server.problems import Problem, problem_in
 from wheelq.server.routing import StrictRequest, answer, caller_of, needs, problems_of, router, service_of, takes
 from wheelq.server.schemas import reading, views
-from wheelq.server.schemas.jobs import Made, ManyJobs, ManyMade, NewJob, When, made
+from wheelq.server.schemas.jobs import (
+    BulkAnswer,
+    DueRangeBody,
+    Made,
+    ManyJobs,
+    ManyMade,
+    MoveRangeBody,
+    NewJob,
+    When,
+    bulk_answer,
+    made,
+)
 from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
 from wheelq.server.schemas.views import ErrorText, From, JobCursor, JobList, JobView, Limit, State, To, job_view
 
+ROUNDS = 10
+"""The most rounds of one request: 5,000 jobs in each shard, which take some tens of milliseconds."""
 routes = router("jobs")
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
@@ -288,6 +301,39 @@ async def run_job(request: Request, topic: Topic, id: PathId, partition_key: Par
         case RunNowOutcome.PAUSED:
             raise Problem(problems.PAUSED)
     return Response(status_code=204)
+
+
+@routes.post(
+    "/topics/{topic}/jobs/cancel",
+    summary="Cancel the jobs of a range",
+    response_class=Response,
+    responses={200: {"model": BulkAnswer}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.CHANGE),
+)
+async def cancel_due(request: Request, topic: Topic, which: DueRangeBody) -> Response:
+    """Cancels waiting jobs by their due time, some thousands in one request; repeat it with the `cursor` until `done`.
+
+    A job that is promoted meanwhile is not cancelled and not counted. Jobs that wait for a retry stay.
+    """
+    client = service_of(request).client
+    return answer(bulk_answer(await client.cancel_due(topic, rounds=ROUNDS, **which.change(topic))))
+
+
+@routes.post(
+    "/topics/{topic}/jobs/reschedule",
+    summary="Move the jobs of a range",
+    response_class=Response,
+    responses={200: {"model": BulkAnswer}, **problems_of(problems.TOPIC_NOT_FOUND)},
+    openapi_extra=needs(Verb.CHANGE),
+)
+async def reschedule_due(request: Request, topic: Topic, which: MoveRangeBody) -> Response:
+    """Moves waiting jobs by their due time, some thousands in one request; repeat it with the `cursor` until `done`.
+
+    Without the cursor, a repeated request moves the jobs in the range again.
+    """
+    client = service_of(request).client
+    progress = await client.reschedule_due(topic, rounds=ROUNDS, **which.change(topic))
+    return answer(bulk_answer(progress))
 
 
 async def _look(request: Request, topic: str, id: str, partition_key: str | None) -> Response:
