@@ -25,8 +25,7 @@ from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
-from wheelq.server.access.caller import Caller, Rates
-from wheelq.server.access.keys import ApiKey, Verb, allows, new_key
+from wheelq.server.access import ApiKey, Caller, Rates, Verb, allows, new_key
 from wheelq.server.app import make_app
 from wheelq.server.service import Service
 from wheelq.transport import Address, AsyncTransport

@@ -17,7 +17,7 @@ from wheelq import AsyncClient, Settings
 from wheelq.base.clock import wall_ms
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
-from wheelq.server.access.keys import ApiKey, new_key
+from wheelq.server.access import ApiKey, new_key
 from wheelq.server.dashboard.entering import SESSION_MS, is_valid_session, new_session
 from wheelq.transport import Address, AsyncTransport
 

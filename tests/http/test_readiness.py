@@ -21,7 +21,7 @@ from wheelq.protocol.call import Call
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server import readiness
-from wheelq.server.access.keys import new_key
+from wheelq.server.access import new_key
 from wheelq.server.app import make_app
 from wheelq.server.service import Service
 from wheelq.transport import Address, AsyncTransport

@@ -23,7 +23,7 @@ from wheelq.errors import ConfigurationError
 from wheelq.model.job import from_ms
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
-from wheelq.server.access.keys import ApiKey, new_key
+from wheelq.server.access import ApiKey, new_key
 from wheelq.transport import Transport, server_address
 
 logger = logging.getLogger("wheelq")

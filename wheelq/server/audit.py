@@ -15,8 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from wheelq.errors import WheelqError
 from wheelq.server import problems
-from wheelq.server.access.caller import Caller
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Caller, Verb
 from wheelq.server.problems import Problem, problem_of
 
 logger = logging.getLogger("wheelq.audit")

@@ -17,8 +17,7 @@ from starlette.responses import Response
 
 from wheelq.base.as_json import as_json, parse
 from wheelq.server import problems
-from wheelq.server.access.caller import Caller
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Caller, Verb
 from wheelq.server.problems import Problem
 from wheelq.server.schemas.reading import charset_of, is_json, read
 from wheelq.server.service import Service, address_of

@@ -26,9 +26,7 @@ from wheelq.errors import ConfigurationError
 from wheelq.protocol.keys import Keys
 from wheelq.reminders import Reminders
 from wheelq.server import problems, readiness
-from wheelq.server.access.caller import ANYONE, Caller, Rates
-from wheelq.server.access.keyring import Keyring
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import ANYONE, Caller, Keyring, Rates, Verb
 from wheelq.server.audit import Audit
 from wheelq.server.classic.tasks import Tasks
 from wheelq.server.client import ServerClient

@@ -21,9 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from wheelq.server import problems
-from wheelq.server.access.caller import Caller
-from wheelq.server.access.keyring import NOBODY
-from wheelq.server.access.keys import ApiKey, parse_token
+from wheelq.server.access import NOBODY, ApiKey, Caller, parse_token
 from wheelq.server.dashboard.visit import Form, PagePlace, Visit, cookie_path, set_cookie
 from wheelq.server.problems import TOO_MANY, Problem
 from wheelq.server.schemas.reading import FORM, is_form

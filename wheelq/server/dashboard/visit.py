@@ -12,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from wheelq.errors import InvalidInput
-from wheelq.server.access.caller import Caller
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Caller, Verb
 from wheelq.server.dashboard.rendering import render
 from wheelq.server.service import Service
 

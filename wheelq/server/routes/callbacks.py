@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
 from wheelq.server.schemas.model import Answer

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.audit import AuditEntry
 from wheelq.server.classic import request as asked
 from wheelq.server.classic.envelope import success

@@ -8,7 +8,7 @@ from fastapi import Depends, Request, Response
 
 from wheelq.model.dead import ReplayOutcome, Where
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, needs, problems_of, router, service_of
 from wheelq.server.schemas import views

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Path, Request, Response
 
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.leases import PREFIX
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, needs, problems_of, router, service_of

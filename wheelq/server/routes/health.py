@@ -14,7 +14,7 @@ from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.producer.outbox.store import OutboxInfo
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.readiness import Readiness
 from wheelq.server.routing import ANYONE, answer, caller_of, needs, problems_of, router, service_of
 from wheelq.server.schemas.model import Answer

@@ -15,7 +15,7 @@ from wheelq.model.checks import check_topic
 from wheelq.model.job import CancelOutcome, JobSpec, OnDuplicate, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import JobState
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.idempotency import KEY_CHARS, nonce_of
 from wheelq.server.problems import Problem, problem_in
 from wheelq.server.routing import StrictRequest, answer, caller_of, needs, problems_of, router, service_of, takes

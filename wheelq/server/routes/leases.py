@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from wheelq.errors import InvalidInput, ServerError
 from wheelq.protocol.calls.leases import LONGEST_MS
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
 from wheelq.server.problems import Problem
 from wheelq.server.routing import StrictRequest, answer, needs, problems_of, router, service_of, takes

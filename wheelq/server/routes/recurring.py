@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringReceipt
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, needs, problems_of, router, service_of
 from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, moment, payload_fields

@@ -11,7 +11,7 @@ from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.minutes import KEPT_HOURS
 from wheelq.protocol.calls import registry
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
 from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.topics import (

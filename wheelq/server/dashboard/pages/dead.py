@@ -26,7 +26,7 @@ from wheelq.protocol.calls import registry, shard_counts
 from wheelq.protocol.calls.dead import DeadSummary
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.dashboard.asking import ask_all
 from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.visit import Visit, does, shows

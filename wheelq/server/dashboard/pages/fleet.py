@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from wheelq.admin import WorkerInfo
 from wheelq.producer.breaker import BreakerState
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.dashboard.look import Seen
 from wheelq.server.dashboard.visit import Visit, shows
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from wheelq.base.plural import counted
 from wheelq.errors import TopicNotFound
 from wheelq.model.topic import TopicInfo
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.dashboard import charts
 from wheelq.server.dashboard.axes import FINEST_MS, SPANS
 from wheelq.server.dashboard.charts import Bar, BarPart, colours_of

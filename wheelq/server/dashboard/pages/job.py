@@ -12,7 +12,7 @@ from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import GroupInfo, JobInfo, JobState
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.times import payload_of, seconds, when_of
 from wheelq.server.dashboard.visit import Form, Visit, does, shows

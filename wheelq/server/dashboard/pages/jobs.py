@@ -19,7 +19,7 @@ from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.job import from_ms
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.server import server_time_us
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.times import moment_of, seconds, when_of
 from wheelq.server.dashboard.visit import Form, Visit, does, shows

@@ -13,7 +13,7 @@ from wheelq.admin.diagnosis import Finding, Level
 from wheelq.base.metrics import Lateness
 from wheelq.model.topic import TopicInfo
 from wheelq.server import problems
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.entering import viewer_of
 from wheelq.server.dashboard.look import Seen

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.topic import Topic, TopicChanges
 from wheelq.protocol.calls import heartbeats, registry, shard_counts
-from wheelq.server.access.keys import Verb
+from wheelq.server.access import Verb
 from wheelq.server.dashboard.asking import ask_all
 from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.pages.future import chart
