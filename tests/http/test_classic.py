@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE
 from wheelq import AsyncClient
 from wheelq.callbacks.target import Target
 from wheelq.protocol.calls import notes
-from wheelq.server.classic.request import Callback, callback_of
+from wheelq.server.classic import Callback, callback_of
 from wheelq.server.leases import PREFIX
 
 ADD, PULL = "/delay/task/add", "/delay/task/pull"

@@ -2,7 +2,8 @@
 
     connection      HTTP/1.1 and TLS, with limits for heads, trailers, requests that never end, and idle connections
     gate            limits on size and number of requests; safe headers
-    routing         the caller and its rights (`access`); strict JSON
+    routing         the caller and its rights; strict JSON
+    access          API keys, their scopes, and the callers that they stand for
     routes/*        one file per resource; `schemas/*` define requests and answers that several share
     client          `ServerClient`: what the server needs beyond the public client
     coalescing      sends jobs that are scheduled at the same time to Redis together

@@ -19,8 +19,8 @@ from starlette.routing import Route
 from wheelq.errors import ServerError, WheelqError
 from wheelq.server import document, problems
 from wheelq.server.audit import GONE
-from wheelq.server.classic.envelope import PATH as CLASSIC
-from wheelq.server.classic.envelope import failure
+from wheelq.server.classic import PATH as CLASSIC
+from wheelq.server.classic import failure
 from wheelq.server.dashboard import site
 from wheelq.server.gate import Gate
 from wheelq.server.problems import Problem, problem_in, problem_of

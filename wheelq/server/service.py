@@ -28,7 +28,7 @@ from wheelq.reminders import Reminders
 from wheelq.server import problems, readiness
 from wheelq.server.access import ANYONE, Caller, Keyring, Rates, Verb
 from wheelq.server.audit import Audit
-from wheelq.server.classic.tasks import Tasks
+from wheelq.server.classic import Tasks
 from wheelq.server.client import ServerClient
 from wheelq.server.coalescing import Coalescing
 from wheelq.server.dashboard.horizon import Horizon

@@ -8,8 +8,7 @@ from fastapi import Request, Response
 
 from wheelq.server.access import Verb
 from wheelq.server.audit import AuditEntry
-from wheelq.server.classic import request as asked
-from wheelq.server.classic.envelope import success
+from wheelq.server.classic import parse, success, task_id_of, topic_of
 from wheelq.server.routing import ANYONE, READS_ITSELF, router, service_of
 from wheelq.server.service import address_of
 
@@ -32,7 +31,7 @@ async def pull(request: Request) -> Response:
     """Returns the content of a due task: the next one, or the one with `task_id`."""
     with _entry(request, Verb.CONSUME) as entry:
         topic, said = await _read(request, entry)
-        tasks, task_id = service_of(request).tasks, asked.task_id_of(said)
+        tasks, task_id = service_of(request).tasks, task_id_of(said)
         found = await (tasks.pull(topic) if task_id is None else tasks.pull_one(topic, str(task_id)))
         entry.status = 200
         return success(task_id=int(found.id) if found.id.isdecimal() else found.id, content=found.content)
@@ -46,7 +45,7 @@ async def _read(request: Request, entry: AuditEntry) -> tuple[str, dict[str, Any
     """Returns the topic and the parameters, after checking the caller's rights. Raises: Problem, InvalidInput."""
     service = service_of(request)
     entry.caller = caller = await service.caller_of(request, service.settings.server.classic_key)
-    said = asked.parse(request.headers.get("content-type", ""), await request.body())
-    entry.topic = topic = asked.topic_of(said)
+    said = parse(request.headers.get("content-type", ""), await request.body())
+    entry.topic = topic = topic_of(said)
     service.admit(caller, entry.address, entry.verb, topic)
     return topic, said
