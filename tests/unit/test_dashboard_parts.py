@@ -17,7 +17,7 @@ from wheelq.server.dashboard.axes import AxisMark, TimeWindow, scale
 from wheelq.server.dashboard.charts import Bar, BarPart
 from wheelq.server.dashboard.pages.dead import alike, key_of
 from wheelq.server.dashboard.past import FleetReading, flow, series
-from wheelq.server.dashboard.times import moment, seconds
+from wheelq.server.dashboard.visit import moment, seconds
 from wheelq.server.dashboard.words import in_words
 
 

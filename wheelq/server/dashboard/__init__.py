@@ -7,7 +7,7 @@ reader's time zone and keeps the figures of open tabs live.
     entering    finds the viewer, checks that an action comes from a page of this server, signs in and out;
                 the cookie of a sign-in, and the tokens of forms
     manual      the guide
-    visit       one request of a viewer, and the places that can be visited
+    visit       one request of a viewer, what its forms hold, and the places that can be visited
     pages       one module for each noun: what it shows and does
 
     asking      many calls, written to Redis in a few batches
@@ -18,7 +18,6 @@ reader's time zone and keeps the figures of open tabs live.
 
     charts      SVG (pure)
     axes        the marks of their axes, and spans of time (pure)
-    times       times and payloads as viewers write them
     words       numbers, times, cron expressions and payloads as people read them (pure)
     rendering   templates and files for the browser
 """

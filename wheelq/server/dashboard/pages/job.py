@@ -14,8 +14,7 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.pages.overview import readable
-from wheelq.server.dashboard.times import payload_of, seconds, when_of
-from wheelq.server.dashboard.visit import Form, Visit, does, shows
+from wheelq.server.dashboard.visit import Form, Visit, does, payload_of, seconds, shows, when_of
 from wheelq.server.problems import Problem
 
 PRIORITIES = ("normal", "high", "low")

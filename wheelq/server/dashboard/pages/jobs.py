@@ -21,8 +21,7 @@ from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.pages.overview import readable
-from wheelq.server.dashboard.times import moment_of, seconds, when_of
-from wheelq.server.dashboard.visit import Form, Visit, does, shows
+from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, seconds, shows, when_of
 from wheelq.server.problems import NOT_ALLOWED, Problem
 
 PER_PAGE = 50

@@ -15,8 +15,7 @@ from wheelq.model.recurring import RecurringInfo, RecurringOutcome, Rule
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.times import moment_of, payload_of, seconds
-from wheelq.server.dashboard.visit import Form, Visit, does, shows
+from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, seconds, shows
 from wheelq.server.dashboard.words import in_words, pretty, span
 from wheelq.server.problems import Problem
 
