@@ -13,8 +13,7 @@ from wheelq.errors import InvalidInput
 from wheelq.model.minutes import TopicMinute
 from wheelq.protocol.calls.dead import DeadSummary
 from wheelq.server.dashboard import charts, words
-from wheelq.server.dashboard.axes import AxisMark, TimeWindow, scale
-from wheelq.server.dashboard.charts import Bar, BarPart
+from wheelq.server.dashboard.charts import AxisMark, Bar, BarPart, TimeWindow, scale
 from wheelq.server.dashboard.pages.dead import alike, key_of
 from wheelq.server.dashboard.past import FleetReading, flow, series
 from wheelq.server.dashboard.visit import moment, seconds

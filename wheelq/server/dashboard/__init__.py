@@ -16,8 +16,7 @@ reader's time zone and keeps the figures of open tabs live.
     past        the counts of each recent minute, and the rates of the last one
     stream      tells open tabs that there is something new
 
-    charts      SVG (pure)
-    axes        the marks of their axes, and spans of time (pure)
+    charts      SVG, the marks of its axes, and spans of time (pure)
     words       numbers, times, cron expressions and payloads as people read them (pure)
     rendering   templates and files for the browser
 """

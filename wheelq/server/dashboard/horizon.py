@@ -16,7 +16,7 @@ from wheelq.protocol.calls import shard_counts
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.server.dashboard.asking import ask_all
-from wheelq.server.dashboard.axes import TimeWindow
+from wheelq.server.dashboard.charts import TimeWindow
 from wheelq.transport import AsyncTransport
 
 SHARDS = 1_000

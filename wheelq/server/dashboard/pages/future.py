@@ -13,8 +13,7 @@ from wheelq.errors import TopicNotFound
 from wheelq.model.topic import TopicInfo
 from wheelq.server.access import Verb
 from wheelq.server.dashboard import charts
-from wheelq.server.dashboard.axes import FINEST_MS, SPANS
-from wheelq.server.dashboard.charts import Bar, BarPart, colours_of
+from wheelq.server.dashboard.charts import FINEST_MS, SPANS, Bar, BarPart, colours_of
 from wheelq.server.dashboard.horizon import Outlook, TopicLane
 from wheelq.server.dashboard.look import Seen
 from wheelq.server.dashboard.visit import Visit, shows

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from wheelq.model.topic import TopicInfo
 from wheelq.server.dashboard import charts
-from wheelq.server.dashboard.axes import DAY, HOUR, MINUTE, AxisMark
+from wheelq.server.dashboard.charts import DAY, HOUR, MINUTE, AxisMark
 from wheelq.server.dashboard.past import PastSeries, series
 from wheelq.server.dashboard.visit import Visit
 from wheelq.server.dashboard.words import span
