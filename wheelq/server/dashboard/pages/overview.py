@@ -18,8 +18,7 @@ from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.entering import viewer_of
 from wheelq.server.dashboard.look import Seen
 from wheelq.server.dashboard.pages.fleet import readable_workers
-from wheelq.server.dashboard.pages.future import chart
-from wheelq.server.dashboard.pages.history import PastCharts, past
+from wheelq.server.dashboard.pages.future import PastCharts, chart, past
 from wheelq.server.dashboard.past import Flow
 from wheelq.server.dashboard.visit import Visit, shows
 from wheelq.server.problems import Problem

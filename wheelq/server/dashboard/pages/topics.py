@@ -16,8 +16,7 @@ from wheelq.protocol.calls import heartbeats, registry, shard_counts
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.asking import ask_all
 from wheelq.server.dashboard.charts import colours_of
-from wheelq.server.dashboard.pages.future import chart
-from wheelq.server.dashboard.pages.history import past
+from wheelq.server.dashboard.pages.future import chart, past
 from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.visit import Form, Visit, does, shows
 from wheelq.server.problems import GROUP_NOT_FOUND, Problem
