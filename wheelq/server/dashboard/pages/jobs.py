@@ -4,24 +4,28 @@
 wait in the range, and asks for confirmation. Each POST then does a bounded part, and its page continues with the next:
 by itself with JavaScript, by a button without. The change has a name in Redis, so a repeated step changes no job twice,
 even if another server process gets it.
+
+`/topics/{topic}/job?id=…`: one job, its way so far, and what can be done with it. `/schedule`: a new one.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from wheelq.base.ids import make_id
 from wheelq.base.plural import counted
 from wheelq.errors import InvalidInput, TopicNotFound
-from wheelq.model.job import from_ms
+from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome, from_ms
+from wheelq.model.state import GroupInfo, JobInfo, JobState
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.server import server_time_us
+from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.pages.overview import readable
-from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, seconds, shows, when_of
+from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, seconds, shows, when_of
 from wheelq.server.problems import NOT_ALLOWED, Problem
 
 PER_PAGE = 50
@@ -37,12 +41,14 @@ AT = {
 """What the time of a listed job means, by state."""
 WITH_ERROR = ("retrying", "dead")
 
-
 ROUNDS = 10
 """How many rounds one step takes: each changes up to 500 jobs in every shard."""
 EPOCH = from_ms(0)
 KEPT = ("action", "since", "until", "by", "delay", "at", "name", "count")
 """The fields that lead from one step to the next."""
+PRIORITIES = ("normal", "high", "low")
+FIELDS = ("topic", "payload", "delay", "at", "id", "partition_key", "priority", "expires")
+"""The fields of the form for a new job."""
 
 
 async def find(visit: Visit) -> Response:
@@ -153,9 +159,197 @@ def _to(form: Form) -> dict[str, Any]:
     return {"by": sign * seconds(by.lstrip("+-"), "by")}
 
 
+class JobMoment(NamedTuple):
+    """One moment on a job's way."""
+
+    at_ms: int
+    what: str
+    detail: str = ""
+    kind: str = ""
+    """The class that colours it: "good", "bad" or ""."""
+
+
+async def form(visit: Visit) -> Response:
+    """The form."""
+    return await _form_page(visit, visit.query)
+
+
+async def schedule(visit: Visit) -> Response:
+    """Schedule the job, and show it; a form with a mistake is shown again, with an explanation."""
+    asked = visit.form
+    topic = asked.needed("topic")
+    if not visit.may(Verb.SCHEDULE, topic):
+        raise Problem(problems.NOT_ALLOWED, f"The key has no scope for schedule on topic {topic!r}.")
+    try:
+        receipt = await visit.service.client.schedule(topic, **_arguments(asked))
+    except InvalidInput as error:
+        return await _form_page(visit, asked, f"{error.field}: {error.problem}", 422)
+    visit.changed(topic)
+    key = asked.get("partition_key")
+    if not receipt.created:
+        note = "A live job has this id already: nothing was changed."
+    else:
+        note = "It is kept on this server's disk until Redis is back." if receipt.in_outbox else "The job is scheduled."
+    return visit.back(f"/topics/{topic}/job", note, id=receipt.id, partition_key=key)
+
+
+async def job(visit: Visit) -> Response:
+    """Where the job stands, in each group."""
+    id = visit.query.needed("id")
+    info = await _get(visit, id, visit.query.get("partition_key"))
+    now_ms = await visit.service.transport.send(server_time_us()) // 1000
+    return visit.page(
+        "job.html",
+        topic=visit.topic,
+        job=info,
+        now_ms=now_ms,
+        steps=_steps(info, now_ms),
+        partition_key=visit.query.text("partition_key"),
+        can_change=info.state is JobState.WAITING and visit.may(Verb.CHANGE, visit.topic),
+        can_stop=info.state is JobState.RUNNING and visit.may(Verb.CHANGE, visit.topic),
+        can_rerun=info.state is JobState.DONE and visit.may(Verb.MANAGE, visit.topic),
+        shows_payloads=visit.shows_payloads,
+    )
+
+
+async def cancel(visit: Visit) -> Response:
+    """Cancel it; one that runs is asked to stop."""
+    id, key = visit.form.needed("id"), visit.form.get("partition_key")
+    running = visit.form.get("running") is not None
+    outcome = await visit.service.client.cancel(visit.topic, id, partition_key=key, running=running)
+    visit.changed(visit.topic)
+    match outcome:
+        case CancelOutcome.NOT_FOUND:
+            raise Problem(problems.JOB_NOT_FOUND)
+        case CancelOutcome.RUNNING:
+            return _to_job(visit, id, key, "Too late: the job is with its consumers already.")
+        case CancelOutcome.CANCELLING:
+            return _to_job(visit, id, key, "Its worker was asked to cancel it.")
+    return visit.back(f"/topics/{visit.topic}/jobs", f"Job {id} is cancelled and will never run.")
+
+
+async def reschedule(visit: Visit) -> Response:
+    """Give a waiting job another due time, unless its due time has changed since the page was made."""
+    id, key = visit.form.needed("id"), visit.form.get("partition_key")
+    expected = visit.form.whole("if_due_ms")
+    outcome = await visit.service.client.reschedule(
+        visit.topic, id, partition_key=key, if_due_ms=expected, **when_of(visit.form)
+    )
+    said = {
+        RescheduleOutcome.RESCHEDULED: "The job has its new due time.",
+        RescheduleOutcome.RUNNING: "Too late: the job is with its consumers already.",
+        RescheduleOutcome.CHANGED: "Nothing was changed: the job has another due time by now.",
+    }
+    if outcome is RescheduleOutcome.NOT_FOUND:
+        raise Problem(problems.JOB_NOT_FOUND)
+    visit.changed(visit.topic)
+    return _to_job(visit, id, key, said[outcome])
+
+
+async def run_now(visit: Visit) -> Response:
+    """Promote a waiting job at once."""
+    id, key = visit.form.needed("id"), visit.form.get("partition_key")
+    outcome = await visit.service.client.run_now(visit.topic, id, partition_key=key)
+    said = {
+        RunNowOutcome.PROMOTED: "The job is ready for its workers.",
+        RunNowOutcome.PAUSED: "The topic is paused: the job is due now, and runs first when the topic is resumed.",
+        RunNowOutcome.RUNNING: "Too late: the job is with its consumers already.",
+    }
+    if outcome is RunNowOutcome.NOT_FOUND:
+        raise Problem(problems.JOB_NOT_FOUND)
+    visit.changed(visit.topic)
+    return visit.back(f"/topics/{visit.topic}/job", said[outcome], id=id, partition_key=key)
+
+
+async def rerun(visit: Visit) -> Response:
+    """Schedule a finished job once more, with the same payload and headers, under an id of its own."""
+    id, key = visit.form.needed("id"), visit.form.get("partition_key")
+    info = await _get(visit, id, key)
+    if info.state is not JobState.DONE:
+        raise InvalidInput("id", "is not the id of a finished job")
+    receipt = await visit.service.client.schedule(
+        visit.topic, info.payload, delay=timedelta(0), headers=info.headers or None, partition_key=key
+    )
+    visit.changed(visit.topic)
+    return _to_job(visit, receipt.id, key, f"This is a new job like {id}, due now.")
+
+
+def _arguments(asked: Form) -> dict[str, Any]:
+    priority = asked.text("priority", "normal")
+    expires = asked.get("expires")
+    return {
+        "payload": payload_of(asked),
+        "key": asked.get("id"),
+        "partition_key": asked.get("partition_key"),
+        "priority": priority,
+        "expires": None if expires is None else seconds(expires, "expires"),
+        **when_of(asked),
+    }
+
+
+async def _form_page(visit: Visit, asked: Form, problem: str = "", status: int = 200) -> Response:
+    seen = await visit.service.look.now()
+    return visit.page(
+        "schedule.html",
+        status,
+        topics=[info.name for info in readable(visit, seen) if visit.may(Verb.SCHEDULE, info.name)],
+        values={field: asked.text(field) for field in FIELDS},
+        priorities=PRIORITIES,
+        problem=problem,
+        may_schedule=visit.may(Verb.SCHEDULE),
+    )
+
+
+def _to_job(visit: Visit, id: str, key: str | None, note: str) -> Response:
+    return visit.back(f"/topics/{visit.topic}/job", note, id=id, partition_key=key)
+
+
+async def _get(visit: Visit, id: str, partition_key: str | None) -> JobInfo:
+    info = await visit.service.client.get(visit.topic, id, partition_key=partition_key)
+    if info is None:
+        what = "It was never scheduled, was cancelled, or has finished: the topic's keep_done_ms keeps finished jobs."
+        raise Problem(problems.JOB_NOT_FOUND, what)
+    return info
+
+
+def _steps(info: JobInfo, now_ms: int) -> list[JobMoment]:
+    """Returns the known moments of the job's life, in order."""
+    steps = []
+    if info.scheduled_ms:
+        steps.append(JobMoment(info.scheduled_ms, "Scheduled", "by its producer's clock"))
+    first_due = "Due" if info.state is not JobState.RETRYING else "Next attempt due"
+    steps.append(JobMoment(info.due_ms, first_due, "" if info.due_ms <= now_ms else "it waits until then"))
+    if info.promoted_ms:
+        steps.append(JobMoment(info.promoted_ms, "Promoted", "ready for every group"))
+    for name, group in info.groups.items():
+        for number, attempt in enumerate(group.attempts, 1):
+            detail = f"{name}, on {attempt.worker}, took {attempt.duration_ms:,} ms"
+            kind = "bad" if attempt.error else "good"
+            text = f"{detail}: {attempt.error}" if attempt.error else detail
+            steps.append(JobMoment(attempt.started_ms, f"Attempt {number + _before(group)}", text, kind))
+        if group.finished_ms and group.state is JobState.DEAD:
+            steps.append(JobMoment(group.finished_ms, f"Given up by {name}", group.reason or "", "bad"))
+        elif group.finished_ms and not group.attempts:
+            steps.append(JobMoment(group.finished_ms, f"Done in {name}", group.worker or "", "good"))
+    return sorted(steps, key=lambda step: step.at_ms)
+
+
+def _before(group: GroupInfo) -> int:
+    """Returns how many attempts came before those in the record, which keeps the last ten."""
+    ended = (group.attempt or 0) - (0 if group.is_finished else 1)
+    return max(0, ended - len(group.attempts))
+
+
 PLACES = (
     shows("/jobs", find),
     shows("/topics/{topic}/jobs", jobs),
     shows("/topics/{topic}/bulk", confirm, Verb.CHANGE),
     does("/topics/{topic}/bulk", act, Verb.CHANGE),
+    shows("/schedule", form),
+    does("/schedule", schedule, Verb.SCHEDULE),
+    shows("/topics/{topic}/job", job),
+    does("/topics/{topic}/job/cancel", cancel, Verb.CHANGE),
+    does("/topics/{topic}/job/reschedule", reschedule, Verb.CHANGE),
+    does("/topics/{topic}/job/run", run_now, Verb.CHANGE),
+    does("/topics/{topic}/job/rerun", rerun, Verb.MANAGE),
 )
