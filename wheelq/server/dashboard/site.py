@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from wheelq.server import problems
 from wheelq.server.dashboard import manual
 from wheelq.server.dashboard.entering import NO_ONE, TOKEN, enter, sign_in, sign_out, token_of, visit_of
-from wheelq.server.dashboard.pages import dead, fleet, future, jobs, overview, recurring, topics
+from wheelq.server.dashboard.pages import dead, future, jobs, overview, recurring, topics
 from wheelq.server.dashboard.rendering import static
 from wheelq.server.dashboard.visit import PagePlace, set_cookie
 from wheelq.server.problems import Problem, problem_in
@@ -38,7 +38,6 @@ PLACES = (
     *jobs.PLACES,
     *dead.PLACES,
     *recurring.PLACES,
-    *fleet.PLACES,
 )
 """Every place of the dashboard."""
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -1,4 +1,8 @@
-"""`/`: the problems first, then the most important figures. `/events`: the stream that every open tab listens to."""
+"""`/`: the problems first, then the most important figures. `/events`: the stream that every open tab listens to.
+
+`/fleet`: the schedulers and workers that live, and the shards that no scheduler leads. `/callbacks`: the receivers that
+this process calls, with their circuit breakers; and its outbox.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,23 @@ from typing import NamedTuple
 from fastapi.sse import EventSourceResponse
 from starlette.responses import Response
 
+from wheelq.admin import WorkerInfo
 from wheelq.admin.diagnosis import Finding, Level
 from wheelq.base.metrics import Lateness
 from wheelq.model.topic import TopicInfo
+from wheelq.producer.breaker import BreakerState
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.entering import viewer_of
 from wheelq.server.dashboard.look import Seen
-from wheelq.server.dashboard.pages.fleet import readable_workers
 from wheelq.server.dashboard.pages.future import PastCharts, chart, past
 from wheelq.server.dashboard.past import Flow
 from wheelq.server.dashboard.visit import Visit, shows
 from wheelq.server.problems import Problem
 
 MOST_TOPICS = 12
+MOST_WORKERS = 200
 
 
 class Totals(NamedTuple):
@@ -115,4 +121,48 @@ async def events(visit: Visit) -> Response:
     return EventSourceResponse(visit.service.stream.listen(check), headers=headers)
 
 
-PLACES = (shows("/", overview), shows("/events", events))
+async def fleet(visit: Visit) -> Response:
+    """Every scheduler and worker that lives, by their heartbeats."""
+    seen = await visit.service.look.now()
+    sees_all = visit.caller.reads_all
+    workers = readable_workers(visit, seen)
+    return visit.page(
+        "fleet.html",
+        seen=seen,
+        nodes=seen.nodes if sees_all else [],
+        workers=workers[:MOST_WORKERS],
+        workers_left_out=max(0, len(workers) - MOST_WORKERS),
+        may_read={topic for worker in workers for topic in worker.topics if visit.may(Verb.READ, topic)},
+        sees_all=sees_all,
+    )
+
+
+def readable_workers(visit: Visit, seen: Seen) -> list[WorkerInfo]:
+    """Returns the workers of at least one topic that the viewer may read."""
+    if visit.caller.reads_all:
+        return list(seen.workers)
+    return [worker for worker in seen.workers if any(visit.may(Verb.READ, topic) for topic in worker.topics)]
+
+
+async def callbacks(visit: Visit) -> Response:
+    """The receivers, the worst first, and what waits on this server's disk."""
+    service = visit.service
+    found = service.calling.destinations() if service.calling is not None else ()
+    worst_first = sorted(found, key=lambda info: (info.state is BreakerState.CLOSED, -info.failed, info.name))
+    sees_all = visit.caller.reads_all
+    return visit.page(
+        "callbacks.html",
+        destinations=worst_first if sees_all else [],
+        calls=service.calling is not None,
+        outbox=await service.client.outbox_info() if sees_all else None,
+        now_ms=service.clock.wall_ms(),
+        sees_all=sees_all,
+    )
+
+
+PLACES = (
+    shows("/", overview),
+    shows("/events", events),
+    shows("/fleet", fleet),
+    shows("/callbacks", callbacks),
+)
