@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from wheelq import __version__, errors
-from wheelq.admin.exposition import FINISHED, SCHEDULED, expose
 from wheelq.admin.fleet import Fleet, RecurringTimes
+from wheelq.admin.metrics import FINISHED, SCHEDULED, expose
 from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.cli.app import load_command

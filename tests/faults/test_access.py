@@ -36,7 +36,7 @@ from wheelq import (
 )
 from wheelq.admin import Inspector
 from wheelq.admin.diagnosis import Level, diagnose_server
-from wheelq.admin.fleet_metrics import FleetMetrics
+from wheelq.admin.metrics import FleetMetrics
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.embedded import EmbeddedServer

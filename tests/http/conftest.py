@@ -16,7 +16,7 @@ from loadtest.servers.nodes import free_port
 from tests.transports import AsyncWith, Fault
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
-from wheelq.admin import fleet_metrics
+from wheelq.admin import metrics
 from wheelq.server import readiness
 from wheelq.server.app import make_app
 from wheelq.server.connection import Limits
@@ -32,7 +32,7 @@ Http = httpx.AsyncClient
 @pytest.fixture(autouse=True)
 def has_time_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allows more time for a look at the fleet, which may take long on a busy machine."""
-    for module in (readiness, fleet_metrics):
+    for module in (readiness, metrics):
         monkeypatch.setattr(module, "DEADLINE_S", PATIENCE)
 
 

@@ -18,7 +18,7 @@ from tests.lua.shard import RECORD
 from tests.transports import AsyncWith, Unreachable
 from tests.waiting import PATIENCE
 from wheelq import Scheduler, Settings
-from wheelq.admin import fleet_metrics
+from wheelq.admin import metrics
 from wheelq.base.metrics import BOUNDS, LATENESS_BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
@@ -136,9 +136,9 @@ async def test_three_thousand_topics_are_scraped_within_half_a_second(http: Http
 
 async def test_figures_are_asked_for_once_in_four_seconds(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many scrape. Here it is once in minutes, because the machine may be busy."""
-    assert fleet_metrics.FRESH_S == 4
+    assert metrics.FRESH_S == 4
     service = http.service  # type: ignore[attr-defined]
-    monkeypatch.setattr(fleet_metrics, "FRESH_S", 4 * PATIENCE)
+    monkeypatch.setattr(metrics, "FRESH_S", 4 * PATIENCE)
     await http.post("/v1/topics/orders/jobs", json={"delay": 60})
     first, *others = await asyncio.gather(*(http.get("/metrics") for _ in range(5)))
     measured = service.fleet_metrics._asked_at

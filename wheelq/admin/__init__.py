@@ -1,8 +1,7 @@
 """Inspects a server and its topics, schedulers and workers. Changes nothing.
 
 fleet       collects the data of the fleet's metrics (an operation)
-exposition  writes the metrics in the text format of Prometheus
-fleet_metrics  `FleetMetrics`: reads the data when it is scraped, at most once in four seconds
+metrics     `FleetMetrics`: the metrics of the fleet in the text format of Prometheus
 stats       lists topics, schedulers and workers (operations)
 judge       compares what producers were promised with what ran, and says what went wrong; pure
 facts       collects facts about the server and its jobs, for `diagnosis` (operations)

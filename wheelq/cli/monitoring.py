@@ -29,7 +29,7 @@ from wheelq.settings import Settings, resolve_url
 from wheelq.transport import Address, AsyncTransport
 
 if TYPE_CHECKING:
-    from wheelq.admin.fleet_metrics import FleetMetrics
+    from wheelq.admin.metrics import FleetMetrics
 
 logger = logging.getLogger("wheelq")
 
@@ -60,7 +60,7 @@ async def monitored(port: int | None, host: str, url: str | None, settings: Sett
     if port is None:
         yield
         return
-    from wheelq.admin.fleet_metrics import FleetMetrics  # most processes have no port
+    from wheelq.admin.metrics import FleetMetrics  # most processes have no port
 
     transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
     fleet = FleetMetrics(transport, Keys(settings.prefix), SystemClock(), __version__)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from wheelq import __version__
 from wheelq.admin import AsyncInspector
-from wheelq.admin.fleet_metrics import FleetMetrics
+from wheelq.admin.metrics import FleetMetrics
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.callbacks.services import Services
 from wheelq.callbacks.worker import CallbackWorker
