@@ -4,8 +4,7 @@ fleet       collects the data of the fleet's metrics (an operation)
 metrics     `FleetMetrics`: the metrics of the fleet in the text format of Prometheus
 stats       lists topics, schedulers and workers (operations)
 judge       compares what producers were promised with what ran, and says what went wrong; pure
-facts       collects facts about the server and its jobs, for `diagnosis` (operations)
-prefixes    finds other prefixes that are in use on the server (an operation)
+facts       collects facts about the server, its jobs and other prefixes in use, for `diagnosis` (operations)
 diagnosis   turns facts into findings for `wheelq doctor`
 aio         `AsyncInspector`
 inspector   `Inspector`, the same for blocking programs: made from `aio` by `.ci/unasync.py`

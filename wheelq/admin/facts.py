@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from wheelq.admin.diagnosis import JobFacts, ServerFacts
 from wheelq.admin.diagnosis.server import CHANNELS
 from wheelq.admin.fleet import Fleet, Parts, fleet, one_by_one
-from wheelq.admin.prefixes import other_prefixes
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.operation import Do, Operation, Step, ask, ask_all
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import access, heartbeats, notes, removal, shard_counts
-from wheelq.protocol.calls.server import config, info, needed_commands, publish_nothing, server_time_us
+from wheelq.protocol.calls.server import (
+    config,
+    info,
+    is_registry,
+    listening,
+    needed_commands,
+    publish_nothing,
+    server_time_us,
+    with_topics,
+)
 from wheelq.protocol.keys import Keys
 
 T = TypeVar("T")
@@ -24,6 +33,10 @@ T = TypeVar("T")
 CLOCK_SAMPLES = 5  # the best of a few round trips is close to the wire's own time
 MISSED_MS = 60_000
 """An occurrence that is not scheduled this long after its due time was missed."""
+LOOKS = 100
+"""The most calls that look for topics; with more keys than they cover, some prefixes may be missed."""
+ENOUGH = 10
+"""When this many other prefixes are found, the search ends."""
 INFO_SECTIONS = ("server", "clients", "memory", "persistence", "replication")
 CONFIGURATION = ("maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write")
 
@@ -157,3 +170,32 @@ def _ask_if_allowed(what: str, call: Call[T], refused: dict[str, str]) -> Operat
     except Refused as error:
         refused[what] = str(error)
         return None
+
+
+def other_prefixes(keys: Keys, *, thoroughly: bool) -> Operation[tuple[str, ...]]:
+    """Returns the other prefixes that schedulers and workers use; `thoroughly`: also those that only have topics.
+
+    Programs whose user may not ask this find none.
+    """
+    found: set[str] = set()
+    with suppress(Refused):
+        found |= set((yield from ask(listening(keys))))
+    if thoroughly:
+        with suppress(Refused):
+            found |= yield from _with_topics(keys)
+    return tuple(sorted(found))
+
+
+def _with_topics(keys: Keys) -> Operation[set[str]]:
+    found: set[str] = set()
+    cursor = 0
+    for _ in range(LOOKS):
+        cursor, named = yield from ask(with_topics(keys, cursor))
+        for prefix in sorted(named):
+            if (yield from ask(is_registry(Keys(prefix)))):
+                found.add(prefix)
+            if len(found) == ENOUGH:
+                return found
+        if not cursor:
+            break
+    return found

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheelq.admin import facts, prefixes, stats
+from wheelq.admin import facts, stats
 from wheelq.admin.diagnosis import Finding, JobFacts, ServerFacts, diagnose, diagnose_server
 from wheelq.admin.fleet import by_slot
 from wheelq.admin.stats import NodeInfo, Stats, WorkerInfo
@@ -81,7 +81,7 @@ class Inspector:
 
         It looks at 100,000 keys at most. A user that may not look finds none.
         """
-        return self._driver.run(prefixes.other_prefixes(self._keys, thoroughly=True))
+        return self._driver.run(facts.other_prefixes(self._keys, thoroughly=True))
 
     def close(self) -> None:
         """Close the connections."""
