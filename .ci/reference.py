@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from wheelq import __version__, errors
-from wheelq.admin.fleet import Fleet, RecurringTimes
+from wheelq.admin.figures import Fleet, RecurringTimes
 from wheelq.admin.metrics import FINISHED, SCHEDULED, expose
 from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo

@@ -16,7 +16,7 @@ import pytest
 from tests.cli.commands import wheelq
 from tests.waiting import eventually
 from wheelq import Client, JobSpec
-from wheelq.admin.stats import NodeInfo, Stats, WorkerInfo
+from wheelq.admin.figures import NodeInfo, Stats, WorkerInfo
 from wheelq.cli.top import Now
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.calls import heartbeats

@@ -1,8 +1,7 @@
 """Inspects a server and its topics, schedulers and workers. Changes nothing.
 
-fleet       collects the data of the fleet's metrics (an operation)
+figures     collects the figures of the fleet: topics, groups, schedulers, workers, recurring jobs (operations)
 metrics     `FleetMetrics`: the metrics of the fleet in the text format of Prometheus
-stats       lists topics, schedulers and workers (operations)
 judge       compares what producers were promised with what ran, and says what went wrong; pure
 facts       collects facts about the server, its jobs and other prefixes in use, for `diagnosis` (operations)
 diagnosis   turns facts into findings for `wheelq doctor`
@@ -13,7 +12,7 @@ inspector   `Inspector`, the same for blocking programs: made from `aio` by `.ci
 from __future__ import annotations
 
 from wheelq.admin.aio import AsyncInspector
+from wheelq.admin.figures import NodeInfo, Stats, WorkerInfo
 from wheelq.admin.inspector import Inspector
-from wheelq.admin.stats import NodeInfo, Stats, WorkerInfo
 
 __all__ = ["AsyncInspector", "Inspector", "NodeInfo", "Stats", "WorkerInfo"]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from wheelq.admin.diagnosis import JobFacts, ServerFacts
 from wheelq.admin.diagnosis.server import CHANNELS
-from wheelq.admin.fleet import Fleet, Parts, fleet, one_by_one
+from wheelq.admin.figures import Fleet, Parts, fleet, one_by_one
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld
 from wheelq.model.topic import TopicInfo

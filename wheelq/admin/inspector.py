@@ -8,10 +8,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheelq.admin import facts, stats
+from wheelq.admin import facts, figures
 from wheelq.admin.diagnosis import Finding, JobFacts, ServerFacts, diagnose, diagnose_server
-from wheelq.admin.fleet import by_slot
-from wheelq.admin.stats import NodeInfo, Stats, WorkerInfo
+from wheelq.admin.figures import NodeInfo, Stats, WorkerInfo, by_slot
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.producer.driver import Driver
 from wheelq.protocol.keys import Keys
@@ -51,15 +50,15 @@ class Inspector:
 
     def stats(self) -> Stats:
         """Returns every topic, live scheduler and live worker, by name. Raises: ServerError."""
-        return self._driver.run(stats.stats(self._keys))
+        return self._driver.run(figures.stats(self._keys))
 
     def nodes(self) -> list[NodeInfo]:
         """Returns every live scheduler, by name. Raises: ServerError."""
-        return self._driver.run(stats.nodes(self._keys))
+        return self._driver.run(figures.nodes(self._keys))
 
     def workers(self) -> list[WorkerInfo]:
         """Returns every live worker, by name. Raises: ServerError."""
-        return self._driver.run(stats.workers(self._keys))
+        return self._driver.run(figures.workers(self._keys))
 
     def doctor(self) -> list[Finding]:
         """Returns findings about the server and its users. Raises: Unavailable, AuthenticationFailed, ServerBusy."""

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from wheelq.admin.fleet import Fleet, by_slot, fleet
+from wheelq.admin.figures import Fleet, by_slot, fleet
 from wheelq.base.clock import Clock
 from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.errors import ServerError

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from wheelq.admin import AsyncInspector, NodeInfo, WorkerInfo
 from wheelq.admin.diagnosis import Finding, Level
-from wheelq.admin.fleet import by_slot
+from wheelq.admin.figures import by_slot
 from wheelq.base.clock import Clock
 from wheelq.model.topic import TopicInfo
 from wheelq.protocol.calls import registry, shard_counts
