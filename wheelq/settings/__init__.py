@@ -16,9 +16,9 @@ checked      `Checked`, the base class that checks values
 from __future__ import annotations
 
 from wheelq.settings.checked import DAY_MS
+from wheelq.settings.components import BreakerSettings, ClientSettings, ConnectionSettings, Durability, OutboxSettings
 from wheelq.settings.environment import settings_in_force
 from wheelq.settings.nodes import SchedulerSettings, Trace, WorkerSettings
-from wheelq.settings.producers import BreakerSettings, ClientSettings, ConnectionSettings, Durability, OutboxSettings
 from wheelq.settings.server import Access, ServerSettings
 from wheelq.settings.topic import Misfire, TopicSettings
 from wheelq.settings.whole import LOG_FORMATS, LOG_LEVELS, Settings, find_url, resolve_url
