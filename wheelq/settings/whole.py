@@ -10,10 +10,15 @@ from typing import Any, Self, TypeVar
 
 from wheelq.errors import ConfigurationError, InvalidSetting
 from wheelq.settings.checked import Checked
-from wheelq.settings.components import BreakerSettings, ClientSettings, ConnectionSettings, OutboxSettings
+from wheelq.settings.components import (
+    BreakerSettings,
+    ClientSettings,
+    ConnectionSettings,
+    OutboxSettings,
+    TopicSettings,
+)
 from wheelq.settings.nodes import SchedulerSettings, WorkerSettings
 from wheelq.settings.server import ServerSettings
-from wheelq.settings.topic import TopicSettings
 
 T = TypeVar("T")
 
