@@ -15,9 +15,10 @@ from wheelq.settings.components import (
     ClientSettings,
     ConnectionSettings,
     OutboxSettings,
+    SchedulerSettings,
     TopicSettings,
+    WorkerSettings,
 )
-from wheelq.settings.nodes import SchedulerSettings, WorkerSettings
 from wheelq.settings.server import ServerSettings
 
 T = TypeVar("T")
