@@ -16,10 +16,10 @@ from wheelq.settings.components import (
     ConnectionSettings,
     OutboxSettings,
     SchedulerSettings,
+    ServerSettings,
     TopicSettings,
     WorkerSettings,
 )
-from wheelq.settings.server import ServerSettings
 
 T = TypeVar("T")
 
