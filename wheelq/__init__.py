@@ -93,9 +93,9 @@ if TYPE_CHECKING:
         WrongDatabase,
         WrongServerKind,
     )
-    from wheelq.model.bulk import BulkProgress
     from wheelq.model.dead import DeadJob, DeadPage, Replayed, ReplayOutcome
     from wheelq.model.job import (
+        BulkProgress,
         CancelOutcome,
         Job,
         JobSpec,
@@ -212,9 +212,8 @@ _NAMES = {
         "RecurringUnreadable Refused ServerBusy ServerError ServerFull ServerTooOld TlsFailed TopicFull "
         "TopicNotFound TopicUnreadable Unavailable WheelqError WrongDatabase WrongServerKind"
     ),
-    "wheelq.model.bulk": "BulkProgress",
     "wheelq.model.dead": "DeadJob DeadPage Replayed ReplayOutcome",
-    "wheelq.model.job": "CancelOutcome Job JobSpec Receipt RescheduleOutcome RunNowOutcome WaitingPage",
+    "wheelq.model.job": "BulkProgress CancelOutcome Job JobSpec Receipt RescheduleOutcome RunNowOutcome WaitingPage",
     "wheelq.model.listing": "JobPage ListedJob",
     "wheelq.model.minutes": "TopicMinute",
     "wheelq.model.recurring": "RecurringInfo RecurringOutcome RecurringReceipt",

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from wheelq.base.clock import Clock
-from wheelq.model.bulk import BulkProgress
 from wheelq.model.job import (
+    BulkProgress,
     CancelOutcome,
     Payload,
     Receipt,

@@ -13,8 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput
-from wheelq.model.bulk import BulkProgress
-from wheelq.model.job import from_ms
+from wheelq.model.job import BulkProgress, from_ms
 from wheelq.server import problems
 from wheelq.server.access.keys import Verb
 from wheelq.server.routing import answer, needs, problems_of, router, service_of
