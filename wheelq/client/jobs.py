@@ -16,8 +16,7 @@ from wheelq.model.job import (
     RunNowOutcome,
     WaitingPage,
 )
-from wheelq.model.listing import JobPage
-from wheelq.model.state import JobInfo, JobState
+from wheelq.model.state import JobInfo, JobPage, JobState
 from wheelq.producer.bulk import Bulk, Report
 from wheelq.producer.driver import Driver
 from wheelq.producer.fallback import Fallback

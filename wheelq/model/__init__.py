@@ -1,8 +1,7 @@
 """Jobs, topics and their rules, as callers and handlers see them. No I/O.
 
 job         a job, its receipt, and the outcomes of changing one or many
-state       where a job is, in each group
-listing     jobs on a page of one state
+state       where a job is, in each group; pages of jobs in one state
 task        functions whose signature is the payload of their jobs
 topic       a topic: shards, limits, retention
 minutes     what happened in a topic, minute by minute
