@@ -104,12 +104,11 @@ if TYPE_CHECKING:
         RunNowOutcome,
         WaitingPage,
     )
-    from wheelq.model.minutes import TopicMinute
     from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringReceipt
     from wheelq.model.retry import Bury, Retry, RetryAfter
     from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobPage, JobState, ListedJob, Progress
     from wheelq.model.task import Task, TaskDecorator, TaskJob
-    from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
+    from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
     from wheelq.producer.history import Rerun
     from wheelq.producer.outbox.store import OutboxInfo
     from wheelq.scheduler import Scheduler
@@ -213,12 +212,11 @@ _NAMES = {
     ),
     "wheelq.model.dead": "DeadJob DeadPage Replayed ReplayOutcome",
     "wheelq.model.job": "BulkProgress CancelOutcome Job JobSpec Receipt RescheduleOutcome RunNowOutcome WaitingPage",
-    "wheelq.model.minutes": "TopicMinute",
     "wheelq.model.recurring": "RecurringInfo RecurringOutcome RecurringReceipt",
     "wheelq.model.retry": "Bury Retry RetryAfter",
     "wheelq.model.state": "Attempt GroupInfo JobInfo JobPage JobState ListedJob Progress",
     "wheelq.model.task": "Task TaskDecorator TaskJob",
-    "wheelq.model.topic": "Group Span Topic TopicChanges TopicInfo",
+    "wheelq.model.topic": "Group Span Topic TopicChanges TopicInfo TopicMinute",
     "wheelq.producer.history": "Rerun",
     "wheelq.producer.outbox.store": "OutboxInfo",
     "wheelq.scheduler": "Scheduler",

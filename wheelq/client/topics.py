@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, Unpack
 
 from wheelq.model.checks import check_id
-from wheelq.model.minutes import TopicMinute
-from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
+from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.driver import Driver
 from wheelq.producer.groups import Groups

@@ -3,8 +3,7 @@
 job         a job, its receipt, and the outcomes of changing one or many
 state       where a job is, in each group; pages of jobs in one state
 task        functions whose signature is the payload of their jobs
-topic       a topic: shards, limits, retention
-minutes     what happened in a topic, minute by minute
+topic       a topic: shards, limits, retention; what happened in it, minute by minute
 dead        dead jobs, and filters for them
 recurring   recurring jobs: rules, cron expressions, plans
 retry       when a failed job runs again

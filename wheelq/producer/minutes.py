@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wheelq.model.minutes import TopicMinute, check_hours
+from wheelq.model.topic import TopicMinute, check_hours
 from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import counts, registry

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wheelq.model.minutes import TopicMinute
+from wheelq.model.topic import TopicMinute
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.keys import MEMBER_SEPARATOR, ShardKeys
 
