@@ -17,6 +17,5 @@ msgspec and pydantic are imported only for types that they define.
 
 outgoing    typed values → payloads
 incoming    analyses a type, and makes the function that converts payloads to it
-values      the functions for scalars, lists and maps, of which that function is made
-libraries   the same for the types of msgspec and pydantic
+values      the functions of which that one is made: for scalars, lists, maps, and the types of msgspec and pydantic
 """

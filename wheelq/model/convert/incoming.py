@@ -24,11 +24,11 @@ from typing import (
 from uuid import UUID
 
 from wheelq.errors import InvalidInput, PayloadMismatch
-from wheelq.model.convert.libraries import by_library
 from wheelq.model.convert.values import (
     Convert,
     Members,
     Misfit,
+    by_library,
     exact,
     fixed,
     listed,
