@@ -17,5 +17,4 @@ msgspec and pydantic are imported only for types that they define.
 
 outgoing    typed values → payloads
 incoming    analyses a type, and makes the function that converts payloads to it
-values      the functions of which that one is made: for scalars, lists, maps, and the types of msgspec and pydantic
 """

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from wheelq.model.convert.values import struct_to_plain
+from wheelq.model.convert.incoming import struct_to_plain
 
 _PLAIN: Mapping[type, Callable[[Any], Any]] = {
     UUID: str,
