@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from wheelq.errors import InvalidInput
-from wheelq.model.convert.outgoing import plain
+from wheelq.model.convert import plain
 from wheelq.model.job import Payload
 
 

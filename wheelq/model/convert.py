@@ -1,7 +1,19 @@
-"""Payloads → typed values: analyses a type once, and makes the function that converts payloads to it.
+"""Converts typed values to payloads and back. A type is analysed once; converting a value looks up no type hints.
 
-That function is made of functions that convert one value and raise `Misfit`. Types of msgspec and pydantic convert
-their values themselves; each library is imported at its first type.
+    plain(value)                   dataclass, model, UUID …  ──▶  what a payload may hold      when a job is packed
+    converter(Order, "payload")    a function: payload  ──▶  Order                             when a handler runs
+
+| type                                   | in the payload                                        |
+|----------------------------------------|-------------------------------------------------------|
+| None, bool, int, float, str, bytes     | itself; an int is accepted for a float                |
+| list, Sequence, tuple; dict, Mapping   | list; map with string keys                            |
+| dataclass, TypedDict                   | map of its fields; an unknown field does not fit      |
+| msgspec Struct, pydantic model         | as the library says; its own rules decide what fits   |
+| UUID, Decimal; datetime, date, time    | str; str in ISO 8601                                  |
+| timedelta; Enum                        | seconds; the value of the member                      |
+| Literal, Optional, Union               | one of them: no two may look the same in the payload  |
+
+msgspec and pydantic convert the values of their types themselves; each is imported at its first type.
 """
 
 from __future__ import annotations
@@ -41,6 +53,36 @@ class Misfit(Exception):
         super().__init__(problem)
         self.problem = problem
         self.path = path
+
+
+_PLAIN: Mapping[type, Callable[[Any], Any]] = {
+    UUID: str,
+    Decimal: str,
+    datetime: datetime.isoformat,
+    date: date.isoformat,
+    time: time.isoformat,
+    timedelta: timedelta.total_seconds,
+}
+
+
+def plain(value: Any) -> Any:
+    """Returns a value as a payload may hold it, one level deep: what it contains may have to be converted too.
+
+    Raises: TypeError, if no payload can hold it.
+    """
+    kind = type(value)
+    if is_dataclass(kind):
+        return {field.name: getattr(value, field.name) for field in fields(kind) if field.init}
+    if hasattr(kind, "__struct_fields__"):
+        return struct_to_plain(value, plain)
+    if hasattr(kind, "__pydantic_validator__"):
+        return value.model_dump(by_alias=True, round_trip=True)
+    if isinstance(value, Enum):
+        return value.value
+    for known, convert in _PLAIN.items():
+        if isinstance(value, known):
+            return convert(value)
+    raise TypeError(f"a {kind.__qualname__} cannot be sent")
 
 
 _SENT = "None, bool, int, float, str, bytes, UUID, Decimal, datetime, date, time, timedelta, Enum, lists, string-keyed "
