@@ -46,7 +46,7 @@ from wheelq.errors import InvalidInput, PayloadMismatch
 Convert = Callable[[Any], Any]
 
 
-class Misfit(Exception):
+class _Misfit(Exception):
     """A value does not fit; on its way up it learns where the value is."""
 
     def __init__(self, problem: str, path: str = "") -> None:
@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
     if is_dataclass(kind):
         return {field.name: getattr(value, field.name) for field in fields(kind) if field.init}
     if hasattr(kind, "__struct_fields__"):
-        return struct_to_plain(value, plain)
+        return _struct_to_plain(value, plain)
     if hasattr(kind, "__pydantic_validator__"):
         return value.model_dump(by_alias=True, round_trip=True)
     if isinstance(value, Enum):
@@ -115,7 +115,7 @@ def arguments_converter(hints: Mapping[str, Any], required: abc.Set[str], owner:
     """
     analysis = _Analysis()
     members = {name: (analysis.kind(hint, name).convert, name in required) for name, hint in hints.items()}
-    return _naming(Members(owner, "argument", dict, members).convert, "")
+    return _naming(_Members(owner, "argument", dict, members).convert, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class _Analysis:
     def kind(self, hint: Any, path: str) -> _Kind:
         """Returns how values of `hint` are converted. Raises: InvalidInput, with the path of the type that is wrong."""
         for part in (hint, *_alternatives(hint)):  # a union with models is the library's
-            if (convert := by_library(hint, get_origin(part) or part, getattr(part, "__metadata__", ()))) is not None:
+            if (convert := _by_library(hint, get_origin(part) or part, getattr(part, "__metadata__", ()))) is not None:
                 return _Kind((), convert)
         hint = _bare(hint)
         origin, args = get_origin(hint) or hint, get_args(hint)
@@ -145,39 +145,39 @@ class _Analysis:
         if alternatives := _alternatives(hint):
             return self._union(hint, [self.kind(arg, path) for arg in alternatives], path)
         if origin is Literal and not any(isinstance(arg, Enum) for arg in args):
-            return _Kind(tuple({type(arg) for arg in args}), literal(args))
+            return _Kind(tuple({type(arg) for arg in args}), _literal(args))
         if origin in _LISTS:
-            return _Kind((list,), listed(self.kind(args[0] if args else Any, f"{path}[]").convert))
+            return _Kind((list,), _listed(self.kind(args[0] if args else Any, f"{path}[]").convert))
         if origin is tuple:
             return self._tuple(args, path)
         if origin in _MAPS:
             if args and _bare(args[0]) not in (str, Any):
-                raise InvalidInput(path, f"the keys of a map in a payload are str, not {name_of(args[0])}")
-            return _Kind((dict,), mapped(self.kind(args[1] if args else Any, f"{path}[]").convert))
+                raise InvalidInput(path, f"the keys of a map in a payload are str, not {_name_of(args[0])}")
+            return _Kind((dict,), _mapped(self.kind(args[1] if args else Any, f"{path}[]").convert))
         if isinstance(origin, type):
             return self._class(origin, path)
-        raise InvalidInput(path, f"{name_of(hint)} cannot be sent; use {_SENT}")
+        raise InvalidInput(path, f"{_name_of(hint)} cannot be sent; use {_SENT}")
 
     def _class(self, kind: type, path: str) -> _Kind:
         if kind in self._seen:
             return self._seen[kind]
         if kind in (types.NoneType, bool, int, str, bytes):
-            return _Kind((kind,), exact(kind))
+            return _Kind((kind,), _exact(kind))
         if kind is float:
-            return _Kind((float,), parsed(float, float, (float, int)))
+            return _Kind((float,), _parsed(float, float, (float, int)))
         if kind in _PARSED:
             parse, takes = _PARSED[kind]
-            return _Kind(takes[:1], parsed(kind, parse, takes))
+            return _Kind(takes[:1], _parsed(kind, parse, takes))
         if is_typeddict(kind) or is_dataclass(kind):
             return self._fields(kind, path)
         if issubclass(kind, Enum):
             takes = tuple({type(member.value) for member in kind})
             if set(takes) <= {bool, int, float, str, bytes, types.NoneType}:
-                return _Kind(takes, parsed(kind, kind, takes))
-        raise InvalidInput(path, f"{name_of(kind)} cannot be sent; use {_SENT}")
+                return _Kind(takes, _parsed(kind, kind, takes))
+        raise InvalidInput(path, f"{_name_of(kind)} cannot be sent; use {_SENT}")
 
     def _fields(self, kind: Any, path: str) -> _Kind:
-        members = Members(kind.__qualname__, "field", kind, {})
+        members = _Members(kind.__qualname__, "field", kind, {})
         self._seen[kind] = found = _Kind((dict,), members.convert)
         try:
             hints = get_type_hints(kind, include_extras=True)
@@ -196,24 +196,25 @@ class _Analysis:
 
     def _tuple(self, args: tuple[Any, ...], path: str) -> _Kind:
         if not args or args[-1] is Ellipsis:
-            convert = listed(self.kind(args[0] if args else Any, f"{path}[]").convert)
+            convert = _listed(self.kind(args[0] if args else Any, f"{path}[]").convert)
             return _Kind((list,), lambda value: tuple(convert(value)))
         kinds = [self.kind(arg, f"{path}[{n}]").convert for n, arg in enumerate(args)]
-        return _Kind((list,), fixed(kinds))
+        return _Kind((list,), _fixed(kinds))
 
     def _union(self, hint: Any, kinds: list[_Kind], path: str) -> _Kind:
         if not all(kind.takes for kind in kinds):
             return _Kind((), _as_is)
         by_type = {taken: kind.convert for kind in kinds for taken in kind.takes}
         if len(by_type) < sum(len(kind.takes) for kind in kinds):
-            raise InvalidInput(path, f"in a payload the types of {name_of(hint)} cannot be told apart; use one of them")
+            problem = f"in a payload the types of {_name_of(hint)} cannot be told apart; use one of them"
+            raise InvalidInput(path, problem)
         takes = tuple(by_type)
         if float in by_type:
             by_type.setdefault(int, by_type[float])
 
         def convert(value: Any) -> Any:
             if (one := by_type.get(type(value))) is None:
-                refuse(name_of(hint), value)
+                _refuse(_name_of(hint), value)
             return one(value)
 
         return _Kind(takes, convert)
@@ -223,7 +224,7 @@ def _naming(convert: Convert, field: str) -> Convert:
     def converted(value: Any) -> Any:
         try:
             return convert(value)
-        except Misfit as misfit:
+        except _Misfit as misfit:
             raise PayloadMismatch((field + misfit.path).lstrip(".") or "payload", misfit.problem) from misfit.__cause__
 
     return converted
@@ -255,7 +256,7 @@ def _is_required(hint: Any, is_by_default: bool) -> bool:
 
 
 @dataclass(slots=True)
-class Members:
+class _Members:
     """Converts a map by name. Its members are set after it exists, because a type may contain itself."""
 
     owner: str
@@ -266,65 +267,65 @@ class Members:
 
     def convert(self, value: Any) -> Any:
         if type(value) is not dict:
-            refuse(f"a map of the {self.word}s of {self.owner}", value)
+            _refuse(f"a map of the {self.word}s of {self.owner}", value)
         if unknown := sorted(value.keys() - self.members.keys()):
             known = ", ".join(self.members) or "none"
-            raise Misfit(f"{self.owner} has no such {self.word}; it has: {known}", f".{unknown[0]}")
+            raise _Misfit(f"{self.owner} has no such {self.word}; it has: {known}", f".{unknown[0]}")
         found = {}
         for name, (convert, is_required) in self.members.items():
             if name in value:
                 try:
                     found[name] = convert(value[name])
-                except Misfit as misfit:
+                except _Misfit as misfit:
                     misfit.path = f".{name}{misfit.path}"
                     raise
             elif is_required:
-                raise Misfit(f"is missing; {self.owner} needs it", f".{name}")
+                raise _Misfit(f"is missing; {self.owner} needs it", f".{name}")
         try:
             return self.make(**found)
         except (TypeError, ValueError) as error:  # its __post_init__ checks the values
-            raise Misfit(f"{self.owner} refuses it: {error}") from error
+            raise _Misfit(f"{self.owner} refuses it: {error}") from error
 
 
-def refuse(wanted: str, value: Any) -> NoReturn:
-    raise Misfit(f"must be {wanted}, not {reprlib.repr(value)}")
+def _refuse(wanted: str, value: Any) -> NoReturn:
+    raise _Misfit(f"must be {wanted}, not {reprlib.repr(value)}")
 
 
-def exact(kind: type) -> Convert:
+def _exact(kind: type) -> Convert:
     def convert(value: Any) -> Any:
-        return value if type(value) is kind else refuse(name_of(kind), value)
+        return value if type(value) is kind else _refuse(_name_of(kind), value)
 
     return convert
 
 
-def parsed(kind: type, parse: Convert, takes: tuple[type, ...]) -> Convert:
+def _parsed(kind: type, parse: Convert, takes: tuple[type, ...]) -> Convert:
     def convert(value: Any) -> Any:
         try:
             if type(value) in takes:
                 return parse(value)
         except (ValueError, TypeError, ArithmeticError):
             pass  # refused like a value of another type
-        refuse(name_of(kind), value)
+        _refuse(_name_of(kind), value)
 
     return convert
 
 
-def literal(values: tuple[Any, ...]) -> Convert:
+def _literal(values: tuple[Any, ...]) -> Convert:
     def convert(value: Any) -> Any:
         is_one = any(type(one) is type(value) and one == value for one in values)
-        return value if is_one else refuse(" or ".join(map(repr, values)), value)
+        return value if is_one else _refuse(" or ".join(map(repr, values)), value)
 
     return convert
 
 
-def listed(convert_item: Convert) -> Convert:
-    return lambda value: _items(value, (convert_item for _ in value)) if type(value) is list else refuse("list", value)
+def _listed(convert_item: Convert) -> Convert:
+    return lambda value: _items(value, (convert_item for _ in value)) if type(value) is list else _refuse("list", value)
 
 
-def fixed(converts: list[Convert]) -> Convert:
+def _fixed(converts: list[Convert]) -> Convert:
     def convert(value: Any) -> Any:
         if type(value) is not list or len(value) != len(converts):
-            refuse(f"a list of {len(converts)}", value)
+            _refuse(f"a list of {len(converts)}", value)
         return tuple(_items(value, converts))
 
     return convert
@@ -335,37 +336,37 @@ def _items(values: list[Any], converts: Iterable[Convert]) -> list[Any]:
     try:
         for value, convert in zip(values, converts, strict=True):
             found.append(convert(value))
-    except Misfit as misfit:
+    except _Misfit as misfit:
         misfit.path = f"[{len(found)}]{misfit.path}"
         raise
     return found
 
 
-def mapped(convert_value: Convert) -> Convert:
+def _mapped(convert_value: Convert) -> Convert:
     def convert(value: Any) -> Any:
         if type(value) is not dict:
-            refuse("map", value)
+            _refuse("map", value)
         members = dict.fromkeys(value, (convert_value, True))
-        return Members("", "key", dict, members).convert(value)
+        return _Members("", "key", dict, members).convert(value)
 
     return convert
 
 
-def name_of(hint: Any) -> str:
+def _name_of(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 _BYTES = (bytes, bytearray, memoryview)
 
 
-def struct_to_plain(value: Any, otherwise: Convert) -> Any:
+def _struct_to_plain(value: Any, otherwise: Convert) -> Any:
     """Returns a Struct as payloads hold it; `otherwise` converts what msgspec does not know."""
     import msgspec
 
     return msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=otherwise)
 
 
-def by_library(hint: Any, kind: Any, notes: tuple[Any, ...] = ()) -> Convert | None:
+def _by_library(hint: Any, kind: Any, notes: tuple[Any, ...] = ()) -> Convert | None:
     """Returns the converter of `hint` if a library defines the class `kind` or one of the `notes` of an `Annotated`."""
     makers = {type(note).__module__.partition(".")[0] for note in notes}
     if hasattr(kind, "__pydantic_validator__") or makers & {"pydantic", "annotated_types"}:
@@ -386,7 +387,7 @@ def _pydantic(hint: Any) -> Convert:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-            raise Misfit(first["msg"], path) from error
+            raise _Misfit(first["msg"], path) from error
 
     return convert
 
@@ -399,6 +400,6 @@ def _msgspec(hint: Any) -> Convert:
             return msgspec.convert(value, hint, builtin_types=_BYTES, str_keys=True)
         except msgspec.ValidationError as error:
             problem, _, path = str(error).partition(" - at `$")
-            raise Misfit(problem, path.rstrip("`")) from error
+            raise _Misfit(problem, path.rstrip("`")) from error
 
     return convert
