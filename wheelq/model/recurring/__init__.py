@@ -1,7 +1,6 @@
 """When a recurring job occurs. Pure: moments are milliseconds since the Unix epoch, and now is an argument.
 
 rule    `Rule`: cron or interval, zone, start, end and jitter, and the occurrences that follow from them
-cron    cron expressions in a time zone, and clock changes
 plan    `plan`: the occurrences to make now, missed ones among them
 info    recurring jobs as callers see them
 """

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import span_ms, to_ms
-from wheelq.model.recurring.cron import Cron, zone_of
+from wheelq.model.cron import Cron, zone_of
 
 Missed = Literal["coalesce", "skip", "all"]
 """Which missed occurrences run: the latest, none or all."""
