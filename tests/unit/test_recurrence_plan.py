@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wheelq.model.cron import Cron
 from wheelq.model.recurring import Missed, Plan, Rule, plan
-from wheelq.model.recurring.plan import MOST_MISSED
+from wheelq.model.recurring.rule import MOST_MISSED
 
 MINUTE = 60_000
 
