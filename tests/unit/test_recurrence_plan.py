@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelq.model.cron import Cron
-from wheelq.model.recurring import Missed, Plan, Rule, plan
-from wheelq.model.recurring.rule import MOST_MISSED
+from wheelq.model.recurring import MOST_MISSED, Missed, Plan, Rule, plan
 
 MINUTE = 60_000
 
