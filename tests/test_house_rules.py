@@ -88,7 +88,7 @@ def test_only_the_clock_reads_the_time(path: Path) -> None:
 
 # Names, size and language
 
-MOST_LINES = 300
+MOST_LINES = 500
 TOO_LONG = {"wheelq/errors.py"}
 """The file that is longer: the tree of all errors. Its docstring says why it is one module."""
 OPENINGS = "Of all|Of each|Of what|Of those|Of whom|Who|Whoever|Whom|What was|What were|Those that"
