@@ -93,9 +93,9 @@ if TYPE_CHECKING:
         WrongDatabase,
         WrongServerKind,
     )
-    from wheelq.model.bulk import BulkProgress
     from wheelq.model.dead import DeadJob, DeadPage, Replayed, ReplayOutcome
     from wheelq.model.job import (
+        BulkProgress,
         CancelOutcome,
         Job,
         JobSpec,
@@ -104,13 +104,11 @@ if TYPE_CHECKING:
         RunNowOutcome,
         WaitingPage,
     )
-    from wheelq.model.listing import JobPage, ListedJob
-    from wheelq.model.minutes import TopicMinute
     from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringReceipt
     from wheelq.model.retry import Bury, Retry, RetryAfter
-    from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobState, Progress
+    from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobPage, JobState, ListedJob, Progress
     from wheelq.model.task import Task, TaskDecorator, TaskJob
-    from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
+    from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
     from wheelq.producer.history import Rerun
     from wheelq.producer.outbox.store import OutboxInfo
     from wheelq.scheduler import Scheduler
@@ -212,16 +210,13 @@ _NAMES = {
         "RecurringUnreadable Refused ServerBusy ServerError ServerFull ServerTooOld TlsFailed TopicFull "
         "TopicNotFound TopicUnreadable Unavailable WheelqError WrongDatabase WrongServerKind"
     ),
-    "wheelq.model.bulk": "BulkProgress",
     "wheelq.model.dead": "DeadJob DeadPage Replayed ReplayOutcome",
-    "wheelq.model.job": "CancelOutcome Job JobSpec Receipt RescheduleOutcome RunNowOutcome WaitingPage",
-    "wheelq.model.listing": "JobPage ListedJob",
-    "wheelq.model.minutes": "TopicMinute",
+    "wheelq.model.job": "BulkProgress CancelOutcome Job JobSpec Receipt RescheduleOutcome RunNowOutcome WaitingPage",
     "wheelq.model.recurring": "RecurringInfo RecurringOutcome RecurringReceipt",
     "wheelq.model.retry": "Bury Retry RetryAfter",
-    "wheelq.model.state": "Attempt GroupInfo JobInfo JobState Progress",
+    "wheelq.model.state": "Attempt GroupInfo JobInfo JobPage JobState ListedJob Progress",
     "wheelq.model.task": "Task TaskDecorator TaskJob",
-    "wheelq.model.topic": "Group Span Topic TopicChanges TopicInfo",
+    "wheelq.model.topic": "Group Span Topic TopicChanges TopicInfo TopicMinute",
     "wheelq.producer.history": "Rerun",
     "wheelq.producer.outbox.store": "OutboxInfo",
     "wheelq.scheduler": "Scheduler",

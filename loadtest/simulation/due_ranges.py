@@ -9,7 +9,7 @@ from loadtest.simulation.ledger import Told
 from loadtest.simulation.operations import Actor, Args, drawn_job, operation, schedule_all
 from loadtest.simulation.plan import Draft, Step
 from wheelq.errors import ServerError, TopicNotFound
-from wheelq.model.bulk import BulkProgress
+from wheelq.model.job import BulkProgress
 
 EARLIER_S = -8.0
 

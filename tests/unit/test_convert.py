@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.waiting import PATIENCE
 from wheelq.errors import InvalidInput, PayloadMismatch
-from wheelq.model.convert.incoming import arguments_converter, converter
+from wheelq.model.convert import arguments_converter, converter
 from wheelq.protocol import codec
 
 OrderId = NewType("OrderId", int)
@@ -308,7 +308,7 @@ sys.modules["pydantic"] = sys.modules["msgspec"] = None  # importing either fail
 from dataclasses import dataclass
 from datetime import date
 from wheelq import Worker
-from wheelq.model.convert.incoming import converter
+from wheelq.model.convert import converter
 from wheelq.protocol import codec
 
 @dataclass

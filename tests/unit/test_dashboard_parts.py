@@ -10,7 +10,7 @@ from markupsafe import Markup
 from wheelq.admin import NodeInfo
 from wheelq.base.metrics import Lateness
 from wheelq.errors import InvalidInput
-from wheelq.model.minutes import TopicMinute
+from wheelq.model.topic import TopicMinute
 from wheelq.protocol.calls.dead import DeadSummary
 from wheelq.server.dashboard import charts, words
 from wheelq.server.dashboard.charts import AxisMark, Bar, BarPart, TimeWindow, scale

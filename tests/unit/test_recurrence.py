@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.model.cron import Cron
 from wheelq.model.recurring import Rule
-from wheelq.model.recurring.cron import Cron
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wheelq.model.recurring import Missed, Plan, Rule, plan
-from wheelq.model.recurring.cron import Cron
-from wheelq.model.recurring.plan import MOST_MISSED
+from wheelq.model.cron import Cron
+from wheelq.model.recurring import MOST_MISSED, Missed, Plan, Rule, plan
 
 MINUTE = 60_000
 

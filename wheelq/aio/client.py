@@ -12,9 +12,9 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from wheelq.aio.dead import AsyncDeadLetters
 from wheelq.aio.recurring import AsyncRecurring
 from wheelq.base.clock import Clock, ServerClock, SystemClock
-from wheelq.model.bulk import BulkProgress
 from wheelq.model.checks import check_id
 from wheelq.model.job import (
+    BulkProgress,
     CancelOutcome,
     JobSpec,
     OnDuplicate,
@@ -26,11 +26,9 @@ from wheelq.model.job import (
     ScheduleOptions,
     WaitingPage,
 )
-from wheelq.model.listing import JobPage
-from wheelq.model.minutes import TopicMinute
-from wheelq.model.state import JobInfo, JobState
+from wheelq.model.state import JobInfo, JobPage, JobState
 from wheelq.model.task import Task, TaskJob
-from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
+from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
 from wheelq.producer.bulk import Bulk, Report
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.dead import Dead

@@ -17,8 +17,7 @@ from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, U
 from wheelq.cli.output import NOT_FOUND, TOO_LATE, say, say_json
 from wheelq.cli.values import WHEN, parse_delay, parse_due, parse_moment
 from wheelq.errors import InvalidInput
-from wheelq.model.bulk import BulkProgress
-from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
+from wheelq.model.job import BulkProgress, CancelOutcome, RescheduleOutcome, RunNowOutcome
 
 if TYPE_CHECKING:
     from wheelq.client import Client

@@ -12,8 +12,7 @@ from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
 from wheelq.cli.output import distance, say, say_json, stdout, table
 from wheelq.cli.values import WHEN, parse_moment
 from wheelq.model.checks import PAGE_LIMIT
-from wheelq.model.listing import ListedJob
-from wheelq.model.state import JobState
+from wheelq.model.state import JobState, ListedJob
 
 _AT = {
     JobState.WAITING: "due",

@@ -13,9 +13,9 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from wheelq.base.clock import Clock, ServerClock, SystemClock
 from wheelq.client.dead import DeadLetters
 from wheelq.client.recurring import Recurring
-from wheelq.model.bulk import BulkProgress
 from wheelq.model.checks import check_id
 from wheelq.model.job import (
+    BulkProgress,
     CancelOutcome,
     JobSpec,
     OnDuplicate,
@@ -27,11 +27,9 @@ from wheelq.model.job import (
     ScheduleOptions,
     WaitingPage,
 )
-from wheelq.model.listing import JobPage
-from wheelq.model.minutes import TopicMinute
-from wheelq.model.state import JobInfo, JobState
+from wheelq.model.state import JobInfo, JobPage, JobState
 from wheelq.model.task import Task, TaskJob
-from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo
+from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
 from wheelq.producer.bulk import Bulk, Report
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.dead import Dead

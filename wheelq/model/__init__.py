@@ -1,14 +1,12 @@
 """Jobs, topics and their rules, as callers and handlers see them. No I/O.
 
-job         a job, its receipt, and the outcomes of changing one
-state       where a job is, in each group
-bulk        how far a change of many jobs has come
-listing     jobs on a page of one state
+job         a job, its receipt, and the outcomes of changing one or many
+state       where a job is, in each group; pages of jobs in one state
 task        functions whose signature is the payload of their jobs
-topic       a topic: shards, limits, retention
-minutes     what happened in a topic, minute by minute
+topic       a topic: shards, limits, retention; what happened in it, minute by minute
 dead        dead jobs, and filters for them
-recurring   recurring jobs: rules, cron expressions, plans
+recurring   recurring jobs: rules, the occurrences to make now, outcomes
+cron        cron expressions in a time zone, and clock changes
 retry       when a failed job runs again
 convert     converts typed values to payloads and back
 checks      checks arguments and converts them to what the scripts take

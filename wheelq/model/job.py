@@ -160,6 +160,17 @@ class RunNowOutcome(StrEnum):
     """No live job has this id."""
 
 
+class BulkProgress(NamedTuple):
+    """How far `cancel_due` or `reschedule_due` has come."""
+
+    jobs: int
+    """Jobs changed so far; calls with the same name add up."""
+    is_done: bool
+    """Whether the end of the range was reached."""
+    name: str
+    """Repeat the call with this name to continue it."""
+
+
 @dataclass(slots=True, eq=False)  # not frozen: one is made for every delivery, and frozen ones cost three times as much
 class Job(Generic[M]):
     """One delivery of a job to a handler.

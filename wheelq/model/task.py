@@ -20,8 +20,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, fina
 
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_topic
-from wheelq.model.convert.incoming import arguments_converter, converter
-from wheelq.model.convert.values import Convert
+from wheelq.model.convert import Convert, arguments_converter, converter
 from wheelq.model.job import Job, Payload
 
 P = ParamSpec("P")

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from wheelq.base.clock import Clock
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput, OutcomeUnknown, ServerError
-from wheelq.model.bulk import BulkProgress
 from wheelq.model.checks import check_id, due_argument, moment_ms, span_ms
+from wheelq.model.job import BulkProgress
 from wheelq.producer.operation import Operation, Stream, ask_all
 from wheelq.producer.topics import Topics
 from wheelq.protocol.call import Call

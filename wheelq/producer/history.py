@@ -15,7 +15,7 @@ from typing import NamedTuple
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput, OutcomeUnknown
 from wheelq.model.checks import to_ms
-from wheelq.model.minutes import TopicMinute, check_hours
+from wheelq.model.topic import TopicMinute, check_hours
 from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import bulk as calls

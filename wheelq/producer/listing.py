@@ -16,8 +16,7 @@ from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_limit, moment_ms
 from wheelq.model.dead import DeadFilter, Position
 from wheelq.model.job import WaitingJob, WaitingPage
-from wheelq.model.listing import JobPage, ListedJob
-from wheelq.model.state import JobState
+from wheelq.model.state import JobPage, JobState, ListedJob
 from wheelq.producer import dead as dead_jobs
 from wheelq.producer.operation import Operation, ask_all
 from wheelq.producer.topics import Topics

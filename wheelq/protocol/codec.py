@@ -35,7 +35,7 @@ import msgpack
 
 from wheelq.base.clock import wall_ms
 from wheelq.errors import InvalidInput, PayloadTooLarge
-from wheelq.model.convert.outgoing import plain
+from wheelq.model.convert import plain
 from wheelq.model.job import Payload
 from wheelq.model.state import Attempt
 from wheelq.protocol import attempts

@@ -2,7 +2,7 @@
 
     near    asks which recurring jobs have an occurrence within `recurring_ahead_ms`. Called when the first of them
             comes near, when one was put or changed (a notice), and when hints may have been lost
-    plan    decides which occurrences to make, including missed ones (pure: `model.recurring.plan`)
+    plan    decides which occurrences to make, including missed ones (pure: `model.recurring`)
     make    schedules them and records that in one step, unless another node has
 
 From then on an occurrence is an ordinary job, as punctual as any other. It is made when the previous occurrence is due,

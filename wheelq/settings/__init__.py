@@ -4,10 +4,7 @@ Times are integer milliseconds. `settings_in_force()` reads them from the TOML f
 environment variables; every `connect()` does so unless it is given settings. `config/wheelq.toml` documents each with
 its default. The defaults hold the promises of README.md on one server, and cost four commands a second at rest.
 
-producers    connection, client, breaker, outbox
-topic        the settings of a new topic
-nodes        schedulers and workers
-server       the HTTP server
+components   one dataclass each: connection, client, breaker, outbox, topic, scheduler, worker, server
 whole        all of them together, read from a file
 environment  the settings in force: environment variables over the file over the defaults
 checked      `Checked`, the base class that checks values
@@ -16,11 +13,21 @@ checked      `Checked`, the base class that checks values
 from __future__ import annotations
 
 from wheelq.settings.checked import DAY_MS
+from wheelq.settings.components import (
+    Access,
+    BreakerSettings,
+    ClientSettings,
+    ConnectionSettings,
+    Durability,
+    Misfire,
+    OutboxSettings,
+    SchedulerSettings,
+    ServerSettings,
+    TopicSettings,
+    Trace,
+    WorkerSettings,
+)
 from wheelq.settings.environment import settings_in_force
-from wheelq.settings.nodes import SchedulerSettings, Trace, WorkerSettings
-from wheelq.settings.producers import BreakerSettings, ClientSettings, ConnectionSettings, Durability, OutboxSettings
-from wheelq.settings.server import Access, ServerSettings
-from wheelq.settings.topic import Misfire, TopicSettings
 from wheelq.settings.whole import LOG_FORMATS, LOG_LEVELS, Settings, find_url, resolve_url
 
 __all__ = [

@@ -10,10 +10,16 @@ from typing import Any, Self, TypeVar
 
 from wheelq.errors import ConfigurationError, InvalidSetting
 from wheelq.settings.checked import Checked
-from wheelq.settings.nodes import SchedulerSettings, WorkerSettings
-from wheelq.settings.producers import BreakerSettings, ClientSettings, ConnectionSettings, OutboxSettings
-from wheelq.settings.server import ServerSettings
-from wheelq.settings.topic import TopicSettings
+from wheelq.settings.components import (
+    BreakerSettings,
+    ClientSettings,
+    ConnectionSettings,
+    OutboxSettings,
+    SchedulerSettings,
+    ServerSettings,
+    TopicSettings,
+    WorkerSettings,
+)
 
 T = TypeVar("T")
 

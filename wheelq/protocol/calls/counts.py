@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from wheelq.base.metrics import BOUNDS, Increments, Measured, Series
-from wheelq.model.minutes import TopicMinute
+from wheelq.model.topic import TopicMinute
 from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys, ShardKeys
 

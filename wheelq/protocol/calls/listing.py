@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wheelq.model.dead import Position
-from wheelq.model.listing import ListedJob
-from wheelq.model.state import JobState
+from wheelq.model.state import JobState, ListedJob
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call, scripted
 from wheelq.protocol.calls import state

@@ -19,8 +19,7 @@ from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 from wheelq.model.dead import DeadFilter
-from wheelq.model.minutes import KEPT_HOURS
-from wheelq.model.topic import REMOVING
+from wheelq.model.topic import KEPT_HOURS, REMOVING
 from wheelq.protocol.call import Call, command, scripted
 from wheelq.protocol.calls import dead
 from wheelq.protocol.calls.counts import HOUR_MS

@@ -19,8 +19,7 @@ from typing import Self
 from wheelq.admin import NodeInfo, WorkerInfo
 from wheelq.base.clock import Clock
 from wheelq.base.metrics import Lateness
-from wheelq.model.minutes import TopicMinute
-from wheelq.model.topic import TopicInfo
+from wheelq.model.topic import TopicInfo, TopicMinute
 from wheelq.protocol.calls import counts
 from wheelq.protocol.calls.counts import HOUR_MS, MINUTE_MS
 from wheelq.protocol.keys import Keys, ShardKeys

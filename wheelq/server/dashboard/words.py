@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from wheelq.model.cron import NICKNAMES
 from wheelq.model.job import from_ms
-from wheelq.model.recurring.cron import NICKNAMES
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _MONTHS = (

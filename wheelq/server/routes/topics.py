@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 
 from wheelq.errors import InvalidInput, TopicNotFound
-from wheelq.model.minutes import KEPT_HOURS
+from wheelq.model.topic import KEPT_HOURS
 from wheelq.protocol.calls import registry
 from wheelq.server import problems
 from wheelq.server.access import Verb

@@ -17,9 +17,8 @@ from wheelq.base.clock import wall_ms
 from wheelq.base.ids import make_id
 from wheelq.callbacks.target import HEADER, Target
 from wheelq.errors import InvalidInput
-from wheelq.model.bulk import BulkProgress
 from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
-from wheelq.model.job import JobSpec, Receipt, from_ms
+from wheelq.model.job import BulkProgress, JobSpec, Receipt, from_ms
 from wheelq.producer.preparation import IdempotentSpec
 from wheelq.server.schemas.model import (
     AT_PATTERN,

@@ -13,8 +13,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from wheelq.model.dead import DeadJob
 from wheelq.model.job import WaitingJob
-from wheelq.model.listing import ListedJob
-from wheelq.model.state import GroupInfo, JobInfo, JobState, Progress
+from wheelq.model.state import GroupInfo, JobInfo, JobState, ListedJob, Progress
 from wheelq.producer.listing import CURSOR_PATTERN
 from wheelq.server.schemas.jobs import moment, payload_fields
 from wheelq.server.schemas.model import AT_PATTERN, Answer, parse_at

@@ -21,8 +21,7 @@ from functools import wraps
 from typing import Any, get_args, get_origin
 
 from wheelq.errors import InvalidInput, PayloadMismatch
-from wheelq.model.convert.incoming import converter
-from wheelq.model.convert.values import Convert
+from wheelq.model.convert import Convert, converter
 from wheelq.model.job import Job
 from wheelq.model.task import Task, is_job
 from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure, results_of

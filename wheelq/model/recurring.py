@@ -1,21 +1,36 @@
-"""`Rule`: when a recurring job occurs, and its occurrences.
+"""Recurring jobs: when one occurs, which occurrences a scheduler makes now, and what callers see. Pure: now is given.
 
 An *occurrence* is a moment of the rule. Its *due time* is that moment plus jitter: a delay computed from the name and
 the moment, so that every node computes the same. An interval counts from `start`, or else from the Unix epoch, never
 from the last run: so it cannot drift, and putting the same rule again does not move it.
+
+The next occurrence is made a little ahead of its time, one at a time. While no scheduler runs, occurrences are missed,
+and the rule says what happens to them:
+
+    next ─────┬───────┬───────┬────────┬ now ────┬──▶
+           missed  missed  missed   missed    following
+
+    coalesce   the last of them runs, at once
+    skip       the last runs only if it is at most `grace` late (by default a minute)
+    all        each runs, in order; at most the last hundred
+
+With a `grace`, missed occurrences that are later than this do not run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, TypedDict, get_args
 
 from wheelq.errors import InvalidInput
-from wheelq.model.checks import span_ms, to_ms
-from wheelq.model.recurring.cron import Cron, zone_of
+from wheelq.model.checks import check_id, span_ms, to_ms
+from wheelq.model.cron import Cron, zone_of
+from wheelq.model.job import Payload, Priority, from_ms
 
 Missed = Literal["coalesce", "skip", "all"]
 """Which missed occurrences run: the latest, none or all."""
@@ -26,6 +41,8 @@ SHORTEST_MS = 1_000
 LONGEST_MS = 3_660 * 86_400_000
 SKIP_GRACE_MS = 60_000
 """With "skip": how late an occurrence may be made, by default."""
+MOST_MISSED = 100
+"""The most missed occurrences that run with "all"."""
 MOST_STEPS = 200
 """How many occurrences are computed at a time, besides those wanted: each takes a cron expression some 40 µs."""
 GAPS = 50
@@ -178,3 +195,131 @@ class Rule:
 @lru_cache(maxsize=1_000)
 def _cron(expression: str, tz: str) -> Cron:
     return Cron(expression, zone_of(tz))
+
+
+class Plan(NamedTuple):
+    """The occurrences to make."""
+
+    made: tuple[int, ...]
+    """Occurrences to make now, in order; empty if the missed ones are dropped."""
+    following: int | None
+    """The occurrence after these; None if there is none."""
+    is_late: bool
+    """Whether their time has passed: then the last replaces the earlier ones, unless all must run."""
+
+
+def plan(rule: Rule, name: str, next_ms: int, now_ms: int) -> Plan:
+    """Returns what to make at `now_ms` of the recurring job `name`, whose next occurrence is `next_ms`."""
+    if rule.due_ms(name, next_ms) > now_ms:
+        return Plan((next_ms,), rule.next(next_ms), is_late=False)
+    missed = _missed(rule, name, next_ms, now_ms, MOST_MISSED if rule.missed == "all" else 1)
+    oldest_ms = now_ms - _grace_ms(rule, now_ms)
+    made = tuple(occurrence for occurrence in missed if rule.due_ms(name, occurrence) >= oldest_ms)
+    return Plan(made, rule.next(missed[-1]), is_late=True)
+
+
+def _missed(rule: Rule, name: str, next_ms: int, now_ms: int, most: int) -> list[int]:
+    """Returns the last `most` occurrences, from the next one to the last whose time has passed."""
+    looked_at = most
+    while True:
+        found = rule.latest(now_ms, next_ms, looked_at)
+        is_all = len(found) < looked_at
+        while found and rule.due_ms(name, found[-1]) > now_ms:  # jitter puts it off
+            found.pop()
+        if is_all or len(found) >= most:
+            return found[-most:]
+        looked_at *= 2
+
+
+def _grace_ms(rule: Rule, now_ms: int) -> int:
+    if rule.grace_ms is not None:
+        return rule.grace_ms
+    return SKIP_GRACE_MS if rule.missed == "skip" else now_ms
+
+
+NAME_BYTES_LIMIT = 200
+"""An occurrence's job id, of at most 256 bytes, is the name, "@" and a moment."""
+
+
+class RecurringOutcome(StrEnum):
+    """The outcome of a change to a recurring job."""
+
+    CREATED = "created"
+    """It is new."""
+    UPDATED = "updated"
+    """It existed and was changed; its waiting occurrence was withdrawn and is made again."""
+    UNCHANGED = "unchanged"
+    """It was the same already; nothing was changed."""
+    PAUSED = "paused"
+    """It does not occur until `resume`; its waiting occurrence was withdrawn."""
+    RESUMED = "resumed"
+    """It occurs again from now on; occurrences missed during the pause do not run."""
+    REMOVED = "removed"
+    """It was removed, with its waiting occurrence."""
+    NOT_FOUND = "not_found"
+    """The topic has no recurring job with this name."""
+
+
+class RecurringOptions(TypedDict, total=False):
+    """The arguments of `client.recurring.put` besides the job itself."""
+
+    cron: str | None
+    every: float | timedelta | None
+    tz: str
+    start: datetime | None
+    end: datetime | None
+    jitter: float | timedelta
+    missed: Missed
+    grace: float | timedelta | None
+    headers: Mapping[str, str] | None
+    priority: Priority
+    expires: float | timedelta | None
+
+
+class RecurringReceipt(NamedTuple):
+    """The answer to `put`."""
+
+    name: str
+    outcome: RecurringOutcome
+    """CREATED, UPDATED or UNCHANGED."""
+    next_ms: int | None
+    """When it is next due; None while it is paused, or past its end."""
+
+    @property
+    def next(self) -> datetime | None:
+        """`next_ms` as an aware datetime in UTC."""
+        return None if self.next_ms is None else from_ms(self.next_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RecurringInfo:
+    """A recurring job and its next and last occurrence."""
+
+    topic: str
+    name: str
+    rule: Rule
+    payload: Payload
+    headers: Mapping[str, str]
+    priority: Priority
+    is_paused: bool
+    next_ms: int | None
+    """When it is next due; None while it is paused, or past its end."""
+    last_ms: int | None
+    """When the last occurrence made is due, which may be a few seconds ahead; None before the first."""
+
+    @property
+    def next(self) -> datetime | None:
+        """`next_ms` as an aware datetime in UTC."""
+        return None if self.next_ms is None else from_ms(self.next_ms)
+
+    @property
+    def last(self) -> datetime | None:
+        """`last_ms` as an aware datetime in UTC."""
+        return None if self.last_ms is None else from_ms(self.last_ms)
+
+
+def check_name(name: str) -> str:
+    """Returns the name if it is valid. Raises: InvalidInput."""
+    if len(check_id(name, "name").encode()) > NAME_BYTES_LIMIT:
+        raise InvalidInput("name", f"{len(name.encode())} bytes long, the limit is {NAME_BYTES_LIMIT}")
+    return name
