@@ -16,7 +16,7 @@ import wheelq
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "config" / "prometheus"
 BOARD = ROOT / "config" / "grafana" / "wheelq.json"
-SOURCES = ("admin/exposition.py", "server/routes/health.py")
+SOURCES = ("admin/metrics.py", "server/routes/health.py")
 NAMED = re.compile(r"\bwheelq_[a-z_]+[a-z]")
 
 
