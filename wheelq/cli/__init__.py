@@ -10,8 +10,8 @@ topics      topics, topic list, topic remove, configure, pause, resume, forecast
 groups      group list, group remove
 recurring   recurring put, list, show, pause, resume, trigger, remove
 dead        dead list, show, replay, purge
-process     scheduler, worker; `target` finds MODULE:NAME, `supervisor` keeps processes running, `reload`
-            restarts them when code changes, `lifeline` ends them with their parent
+process     scheduler, worker; `target` finds MODULE:NAME
+supervisor  keeps processes running, and ends them with their parent; `reload` restarts them when code changes
 up          up: everything at once
 init        init: a starter
 serve       server, keys

@@ -8,10 +8,10 @@ import secrets
 from functools import partial
 
 from wheelq.cli import process
-from wheelq.cli.lifeline import hold
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, LogFormat, LogLevel, Url, settings_of
 from wheelq.cli.output import say
+from wheelq.cli.supervisor import hold
 
 logger = logging.getLogger("wheelq")
 

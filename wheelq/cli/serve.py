@@ -14,10 +14,10 @@ import typer
 
 from wheelq.base.clock import wall_ms
 from wheelq.cli import process
-from wheelq.cli.lifeline import hold
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, Json, LogFormat, LogLevel, Url, Wide, settings_of
 from wheelq.cli.output import NOT_FOUND, say, say_aside, say_json, stdout, table
+from wheelq.cli.supervisor import hold
 from wheelq.cli.values import parse_delay
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import from_ms

@@ -7,7 +7,14 @@ quiet seconds. Exit code 2 is the exception: it means that the command as given 
 That applies to a part's first process only: if a password is wrong for a while later, nothing is stopped.
 
 The first SIGINT or SIGTERM stops everything in order, the second at once. Children have their own sessions, so that
-Ctrl-C in a terminal reaches only the supervisor, which keeps the order; the lifeline ends them if it dies.
+Ctrl-C in a terminal reaches only the supervisor, which keeps the order.
+
+The lifeline ends the children if the supervisor dies, even by kill -9:
+
+    supervisor ── holds the only writing end ──▶ pipe ──▶ reading end, in every child
+
+Nothing is ever written. When the supervisor dies, its end closes and every child reads end of file. (The embedded
+server has a similar guard; `embedded` explains why it is a pipe and not PR_SET_PDEATHSIG.)
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +32,6 @@ from types import FrameType
 from typing import Protocol, TypeVar
 
 from wheelq.base.clock import Clock, SystemClock
-from wheelq.cli.lifeline import GRACE_S
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError
 
@@ -32,6 +39,8 @@ logger = logging.getLogger("wheelq.supervisor")
 
 UNUSABLE = 2
 LOOK_S = 0.05
+GRACE_S = 60.0
+"""Seconds that a process may take to stop cleanly before it is killed; above any sensible `grace_ms`."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S, QUIET_S = 0.1, 10.0, 10.0
 
 
@@ -248,3 +257,20 @@ class Crashes:
     @property
     def _pause_s(self) -> float:
         return float(min(FIRST_PAUSE_S * 2 ** (self._in_a_row - 1), LONGEST_PAUSE_S))
+
+
+def hold(fd: int | None) -> None:
+    """Stop this process cleanly when the writing end of the pipe `fd` is closed.
+
+    A thread waits for it, because a handler may block the event loop.
+    """
+    if fd is not None:
+        os.set_inheritable(fd, False)  # processes that a handler starts live independently
+        threading.Thread(target=_wait, args=(fd,), name="wheelq lifeline", daemon=True).start()
+
+
+def _wait(fd: int) -> None:
+    os.read(fd, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
