@@ -11,7 +11,7 @@ groups      group list, group remove
 recurring   recurring put, list, show, pause, resume, trigger, remove
 dead        dead list, show, replay, purge
 process     scheduler, worker; `target` finds MODULE:NAME
-supervisor  keeps processes running, and ends them with their parent; `reload` restarts them when code changes
+supervisor  keeps processes running, restarts them when code changes, and ends them with their parent
 up          up: everything at once
 init        init: a starter
 serve       server, keys

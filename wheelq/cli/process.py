@@ -23,8 +23,7 @@ from wheelq.base.clock import SystemClock
 from wheelq.base.plural import counted
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored, monitoring_options
 from wheelq.cli.options import Config, LogFormat, LogLevel, Url, settings_of
-from wheelq.cli.reload import Reloaded, restarting_on_change
-from wheelq.cli.supervisor import CommandPart, Supervisor, hold, lifeline, worker_parts
+from wheelq.cli.supervisor import CommandPart, Reloaded, Supervisor, hold, lifeline, restarting_on_change, worker_parts
 from wheelq.cli.target import load_worker
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import LOG_FORMATS, LOG_LEVELS, Settings, resolve_url

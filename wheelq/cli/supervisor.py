@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Protocol, TypeVar
 
@@ -41,6 +42,12 @@ UNUSABLE = 2
 LOOK_S = 0.05
 GRACE_S = 60.0
 """Seconds that a process may take to stop cleanly before it is killed; above any sensible `grace_ms`."""
+RELOAD_GRACE_S = 0.5
+"""Seconds that running handlers have to finish after a change of the code."""
+HANDED_BACK_S = 5.0
+"""Seconds within which a stopped worker has handed its jobs back."""
+WATCH_MS = 500
+"""Milliseconds after which a look for changes ends if it has found none."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S, QUIET_S = 0.1, 10.0, 10.0
 
 
@@ -274,3 +281,72 @@ def _wait(fd: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Reloaded(CommandPart):
+    """A worker process that restarts after `change()`, for `--reload`.
+
+    A stopped worker gives its handlers half a second and hands unfinished jobs back, so that the new worker runs them
+    at once. A plain handler cannot be cancelled: its process is killed after its jobs are handed back. If a module
+    cannot be imported, its worker waits for the next change.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], lifeline: int) -> None:
+        super().__init__(name, [*arguments, "--grace", str(RELOAD_GRACE_S)], lifeline)
+        self._changed = threading.Event()
+
+    def change(self) -> None:
+        """Restart the worker because its code has changed. For any thread."""
+        self._changed.set()
+
+    def poll(self) -> int | None:
+        if self._changed.is_set():
+            self._changed.clear()
+            if super().poll() is None:
+                self.ask_to_stop()
+                self.finish(HANDED_BACK_S)
+            self.start()
+        code = super().poll()
+        return None if code == UNUSABLE else code  # it has logged what is wrong with the module: wait for a change
+
+
+@contextmanager
+def restarting_on_change(parts: Sequence[Reloaded]) -> Iterator[None]:
+    """Restart the workers within this context when a Python file below the current directory changes.
+
+    Raises: ConfigurationError without watchfiles."""
+    if not parts:
+        yield
+        return
+    try:
+        import watchfiles
+    except ImportError as error:
+        raise ConfigurationError("--reload needs watchfiles: pip install 'wheelq[reload]'") from error
+    here = Path.cwd()
+    stop = threading.Event()
+
+    def watch() -> None:
+        looks = watchfiles.watch(
+            here,
+            watch_filter=watchfiles.PythonFilter(),
+            stop_event=stop,
+            rust_timeout=WATCH_MS,
+            yield_on_timeout=True,
+        )
+        for number, changes in enumerate(looks):
+            if number == 0:  # from now on no change is missed
+                logger.info("watching %s", here)
+            if not changes:
+                continue
+            names = sorted({str(Path(path).relative_to(here)) for _, path in changes})
+            logger.info("%s changed: the worker restarts", ", ".join(names))
+            for part in parts:
+                part.change()
+
+    watching = threading.Thread(target=watch, name="wheelq reload", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watching.join(1.0)

@@ -16,8 +16,16 @@ from wheelq.cli import process
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitoring_options
 from wheelq.cli.options import UP_PORT, Config, LogFormat, LogLevel, settings_of
 from wheelq.cli.output import plain, say
-from wheelq.cli.reload import Reloaded, restarting_on_change
-from wheelq.cli.supervisor import CommandPart, Part, ServerPart, Supervisor, lifeline, worker_parts
+from wheelq.cli.supervisor import (
+    CommandPart,
+    Part,
+    Reloaded,
+    ServerPart,
+    Supervisor,
+    lifeline,
+    restarting_on_change,
+    worker_parts,
+)
 from wheelq.embedded import EmbeddedServer
 from wheelq.model.job import Job
 from wheelq.settings.environment import variable_of
