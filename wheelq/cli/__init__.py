@@ -10,7 +10,7 @@ topics      topics, topic list, topic remove, configure, pause, resume, forecast
 groups      group list, group remove
 recurring   recurring put, list, show, pause, resume, trigger, remove
 dead        dead list, show, replay, purge
-process     scheduler, worker; `target` finds MODULE:NAME
+process     scheduler, worker: commands that run until a signal
 supervisor  keeps processes running, restarts them when code changes, and ends them with their parent
 up          up: everything at once
 init        init: a starter
