@@ -14,8 +14,7 @@ process     scheduler, worker: commands that run until a signal
 supervisor  keeps processes running, restarts them when code changes, and ends them with their parent
 up          up: everything at once
 init        init: a starter
-serve       server, keys
-callbacks   callbacks, secret
+serve       server, keys, callbacks, secret
 outbox      outbox
 stats       stats, doctor
 top         top

@@ -124,12 +124,12 @@ COMMANDS = {
     ),
     "callbacks": LazyCommand(
         _RUN,
-        "callbacks:callbacks",
+        "serve:callbacks",
         "Call the receivers of due jobs until SIGINT or SIGTERM; requests in flight may finish then.",
     ),
     "secret": LazyCommand(
         _RUN,
-        "callbacks:secret",
+        "serve:secret",
         "Make a secret for signing callbacks (Standard Webhooks), for the register and the receiver.",
     ),
     "keys": LazyCommand(

@@ -1,8 +1,10 @@
-"""wheelq server, wheelq keys: the delay service over HTTP, and its API keys."""
+"""server, keys, callbacks, secret: the delay service over HTTP, its API keys, and the calls to receivers."""
 
 from __future__ import annotations
 
+import base64
 import logging
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +29,8 @@ from wheelq.server.access import ApiKey, new_key
 from wheelq.transport import Transport, server_address
 
 logger = logging.getLogger("wheelq")
+
+SECRET_BYTES = 32
 
 keys = typer.Typer(help="API keys of the HTTP server: make, list, rotate, revoke.", no_args_is_help=True)
 
@@ -166,3 +170,39 @@ def _shown(key: ApiKey) -> dict[str, str | None]:
         "created": from_ms(key.created_ms).isoformat(timespec="seconds"),
         "expires": from_ms(key.expires_ms).isoformat(timespec="seconds") if key.expires_ms else None,
     }
+
+
+def callbacks(
+    url: Url = None,
+    config: Config = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    lifeline: process.Lifeline = None,
+) -> None:
+    """Call the receivers of due jobs until SIGINT or SIGTERM; requests in flight may finish then.
+
+    The file named by services in the table [server] of --config (or by WHEELQ_SERVER_SERVICES) lists the receivers.
+    wheelq server makes these calls too, unless calls = false is set there. Start as many processes as you like.
+    """
+    hold(lifeline)
+    settings = settings_of(config)
+    process.log_to_stderr(settings, log_level, log_format)
+    process.needs_extra("wheelq callbacks", "httpx", "standardwebhooks", "pydantic")
+    from wheelq.callbacks.worker import CallbackWorker  # needs the extra
+
+    worker = CallbackWorker.connect(url, settings)
+    logger.info("callbacks are made")
+    process.run_until_signal(worker.run, worker.stop, partial(monitored, metrics_port, metrics_host, url, settings))
+    called = worker.destinations()
+    logger.info(
+        "callbacks have stopped; %d went well, %d failed",
+        sum(info.succeeded for info in called),
+        sum(info.failed for info in called),
+    )
+
+
+def secret() -> None:
+    """Make a secret for signing callbacks (Standard Webhooks), for the register and the receiver."""
+    say(f"whsec_{base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()}")
