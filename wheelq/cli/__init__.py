@@ -6,8 +6,7 @@ changes     cancel, reschedule, run-now
 listing     jobs
 results     wait, rerun
 importing   import; `rows` reads the file, `journal` records the progress
-topics      topics, topic list, topic remove, configure, pause, resume, forecast
-groups      group list, group remove
+topics      topics, topic list, topic remove, group list, group remove, configure, pause, resume, forecast
 recurring   recurring put, list, show, pause, resume, trigger, remove
 dead        dead list, show, replay, purge
 process     scheduler, worker: commands that run until a signal

@@ -149,7 +149,7 @@ COMMANDS = {
     ),
     "group": LazyCommand(
         _LOOK,
-        "groups:group",
+        "topics:group",
         "List and remove the consumer groups of a topic.",
     ),
     "jobs": LazyCommand(

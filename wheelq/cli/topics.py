@@ -1,4 +1,4 @@
-"""topics, topic list, topic remove, configure, pause, resume, forecast: commands for whole topics."""
+"""Commands for whole topics and their groups: topics, topic, group, configure, pause, resume, forecast."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import typer
 from rich.console import RenderableType
 
 from wheelq.cli.options import Config, Force, Json, Topic, Url, Wide, Yes, client_of, inspector_of
-from wheelq.cli.output import distance, plain, say, say_json, stdout, table
+from wheelq.cli.output import NOT_FOUND, distance, plain, say, say_json, stdout, table
 from wheelq.cli.values import parse_delay, span
 from wheelq.errors import InvalidInput
+from wheelq.model.topic import Group, TopicChanges, TopicInfo
 from wheelq.model.topic import Topic as TopicState
-from wheelq.model.topic import TopicChanges, TopicInfo
 from wheelq.settings import Misfire
 
 topic = typer.Typer(help="List and remove topics.", no_args_is_help=True)
+group = typer.Typer(help="List and remove the consumer groups of a topic.", no_args_is_help=True)
+
+GroupName = Annotated[str, typer.Argument(help="The group's name.", show_default=False)]
 
 BAR_CELLS = 50
 
@@ -198,3 +201,63 @@ def _show(topic: str, state: TopicState, json: bool) -> None:
         say_json(state)
     else:
         say(f"{topic}: {settings_shown(state) or 'no limits'}")
+
+
+@group.command("list")
+def list_groups(topic: Topic, url: Url = None, config: Config = None, wide: Wide = False, json: Json = False) -> None:
+    """Show the groups of a topic: how far behind each is, and its workers."""
+    with client_of(url, config) as client:
+        found = client.groups(topic)
+    if json:
+        say_json([_plain(one) for one in found])
+    elif not found:
+        say(f"{topic} has no group: the first worker of a group creates it")
+    else:
+        rows = ((one.name, _lag(one), one.pending, _oldest(one), " ".join(one.workers) or "-") for one in found)
+        stdout(wide).print(table("group", ">lag", ">pending", "oldest?", "workers?~", rows=rows))
+
+
+@group.command("remove")
+def remove_group(
+    topic: Topic,
+    name: GroupName,
+    yes: Yes = False,
+    force: Force = False,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Remove a group with its unread, running, retrying and dead jobs. Asks first.
+
+    Other groups keep their jobs. Exit code 1: the group has live workers. Exit code 3: there is no such group.
+    """
+    with client_of(url, config) as client:
+        if not yes:
+            found = next((one for one in client.groups(topic) if one.name == name), None)
+            behind = "" if found is None else f", which has {_lag(found)} jobs unread and {found.pending} running"
+            typer.confirm(f"Remove group {name} of {topic}{behind}, for good?", abort=True, err=True)
+        was_there = client.remove_group(topic, name, force=force)
+    if json:
+        say_json({"topic": topic, "group": name, "removed": was_there})
+    else:
+        say(f"group {name} of {topic} is removed" if was_there else f"{topic} has no group {name}")
+    if not was_there:
+        raise typer.Exit(NOT_FOUND)
+
+
+def _plain(one: Group) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "lag": one.lag,
+        "pending": one.pending,
+        "oldest_ms": one.oldest_ms,
+        "workers": list(one.workers),
+    }
+
+
+def _lag(one: Group) -> str:
+    return f"{one.lag:,}{'+' if one.has_more else ''}"
+
+
+def _oldest(one: Group) -> str:
+    return "-" if one.oldest_ms is None else distance(one.oldest_ms)
