@@ -1,10 +1,8 @@
 """The command line. `wheelq --help` is its manual.
 
 app         imports commands on demand, and shows errors; `commands` lists them
-jobs        schedule, job, reshard
+jobs        schedule, job, jobs, wait, rerun, reshard
 changes     cancel, reschedule, run-now
-listing     jobs
-results     wait, rerun
 importing   import; `rows` reads the file, `journal` records the progress
 topics      topics, topic list, topic remove, group list, group remove, configure, pause, resume, forecast
 recurring   recurring put, list, show, pause, resume, trigger, remove

@@ -75,12 +75,12 @@ COMMANDS = {
     ),
     "wait": LazyCommand(
         _PRODUCE,
-        "results:wait",
+        "jobs:wait",
         "Wait until a job is done and print its result as JSON. Exit code 1: it was given up, or not done in time.",
     ),
     "rerun": LazyCommand(
         _PRODUCE,
-        "results:rerun",
+        "jobs:rerun",
         "Run again, in one group, the jobs promoted between two times that the topic's retention still keeps.",
     ),
     "reshard": LazyCommand(
@@ -154,7 +154,7 @@ COMMANDS = {
     ),
     "jobs": LazyCommand(
         _LOOK,
-        "listing:jobs",
+        "jobs:jobs",
         "List the jobs of a topic in one state; done and dead ones the latest first.",
     ),
     "forecast": LazyCommand(

@@ -1,4 +1,4 @@
-"""schedule, job: one job at a time; and reshard."""
+"""schedule, job, jobs, wait: jobs one by one, and their lists; and reshard, rerun."""
 
 from __future__ import annotations
 
@@ -9,17 +9,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
 
+from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
-from wheelq.cli.options import At, Config, Delay, JobId, Json, Topic, Url, client_of, inspector_of
-from wheelq.cli.output import NOT_FOUND, moment, receipt_fields, say, say_aside, say_json
-from wheelq.cli.values import parse_due, parse_headers, parse_json, span
+from wheelq.cli.options import At, Config, Delay, JobId, Json, Topic, Url, Wide, client_of, inspector_of
+from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_json, stdout, table
+from wheelq.cli.values import WHEN, parse_delay, parse_due, parse_headers, parse_json, parse_moment, parse_past, span
 from wheelq.errors import ServerError
+from wheelq.model.checks import PAGE_LIMIT
 from wheelq.model.job import OnDuplicate, Receipt
-from wheelq.model.state import JobInfo
+from wheelq.model.state import JobInfo, JobState, ListedJob
 
 if TYPE_CHECKING:
     from wheelq.client import Client
+
+_AT = {
+    JobState.WAITING: "due",
+    JobState.RETRYING: "due",
+    JobState.READY: "promoted",
+    JobState.RUNNING: "promoted",
+    JobState.DONE: "ended",
+    JobState.DEAD: "buried",
+}
+_COLUMNS: dict[JobState, tuple[str, ...]] = {
+    JobState.WAITING: (),
+    JobState.RETRYING: ("group?", ">attempt?", "error?~"),
+    JobState.READY: ("group?", ">attempt?"),
+    JobState.RUNNING: ("group?", ">attempt?", "worker?"),
+    JobState.DONE: (">attempt?", "worker?"),
+    JobState.DEAD: ("group?", ">attempt?", "error?~"),
+}
+
+StateOption = Annotated[JobState, typer.Option("--state", "-s", help="The state the jobs are in.")]
+Since = Annotated[
+    str | None, typer.Option("--since", help=f"Only jobs due, promoted, ended or buried then or later: {WHEN}.")
+]
+Until = Annotated[str | None, typer.Option("--until", help=f"Only jobs before: {WHEN}.")]
 
 
 def schedule(
@@ -158,3 +184,102 @@ def _plain(found: JobInfo) -> dict[str, object]:
     plain: dict[str, object] = {name: getattr(found, name) for name in names}
     plain["progress"] = None if found.progress is None else asdict(found.progress)
     return {**plain, "groups": {name: asdict(group) for name, group in found.groups.items()}}
+
+
+def jobs(
+    topic: Topic,
+    state: StateOption = JobState.WAITING,
+    since: Since = None,
+    until: Until = None,
+    error: Annotated[
+        str | None, typer.Option("--error", help="Only retrying or dead jobs whose last error contains this.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Continue where the last list ended.")] = None,
+    url: Url = None,
+    config: Config = None,
+    wide: Wide = False,
+    json: Json = False,
+) -> None:
+    """List the jobs of a topic in one state; done and dead ones the latest first.
+
+    wheelq jobs orders --state retrying --error Timeout
+    """
+    now_ms = wall_ms()
+    begin, end = (None if text is None else parse_moment(text, now_ms) for text in (since, until))
+    found: list[ListedJob] = []
+    with client_of(url, config) as client:
+        while len(found) < limit:
+            most = min(PAGE_LIMIT, limit - len(found))
+            page = client.jobs(topic, state=state, since=begin, until=end, error=error, limit=most, cursor=cursor)
+            found += page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                break
+    if json:
+        say_json({"jobs": [{**job._asdict(), "at": job.at} for job in found], "cursor": cursor})
+        return
+    stdout(wide).print(_table(topic, state, found))
+    if cursor is not None:
+        say(f"more: --cursor {cursor}")
+
+
+def _table(topic: str, state: JobState, found: list[ListedJob]) -> RenderableType:
+    if not found:
+        return f"no {state} jobs in {topic}"
+    columns = _COLUMNS[state]
+    names = [column.strip(">?~") for column in columns]
+    rows = (
+        (job.id, distance(job.at_ms), *("-" if (value := getattr(job, name)) is None else value for name in names))
+        for job in found
+    )
+    return table("id", _AT[state], *columns, rows=rows)
+
+
+def wait(
+    topic: Topic,
+    id: JobId,
+    timeout: Annotated[str | None, typer.Option(help="How long to wait: 30s, 5m. Default: for ever.")] = None,
+    group: Annotated[str | None, typer.Option(help="Wait for this group only.")] = None,
+    url: Url = None,
+    config: Config = None,
+) -> None:
+    """Wait until a job is done and print its result as JSON. Exit code 1: it was given up, or not done in time.
+
+    The topic must keep finished jobs: keep_done_ms.
+    """
+    seconds = None if timeout is None else parse_delay(timeout)
+    with client_of(url, config) as client:
+        say_json(client.wait(topic, id, timeout=seconds, group=group))
+
+
+def rerun(
+    topic: Topic,
+    group: Annotated[str, typer.Option(help="The group that runs them again.")],
+    since: Annotated[str, typer.Option(help="Start of the period: 2h (ago), 3d, or a time with its zone.")],
+    until: Annotated[str | None, typer.Option(help="End of the period. Default: now.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The most jobs per second.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of an interrupted rerun, to continue it.")] = None,
+    url: Url = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Run again, in one group, the jobs promoted between two times that the topic's retention still keeps.
+
+    wheelq rerun orders --group billing --since 2h
+    """
+    now_ms = wall_ms()
+    with client_of(url, config) as client:
+        done = client.rerun(
+            topic,
+            group=group,
+            since=parse_past(since, now_ms),
+            until=None if until is None else parse_past(until, now_ms),
+            rate=rate,
+            name=name,
+        )
+    if json:
+        say_json(done._asdict())
+    else:
+        again = counted(done.jobs, "job runs", "jobs run")
+        say(f"{again} again in {group}; {done.left_out:,} left out, because it has not finished them yet")
