@@ -17,9 +17,8 @@ stats       stats, doctor
 top         top
 health      health
 monitoring  --metrics-port: health and metrics of a process
-scripts     script
-guide       guide
-config      config; `files` finds the files of config/
+shipped     guide, script; finds the files of config/
+config      config
 bench       bench; `traces` removes the keys of a trial run
 demo        demo
 options     options that many commands share, and how a shell completes them

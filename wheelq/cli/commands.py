@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "guide": LazyCommand(
         _TRY,
-        "guide:guide",
+        "shipped:guide",
         "Show a page of the guide. Without a name, list the pages.",
     ),
     "schedule": LazyCommand(
@@ -186,7 +186,7 @@ COMMANDS = {
         "Show every setting in force and where it comes from: option, environment variable, file or default.",
     ),
     "script": LazyCommand(
-        _LOOK, "scripts:script", "Print a complete Lua script for EVAL or SCRIPT LOAD, for programs in other languages."
+        _LOOK, "shipped:script", "Print a complete Lua script for EVAL or SCRIPT LOAD, for programs in other languages."
     ),
     "outbox": LazyCommand(
         _LOOK,

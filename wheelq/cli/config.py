@@ -12,9 +12,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from wheelq.cli.files import config_files, write_new
 from wheelq.cli.options import Config, Json, Url
 from wheelq.cli.output import say, say_json
+from wheelq.cli.shipped import config_files, write_new
 from wheelq.settings.environment import CONFIG, meant_for_wheelq, settings_in_force, variable_of
 from wheelq.settings.whole import Settings
 from wheelq.transport.address import without_password

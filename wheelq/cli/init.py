@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from wheelq.cli.files import write_new
 from wheelq.cli.options import UP_PORT
 from wheelq.cli.output import say
+from wheelq.cli.shipped import write_new
 
 SHOP = '''\
 """A shop: an order that nobody pays is closed after half an hour."""
