@@ -27,8 +27,7 @@ from wheelq.admin.figures import Fleet, RecurringTimes
 from wheelq.admin.metrics import FINISHED, SCHEDULED, expose
 from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo
-from wheelq.cli.app import load_command
-from wheelq.cli.commands import COMMANDS
+from wheelq.cli.app import COMMANDS, load_command
 from wheelq.model.topic import Topic
 from wheelq.producer.breaker import BreakerState
 from wheelq.producer.outbox.store import OutboxInfo

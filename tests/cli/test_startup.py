@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from tests.cli.commands import wheelq
-from wheelq.cli.app import load_command
-from wheelq.cli.commands import COMMANDS
+from wheelq.cli.app import COMMANDS, load_command
 
 HEAVY = ("redis", "httpx", "fastapi", "uvicorn", "sqlalchemy", "locust", "opentelemetry", "msgpack", "hiredis")
 """Packages that `--help` does not need."""
@@ -38,7 +37,7 @@ def test_help_imports_nothing_that_it_does_not_need(arguments: str) -> None:
 def test_the_list_of_commands_imports_none_of_them() -> None:
     found = {name for name in imported("--help") if name.startswith("wheelq.")}
     of_commands = {name for name in found if name.startswith("wheelq.cli")}
-    assert of_commands == {"wheelq.cli", "wheelq.cli.app", "wheelq.cli.commands"}
+    assert of_commands == {"wheelq.cli", "wheelq.cli.app"}
     assert {name.split(".")[1] for name in found} == {"base", "cli", "errors"}
 
 

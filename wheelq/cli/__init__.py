@@ -1,6 +1,6 @@
 """The command line. `wheelq --help` is its manual.
 
-app         imports commands on demand, and shows errors; `commands` lists them
+app         lists the commands, imports them on demand, and shows errors
 jobs        schedule, job, jobs, wait, rerun, reshard
 changes     cancel, reschedule, run-now
 importing   import; `rows` reads the file, `journal` records the progress
