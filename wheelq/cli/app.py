@@ -6,7 +6,9 @@ A command's module is imported when the command runs or its own help is shown: `
 from __future__ import annotations
 
 import logging
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -15,10 +17,54 @@ from typer.core import TyperCommand, TyperGroup
 from wheelq import __version__
 from wheelq.errors import WheelqError
 
-_TRY = "Try it"
-_PRODUCE = "Schedule jobs and look after them"
-_RUN = "Run them"
-_LOOK = "Look"
+_PANELS = {
+    "Try it": {
+        "demo": "demo.command:demo",
+        "init": "init:init",
+        "up": "up:up",
+        "bench": "bench:bench",
+        "guide": "shipped:guide",
+    },
+    "Schedule jobs and look after them": {
+        "schedule": "jobs:schedule",
+        "import": "importing:import_file",
+        "cancel": "changes:cancel",
+        "reschedule": "changes:reschedule",
+        "run-now": "changes:run_now",
+        "job": "jobs:job",
+        "wait": "jobs:wait",
+        "rerun": "jobs:rerun",
+        "reshard": "jobs:reshard",
+        "recurring": "recurring:app",
+        "dead": "dead:app",
+        "configure": "topics:configure",
+        "pause": "topics:pause",
+        "resume": "topics:resume",
+    },
+    "Run them": {
+        "scheduler": "process:scheduler",
+        "worker": "process:worker",
+        "server": "serve:server",
+        "callbacks": "serve:callbacks",
+        "secret": "serve:secret",
+        "keys": "serve:keys",
+    },
+    "Look": {
+        "topics": "topics:topics",
+        "topic": "topics:topic",
+        "group": "topics:group",
+        "jobs": "jobs:jobs",
+        "forecast": "topics:forecast",
+        "stats": "stats:stats",
+        "top": "top:top",
+        "doctor": "stats:doctor",
+        "health": "health:health",
+        "config": "config:config",
+        "script": "shipped:script",
+        "outbox": "outbox:outbox",
+    },
+}
+"""The commands below each heading of `wheelq --help`: module in wheelq.cli, and function or Typer in it."""
 
 
 class LazyCommand(NamedTuple):
@@ -26,184 +72,24 @@ class LazyCommand(NamedTuple):
 
     panel: str
     """Its heading in `wheelq --help`."""
-    where: str
-    """Module of wheelq.cli, and the name of the function or Typer in it."""
-    help: str
-    """The first paragraph of its help, as `wheelq --help` shows it."""
+    module: str
+    """Where it is in wheelq.cli."""
+    attribute: str
+    """The name of the function or Typer in the module."""
+
+    @property
+    def help(self) -> str:
+        """The first paragraph of its help, read from the source, because importing every module takes a second."""
+        source = Path(__file__).parent.joinpath(f"{self.module.replace('.', '/')}.py").read_text("utf-8")
+        docstring = source.partition(f"\ndef {self.attribute}(")[2].partition('"""')[2]
+        of_group = source.partition(f'\n{self.attribute} = typer.Typer(help="')[2]
+        return " ".join(re.split('\n\n|"', docstring or of_group, maxsplit=1)[0].split())
 
 
 COMMANDS = {
-    "demo": LazyCommand(
-        _TRY,
-        "demo.command:demo",
-        "See it work: 3,000 orders scheduled, cancelled, moved, run, and checked, in half a minute.",
-    ),
-    "init": LazyCommand(
-        _TRY, "init:init", "Write a starter: shop.py with two tasks, and test_shop.py. Nothing is overwritten."
-    ),
-    "up": LazyCommand(
-        _TRY,
-        "up:up",
-        "Run everything: a server of its own, a scheduler and a worker, each in a process. Needs no Redis.",
-    ),
-    "bench": LazyCommand(
-        _TRY,
-        "bench:bench",
-        "Measure a server: jobs scheduled per second, how late they start, jobs drained per second.",
-    ),
-    "guide": LazyCommand(
-        _TRY,
-        "shipped:guide",
-        "Show a page of the guide. Without a name, list the pages.",
-    ),
-    "schedule": LazyCommand(
-        _PRODUCE,
-        "jobs:schedule",
-        "Schedule one job.",
-    ),
-    "import": LazyCommand(
-        _PRODUCE,
-        "importing:import_file",
-        "Schedule every line of a file.",
-    ),
-    "cancel": LazyCommand(
-        _PRODUCE, "changes:cancel", "Cancel a waiting job, or all that are due in a range. Asks first for a range."
-    ),
-    "reschedule": LazyCommand(
-        _PRODUCE,
-        "changes:reschedule",
-        "Give a waiting job a new due time, or move all that are due in a range. Asks first for a range.",
-    ),
-    "run-now": LazyCommand(
-        _PRODUCE,
-        "changes:run_now",
-        "Run a waiting job now. Exit code 3: no such job; 4: it is with the workers already.",
-    ),
-    "job": LazyCommand(
-        _PRODUCE,
-        "jobs:job",
-        "Show a job and its state. Exit code 3: no such job is known.",
-    ),
-    "wait": LazyCommand(
-        _PRODUCE,
-        "jobs:wait",
-        "Wait until a job is done and print its result as JSON. Exit code 1: it was given up, or not done in time.",
-    ),
-    "rerun": LazyCommand(
-        _PRODUCE,
-        "jobs:rerun",
-        "Run again, in one group, the jobs promoted between two times that the topic's retention still keeps.",
-    ),
-    "reshard": LazyCommand(
-        _PRODUCE, "jobs:reshard", "Change a topic's number of shards, up or down, while jobs wait and run."
-    ),
-    "recurring": LazyCommand(
-        _PRODUCE,
-        "recurring:app",
-        "Manage recurring jobs, by cron or at an interval.",
-    ),
-    "dead": LazyCommand(
-        _PRODUCE,
-        "dead:app",
-        "List, replay or remove dead jobs.",
-    ),
-    "configure": LazyCommand(
-        _PRODUCE, "topics:configure", "Change settings of a live topic, or create a new topic with them."
-    ),
-    "pause": LazyCommand(
-        _PRODUCE,
-        "topics:pause",
-        "Pause a topic: nothing is promoted or started until it is resumed. Jobs can still be scheduled, and wait.",
-    ),
-    "resume": LazyCommand(
-        _PRODUCE, "topics:resume", "Resume a paused topic. Jobs that fell due meanwhile run at once, earliest first."
-    ),
-    "scheduler": LazyCommand(
-        _RUN,
-        "process:scheduler",
-        "Run a scheduler node until SIGINT or SIGTERM. Start as many as you like: each shard has one leader.",
-    ),
-    "worker": LazyCommand(
-        _RUN,
-        "process:worker",
-        "Run a worker until SIGINT or SIGTERM; running handlers may finish then. Waits for a server that is away.",
-    ),
-    "server": LazyCommand(
-        _RUN,
-        "serve:server",
-        "Run the delay service over HTTP until SIGINT or SIGTERM; requests in flight may finish then.",
-    ),
-    "callbacks": LazyCommand(
-        _RUN,
-        "serve:callbacks",
-        "Call the receivers of due jobs until SIGINT or SIGTERM; requests in flight may finish then.",
-    ),
-    "secret": LazyCommand(
-        _RUN,
-        "serve:secret",
-        "Make a secret for signing callbacks (Standard Webhooks), for the register and the receiver.",
-    ),
-    "keys": LazyCommand(
-        _RUN,
-        "serve:keys",
-        "API keys of the HTTP server: make, list, rotate, revoke.",
-    ),
-    "topics": LazyCommand(
-        _LOOK,
-        "topics:topics",
-        "Show every topic with its job counts.",
-    ),
-    "topic": LazyCommand(
-        _LOOK,
-        "topics:topic",
-        "List and remove topics.",
-    ),
-    "group": LazyCommand(
-        _LOOK,
-        "topics:group",
-        "List and remove the consumer groups of a topic.",
-    ),
-    "jobs": LazyCommand(
-        _LOOK,
-        "jobs:jobs",
-        "List the jobs of a topic in one state; done and dead ones the latest first.",
-    ),
-    "forecast": LazyCommand(
-        _LOOK, "topics:forecast", "Show how many jobs fall due in the next second, minute, hour and so on."
-    ),
-    "stats": LazyCommand(
-        _LOOK,
-        "stats:stats",
-        "Show topics, scheduler nodes and workers.",
-    ),
-    "top": LazyCommand(
-        _LOOK,
-        "top:top",
-        "Show live rates and lateness per scheduler and handler, the fullest topics, and the next due jobs.",
-    ),
-    "doctor": LazyCommand(
-        _LOOK,
-        "stats:doctor",
-        "Check the server and its jobs, and say what is wrong and what can be lost.",
-    ),
-    "health": LazyCommand(
-        _LOOK,
-        "health:health",
-        "Ask a wheelq process whether it is healthy. Exit code 1: it is not, or it does not answer.",
-    ),
-    "config": LazyCommand(
-        _LOOK,
-        "config:config",
-        "Show every setting in force and where it comes from: option, environment variable, file or default.",
-    ),
-    "script": LazyCommand(
-        _LOOK, "shipped:script", "Print a complete Lua script for EVAL or SCRIPT LOAD, for programs in other languages."
-    ),
-    "outbox": LazyCommand(
-        _LOOK,
-        "outbox:outbox",
-        "Show the jobs that an outbox keeps until the server is back, and the jobs that it has set aside.",
-    ),
+    name: LazyCommand(panel, *where.split(":"))
+    for panel, commands in _PANELS.items()
+    for name, where in commands.items()
 }
 """Every command, in the order of `wheelq --help`."""
 
@@ -249,8 +135,7 @@ class Commands(TyperGroup):
 
 def load_command(name: str, command: LazyCommand) -> Any:
     """Returns the click command, with its module imported."""
-    module, _, attribute = command.where.partition(":")
-    found = getattr(import_module(f"wheelq.cli.{module}"), attribute)
+    found = getattr(import_module(f"wheelq.cli.{command.module}"), command.attribute)
     if isinstance(found, typer.Typer):
         found.rich_markup_mode = MARKUP
         group = typer.main.get_group(found)
