@@ -41,7 +41,7 @@ good-14,,2030-01-01T00:00Z,"{""a"": 1}",ann
 """
 
 REASONS = {
-    3: "delay: 'soon' is not a delay: write 30m",
+    3: "delay: 'soon' is not a duration: write 30m",
     4: "delay: must not be negative",
     5: "no time zone",
     6: "beyond the limit",

@@ -135,7 +135,7 @@ def test_too_late_is_exit_code_4(url: str, topic: str, command: list[str]) -> No
     [
         (["t", "--delay", "-5"], "delay: must not be negative"),
         (["t", "--delay", "99999d"], "delay: 8639913600.0 s is beyond the limit"),
-        (["t", "--delay", "soon"], "delay: 'soon' is not a delay: write 30m"),
+        (["t", "--delay", "soon"], "delay: 'soon' is not a duration: write 30m"),
         (["t", "--at", "9999-12-31T23:59:59Z"], "beyond the limit of 316,224,000 s from now"),
         (["t", "--at", "2030-01-01T09:00"], "has no time zone"),
         (["t", "--at", "2030-01-01T09:00Z", "--delay", "1"], "give either --delay or --at, not both"),

@@ -77,7 +77,7 @@ def test_what_is_not_there_is_exit_code_3(url: str, topic: str, command: str) ->
         (["--cron", "0 25 * * *"], "'25' is not a valid hour: use 0 to 23"),
         (["--cron", "@daily", "--tz", "Berlin"], "did you mean Europe/Berlin?"),
         (["{", "--every", "1h"], "payload: '{' is not JSON"),
-        (["--every", "soon"], "'soon' is not a delay"),
+        (["--every", "soon"], "'soon' is not a duration"),
     ],
 )
 def test_a_mistake_is_named_and_is_exit_code_2(url: str, topic: str, options: list[str], words: str) -> None:

@@ -18,7 +18,7 @@ def test_an_option_that_makes_no_sense_is_named(url: str, topic: str) -> None:
     refused = {
         "--grace: must be more than 0": ("--misfire", "skip"),
         "--max-rate: must be at least 0, not -1": ("--max-rate", "-1"),
-        "--keep-done: 'long' is not a delay": ("--keep-done", "long"),
+        "--keep-done: 'long' is not a duration": ("--keep-done", "long"),
         "--retention: must be at least 0": ("--retention", "-5"),
         "--result-max-bytes: must be at least 1, not 0": ("--result-max-bytes", "0"),
     }

@@ -1,4 +1,4 @@
-"""What people write for spans and moments of time."""
+"""What people write for moments, payloads and headers."""
 
 from __future__ import annotations
 
@@ -6,35 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from wheelq.cli.values import parse_at, parse_delay, parse_headers, parse_json, span
+from wheelq.cli.values import parse_at, parse_headers, parse_json
 from wheelq.errors import InvalidInput
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("30m", 1800),
-        ("90s", 90),
-        ("1h30m", 5400),
-        ("500ms", 0.5),
-        ("1d", 86_400),
-        ("1d2h3m4s5ms", 93_784.005),
-        ("1.5h", 5400),
-        ("90", 90),
-        ("0.25", 0.25),
-        (" 30m ", 1800),
-        ("0", 0),
-        ("-5", -5),  # the client refuses it, and says why
-    ],
-)
-def test_a_delay_is_seconds_or_numbers_with_units(text: str, seconds: float) -> None:
-    assert parse_delay(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "soon", "30 m", "m30", "30x", "1h-5m", "inf", "nan", "1e3"])
-def test_anything_else_is_no_delay(text: str) -> None:
-    with pytest.raises(InvalidInput, match="is not a delay: write 30m"):
-        parse_delay(text)
 
 
 def test_a_moment_has_a_time_zone() -> None:
@@ -62,11 +35,3 @@ def test_headers_are_names_and_values() -> None:
     assert parse_headers(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     with pytest.raises(InvalidInput, match="NAME=VALUE"):
         parse_headers(["a"])
-
-
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [(0, "0ms"), (-3, "0ms"), (999, "999ms"), (1_000, "1s"), (5_399_999, "1h 30m"), (90_061_000, "1d 1h")],
-)
-def test_a_span_is_shown_in_two_units(ms: float, text: str) -> None:
-    assert span(ms) == text

@@ -15,8 +15,9 @@ from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, Url, Yes, client_of
 from wheelq.cli.output import NOT_FOUND, TOO_LATE, say, say_json
-from wheelq.cli.values import WHEN, parse_delay, parse_due, parse_moment
+from wheelq.cli.values import WHEN, parse_due, parse_moment
 from wheelq.errors import InvalidInput
+from wheelq.model.durations import parse_duration
 from wheelq.model.job import BulkProgress, CancelOutcome, RescheduleOutcome, RunNowOutcome
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def reschedule(
     Exit code 3: no such job; 4: too late, it is with the workers.
     """
     _check_choice(id, since, until)
-    shift = None if by is None else _parse_shift(by)
+    shift = None if by is None else parse_duration(by, "by")
     if id is not None and shift is not None:
         raise InvalidInput("--by", "moves the jobs of a range: give --delay or --at for a single job")
     seconds, instant = (None, None) if shift is not None and delay is None and at is None else parse_due(delay, at)
@@ -117,11 +118,6 @@ def reschedule(
             )
 
         _change_range(client, topic, since, until, None if yes else "Move", "moved", json, change)
-
-
-def _parse_shift(text: str) -> float:
-    seconds = parse_delay(text.strip().removeprefix("-"))
-    return -seconds if text.strip().startswith("-") else seconds
 
 
 def run_now(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:

@@ -25,9 +25,9 @@ from wheelq.cli import rows
 from wheelq.cli.journal import Journal, Tally
 from wheelq.cli.options import Config, Json, Url, client_of
 from wheelq.cli.output import UNUSABLE, say, say_json, stderr
-from wheelq.cli.values import parse_delay
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError, InvalidInput, InvalidJob, ServerError
+from wheelq.model.durations import parse_duration
 from wheelq.model.job import Receipt
 
 CHUNK = 5_000
@@ -64,7 +64,7 @@ def import_file(
     """
     path = None if file == "-" else Path(file)
     name = path.name if path else "stdin"
-    defaults = rows.Defaults(topic, None if delay is None else parse_delay(delay))
+    defaults = rows.Defaults(topic, None if delay is None else parse_duration(delay, "delay"))
     chosen = format or _format_of(path)
     with client_of(url, config) as client, _open(path) as (source, text):
         journal = Journal.of(path, [topic, delay, chosen], restart=restart)

@@ -15,9 +15,10 @@ from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import At, Config, Delay, JobId, Json, Topic, Url, Wide, client_of, inspector_of
 from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_json, stdout, table
-from wheelq.cli.values import WHEN, parse_delay, parse_due, parse_headers, parse_json, parse_moment, parse_past, span
+from wheelq.cli.values import WHEN, parse_due, parse_headers, parse_json, parse_moment, parse_past
 from wheelq.errors import ServerError
 from wheelq.model.checks import PAGE_LIMIT
+from wheelq.model.durations import parse_duration, span
 from wheelq.model.job import OnDuplicate, Receipt
 from wheelq.model.state import JobInfo, JobState, ListedJob
 
@@ -248,7 +249,7 @@ def wait(
 
     The topic must keep finished jobs: keep_done_ms.
     """
-    seconds = None if timeout is None else parse_delay(timeout)
+    seconds = None if timeout is None else parse_duration(timeout, "timeout")
     with client_of(url, config) as client:
         say_json(client.wait(topic, id, timeout=seconds, group=group))
 

@@ -20,7 +20,6 @@ from rich.text import Text
 
 from wheelq.base.clock import wall_ms
 from wheelq.base.printable import json_line, one_line, printable
-from wheelq.cli.values import span
 from wheelq.errors import (
     ConfigurationError,
     InvalidInput,
@@ -31,6 +30,7 @@ from wheelq.errors import (
     WheelqError,
     is_wrong_setup,
 )
+from wheelq.model.durations import span
 from wheelq.model.job import Receipt, from_ms
 
 FAILED, UNUSABLE, NOT_FOUND, TOO_LATE = 1, 2, 3, 4

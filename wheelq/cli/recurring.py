@@ -12,8 +12,9 @@ from rich.console import RenderableType
 
 from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
 from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_json, stdout, table
-from wheelq.cli.values import parse_at, parse_delay, parse_headers, parse_json, span
+from wheelq.cli.values import parse_at, parse_headers, parse_json
 from wheelq.errors import InvalidInput
+from wheelq.model.durations import parse_duration, span
 from wheelq.model.recurring import Missed, RecurringInfo, RecurringOutcome, Rule
 
 app = typer.Typer(help="Manage recurring jobs, by cron or at an interval.", no_args_is_help=True)
@@ -68,13 +69,13 @@ def put(
             name,
             None if written is None else parse_json(written),
             cron=cron,
-            every=None if every is None else parse_delay(every),
+            every=None if every is None else parse_duration(every, "every"),
             tz=tz,
             start=None if start is None else parse_at(start),
             end=None if end is None else parse_at(end),
-            jitter=parse_delay(jitter),
+            jitter=parse_duration(jitter, "jitter"),
             missed=missed,
-            grace=None if grace is None else parse_delay(grace),
+            grace=None if grace is None else parse_duration(grace, "grace"),
             headers=parse_headers(header or ()),
         )
     if json:

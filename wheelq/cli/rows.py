@@ -21,9 +21,10 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, TextIO
 
-from wheelq.cli.values import parse_at, parse_delay, parse_json
+from wheelq.cli.values import parse_at, parse_json
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.checks import check_topic
+from wheelq.model.durations import parse_duration
 from wheelq.model.job import JobSpec
 
 Format = Literal["csv", "jsonl"]
@@ -135,7 +136,7 @@ def _to_row(record: InputRecord, name: str, defaults: Defaults) -> Row:
             raise InvalidInput("delay", "missing: add a column delay or at, or give --delay")
     spec = JobSpec(
         _payload(values),
-        delay=parse_delay(delay) if isinstance(delay, str) else delay,
+        delay=parse_duration(delay, "delay") if isinstance(delay, str) else delay,
         at=None if at is None else parse_at(str(at)),
         key=_made_id(name, record) if key is None else str(key) if isinstance(key, int) else key,
         headers=_headers(values) or None,

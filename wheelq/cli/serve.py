@@ -20,8 +20,8 @@ from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, Json, LogFormat, LogLevel, Url, Wide, settings_of
 from wheelq.cli.output import NOT_FOUND, say, say_aside, say_json, stdout, table
 from wheelq.cli.supervisor import hold
-from wheelq.cli.values import parse_delay
 from wheelq.errors import ConfigurationError
+from wheelq.model.durations import parse_duration
 from wheelq.model.job import from_ms
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
@@ -96,7 +96,7 @@ def create(
 ) -> None:
     """Make a key and show its token, which is stored nowhere and never shown again."""
     now_ms = wall_ms()
-    expires_ms = now_ms + round(parse_delay(expires) * 1000) if expires else 0
+    expires_ms = now_ms + round(parse_duration(expires, "expires") * 1000) if expires else 0
     key, token = new_key(name, tuple(scope), now_ms, expires_ms)
     with _transport(url, config) as (transport, names):
         transport.send(calls.put_api_key(names, key.id, key.stored()))
@@ -133,7 +133,7 @@ def rotate(
         stored = found.stored.get(id)
         if stored is None:
             raise _missing(id)
-        key, token = ApiKey.read(id, stored).rotated(wall_ms(), round(parse_delay(keep) * 1000))
+        key, token = ApiKey.read(id, stored).rotated(wall_ms(), round(parse_duration(keep, "keep") * 1000))
         transport.send(calls.put_api_key(names, id, key.stored()))
     say(token)
 

@@ -14,7 +14,7 @@ from wheelq.admin.diagnosis import Finding, Level
 from wheelq.cli.options import Config, Json, Url, Wide, inspector_of
 from wheelq.cli.output import FAILED, say_json, stdout, table
 from wheelq.cli.topics import topics_table
-from wheelq.cli.values import span
+from wheelq.model.durations import span
 
 REFRESH_S = 1.0
 

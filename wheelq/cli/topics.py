@@ -12,8 +12,8 @@ from rich.console import RenderableType
 
 from wheelq.cli.options import Config, Force, Json, Topic, Url, Wide, Yes, client_of, inspector_of
 from wheelq.cli.output import NOT_FOUND, distance, plain, say, say_json, stdout, table
-from wheelq.cli.values import parse_delay, span
 from wheelq.errors import InvalidInput
+from wheelq.model.durations import parse_duration, span
 from wheelq.model.topic import Group, TopicChanges, TopicInfo
 from wheelq.model.topic import Topic as TopicState
 from wheelq.settings import Misfire
@@ -96,15 +96,8 @@ def configure(
     }
     changes: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
     with _options_named(), client_of(url, config) as client:
-        changes |= {name: _parsed(name, text) for name, text in times.items() if text is not None}
+        changes |= {name: round(1000 * parse_duration(text, name)) for name, text in times.items() if text is not None}
         _show(topic, client.configure(topic, **changes), json)
-
-
-def _parsed(setting: str, text: str) -> int:
-    try:
-        return round(1000 * parse_delay(text))
-    except InvalidInput as error:
-        raise InvalidInput(setting, error.problem) from error
 
 
 @contextmanager

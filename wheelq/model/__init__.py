@@ -8,6 +8,7 @@ dead        dead jobs, and filters for them
 recurring   recurring jobs: rules, the occurrences to make now, outcomes
 cron        cron expressions in a time zone, and clock changes
 retry       when a failed job runs again
+durations   durations as people write and read them: 1h 30m
 convert     converts typed values to payloads and back
 checks      checks arguments and converts them to what the scripts take
 """

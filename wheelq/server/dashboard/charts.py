@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from wheelq.server.dashboard.words import short, span
+from wheelq.model.durations import span
+from wheelq.server.dashboard.words import short
 
 MINUTE, HOUR, DAY, WEEK = 60_000, 3_600_000, 86_400_000, 7 * 86_400_000
 SPANS = {"minute": MINUTE, "hour": HOUR, "day": DAY, "week": WEEK}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from wheelq.model.durations import span
 from wheelq.server.dashboard import words
 
 _STATIC = files("wheelq.server.dashboard") / "static"
@@ -52,7 +53,7 @@ def environment() -> Environment:
     made.filters |= {
         "number": words.number,
         "short": words.short,
-        "span": words.span,
+        "span": span,
         "relative": words.relative,
         "pretty": words.pretty,
         "one_line": words.one_line,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from wheelq.base.as_json import parse
 from wheelq.errors import InvalidInput
+from wheelq.model.durations import parse_duration
 from wheelq.server.access import Caller, Verb
 from wheelq.server.dashboard.rendering import render
 from wheelq.server.service import Service
@@ -201,22 +201,6 @@ def _note_of(request: Request) -> str:
         return ""
 
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
-_WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+")
-_LONGEST = 60
-
-
-def seconds(text: str, field: str) -> float:
-    """Returns the seconds of "30m", "1h 30min" or plain seconds. Raises: InvalidInput."""
-    text = text.strip()
-    if len(text) <= _LONGEST and re.fullmatch(r"\d+(?:\.\d+)?", text):
-        return float(text)
-    if len(text) <= _LONGEST and _WHOLE.fullmatch(text):
-        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    raise InvalidInput(field, f"{text!r:.60} is not a duration: write 30s, 5min, 1h 30min, 2d, or seconds")
-
-
 def moment(text: str, field: str) -> datetime:
     """Returns a moment in ISO 8601; one without a time zone is in UTC. Raises: InvalidInput."""
     try:
@@ -248,4 +232,4 @@ def when_of(form: Form) -> dict[str, Any]:
     delay, at = form.get("delay"), form.get("at")
     if (delay is None) == (at is None):
         raise InvalidInput("delay", "give either a delay or a time")
-    return {"delay": seconds(delay, "delay")} if delay is not None else {"at": moment(at or "", "at")}
+    return {"delay": parse_duration(delay, "delay")} if delay is not None else {"at": moment(at or "", "at")}

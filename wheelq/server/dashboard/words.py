@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from wheelq.model.cron import NICKNAMES
+from wheelq.model.durations import span
 from wheelq.model.job import from_ms
 
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _MONTHS = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
@@ -38,18 +38,6 @@ def short(value: float) -> str:
     return number(value)
 
 
-def span(ms: float) -> str:
-    """Returns a duration in at most two units: 1 h 30 min, 4 s, 12 ms."""
-    if ms < 1_000:
-        return f"{max(0, ms):.0f} ms"
-    rest, parts = round(ms / 1_000) * 1_000, []
-    for unit, unit_ms in _UNITS:
-        count, rest = divmod(rest, unit_ms)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
-
-
 def iso(ms: int) -> str:
     """Returns a moment as ISO 8601 in UTC; "" for one that no calendar has."""
     try:
@@ -66,7 +54,7 @@ def moment(ms: int | None) -> str:
 
 
 def relative(ms: int | None, now_ms: int) -> str:
-    """Returns a moment as seen from now: "in 5 min", "3 s ago"; "–" without one."""
+    """Returns a moment as seen from now: "in 5m", "3s ago"; "–" without one."""
     if ms is None:
         return "–"
     if abs(ms - now_ms) < 1:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from wheelq.base.plural import counted
 from wheelq.errors import TopicNotFound
+from wheelq.model.durations import span
 from wheelq.model.topic import TopicInfo
 from wheelq.server.access import Verb
 from wheelq.server.dashboard import charts
@@ -21,7 +22,7 @@ from wheelq.server.dashboard.horizon import Outlook, TopicLane
 from wheelq.server.dashboard.look import Seen
 from wheelq.server.dashboard.past import PastSeries, series
 from wheelq.server.dashboard.visit import Visit, shows
-from wheelq.server.dashboard.words import iso, relative, span
+from wheelq.server.dashboard.words import iso, relative
 from wheelq.server.problems import NOT_ALLOWED, Problem
 
 LANES = 20

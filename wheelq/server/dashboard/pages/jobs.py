@@ -18,6 +18,7 @@ from starlette.responses import Response
 from wheelq.base.ids import make_id
 from wheelq.base.plural import counted
 from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.model.durations import parse_duration
 from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome, from_ms
 from wheelq.model.state import GroupInfo, JobInfo, JobState
 from wheelq.protocol.calls import registry
@@ -25,7 +26,7 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.pages.overview import readable
-from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, seconds, shows, when_of
+from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, shows, when_of
 from wheelq.server.problems import NOT_ALLOWED, Problem
 
 PER_PAGE = 50
@@ -153,10 +154,7 @@ def _range(form: Form) -> tuple[datetime | None, datetime | None]:
 def _to(form: Form) -> dict[str, Any]:
     """Where to: `by`, `delay` or `at`, as the client takes them. Raises: InvalidInput."""
     by = form.get("by")
-    if by is None:
-        return when_of(form)
-    sign = -1 if by.startswith("-") else 1
-    return {"by": sign * seconds(by.lstrip("+-"), "by")}
+    return when_of(form) if by is None else {"by": parse_duration(by, "by")}
 
 
 class JobMoment(NamedTuple):
@@ -282,7 +280,7 @@ def _arguments(asked: Form) -> dict[str, Any]:
         "key": asked.get("id"),
         "partition_key": asked.get("partition_key"),
         "priority": priority,
-        "expires": None if expires is None else seconds(expires, "expires"),
+        "expires": None if expires is None else parse_duration(expires, "expires"),
         **when_of(asked),
     }
 

@@ -10,13 +10,14 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.model.durations import parse_duration, span
 from wheelq.model.job import from_ms
 from wheelq.model.recurring import RecurringInfo, RecurringOutcome, Rule
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, seconds, shows
-from wheelq.server.dashboard.words import in_words, pretty, span
+from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, shows
+from wheelq.server.dashboard.words import in_words, pretty
 from wheelq.server.problems import Problem
 
 PER_PAGE = 100
@@ -152,13 +153,13 @@ def _arguments(form: Form) -> dict[str, Any]:
     every, jitter, grace = form.get("every"), form.get("jitter"), form.get("grace")
     return {
         "cron": form.get("cron"),
-        "every": None if every is None else seconds(every, "every"),
+        "every": None if every is None else parse_duration(every, "every"),
         "tz": form.text("tz", "UTC"),
         "start": moment_of(form, "start"),
         "end": moment_of(form, "end"),
-        "jitter": 0 if jitter is None else seconds(jitter, "jitter"),
+        "jitter": 0 if jitter is None else parse_duration(jitter, "jitter"),
         "missed": form.text("missed", "coalesce"),
-        "grace": None if grace is None else seconds(grace, "grace"),
+        "grace": None if grace is None else parse_duration(grace, "grace"),
     }
 
 
