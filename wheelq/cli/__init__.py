@@ -19,7 +19,6 @@ health      health
 monitoring  --metrics-port: health and metrics of a process
 shipped     guide, script; finds the files of config/
 config      config
-bench       bench; `traces` removes the keys of a trial run
 demo        demo
 options     options that many commands share, and how a shell completes them
 values      parses arguments: 1h30m, 2030-01-01T09:00Z, k=v

@@ -22,7 +22,6 @@ _PANELS = {
         "demo": "demo.command:demo",
         "init": "init:init",
         "up": "up:up",
-        "bench": "bench:bench",
         "guide": "shipped:guide",
     },
     "Schedule jobs and look after them": {

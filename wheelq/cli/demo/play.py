@@ -19,22 +19,24 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import fields
 from datetime import datetime
 from typing import IO, Any, Literal
 
 import msgpack
 
 from wheelq.aio import AsyncClient
-from wheelq.base.clock import Clock
+from wheelq.base.clock import Clock, wall_ms
 from wheelq.cli.demo.board import Board
 from wheelq.cli.demo.orders import KINDS, Order
 from wheelq.cli.demo.plan import FAILS_FIRST, Change
 from wheelq.cli.demo.verdict import DemoRun, DemoVerdict
 from wheelq.cli.demo.views import View
-from wheelq.cli.traces import remove_keys
-from wheelq.errors import WheelqError
+from wheelq.errors import ServerError, WheelqError
 from wheelq.model.job import JobSpec, from_ms
+from wheelq.protocol.call import command
 from wheelq.protocol.calls import registry
+from wheelq.protocol.calls.counts import HOUR_MS
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, TopicSettings
@@ -50,6 +52,8 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 6.0  # longer than a child gives itself
 LAST_WORDS_BYTES = 2_000
 READ_BYTES = 65_536
+HOURS = 24
+"""Hours whose history the demo may have written; the server's clock may be wrong by some of them."""
 
 Role = Literal["scheduler", "worker"]
 
@@ -67,7 +71,7 @@ async def play(url: str, prefix: str, board: Board, view: View, clock: Clock) ->
         keys = Keys(prefix)
         for topic in KINDS:
             await transport.send(registry.register_topic(keys, topic, TopicSettings()))
-        stack.push_async_callback(remove_keys, transport, keys, KINDS)
+        stack.push_async_callback(_remove_keys, transport, keys)
         scheduler = await stack.enter_async_context(child_process("scheduler", url, prefix))
         worker = await stack.enter_async_context(child_process("worker", url, prefix))
         client = await stack.enter_async_context(AsyncClient.connect(url, Settings(prefix=prefix)))
@@ -153,6 +157,17 @@ async def _listen(child: ChildProcess, take: Callable[[Any], None] = lambda repo
     async for report in child.reports():
         take(report)
     raise await child.ended()
+
+
+async def _remove_keys(transport: AsyncTransport, keys: Keys) -> None:
+    """Remove every key that the demo can have made on a shared server. A server that is gone keeps them."""
+    names = [getattr(keys, name) for name, member in vars(Keys).items() if isinstance(member, property)]
+    for shard in (keys.shard(topic, 0) for topic in KINDS):
+        names += [getattr(shard, item.name) for item in fields(shard) if not item.init]
+        names += [shard.history(wall_ms() // HOUR_MS - ago) for ago in range(-1, HOURS)]
+    with suppress(ServerError):
+        for name in names:  # one by one, because in a cluster they are on different nodes
+            await transport.send(command("UNLINK", name, read=bool))
 
 
 class ProcessEnded(WheelqError):
