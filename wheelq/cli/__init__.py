@@ -3,7 +3,7 @@
 app         lists the commands, imports them on demand, and shows errors
 jobs        schedule, job, jobs, wait, rerun, reshard
 changes     cancel, reschedule, run-now
-importing   import; `rows` reads the file, `journal` records the progress
+importing   import
 topics      topics, topic list, topic remove, group list, group remove, configure, pause, resume, forecast
 recurring   recurring put, list, show, pause, resume, trigger, remove
 dead        dead list, show, replay, purge
@@ -21,11 +21,11 @@ shipped     guide, script; finds the files of config/
 config      config
 demo        demo
 options     options that many commands share, and how a shell completes them
-values      parses arguments: 1h30m, 2030-01-01T09:00Z, k=v
+values      parses arguments: moments, JSON, k=v
 output      prints text, tables that fit the terminal, JSON and errors
 
-Exit codes: 0 done · 1 failed, may succeed next time · 2 the command as given cannot work, or lines of an import are
-broken · 3 no such job · 4 too late, the job is with the workers.
+Exit codes: 0 done · 1 failed, may succeed next time · 2 the command as given cannot work, or lines of an import were
+refused · 3 no such job · 4 too late, the job is with the workers.
 """
 
 from __future__ import annotations

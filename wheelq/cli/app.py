@@ -26,7 +26,7 @@ _PANELS = {
     },
     "Schedule jobs and look after them": {
         "schedule": "jobs:schedule",
-        "import": "importing:import_file",
+        "import": "importing:import_jobs",
         "cancel": "changes:cancel",
         "reschedule": "changes:reschedule",
         "run-now": "changes:run_now",
