@@ -15,7 +15,7 @@ import yaml
 from loadtest.servers.nodes import free_port
 from tests.cli.commands import Running, wheelq
 from wheelq import Client
-from wheelq.cli.demo import views
+from wheelq.cli.demo import command
 from wheelq.cli.up import UP_PORT
 
 Start = Callable[..., Running]
@@ -79,7 +79,7 @@ def test_what_init_suggests_works_as_printed(tmp_path: Path, start: Start) -> No
 
 def test_what_the_demo_suggests_works_as_printed_and_shows_the_job(tmp_path: Path, start: Start) -> None:
     port = free_port()
-    up, schedule = suggested("\n".join(f"next: {command}" for command in views.NEXT), port)
+    up, schedule = suggested("\n".join(f"next: {each}" for each in command.NEXT), port)
     running = start(tmp_path, *up[1:], "--port", port)
     running.wait_for("prints every job that falls due")
     running.wait_for("runs on ")

@@ -104,16 +104,22 @@ class ServerPart:
 class CommandPart:
     """A wheelq command in a process of its own, on a lifeline."""
 
-    def __init__(self, name: str, arguments: Sequence[str], lifeline: int) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], lifeline: int, *, stdout: int | None = None) -> None:
+        """`stdout` is a file descriptor for its output; None: this process's."""
         self.name = name
         own = ["--lifeline", str(lifeline), "--speaker", name]
         self._arguments = [sys.executable, "-m", "wheelq", *arguments, *own]
         self._lifeline = lifeline
+        self._stdout = stdout
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            self._arguments, stdin=subprocess.DEVNULL, pass_fds=(self._lifeline,), start_new_session=True
+            self._arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=self._stdout,
+            pass_fds=(self._lifeline,),
+            start_new_session=True,
         )
 
     @property

@@ -1,8 +1,7 @@
-"""The verdict: puts the promises and the runs before the judge (`wheelq.admin.judge`), and counts. Pure.
+"""The ledger and the verdict: compares what the producer was told with what the worker ran. Pure.
 
-The promises are the receipts, as changed by the answers to `cancel` and `reschedule`. The runs are the reports of the
-worker process, one `DemoRun` for each start of the handler, and each of them stands for a promotion: nothing happens in
-the demo that would explain a second run of the same one.
+The receipts, as changed by the answers to `cancel` and `reschedule`, say what must run and when. The worker reports
+each start of its handler. Nothing in the demo explains a second run of the same attempt.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from wheelq.admin.judge import FaultKind, JobRun, Promise, Promotion, Verdict, judge
 from wheelq.model.job import CancelOutcome, RescheduleOutcome
 
 CLOCK_ERROR_MS = 50
-"""The most that a worker's estimate of the server's clock may be off. `promoted_ms` is by that clock itself, and
-exact."""
-FAULT_KINDS = (FaultKind.LOST, FaultKind.EARLY, FaultKind.DOUBLED, FaultKind.CANCELLED_BUT_RAN, FaultKind.UNKNOWN)
-"""The faults that can be told here: nothing is refused or undone, and no disruption is known."""
+"""The most that a worker's estimate of the server's clock may be off. `promoted_ms` is by that clock itself."""
+FAULTS = ("lost", "early", "doubled", "cancelled_but_ran", "unknown")
 SHOWN_FAULTS = 20
 
 Name = tuple[str, str]
@@ -28,7 +24,7 @@ Name = tuple[str, str]
 
 
 class DemoRun(NamedTuple):
-    """One start of the handler, as the worker process reports it. Times are by the server's clock."""
+    """One start of the handler, as the worker reports it. Times are by the server's clock."""
 
     topic: str
     id: str
@@ -43,44 +39,12 @@ class DemoRun(NamedTuple):
         return self.topic, self.id
 
 
-@dataclass(slots=True)
-class DemoLedger:
-    """All promises and all runs."""
-
-    due_ms: dict[Name, int] = field(default_factory=dict)
-    """From the receipts."""
-    cancels: dict[Name, CancelOutcome] = field(default_factory=dict)
-    moves: dict[Name, tuple[RescheduleOutcome, int]] = field(default_factory=dict)
-    """The answer, and the requested due time."""
-    runs: list[DemoRun] = field(default_factory=list)
-
-    def expected_ms(self, run: DemoRun) -> int:
-        """Returns the due time that the producer was given; for a retry, the due time in its worker's report."""
-        known = run.attempt == 1 and run.name in self.due_ms
-        return self._promised_ms(run.name) if known else run.due_ms
-
-    def lateness_ms(self, run: DemoRun) -> float:
-        """From the due time to the start of the handler."""
-        return max(0.0, run.started_ms - self.expected_ms(run))
-
-    def promise(self, name: Name, runs: Sequence[DemoRun]) -> Promise:
-        """Returns the promise for a scheduled job. It must not run again after the first of its runs that succeeded."""
-        is_wanted = self.cancels.get(name) is not CancelOutcome.CANCELLED
-        succeeded = [run.attempt for run in runs if not run.failed]
-        last = min(succeeded) if succeeded else max((run.attempt for run in runs), default=1)
-        return Promise(self._promised_ms(name), is_wanted, is_wanted, last_attempt=last)
-
-    def _promised_ms(self, name: Name) -> int:
-        outcome, due_ms = self.moves.get(name, (None, 0))
-        return due_ms if outcome is RescheduleOutcome.RESCHEDULED else self.due_ms[name]
-
-
 class LatenessFigures(NamedTuple):
     """Milliseconds from due to start."""
 
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
+    p50: float
+    p99: float
+    max: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> LatenessFigures:
@@ -89,110 +53,109 @@ class LatenessFigures(NamedTuple):
         return cls(*(round(ordered[math.ceil(share * len(ordered)) - 1], 1) for share in (0.5, 0.99, 1.0)))
 
 
-class Burst(NamedTuple):
-    """The most jobs due at one instant, and how long after it the last one started."""
+@dataclass(slots=True)
+class DemoLedger:
+    """What the producer was told, and what ran."""
 
-    jobs: int
-    last_started_ms: float
+    due_ms: dict[Name, int] = field(default_factory=dict)
+    """From the receipts."""
+    cancels: dict[Name, CancelOutcome] = field(default_factory=dict)
+    moves: dict[Name, tuple[RescheduleOutcome, int]] = field(default_factory=dict)
+    """The answer, and the requested due time."""
+    runs: list[DemoRun] = field(default_factory=list)
 
-
-@dataclass(frozen=True, slots=True)
-class DemoVerdict:
-    """The result for all jobs."""
-
-    scheduled: int
-    ran: int
-    """Jobs with a successful run."""
-    cancelled: int
-    moved: int
-    too_late: int
-    """Cancels and moves answered with "running" or "not found"; these jobs ran unchanged."""
-    retried: int
-    """Jobs that needed a second attempt."""
-    lateness: LatenessFigures
-    burst: Burst
-    judged: Verdict
-
-    @classmethod
-    def of(cls, ledger: DemoLedger) -> DemoVerdict:
-        """Compare the promises with the runs."""
-        cancelled = sum(outcome is CancelOutcome.CANCELLED for outcome in ledger.cancels.values())
-        moved = sum(outcome is RescheduleOutcome.RESCHEDULED for outcome, _ in ledger.moves.values())
-        return cls(
-            scheduled=len(ledger.due_ms),
-            ran=len({run.name for run in ledger.runs if not run.failed} & ledger.due_ms.keys()),
-            cancelled=cancelled,
-            moved=moved,
-            too_late=len(ledger.cancels) + len(ledger.moves) - cancelled - moved,
-            retried=len({run.name for run in ledger.runs if run.attempt > 1}),
-            lateness=LatenessFigures.of([ledger.lateness_ms(run) for run in ledger.runs]),
-            burst=_burst(ledger),
-            judged=_judge(ledger),
-        )
-
-    @property
-    def is_clean(self) -> bool:
-        return self.judged.is_clean
-
-    @property
-    def words(self) -> str:
-        """The verdict in a sentence."""
-        return "every order ran as promised" if self.is_clean else "NOT every order ran as promised"
-
-    @property
-    def faults(self) -> list[tuple[FaultKind, str]]:
-        """The first faults: what is wrong with which job (topic/id)."""
-        return [(kind, name) for kind, names in self.judged.wrong.items() for name in names][:SHOWN_FAULTS]
-
-    @property
-    def examples(self) -> list[str]:
-        """The first faults, in words."""
-        return [f"{kind.words}: {name}" for kind, name in self.faults]
-
-    @property
-    def counts(self) -> list[str]:
-        """How many jobs have each kind of fault, in words."""
-        return [f"{kind.words} {self.judged.count(kind)}" for kind in FAULT_KINDS]
-
-    def as_json(self) -> dict[str, Any]:
-        """For scripts."""
-        counts = ("scheduled", "ran", "cancelled", "moved", "too_late", "retried")
-        faults = [(kind, *name.split("/", 1)) for kind, name in self.faults]
+    def jobs(self) -> dict[str, set[Name]]:
+        """Returns the jobs that ran well, were cancelled, were moved, or needed a second attempt."""
         return {
-            "clean": self.is_clean,
-            **{name: getattr(self, name) for name in counts},
-            **{kind.value: self.judged.count(kind) for kind in FAULT_KINDS},
-            "lateness_ms": {"p50": self.lateness.p50_ms, "p99": self.lateness.p99_ms, "max": self.lateness.max_ms},
-            "burst": self.burst._asdict(),
-            "faults": [{"kind": kind, "topic": topic, "id": id} for kind, topic, id in faults],
+            "handled": {run.name for run in self.runs if not run.failed} & self.due_ms.keys(),
+            "cancelled": {name for name, outcome in self.cancels.items() if outcome is CancelOutcome.CANCELLED},
+            "moved": {name for name, (outcome, _) in self.moves.items() if outcome is RescheduleOutcome.RESCHEDULED},
+            "retried": {run.name for run in self.runs if run.attempt > 1},
         }
 
+    def lateness(self) -> LatenessFigures:
+        """Returns how late the runs so far started."""
+        return LatenessFigures.of([max(0.0, run.started_ms - self.expected_ms(run)) for run in self.runs])
 
-def _judge(ledger: DemoLedger) -> Verdict:
-    runs: defaultdict[Name, list[DemoRun]] = defaultdict(list)
-    for run in ledger.runs:
-        runs[run.name].append(run)
-    return judge(
-        {_text(name): ledger.promise(name, runs[name]) for name in ledger.due_ms},
-        [Promotion(_text(run.name), ledger.expected_ms(run), run.promoted_ms, run.attempt) for run in ledger.runs],
-        [
-            JobRun(
-                _text(run.name), f"{run.promoted_ms}-{number}", run.started_ms, attempt=run.attempt, failed=run.failed
-            )
-            for number, run in enumerate(ledger.runs)
-        ],
-        run_clock_error_ms=CLOCK_ERROR_MS,
-    )
+    def burst(self) -> tuple[int, float]:
+        """Returns the most jobs due at one instant, and how many milliseconds after it the last one started."""
+        due = Counter(self.expected_ms(run) for run in self.runs if run.attempt == 1)
+        if not due:
+            return 0, 0.0
+        [(due_ms, jobs)] = due.most_common(1)
+        last_ms = max(run.started_ms for run in self.runs if run.attempt == 1 and self.expected_ms(run) == due_ms)
+        return jobs, round(max(0.0, last_ms - due_ms), 1)
+
+    def expected_ms(self, run: DemoRun) -> int:
+        """Returns the due time that the producer was given; for a retry, the due time in its worker's report."""
+        if run.attempt > 1 or run.name not in self.due_ms:
+            return run.due_ms
+        outcome, due_ms = self.moves.get(run.name, (None, 0))
+        return due_ms if outcome is RescheduleOutcome.RESCHEDULED else self.due_ms[run.name]
+
+    def faults(self) -> dict[str, list[Name]]:
+        """Returns the jobs that each of FAULTS concerns."""
+        found: dict[str, list[Name]] = {fault: [] for fault in FAULTS}
+        runs: defaultdict[Name, list[DemoRun]] = defaultdict(list)
+        for run in self.runs:
+            runs[run.name].append(run)
+        cancelled = self.jobs()["cancelled"]
+        for name in self.due_ms:
+            theirs = runs.pop(name, [])
+            if name in cancelled:
+                found["cancelled_but_ran"] += [name] if theirs else []
+                continue
+            attempts = [run.attempt for run in theirs]
+            succeeded = [run.attempt for run in theirs if not run.failed]
+            if not succeeded:
+                found["lost"].append(name)
+            if any(self._is_early(run) for run in theirs):
+                found["early"].append(name)
+            if len(set(attempts)) < len(attempts) or max(attempts, default=0) > min(succeeded, default=math.inf):
+                found["doubled"].append(name)
+        found["unknown"] += runs
+        return found
+
+    def _is_early(self, run: DemoRun) -> bool:
+        due_ms = self.expected_ms(run)
+        return run.promoted_ms < due_ms or run.started_ms < due_ms - CLOCK_ERROR_MS
 
 
-def _text(name: Name) -> str:
-    return "/".join(name)
+class DemoVerdict:
+    """The verdict on a ledger, as JSON and in words."""
 
+    def __init__(self, ledger: DemoLedger) -> None:
+        jobs = {what: len(names) for what, names in ledger.jobs().items()}
+        self.counts = {"scheduled": len(ledger.due_ms), "ran": jobs.pop("handled"), **jobs}
+        self.too_late = len(ledger.cancels) + len(ledger.moves) - jobs["cancelled"] - jobs["moved"]
+        """Cancels and moves that came too late; these jobs ran unchanged."""
+        self.lateness = ledger.lateness()
+        self.burst = ledger.burst()
+        self.faults = ledger.faults()
+        self.is_clean = not any(self.faults.values())
+        self._first_faults = [(fault, name) for fault in FAULTS for name in self.faults[fault]][:SHOWN_FAULTS]
 
-def _burst(ledger: DemoLedger) -> Burst:
-    first_runs = [run for run in ledger.runs if run.attempt == 1]
-    if not first_runs:
-        return Burst(0, 0.0)
-    due_ms, jobs = Counter(map(ledger.expected_ms, first_runs)).most_common(1)[0]
-    last_ms = max(run.started_ms for run in first_runs if ledger.expected_ms(run) == due_ms)
-    return Burst(jobs, round(max(0.0, last_ms - due_ms), 1))
+    def lines(self) -> list[str]:
+        """Returns the verdict in words, its last line in a sentence."""
+        count, late, (jobs, last_ms) = self.counts, self.lateness, self.burst
+        return [
+            f"{count['scheduled']:,} scheduled: {count['ran']:,} ran, {count['cancelled']} cancelled; {count['moved']} "
+            f"moved, {count['retried']} failed once and were retried, {self.too_late} changes came too late",
+            ", ".join(f"{fault.replace('_', ' ')} {len(names)}" for fault, names in self.faults.items()),
+            f"lateness p50 {late.p50} ms, p99 {late.p99} ms, max {late.max} ms",
+            f"burst of {jobs} at one instant, the last started {last_ms} ms after it",
+            *(f"{fault.replace('_', ' ')}: {topic}/{id}" for fault, (topic, id) in self._first_faults),
+            f"verdict: {'every' if self.is_clean else 'NOT every'} order ran as promised",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the verdict for scripts."""
+        return {
+            "clean": self.is_clean,
+            **self.counts,
+            "too_late": self.too_late,
+            **{fault: len(names) for fault, names in self.faults.items()},
+            "lateness_ms": self.lateness._asdict(),
+            "burst": dict(zip(("jobs", "last_started_ms"), self.burst, strict=True)),
+            "faults": [{"kind": fault, "topic": topic, "id": id} for fault, (topic, id) in self._first_faults],
+        }
