@@ -6,6 +6,7 @@ torture      faults of every kind while jobs run, and a judge of the outcome    
 trials       one question each: callbacks, durability, failover, herd, http, locust_run, order, outage, sinks,
               watchers
 simulation   a fleet in one process, in virtual time                                           simulate
+judge        compares what producers were promised with what ran, and says what went wrong; pure
 servers      real servers for this: single, replicated, clustered, and a proxy in front of them
 
 python -m loadtest.bench --quick

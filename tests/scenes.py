@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from loadtest.judge import Promise, Verdict, judge
 from loadtest.torture.fleet import Fleet, read_promotions
 from tests.waiting import PATIENCE, eventually
 from wheelq import Client, JobSpec, Settings
-from wheelq.admin.judge import Promise, Verdict, judge
 from wheelq.errors import ServerError
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys

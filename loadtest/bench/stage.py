@@ -18,8 +18,8 @@ from typing import Self
 
 from loadtest.bench.bare import connect, delete
 from loadtest.bench.parts import LOOK_S, Part, Runs, run_scheduler, scheduler_and_workers
+from loadtest.judge import FaultKind, JobRun, Promise, Promotion, judge
 from wheelq import Client, JobSpec, Receipt, Settings
-from wheelq.admin.judge import FaultKind, JobRun, Promise, Promotion, judge
 from wheelq.model.job import from_ms
 from wheelq.protocol.call import command
 from wheelq.protocol.calls.server import info, server_time_us

@@ -24,9 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from loadtest.judge import JobRun, Promotion
 from loadtest.torture.planted import VARIABLE, plant
 from wheelq import Job, Retry, Scheduler, Settings, Worker
-from wheelq.admin.judge import JobRun, Promotion
 from wheelq.settings import SchedulerSettings
 
 RETRY = Retry(base=0.3)

@@ -24,7 +24,7 @@ one server. A failover may undo a change that was answered but not confirmed in 
 
 Replicas do not confirm promotions. A promotion that a failover undoes is made again, once: the streams that the judge
 reads at the end were set back together with the waiting jobs. Only the workers' logs show the first promotion;
-`wheelq.admin.judge` describes what it allows.
+`loadtest.judge` describes what it allows.
 
 The client itself repeats a schedule call whose reply was lost, with the same id. If the first call was done and its job
 has finished meanwhile, the repeated call cannot know that, and the job runs a second time. So each lost reply of a call
@@ -38,7 +38,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from wheelq.admin.judge import Promise
+from loadtest.judge import Promise
 
 
 class Asked(StrEnum):

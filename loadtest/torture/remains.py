@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from loadtest.judge import Promotion
 from loadtest.torture.arena import Arena
 from loadtest.torture.fleet import read_promotions
-from wheelq.admin.judge import Promotion
 from wheelq.errors import Refused
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import shard_counts

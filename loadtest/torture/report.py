@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from loadtest.judge import Disruption, Promotion, Verdict
 from loadtest.torture.promises import Told
-from wheelq.admin.judge import Disruption, Promotion, Verdict
 
 AFTER_MS = 3_000
 """How many milliseconds after its end a fault may still cause lateness."""

@@ -2,7 +2,7 @@
 
 Producers, schedulers and workers, each with a door of its own in a proxy, work on real servers (see `arena`), while a
 seeded plan of faults is carried out (see `faults`). At the end everything is repaired, the remaining jobs run, and the
-judge (`wheelq.admin.judge`) compares the producers' log, the workers' logs and the server's own streams.
+judge (`loadtest.judge`) compares the producers' log, the workers' logs and the server's own streams.
 
     seed ──▶ plan of faults ──▶ scene ──▶ parts, proxy, server
     producers' log ──▶ promises ─┐
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from loadtest.judge import Disruption, judge, lost
 from loadtest.torture.arena import ARENAS, Arena
 from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
 from loadtest.torture.fleet import Fleet
@@ -34,7 +35,6 @@ from loadtest.torture.remains import Remains
 from loadtest.torture.report import Report
 from loadtest.torture.scene import Planned, Scene, plan
 from wheelq import Settings
-from wheelq.admin.judge import Disruption, judge, lost
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.keys import Keys

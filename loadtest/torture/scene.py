@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from loadtest.judge import EVERYONE, Disruption
 from loadtest.torture.arena import Arena
 from loadtest.torture.fleet import Fleet
 from loadtest.torture.producers import Producer
-from wheelq.admin.judge import EVERYONE, Disruption
 
 FOREVER = float("inf")
 

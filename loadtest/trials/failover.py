@@ -2,7 +2,7 @@
 
 One server, two scheduler nodes, one worker; jobs fall due at an even rate. Every few seconds the node that leads is
 killed (or stopped, or frozen for three lease times and woken) and replaced by a new one. At the end the judge checks
-every job (see `wheelq.admin.judge`), and the worst lateness of promotion after each fault is printed.
+every job (see `loadtest.judge`), and the worst lateness of promotion after each fault is printed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.bench.figures import percentile
+from loadtest.judge import Promise, Promotion, Verdict, judge
 from loadtest.torture.fleet import Fleet, read_promotions
 from wheelq import Client, JobSpec, Settings
-from wheelq.admin.judge import Promise, Promotion, Verdict, judge
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
 from wheelq.protocol.calls.server import server_time_us

@@ -27,12 +27,12 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from loadtest.bench.figures import Figure, Outcome, Target, percentile
+from loadtest.judge import FaultKind, Promise, Promotion, Verdict, judge
 from loadtest.servers.nodes import free_port
 from loadtest.servers.processes import running
 from loadtest.torture.fleet import Fleet, read_promotions
 from loadtest.trials.http import ask_once
 from wheelq import Client, Settings
-from wheelq.admin.judge import FaultKind, Promise, Promotion, Verdict, judge
 from wheelq.embedded import EmbeddedServer
 from wheelq.producer.outbox.store import Outbox
 from wheelq.protocol.call import command

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.judge import FaultKind, Verdict
 from loadtest.servers.cluster import Cluster
 from loadtest.servers.nodes import until
 from loadtest.torture.fleet import Fleet
@@ -17,7 +18,6 @@ from tests.scenes import Scene
 from tests.waiting import PATIENCE, Stalls
 from wheelq import AsyncClient, Client, JobSpec, RecurringOutcome, Settings
 from wheelq.admin import Inspector
-from wheelq.admin.judge import FaultKind, Verdict
 from wheelq.errors import NotReplicated, Refused, Unavailable
 from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
 from wheelq.protocol.call import command

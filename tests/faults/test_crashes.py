@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.judge import Promise, Verdict, judge
 from loadtest.torture.fleet import Fleet, read_promotions
 from tests.waiting import Stalls, eventually
 from wheelq import Client, JobSpec, Settings
-from wheelq.admin.judge import Promise, Verdict, judge
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ServerError
 from wheelq.protocol.call import command

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.judge import FaultKind
 from loadtest.servers.nodes import Node, until
 from loadtest.servers.sentinel import SERVICE, Watched
 from tests.scenes import Scene
 from tests.waiting import PATIENCE
 from wheelq import AsyncClient, Client, JobSpec
-from wheelq.admin.judge import FaultKind
 from wheelq.errors import Unavailable
 from wheelq.protocol.call import command
 from wheelq.transport import Address, AsyncTransport, Transport

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.judge import Promise, judge
 from loadtest.torture.fleet import Fleet, read_promotions
 from tests.waiting import eventually
 from wheelq import CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings
-from wheelq.admin.judge import Promise, judge
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from loadtest.judge import Promise
 from loadtest.torture.promises import Answer, Asked, Told, promise, promises
-from wheelq.admin.judge import Promise
 
 DUE = 1_000_000
 SURE = Promise(DUE, must_run=True)

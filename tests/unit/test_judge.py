@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from wheelq.admin.judge import EVERYONE, Disruption, JobRun, Promise, Promotion, Verdict, judge
+from loadtest.judge import EVERYONE, Disruption, JobRun, Promise, Promotion, Verdict, judge
 
 DUE = 1_000_000
 SURE = Promise(DUE, must_run=True)

@@ -2,7 +2,6 @@
 
 figures     collects the figures of the fleet: topics, groups, schedulers, workers, recurring jobs (operations)
 metrics     `FleetMetrics`: the metrics of the fleet in the text format of Prometheus
-judge       compares what producers were promised with what ran, and says what went wrong; pure
 facts       collects facts about the server, its jobs and other prefixes in use, for `diagnosis` (operations)
 diagnosis   turns facts into findings for `wheelq doctor`
 aio         `AsyncInspector`
