@@ -165,16 +165,6 @@ def test_doctor_tells_what_the_user_may_not_do(private_server: Callable[..., Emb
     assert "warning XAUTOCLAIM was refused to this user\n" in answer.out
 
 
-def test_bench_measures_a_server_and_leaves_nothing_behind(private_server: Callable[..., EmbeddedServer]) -> None:
-    server = private_server()
-    answer = wheelq("bench", "--jobs", 1_000, "--rate", 100, "--json", url=server.url)
-    assert answer.code == 0
-    figures = answer.json
-    assert figures["burst_jobs"] == 1_000
-    assert min(figures["scheduled_per_s"], figures["drained_per_s"]) > 0
-    assert redis.Redis.from_url(server.url).keys("*") == []
-
-
 def test_doctor_names_api_keys_that_cannot_be_read(own_url: str) -> None:
     with redis.Redis.from_url(own_url) as server:
         server.hset("wheelq:access", "k1", b"\xc1")

@@ -149,7 +149,9 @@ def completed(url: str | None, words: str) -> list[str]:
     environment |= {"_WHEELQ_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     if url is not None:
         environment["WHEELQ_URL"] = url
-    done = subprocess.run(["wheelq"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "wheelq"], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""
     return done.stdout.split()
 

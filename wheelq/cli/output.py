@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
 import typer
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -36,6 +36,7 @@ from wheelq.model.job import Receipt, from_ms
 FAILED, UNUSABLE, NOT_FOUND, TOO_LATE = 1, 2, 3, 4
 LONGEST_LINE = 10_000
 GAP = 2
+MARKS = ">?~"
 LEAST_TEXT = 16
 """The least width of cut text."""
 
@@ -141,69 +142,44 @@ def stdout(wide: bool = False) -> Console:
     return console if console.is_terminal or "COLUMNS" in os.environ else SafeConsole(highlight=False, width=240)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column, its cells as text."""
-
-    title: str
-    cells: Sequence[str]
-    is_number: bool
-    may_fall: bool
-    may_be_cut: bool
-
-    @property
-    def width(self) -> int:
-        """The width that shows all of it."""
-        return max(cell_len(text) for text in (self.title, *self.cells))
-
-    @property
-    def least(self) -> int:
-        """The least width."""
-        return min(self.width, max(LEAST_TEXT, cell_len(self.title))) if self.may_be_cut else self.width
-
-
 class FittingTable:
     """A table without lines, which looks at the console's width when it is printed."""
 
     def __init__(self, columns: Sequence[str], rows: Iterable[Iterable[object]], title: str | None = None) -> None:
         shown = [[f"{cell:,}" if isinstance(cell, int) else one_line(str(cell)) for cell in row] for row in rows]
         cells = list(zip(*shown, strict=True)) or [()] * len(columns)
-        self._columns = [
-            Column(spec.strip(">?~"), column, spec.startswith(">"), spec.rstrip("~").endswith("?"), spec.endswith("~"))
-            for spec, column in zip(columns, cells, strict=True)
-        ]
+        self._columns = list(zip(columns, cells, strict=True))
         self._title = title
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._made(options.max_width)
-
-    def _made(self, width: int) -> Table:
-        columns = _that_fit(self._columns, width)
-        made = Table(
-            title=self._title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
-        )
-        room = width - sum(column.least for column in columns) - GAP * (len(columns) - 1)
-        texts: list[list[str]] = []
+        columns = list(self._columns)
+        while _least_width(columns) > options.max_width and (falling := [one for one in columns if "?" in one[0]]):
+            columns.remove(falling[-1])
+        fits = _least_width(columns) <= options.max_width
+        made = Table(title=self._title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        made.header_style = "dim"
         for column in columns:
-            its = min(column.width, column.least + max(room, 0))
-            room -= its - column.least
-            justify = "right" if column.is_number else "left"
-            made.add_column(column.title, justify=justify, no_wrap=room >= 0, overflow="fold")  # type: ignore[arg-type]
-            texts.append([_cut(text, its) for text in column.cells] if column.may_be_cut else list(column.cells))
-        for row in zip(*texts, strict=True):
-            made.add_row(*map(Text, row))
-        return made
+            made.add_column(
+                column[0].strip(MARKS),
+                justify="right" if column[0].startswith(">") else "left",
+                no_wrap=fits and "~" not in column[0],
+                overflow="fold",
+                min_width=_least_width([column]) if fits else None,
+            )
+        for row in zip(*(cells for _, cells in columns), strict=True):
+            made.add_row(*(_cell(spec, text) for (spec, _), text in zip(columns, row, strict=True)))
+        yield made
 
 
-def _that_fit(columns: Sequence[Column], width: int) -> list[Column]:
-    kept = list(columns)
-    while sum(column.least for column in kept) + GAP * (len(kept) - 1) > width:
-        falls = next((column for column in reversed(kept) if column.may_fall), None)
-        if falls is None:
-            break
-        kept.remove(falls)
-    return kept
+def _cell(spec: str, text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis") if "~" in spec else Text(text)
 
 
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+def _least_width(columns: Sequence[tuple[str, Sequence[str]]]) -> int:
+    """Returns the width of columns whose long text is cut as far as it may be."""
+    least = []
+    for spec, cells in columns:
+        title = cell_len(spec.strip(MARKS))
+        whole = max(title, *map(cell_len, cells)) if cells else title
+        least.append(min(whole, max(LEAST_TEXT, title)) if "~" in spec else whole)
+    return sum(least) + GAP * (len(least) - 1)
