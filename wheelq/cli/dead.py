@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
-from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_json, stdout, table
+from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_json, stdout, table_of
 from wheelq.cli.values import parse_past
 from wheelq.client import Client
 from wheelq.errors import InvalidInput
@@ -208,16 +208,15 @@ _WORDS = {
 def _jobs(topic: str, found: list[DeadJob]) -> RenderableType:
     if not found:
         return f"no such dead jobs of {topic}"
-    return table(
-        "dead id",
-        "job",
-        "group?",
-        "reason?",
-        ">attempts?",
-        "buried",
-        "error?~",
-        rows=(
-            (job.dead_id, job.id, job.group, job.reason, job.attempt, distance(job.buried_ms), job.error)
-            for job in found
-        ),
+    return table_of(
+        found,
+        {
+            "dead id": "dead_id",
+            "job": "id",
+            "group?": "group",
+            "reason?": "reason",
+            ">attempts?": "attempt",
+            "buried": lambda job: distance(job.buried_ms),
+            "error?~": "error",
+        },
     )

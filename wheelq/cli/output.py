@@ -7,10 +7,11 @@ become escapes, so that no job can steer the terminal of the person who looks at
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -32,6 +33,8 @@ from wheelq.errors import (
 )
 from wheelq.model.durations import span
 from wheelq.model.job import Receipt, from_ms
+
+T = TypeVar("T")
 
 FAILED, UNUSABLE, NOT_FOUND, TOO_LATE = 1, 2, 3, 4
 LONGEST_LINE = 10_000
@@ -117,6 +120,12 @@ def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = N
         error~      text that is cut if there is no room
     """
     return FittingTable(columns, rows, title)
+
+
+def table_of(things: Iterable[T], columns: Mapping[str, str | Callable[[T], object]]) -> FittingTable:
+    """Returns a table with a row for each thing. A column shows an attribute, or what a function returns."""
+    shows = [attrgetter(show) if isinstance(show, str) else show for show in columns.values()]
+    return FittingTable(tuple(columns), [[show(thing) for show in shows] for thing in things])
 
 
 class SafeConsole(Console):

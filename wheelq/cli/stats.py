@@ -12,7 +12,7 @@ from rich.live import Live
 from wheelq.admin import Inspector, Stats
 from wheelq.admin.diagnosis import Finding, Level
 from wheelq.cli.options import Config, Json, Url, Wide, inspector_of
-from wheelq.cli.output import FAILED, say_json, stdout, table
+from wheelq.cli.output import FAILED, say_json, stdout, table_of
 from wheelq.cli.topics import topics_table
 from wheelq.model.durations import span
 
@@ -92,50 +92,32 @@ def _stats(stats: Stats, shown: str) -> RenderableType:
 
 
 def _nodes(stats: Stats) -> RenderableType:
-    return table(
-        "scheduler",
-        ">leads",
-        ">shards?",
-        ">promoted",
-        ">p99 ms",
-        "seen?",
-        rows=(
-            (
-                node.name,
-                node.leading,
-                node.shards,
-                node.promoted,
-                node.lateness.percentile(0.99),
-                _ago(stats, node.seen_ms),
-            )
-            for node in stats.nodes
-        ),
+    return table_of(
+        stats.nodes,
+        {
+            "scheduler": "name",
+            ">leads": "leading",
+            ">shards?": "shards",
+            ">promoted": "promoted",
+            ">p99 ms": lambda node: node.lateness.percentile(0.99),
+            "seen?": lambda node: _ago(stats, node.seen_ms),
+        },
     )
 
 
 def _workers(stats: Stats) -> RenderableType:
-    return table(
-        "worker",
-        "group",
-        "topics?~",
-        ">running",
-        ">done",
-        ">failed",
-        ">p99 ms?",
-        "seen?",
-        rows=(
-            (
-                worker.name,
-                worker.group,
-                " ".join(worker.topics),
-                worker.running,
-                worker.handled,
-                worker.failed,
-                worker.lateness_p99_ms,
-                _ago(stats, worker.seen_ms),
-            )
-            for worker in stats.workers
-        ),
+    return table_of(
+        stats.workers,
+        {
+            "worker": "name",
+            "group": "group",
+            "topics?~": lambda worker: " ".join(worker.topics),
+            ">running": "running",
+            ">done": "handled",
+            ">failed": "failed",
+            ">p99 ms?": "lateness_p99_ms",
+            "seen?": lambda worker: _ago(stats, worker.seen_ms),
+        },
     )
 
 

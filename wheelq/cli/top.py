@@ -14,7 +14,7 @@ from rich.live import Live
 
 from wheelq.admin import Inspector, Stats
 from wheelq.cli.options import Config, Json, Url, inspector_of
-from wheelq.cli.output import distance, say_json, stdout, table
+from wheelq.cli.output import distance, say_json, stdout, table_of
 from wheelq.model.topic import TopicInfo
 
 SPAN_S = 10
@@ -115,62 +115,40 @@ def _looks(inspector: Inspector, interval: float) -> Iterator[Now]:
 
 def board(now: Now) -> RenderableType:
     """Returns the tables for what happened between two looks."""
-    schedulers = table(
-        "scheduler",
-        ">leads",
-        ">promoted/s",
-        ">p99 ms",
-        rows=((one.name, one.leading, _shown(one.promoted_per_s), one.lateness_p99_ms) for one in now.schedulers),
+    topics = table_of(
+        now.topics,
+        {
+            "topic": "name",
+            ">waiting": "waiting",
+            ">ready": "ready",
+            ">running": "running",
+            ">retrying?": "retrying",
+            ">dead?": "dead",
+            "next due": lambda one: "-" if one.first_due_ms is None else distance(one.first_due_ms),
+        },
     )
-    return Group(_topics(now.topics), "", schedulers, "", _workers(now.workers))
-
-
-def _topics(topics: list[TopicInfo]) -> RenderableType:
-    return table(
-        "topic",
-        ">waiting",
-        ">ready",
-        ">running",
-        ">retrying?",
-        ">dead?",
-        "next due",
-        rows=(
-            (
-                topic.name,
-                topic.waiting,
-                topic.ready,
-                topic.running,
-                topic.retrying,
-                topic.dead,
-                "-" if topic.first_due_ms is None else distance(topic.first_due_ms),
-            )
-            for topic in topics
-        ),
+    schedulers = table_of(
+        now.schedulers,
+        {
+            "scheduler": "name",
+            ">leads": "leading",
+            ">promoted/s": lambda one: _shown(one.promoted_per_s),
+            ">p99 ms": "lateness_p99_ms",
+        },
     )
-
-
-def _workers(workers: list[WorkerNow]) -> RenderableType:
-    return table(
-        "group",
-        "handles~",
-        ">running",
-        ">done/s",
-        ">failed/s",
-        ">p99 ms?",
-        "worker?",
-        rows=(
-            (
-                one.group,
-                " ".join(one.topics),
-                one.running,
-                _shown(one.done_per_s),
-                _shown(one.failed_per_s),
-                one.lateness_p99_ms,
-                one.name,
-            )
-            for one in workers
-        ),
+    workers = table_of(
+        now.workers,
+        {
+            "group": "group",
+            "handles~": lambda one: " ".join(one.topics),
+            ">running": "running",
+            ">done/s": lambda one: _shown(one.done_per_s),
+            ">failed/s": lambda one: _shown(one.failed_per_s),
+            ">p99 ms?": "lateness_p99_ms",
+            "worker?": "name",
+        },
     )
+    return Group(topics, "", schedulers, "", workers)
 
 
 def _soonest(topic: TopicInfo) -> tuple[bool, int, str]:

@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from wheelq.cli.options import Config, Force, Json, Topic, Url, Wide, Yes, client_of, inspector_of
-from wheelq.cli.output import NOT_FOUND, distance, plain, say, say_json, stdout, table
+from wheelq.cli.output import NOT_FOUND, distance, plain, say, say_json, stdout, table_of
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration, span
 from wheelq.model.topic import Group, TopicChanges, TopicInfo
@@ -146,32 +146,20 @@ def topics_table(found: list[TopicInfo]) -> RenderableType:
     """Returns the table of topics with their job counts."""
     if not found:
         return "no topics yet: the first job of a topic creates it"
-    return table(
-        "topic",
-        ">waiting",
-        ">ready",
-        ">running",
-        ">retrying",
-        ">dead",
-        ">shards?",
-        "next due?",
-        "overdue?",
-        "settings?~",
-        rows=(
-            (
-                topic.name,
-                topic.waiting,
-                topic.ready,
-                topic.running,
-                topic.retrying,
-                topic.dead,
-                topic.shards,
-                "-" if topic.first_due_ms is None else distance(topic.first_due_ms),
-                span(topic.overdue_ms) if topic.overdue_ms else "-",
-                settings_shown(topic.settings) or "-",
-            )
-            for topic in found
-        ),
+    return table_of(
+        found,
+        {
+            "topic": "name",
+            ">waiting": "waiting",
+            ">ready": "ready",
+            ">running": "running",
+            ">retrying": "retrying",
+            ">dead": "dead",
+            ">shards?": "shards",
+            "next due?": lambda topic: "-" if topic.first_due_ms is None else distance(topic.first_due_ms),
+            "overdue?": lambda topic: span(topic.overdue_ms) if topic.overdue_ms else "-",
+            "settings?~": lambda topic: settings_shown(topic.settings) or "-",
+        },
     )
 
 
@@ -206,8 +194,17 @@ def list_groups(topic: Topic, url: Url = None, config: Config = None, wide: Wide
     elif not found:
         say(f"{topic} has no group: the first worker of a group creates it")
     else:
-        rows = ((one.name, _lag(one), one.pending, _oldest(one), " ".join(one.workers) or "-") for one in found)
-        stdout(wide).print(table("group", ">lag", ">pending", "oldest?", "workers?~", rows=rows))
+        shown = table_of(
+            found,
+            {
+                "group": "name",
+                ">lag": _lag,
+                ">pending": "pending",
+                "oldest?": lambda one: "-" if one.oldest_ms is None else distance(one.oldest_ms),
+                "workers?~": lambda one: " ".join(one.workers) or "-",
+            },
+        )
+        stdout(wide).print(shown)
 
 
 @group.command("remove")
@@ -250,7 +247,3 @@ def _plain(one: Group) -> dict[str, object]:
 
 def _lag(one: Group) -> str:
     return f"{one.lag:,}{'+' if one.has_more else ''}"
-
-
-def _oldest(one: Group) -> str:
-    return "-" if one.oldest_ms is None else distance(one.oldest_ms)
