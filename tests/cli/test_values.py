@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from wheelq.cli.values import parse_at, parse_headers, parse_json
+from wheelq.cli.values import parse_at, parse_headers, parse_json, parse_range
 from wheelq.errors import InvalidInput
 
 
@@ -24,6 +24,22 @@ def test_a_moment_without_one_is_refused_with_the_remedy(text: str) -> None:
 def test_what_is_no_moment_is_refused() -> None:
     with pytest.raises(InvalidInput, match="not an ISO 8601 time"):
         parse_at("tomorrow")
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("+30m", "2030-01-31T12:30"),
+        ("2h", "2030-01-31T10:00"),
+        ("-2h", "2030-01-31T10:00"),
+        ("2030-02-01T00:00Z", "2030-02-01T00:00"),
+    ],
+)
+def test_a_range_of_time_is_from_now_ago_or_exact(text: str, moment: str) -> None:
+    noon = datetime(2030, 1, 31, 12, tzinfo=UTC)
+    exact = datetime.fromisoformat(f"{moment}+00:00")
+    assert parse_range(text, None, round(1000 * noon.timestamp())) == (exact, None)
+    assert parse_range(None, text, round(1000 * noon.timestamp())) == (None, exact)
 
 
 def test_what_is_no_json_is_shown_shortened() -> None:

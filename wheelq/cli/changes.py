@@ -15,7 +15,7 @@ from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, Url, Yes, client_of
 from wheelq.cli.output import NOT_FOUND, TOO_LATE, say, say_json
-from wheelq.cli.values import WHEN, parse_due, parse_moment
+from wheelq.cli.values import WHEN, parse_due, parse_range
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import BulkProgress, CancelOutcome, RescheduleOutcome, RunNowOutcome
@@ -146,8 +146,7 @@ def _change_range(
 
     `ask` is the first word of the question; None: do not ask. `done` says what happened to the jobs.
     """
-    now_ms = wall_ms()
-    begin, end = (None if text is None else parse_moment(text, now_ms) for text in (since, until))
+    begin, end = parse_range(since, until, wall_ms())
     if ask is not None:
         waiting = client.count_due(topic, since=begin, until=end)
         jobs = counted(waiting, f"job that waits in {topic}", f"jobs that wait in {topic}")

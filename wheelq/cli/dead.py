@@ -12,7 +12,7 @@ from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
 from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_json, stdout, table_of
-from wheelq.cli.values import parse_past
+from wheelq.cli.values import WHEN, parse_range
 from wheelq.client import Client
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import PAGE_LIMIT
@@ -25,9 +25,8 @@ ReasonOption = Annotated[
     str | None, typer.Option("--reason", help="Only jobs given up for this reason: failed, given_up, deliveries …")
 ]
 Id = Annotated[str | None, typer.Option("--id", help="Only jobs with this id.")]
-_WHEN = "30m, 2d … ago, or ISO 8601 with a time zone"
-Since = Annotated[str | None, typer.Option("--since", help=f"Only jobs buried then or later: {_WHEN}.")]
-Until = Annotated[str | None, typer.Option("--until", help=f"Only jobs buried before: {_WHEN}.")]
+Since = Annotated[str | None, typer.Option("--since", help=f"Only jobs buried then or later: {WHEN}.")]
+Until = Annotated[str | None, typer.Option("--until", help=f"Only jobs buried before: {WHEN}.")]
 DeadIds = Annotated[
     list[str] | None, typer.Argument(metavar="[DEAD_ID]...", help="Single dead jobs, by their ids from `dead list`.")
 ]
@@ -166,14 +165,8 @@ def purge(
 
 
 def _where(group: str | None, reason: str | None, id: str | None, since: str | None, until: str | None) -> Where:
-    now_ms = wall_ms()
-    return Where(
-        group=group,
-        reason=reason,
-        id=id,
-        since=None if since is None else parse_past(since, now_ms),
-        until=None if until is None else parse_past(until, now_ms),
-    )
+    begin, end = parse_range(since, until, wall_ms())
+    return Where(group=group, reason=reason, id=id, since=begin, until=end)
 
 
 def _check_choice(dead_ids: list[str] | None, where: Where, all: bool) -> None:

@@ -15,7 +15,7 @@ from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import At, Config, Delay, JobId, Json, Topic, Url, Wide, client_of, inspector_of
 from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_json, stdout, table
-from wheelq.cli.values import WHEN, parse_due, parse_headers, parse_json, parse_moment, parse_past
+from wheelq.cli.values import WHEN, parse_due, parse_headers, parse_json, parse_moment, parse_range
 from wheelq.errors import ServerError
 from wheelq.model.checks import PAGE_LIMIT
 from wheelq.model.durations import parse_duration, span
@@ -206,8 +206,7 @@ def jobs(
 
     wheelq jobs orders --state retrying --error Timeout
     """
-    now_ms = wall_ms()
-    begin, end = (None if text is None else parse_moment(text, now_ms) for text in (since, until))
+    begin, end = parse_range(since, until, wall_ms())
     found: list[ListedJob] = []
     with client_of(url, config) as client:
         while len(found) < limit:
@@ -271,14 +270,8 @@ def rerun(
     """
     now_ms = wall_ms()
     with client_of(url, config) as client:
-        done = client.rerun(
-            topic,
-            group=group,
-            since=parse_past(since, now_ms),
-            until=None if until is None else parse_past(until, now_ms),
-            rate=rate,
-            name=name,
-        )
+        end = None if until is None else parse_moment(until, now_ms)
+        done = client.rerun(topic, group=group, since=parse_moment(since, now_ms), until=end, rate=rate, name=name)
     if json:
         say_json(done._asdict())
     else:

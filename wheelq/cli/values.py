@@ -37,20 +37,20 @@ def parse_due(delay: str | None, at: str | None) -> tuple[float | None, datetime
     return None if delay is None else parse_duration(delay, "delay"), None if at is None else parse_at(at)
 
 
-def parse_past(text: str, now_ms: int) -> datetime:
-    """Returns a moment in the past, from its age ("2h") or ISO 8601. Raises: InvalidInput."""
+def parse_moment(text: str, now_ms: int) -> datetime:
+    """Returns a moment: "+30m" from now, "2h" or "-2h" ago, or ISO 8601. Raises: InvalidInput."""
     try:
-        return from_ms(now_ms - parse_duration(text, "time") * 1000)
+        seconds = parse_duration(text, "time")
     except InvalidInput:
         return parse_at(text)
+    has_sign = text.strip().startswith(("+", "-"))
+    return from_ms(now_ms + 1000 * (seconds if has_sign else -seconds))
 
 
-def parse_moment(text: str, now_ms: int) -> datetime:
-    """Returns a moment: "+30m" from now, "2h" ago, or ISO 8601. Raises: InvalidInput."""
-    text = text.strip()
-    if text.startswith("+"):
-        return from_ms(now_ms + parse_duration(text[1:], "time") * 1000)
-    return parse_past(text, now_ms)
+def parse_range(since: str | None, until: str | None, now_ms: int) -> tuple[datetime | None, datetime | None]:
+    """Returns the ends of a range of time, as far as they are given. Raises: InvalidInput."""
+    begin, end = (None if text is None else parse_moment(text, now_ms) for text in (since, until))
+    return begin, end
 
 
 def parse_json(text: str, remedy: str = "") -> Any:
