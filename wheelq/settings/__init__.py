@@ -7,12 +7,11 @@ its default. The defaults hold the promises of README.md on one server, and cost
 components   one dataclass each: connection, client, breaker, outbox, topic, scheduler, worker, server
 whole        all of them together, read from a file
 environment  the settings in force: environment variables over the file over the defaults
-checked      `Checked`, the base class that checks values
+declaration  `Checked`, the base class that checks values
 """
 
 from __future__ import annotations
 
-from wheelq.settings.checked import DAY_MS
 from wheelq.settings.components import (
     Access,
     BreakerSettings,
@@ -27,6 +26,7 @@ from wheelq.settings.components import (
     Trace,
     WorkerSettings,
 )
+from wheelq.settings.declaration import DAY_MS
 from wheelq.settings.environment import settings_in_force
 from wheelq.settings.whole import LOG_FORMATS, LOG_LEVELS, Settings, find_url, resolve_url
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from wheelq.settings.checked import DAY_MS, Checked
+from wheelq.settings.declaration import DAY_MS, Checked
 
 Durability = Literal["server", "replicated", "fsynced"]
 """The confirmation that a schedule call waits for: see `producer.confirmation`."""

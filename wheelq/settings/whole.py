@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from wheelq.errors import ConfigurationError, InvalidSetting
-from wheelq.settings.checked import Checked
 from wheelq.settings.components import (
     BreakerSettings,
     ClientSettings,
@@ -20,6 +19,7 @@ from wheelq.settings.components import (
     TopicSettings,
     WorkerSettings,
 )
+from wheelq.settings.declaration import Checked
 
 T = TypeVar("T")
 
