@@ -10,6 +10,7 @@ import typer
 
 from wheelq.errors import WheelqError
 from wheelq.settings import ConnectionSettings, Settings, settings_in_force
+from wheelq.settings.declaration import declarations
 
 if TYPE_CHECKING:
     from wheelq.admin import Inspector
@@ -60,11 +61,10 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show every column whole, however long the lines get.")]
-LogLevel = Annotated[
-    str | None, typer.Option("--log-level", help="debug, info, warning or error; to stderr.", metavar="LEVEL")
-]
+_SETTINGS = declarations(Settings)
+LogLevel = Annotated[str | None, typer.Option("--log-level", help=f"{_SETTINGS['log_level'].brief}.", metavar="LEVEL")]
 LogFormat = Annotated[
-    str | None, typer.Option("--log-format", help="text, or json: one object per line, with the job.", metavar="FORMAT")
+    str | None, typer.Option("--log-format", help=f"{_SETTINGS['log_format'].brief}.", metavar="FORMAT")
 ]
 Topic = Annotated[str, typer.Argument(help="The topic's name.", show_default=False, autocompletion=complete_topic)]
 JobId = Annotated[

@@ -188,16 +188,16 @@ class Span:
 class TopicChanges(TypedDict, total=False):
     """The settings that `configure` can change; `TopicSettings` describes each."""
 
-    retention_ms: int
-    dead_retention_ms: int
-    dead_max: int
-    keep_done_ms: int
-    result_max_bytes: int
     max_rate: float
     max_pending: int
     max_ready: int
     misfire: Misfire
     grace_ms: int
+    retention_ms: int
+    keep_done_ms: int
+    result_max_bytes: int
+    dead_retention_ms: int
+    dead_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,22 +37,28 @@ class Declaration(NamedTuple):
     is_secret: bool
 
     @property
-    def full(self) -> str:
-        """Its meaning in all its sentences, and its limits where they are not obvious."""
-        limits = [f"At least {self.lowest:,}."] if self.lowest > 1 else []
-        limits += [f"At most {self.most:,}."] if self.most < MOST else []
-        limits += [f"0: {self.zero}."] if self.zero else []
-        return " ".join([self.text, *limits])
-
-    @property
-    def is_time(self) -> bool:
-        """Whether its values are milliseconds."""
-        return self.name.endswith("_ms")
+    def unit(self) -> str:
+        """ "ms" or "bytes", as the name ends; else empty."""
+        return next((unit for unit in ("ms", "bytes") if self.name.endswith(f"_{unit}")), "")
 
     @property
     def brief(self) -> str:
         """Its meaning in one sentence, without the full stop."""
-        return self.text.partition(". ")[0].removesuffix(".")
+        first = self.text.partition(". ")[0].removesuffix(".")
+        return f"{first}; 0: {self.zero}" if self.zero else first
+
+    @property
+    def label(self) -> str:
+        """Its meaning and its unit, for a form."""
+        return f"{self.brief} ({self.unit})" if self.unit else self.brief
+
+    @property
+    def full(self) -> str:
+        """Its meaning in all its sentences, and its range where it is not obvious."""
+        limits = [f"At least {self.lowest:,}."] if self.lowest > 1 else []
+        limits += [f"At most {self.most:,}."] if self.most < MOST else []
+        limits += [f"0: {self.zero}."] if self.zero else []
+        return " ".join([self.text, *limits])
 
 
 def setting(
