@@ -11,8 +11,15 @@ import pytest
 
 from wheelq.errors import ConfigurationError
 from wheelq.model.topic import TopicChanges
-from wheelq.settings import ConnectionSettings, SchedulerSettings, ServerSettings, Settings, WorkerSettings, resolve_url
-from wheelq.settings.components import TopicSettings
+from wheelq.settings import (
+    ConnectionSettings,
+    SchedulerSettings,
+    ServerSettings,
+    Settings,
+    TopicSettings,
+    WorkerSettings,
+    resolve_url,
+)
 from wheelq.settings.declaration import declarations
 from wheelq.settings.whole import tables
 
