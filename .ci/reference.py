@@ -1,9 +1,10 @@
-"""Make the reference pages of the guide from what they describe.
+"""Make the reference pages of the guide, and the settings file with every default, from what they describe.
 
 python .ci/reference.py            writes the pages
 python .ci/reference.py --check    exit code 1, and the difference, if one is not what would be written
 
-reference-settings.md   from config/wheelq.toml
+config/wheelq.toml      from the declarations of the settings
+reference-settings.md   from the same
 reference-cli.md        from the commands and their options
 reference-errors.md     from the classes of wheelq.errors
 reference-metrics.md    from what `/metrics` answers about a fleet that has one of everything
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -34,38 +37,44 @@ from wheelq.producer.outbox.store import OutboxInfo
 from wheelq.protocol.calls.registry import RegisteredTopics
 from wheelq.protocol.calls.shard_counts import GroupCounts, Measure, ShardCounts
 from wheelq.server.routes.health import metrics_text
+from wheelq.settings.declaration import Declaration, declarations
+from wheelq.settings.environment import variable_of
+from wheelq.settings.whole import Settings, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "wheelq" / "guide"
+CONFIG = ROOT / "config" / "wheelq.toml"
 MADE = "<!-- Made by .ci/reference.py: edit what it describes. -->"
+SETTINGS_HEAD = """\
+# Every setting of wheelq, with its default: change what you need and leave out the rest.
+# Commands read this file with --config wheelq.toml; commands and programs read the file that WHEELQ_CONFIG names.
+# Every setting has an environment variable that overrides this file: WHEELQ_PREFIX, or with the name of its table
+# WHEELQ_WORKER_CONCURRENCY=20. A program that passes settings= to connect() uses only those.
+# Names that end in _ms are milliseconds. A misspelt name is an error, in this file and in the environment.
+"""
+URL = '"redis://localhost:6379/0"'
+"""The example of the one setting without a default."""
 
 
-class Setting(NamedTuple):
-    """One setting: its table ("" for the top), name, default as written, and what is said of it."""
-
-    table: str
-    name: str
-    default: str
-    says: str
-
-    @property
-    def variable(self) -> str:
-        return "_".join(["WHEELQ", *([self.table] if self.table else []), self.name]).upper()
+def settings_file() -> str:
+    """The settings file with every setting, its meaning and its default."""
+    lines, meanings = [SETTINGS_HEAD], declarations(Settings)
+    for table, found in tables(Settings()).items():
+        if table:
+            lines += ["", *_comment(meanings[table].text), f"[{table}]"]
+        for one in found:
+            lines += [*_comment(one.full), f"{one.name} = {_in_toml(one)}" if one.name != "url" else f"# url = {URL}"]
+    return _joined(lines)
 
 
-def settings(source: str) -> Iterator[Setting]:
-    """Every setting of the commented file, in its order."""
-    table, said = "", list[str]()
-    for line in source.splitlines():
-        if found := re.fullmatch(r"\[(\w+)\]", line):
-            table, said = found[1], []
-        elif found := re.fullmatch(r"(?:# )?([a-z_]+) = (.+)", line):
-            yield Setting(table, found[1], found[2], " ".join(said))
-            said = []
-        elif line.startswith("#"):
-            said.append(line.removeprefix("#").strip())
-        else:
-            said = []
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 120, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _in_toml(one: Declaration) -> str:
+    """The default as a settings file has it, with thousands apart but in a port."""
+    is_quantity = type(one.default) is int and one.name != "port"
+    return f"{one.default:_}" if is_quantity else json.dumps(one.default)
 
 
 def settings_page() -> str:
@@ -78,14 +87,13 @@ def settings_page() -> str:
         "`wheelq config` prints what is in force and from where. Names that end in `_ms` are milliseconds.",
         "",
     ]
-    table: str | None = None
-    for setting in settings((ROOT / "config" / "wheelq.toml").read_text()):
-        if setting.table != table:
-            table = setting.table
-            title = f"## `[{table}]`" if table else "## At the top of the file"
-            lines += ["", title, "", "| setting | default | environment | meaning |", "|---|---|---|---|"]
-        says = setting.says.replace("|", "\\|")
-        lines.append(f"| `{setting.name}` | `{setting.default}` | `{setting.variable}` | {says} |")
+    meanings = declarations(Settings)
+    for table, found in tables(Settings()).items():
+        lines += ["", f"## `[{table}]`", "", meanings[table].text] if table else ["", "## At the top of the file"]
+        lines += ["", "| setting | default | environment | meaning |", "|---|---|---|---|"]
+        for one in found:
+            default = URL if one.name == "url" else _in_toml(one)
+            lines.append(f"| `{one.name}` | `{default}` | `{variable_of(table, one.name)}` | {one.full} |")
     return _joined(lines)
 
 
@@ -211,10 +219,11 @@ def _joined(lines: list[str]) -> str:
 
 
 PAGES = {
-    "reference-settings.md": settings_page,
-    "reference-cli.md": cli_page,
-    "reference-errors.md": errors_page,
-    "reference-metrics.md": metrics_page,
+    CONFIG: settings_file,
+    GUIDE / "reference-settings.md": settings_page,
+    GUIDE / "reference-cli.md": cli_page,
+    GUIDE / "reference-errors.md": errors_page,
+    GUIDE / "reference-metrics.md": metrics_page,
 }
 
 
@@ -223,14 +232,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
     check = parser.parse_args().check
     stale = 0
-    for name, make in PAGES.items():
-        path, wanted = GUIDE / name, make()
-        there = path.read_text() if path.exists() else ""
+    for path, make in PAGES.items():
+        wanted, there = make(), path.read_text() if path.exists() else ""
         if there == wanted:
             continue
         if check:
             stale += 1
-            sys.stdout.writelines(difflib.unified_diff(there.splitlines(True), wanted.splitlines(True), name, "made"))
+            sys.stdout.writelines(
+                difflib.unified_diff(there.splitlines(True), wanted.splitlines(True), path.name, "made")
+            )
         else:
             path.write_text(wanted)
     return 1 if stale else 0

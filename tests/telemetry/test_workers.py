@@ -339,7 +339,7 @@ async def test_the_metrics_of_a_worker_count_runs_and_their_failures(
 
 
 def test_a_way_to_trace_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="trace must be link or parent"):
+    with pytest.raises(InvalidSetting, match="trace must be one of link, parent"):
         WorkerSettings(trace="both")  # type: ignore[arg-type]  # on purpose
 
 

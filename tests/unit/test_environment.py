@@ -146,7 +146,7 @@ def test_settings_given_by_the_program_replace_file_and_environment(
         ("SERVER_RATE", "-1", "must be at least 0, not -1"),
         ("SERVER_CALLS", "perhaps", "must be true or false, not 'perhaps'"),
         ("TOPIC_MAX_RATE", "much", "must be a number, not 'much'"),
-        ("SERVER_ACCESS", "closed", "must be one of auto, keys, open"),
+        ("SERVER_ACCESS", "closed", "must be one of auto, keys, open, not 'closed'"),
         ("PREFIX", "a b", "must be non-empty, without braces, colons and spaces, not 'a b'"),
     ],
 )

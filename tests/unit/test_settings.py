@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from wheelq.errors import ConfigurationError
-from wheelq.settings import ConnectionSettings, SchedulerSettings, ServerSettings, Settings, WorkerSettings, resolve_url
+from wheelq.model.topic import TopicChanges
+from wheelq.settings import (
+    ConnectionSettings,
+    SchedulerSettings,
+    ServerSettings,
+    Settings,
+    TopicSettings,
+    WorkerSettings,
+    resolve_url,
+)
+from wheelq.settings.declaration import declarations
+from wheelq.settings.whole import tables
 
 DOCUMENTED = Path(__file__).parents[2] / "config" / "wheelq.toml"
 SECTIONS = [item.name for item in fields(Settings) if is_dataclass(item.default)]
@@ -44,6 +55,16 @@ def test_every_documented_setting_says_why() -> None:
 def test_the_url_has_no_default_and_is_documented_as_a_comment() -> None:
     assert Settings().url is None
     assert "# url = " in DOCUMENTED.read_text()
+
+
+def test_every_setting_says_what_it_means_in_whole_sentences() -> None:
+    """Also the tables; the first sentence stands alone in forms and options."""
+    every = [*declarations(Settings).values(), *(one for found in tables(Settings()).values() for one in found)]
+    assert [one.name for one in every if not one.text.endswith(".") or one.brief.endswith(".")] == []
+
+
+def test_the_settings_that_a_live_topic_can_change_are_those_of_a_new_one_but_its_shards() -> None:
+    assert list(TopicChanges.__annotations__) == [name for name in declarations(TopicSettings) if name != "shards"]
 
 
 # Loading
@@ -114,6 +135,17 @@ def test_a_value_that_cannot_be_is_named_with_its_file_and_table(tmp_path: Path,
 def test_zero_and_negative_numbers_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"ConnectionSettings.max_connections must be at least 1, not 0"):
         ConnectionSettings(max_connections=0)
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), 2.0**54])
+def test_a_number_out_of_its_range_is_refused(value: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"TopicSettings.max_rate must be at (least 0|most 9,007,)"):
+        TopicSettings(max_rate=value)
+
+
+def test_a_word_that_is_none_of_the_known_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="log_level must be one of debug, info, warning, error, not 'loud'"):
+        Settings(log_level="loud")
 
 
 def test_the_lease_needs_room_for_its_margin() -> None:

@@ -350,7 +350,7 @@ def test_dead_jobs_are_replayed_and_purged_one_some_alike_and_all(hand: Hand, sc
 def test_a_recurring_job_is_made_edited_run_paused_and_removed(hand: Hand, scene: Scene) -> None:
     page = hand.page
     page.goto(f"{scene.site}/recurring?topic={scene.topic}")
-    assert "at 02:30, on Monday to Friday" in page.inner_text("#recurring")
+    assert "at 02:30 on Monday through Friday" in page.inner_text("#recurring")
     hand.press("tr:has-text('nightly') button:text-is('Pause')")
     assert "paused" in page.inner_text("#recurring")
     hand.press("tr:has-text('nightly') button:text-is('Resume')")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,11 +14,12 @@ import typer
 from wheelq.cli.options import Config, Json, Url
 from wheelq.cli.output import say, say_json
 from wheelq.cli.shipped import config_files, write_new
+from wheelq.settings.declaration import declarations
 from wheelq.settings.environment import CONFIG, meant_for_wheelq, settings_in_force, variable_of
-from wheelq.settings.whole import Settings
+from wheelq.settings.whole import Settings, tables
 from wheelq.transport.address import without_password
 
-SECRETS = frozenset({"password"})
+SECRETS = frozenset(one.name for one in declarations(Settings).values() if one.is_secret)
 HIDDEN = "***"
 DEFAULT = "default"
 
@@ -99,7 +99,7 @@ def all_in_force(config: str | os.PathLike[str] | None = None, url: str | None =
 
     Raises: ConfigurationError, which names the file or the variable.
     """
-    settings = settings_in_force(config)
+    in_force = tables(settings_in_force(config))
     file = str(config or os.environ.get(CONFIG) or "")
     in_file = tomllib.loads(Path(file).read_text()) if file else {}
     variables = meant_for_wheelq(os.environ)
@@ -110,20 +110,11 @@ def all_in_force(config: str | os.PathLike[str] | None = None, url: str | None =
         within: Mapping[str, Any] = in_file.get(table, {}) if table else in_file
         return file if name in within else DEFAULT
 
-    found = [SettingInForce(table, name, value, source(table, name)) for table, name, value in _values(settings)]
+    found = [
+        SettingInForce(table, one.name, one.default, source(table, one.name))
+        for table, settings in in_force.items()
+        for one in settings
+    ]
     if url is not None and url != os.environ.get(variable_of("", "url")):  # the option reads the variable too
         found[0] = SettingInForce("", "url", url, "--url")
     return found
-
-
-def _values(settings: Settings) -> Iterator[tuple[str, str, Any]]:
-    tables = []
-    for item in fields(settings):
-        value = getattr(settings, item.name)
-        if is_dataclass(value):
-            tables.append((item.name, value))
-        else:
-            yield "", item.name, value
-    for table, owner in tables:
-        for item in fields(owner):
-            yield table, item.name, getattr(owner, item.name)

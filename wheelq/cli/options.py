@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wheelq.errors import WheelqError
-from wheelq.settings import ConnectionSettings, Settings, settings_in_force
+from wheelq.settings import ConnectionSettings, ServerSettings, Settings, settings_in_force
+from wheelq.settings.declaration import declarations
 
 if TYPE_CHECKING:
     from wheelq.admin import Inspector
@@ -45,6 +46,13 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in {*found.settings, *found.unreadable} if name.startswith(incomplete))
 
 
+def overrides(owner: type[Settings | ServerSettings], name: str, metavar: str | None = None) -> Any:
+    """Returns the option that overrides a setting for this process, with its declared meaning."""
+    one = declarations(owner)[name]
+    help = f"{one.brief}. Default: the setting, {one.default}."
+    return typer.Option(f"--{name.replace('_', '-')}", help=help, metavar=metavar)
+
+
 Url = Annotated[
     str | None,
     typer.Option(
@@ -60,12 +68,8 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show every column whole, however long the lines get.")]
-LogLevel = Annotated[
-    str | None, typer.Option("--log-level", help="debug, info, warning or error; to stderr.", metavar="LEVEL")
-]
-LogFormat = Annotated[
-    str | None, typer.Option("--log-format", help="text, or json: one object per line, with the job.", metavar="FORMAT")
-]
+LogLevel = Annotated[str | None, overrides(Settings, "log_level", "LEVEL")]
+LogFormat = Annotated[str | None, overrides(Settings, "log_format", "FORMAT")]
 Topic = Annotated[str, typer.Argument(help="The topic's name.", show_default=False, autocompletion=complete_topic)]
 JobId = Annotated[
     str, typer.Argument(help="The job's id: its key, or what schedule printed.", metavar="ID", show_default=False)

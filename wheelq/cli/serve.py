@@ -17,7 +17,7 @@ import typer
 from wheelq.base.clock import wall_ms
 from wheelq.cli import process
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
-from wheelq.cli.options import Config, Json, LogFormat, LogLevel, Url, Wide, settings_of
+from wheelq.cli.options import Config, Json, LogFormat, LogLevel, Url, Wide, overrides, settings_of
 from wheelq.cli.output import NOT_FOUND, say, say_aside, say_json, stdout, table
 from wheelq.cli.supervisor import hold
 from wheelq.errors import ConfigurationError
@@ -26,6 +26,7 @@ from wheelq.model.job import from_ms
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server.access import ApiKey, new_key
+from wheelq.settings import ServerSettings
 from wheelq.transport import Transport, server_address
 
 logger = logging.getLogger("wheelq")
@@ -38,12 +39,8 @@ Id = Annotated[str, typer.Argument(help="The key's id, as wheelq keys list shows
 
 
 def server(
-    host: Annotated[
-        str | None, typer.Option("--host", help="The address to listen on. Default: the setting, 127.0.0.1.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", help="The port to listen on. Default: the setting, 7380.")
-    ] = None,
+    host: Annotated[str | None, overrides(ServerSettings, "host")] = None,
+    port: Annotated[int | None, overrides(ServerSettings, "port")] = None,
     url: Url = None,
     config: Config = None,
     log_level: LogLevel = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,8 @@ from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration, span
 from wheelq.model.topic import Group, TopicChanges, TopicInfo
 from wheelq.model.topic import Topic as TopicState
-from wheelq.settings import Misfire
+from wheelq.settings import Misfire, TopicSettings
+from wheelq.settings.declaration import declarations
 
 topic = typer.Typer(help="List and remove topics.", no_args_is_help=True)
 group = typer.Typer(help="List and remove the consumer groups of a topic.", no_args_is_help=True)
@@ -24,6 +24,7 @@ group = typer.Typer(help="List and remove the consumer groups of a topic.", no_a
 GroupName = Annotated[str, typer.Argument(help="The group's name.", show_default=False)]
 
 BAR_CELLS = 50
+SETTINGS = declarations(TopicSettings)
 
 
 @topic.command("list")
@@ -56,22 +57,24 @@ def remove_topic(
         say(f"topic {topic} is removed")
 
 
+def _changes(name: str) -> Any:
+    """The option that changes a setting; a time is text such as 30s."""
+    how = " As in 30s, 5m, 3d." if SETTINGS[name].unit == "ms" else ""
+    return typer.Option(help=f"{SETTINGS[name].brief}.{how}")
+
+
 def configure(
     topic: Topic,
-    max_rate: Annotated[float | None, typer.Option(help="Most jobs promoted per second; 0: no limit.")] = None,
-    max_pending: Annotated[int | None, typer.Option(help="Most jobs that wait; 0: no limit.")] = None,
-    max_ready: Annotated[int | None, typer.Option(help="Most promoted jobs that are unread; 0: no limit.")] = None,
-    retention: Annotated[
-        str | None, typer.Option(help="How long consumed entries are kept: 3d; 0: not at all.")
-    ] = None,
-    dead_retention: Annotated[
-        str | None, typer.Option(help="How long dead jobs are kept: 30d; 0: until they are purged.")
-    ] = None,
-    dead_max: Annotated[int | None, typer.Option(help="Most dead jobs in each shard; 0: no limit.")] = None,
-    keep_done: Annotated[str | None, typer.Option(help="How long finished jobs are kept: 1d; 0: not at all.")] = None,
-    result_max_bytes: Annotated[int | None, typer.Option(help="Largest result kept with a finished job.")] = None,
-    misfire: Annotated[Misfire | None, typer.Option(help="What happens to jobs that would start too late.")] = None,
-    grace: Annotated[str | None, typer.Option(help="How late is too late: 30s, 5m.")] = None,
+    max_rate: Annotated[float | None, _changes("max_rate")] = None,
+    max_pending: Annotated[int | None, _changes("max_pending")] = None,
+    max_ready: Annotated[int | None, _changes("max_ready")] = None,
+    misfire: Annotated[Misfire | None, _changes("misfire")] = None,
+    grace: Annotated[str | None, _changes("grace_ms")] = None,
+    retention: Annotated[str | None, _changes("retention_ms")] = None,
+    keep_done: Annotated[str | None, _changes("keep_done_ms")] = None,
+    result_max_bytes: Annotated[int | None, _changes("result_max_bytes")] = None,
+    dead_retention: Annotated[str | None, _changes("dead_retention_ms")] = None,
+    dead_max: Annotated[int | None, _changes("dead_max")] = None,
     url: Url = None,
     config: Config = None,
     json: Json = False,
@@ -80,24 +83,15 @@ def configure(
 
     wheelq configure orders --max-rate 200
     """
-    times = {
-        "retention_ms": retention,
-        "dead_retention_ms": dead_retention,
-        "keep_done_ms": keep_done,
-        "grace_ms": grace,
-    }
-    others = {
-        "max_rate": max_rate,
-        "max_pending": max_pending,
-        "max_ready": max_ready,
-        "dead_max": dead_max,
-        "result_max_bytes": result_max_bytes,
-        "misfire": misfire,
-    }
-    changes: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
+    given = locals()
+    asked = {name: given[name.removesuffix("_ms")] for name in TopicChanges.__annotations__}
     with _options_named(), client_of(url, config) as client:
-        changes |= {name: round(1000 * parse_duration(text, name)) for name, text in times.items() if text is not None}
+        changes: Any = {name: _parsed(name, value) for name, value in asked.items() if value is not None}
         _show(topic, client.configure(topic, **changes), json)
+
+
+def _parsed(setting: str, value: Any) -> Any:
+    return round(1000 * parse_duration(value, setting)) if SETTINGS[setting].unit == "ms" else value
 
 
 @contextmanager
@@ -166,14 +160,15 @@ def topics_table(found: list[TopicInfo]) -> RenderableType:
 def settings_shown(topic: TopicState) -> str:
     """Returns a topic's settings that differ from the defaults, except the number of shards, as short text."""
     words = ["being removed"] if topic.removing else ["paused"] if topic.paused else []
-    usual = asdict(TopicState())
-    changed = {name: value for name, value in asdict(topic).items() if value != usual[name]}
-    numbers = ("max_rate", "max_pending", "max_ready", "dead_max", "result_max_bytes")
-    words += [f"{name}={changed[name]:,.15g}" for name in numbers if name in changed]
-    times = {"retention_ms": "retention", "dead_retention_ms": "dead_retention", "keep_done_ms": "keep_done"}
-    words += [f"{shown}={span(changed[name])}" for name, shown in times.items() if name in changed]
-    if topic.misfire != "run":
-        words.append(f"{topic.misfire} after {span(topic.grace_ms)}")
+    for name in TopicChanges.__annotations__:
+        value = getattr(topic, name)
+        if value == SETTINGS[name].default or name == "grace_ms":
+            continue
+        if name == "misfire":
+            words.append(f"{value} after {span(topic.grace_ms)}")
+        else:
+            shown = span(value) if SETTINGS[name].unit == "ms" else f"{value:,.15g}"
+            words.append(f"{name.removesuffix('_ms')}={shown}")
     return ", ".join(words)
 
 

@@ -1,4 +1,4 @@
-"""Cron expressions in a time zone. cronsim parses and searches the fields; this module handles clock changes.
+"""Cron expressions in a time zone, searched and put into words by cronsim.
 
 **An expression that names hours** (`30 2 * * *`, `0 */6 * * *`) means times on the wall clock, and each runs once:
 
@@ -8,21 +8,21 @@
 Skipped times that move to the same moment, or to a moment that matches already, are one occurrence.
 
 **An expression for every hour** (`*/15 * * * *`) follows elapsed time: it skips nothing and pauses for nothing, also in
-the repeated hour in autumn.
+the repeated hour in autumn. Lord Howe Island is the exception, whose clocks change by half an hour: there an expression
+with one minute from 30 to 58 (`45 * * * *`) leaves out one occurrence at each change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
 
 from wheelq.errors import ConfigurationError, InvalidInput
 
-DAY_MS = 86_400_000
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # a wall clock has no zone
-_MINUTE = timedelta(minutes=1)
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 NICKNAMES = {
     "@hourly": "0 * * * *",
@@ -55,72 +55,33 @@ class Cron:
         self._expression = NICKNAMES.get(expression.strip().lower(), expression)
         fields = self._expression.split()
         self._names_hours = len(fields) >= 5 and fields[-4] != "*"
-        next(self._walls(_EPOCH), None)
+        self._search(0)
 
     def after(self, ms: int) -> int | None:
         """Returns the first moment after `ms`; None if there is none in 50 years."""
-        return self._on_the_wall(ms) if self._names_hours else self._as_time_passes(ms)
+        moments = (int(at.timestamp()) * 1000 for at in self._search(ms))
+        return next((at for at in moments if at > ms), None)  # a repeated hour is searched from its first run
 
-    def _on_the_wall(self, ms: int) -> int | None:
-        for wall in self._walls(self._wall(ms, self._offset_ms(ms))):
-            at = self._first(wall)
-            if at > ms:
-                return at
-        return None
+    def in_words(self) -> str:
+        """Returns the expression in words, such as "At 02:30 on Sunday"."""
+        return self._search(0).explain()
 
-    def _as_time_passes(self, ms: int) -> int | None:
-        since = ms + 1
-        while True:
-            offset_ms = self._offset_ms(since)
-            wall = next(self._walls(self._wall(since - 1, offset_ms)), None)
-            if wall is None:
-                return None
-            at = (wall - _EPOCH) // timedelta(milliseconds=1) - offset_ms
-            change = self._change(since, at)
-            if change is None:
-                return at
-            since = change
-
-    def _walls(self, wall: datetime) -> Iterator[datetime]:
-        """Yields the matching times after `wall`, on a wall clock that never changes."""
+    def _search(self, ms: int) -> CronSim:
+        """Returns the search for moments from `ms` on."""
         try:
             from cronsim import CronSim, CronSimError  # an extra
         except ModuleNotFoundError as error:
             raise ConfigurationError(
                 "cron expressions need cronsim, which is not installed: pip install 'wheelq[recurring]'"
             ) from error
+        since = datetime.fromtimestamp(ms // 1000, self._zone)
         try:
-            return iter(CronSim(self._expression, wall))
+            search = CronSim(self._expression, since.replace(tzinfo=None) if self._names_hours else since)
         except CronSimError as error:
             raise InvalidInput("cron", _problem(self._expression, str(error))) from error
-
-    def _first(self, wall: datetime) -> int:
-        """Returns the moment when the wall clock first shows a time, or first passes it if the time is skipped."""
-        while True:
-            there = wall.replace(tzinfo=self._zone).astimezone(UTC)
-            if there.astimezone(self._zone).replace(tzinfo=None) == wall:
-                return int(there.timestamp()) * 1000
-            wall += _MINUTE  # to the end of the skipped time: an hour, rarely a day
-
-    def _wall(self, ms: int, offset_ms: int) -> datetime:
-        return _EPOCH + timedelta(milliseconds=ms + offset_ms)
-
-    def _offset_ms(self, ms: int) -> int:
-        offset = datetime.fromtimestamp(ms // 1000, self._zone).utcoffset()
-        assert offset is not None
-        return offset // timedelta(milliseconds=1)
-
-    def _change(self, since: int, until: int) -> int | None:
-        """Returns the first moment up to `until` whose offset differs from that of `since`."""
-        offset_ms = self._offset_ms(since)
-        for day in range(since, until, DAY_MS):
-            low, high = day, min(day + DAY_MS, until)
-            if self._offset_ms(high) != offset_ms:
-                while high - low > 1:
-                    middle = (low + high) // 2
-                    low, high = (middle, high) if self._offset_ms(middle) == offset_ms else (low, middle)
-                return high
-        return None
+        if self._names_hours:
+            search.fixup_tz = self._zone  # by itself, cronsim leaves some expressions that name hours to elapsed time
+        return search
 
 
 def zone_of(name: str) -> tzinfo:

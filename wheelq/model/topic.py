@@ -51,7 +51,7 @@ class Topic(TopicSettings):
 
     draining: tuple[int, ...] = ()
     """Former numbers of shards that may still hold jobs, the latest first."""
-    drained_by_ms: int = field(default=0, metadata={"lowest": 0})
+    drained_by_ms: int = 0
     """When the last job of the former numbers is due."""
     paused: bool = False
     """Whether the topic is paused: no job is promoted or started."""
@@ -59,7 +59,7 @@ class Topic(TopicSettings):
     """Groups removed lately, and when (server ms): workers still running for one do not create it again."""
     removing: bool = False
     """Whether the topic is being removed: it takes no jobs, and no worker or scheduler serves it."""
-    version: int = field(default=0, compare=False, metadata={"lowest": 0})
+    version: int = field(default=0, compare=False)
     """How often its terms were changed. A shard refuses terms of an older version than its own."""
 
     @property
@@ -164,8 +164,6 @@ class Topic(TopicSettings):
             wanted = type(getattr(_DEFAULTS, name))
             if type(value) is not wanted and not (wanted is float and type(value) is int):
                 raise InvalidInput(name, f"must be {wanted.__name__}, not {value!r}")
-            if wanted in (int, float) and abs(value) > MOST:
-                raise InvalidInput(name, f"must be at most {MOST:,}")
         try:
             return replace(self, **changes)
         except InvalidSetting as error:
@@ -173,8 +171,6 @@ class Topic(TopicSettings):
 
 
 _DEFAULTS = Topic()
-MOST = 2**53
-"""The largest number of a setting: scripts reckon in doubles, which are exact up to it."""
 
 FORECAST_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 6 * 3_600_000, DAY_MS, 7 * DAY_MS)
 """The ends of a forecast's spans, from now."""
@@ -192,16 +188,16 @@ class Span:
 class TopicChanges(TypedDict, total=False):
     """The settings that `configure` can change; `TopicSettings` describes each."""
 
-    retention_ms: int
-    dead_retention_ms: int
-    dead_max: int
-    keep_done_ms: int
-    result_max_bytes: int
     max_rate: float
     max_pending: int
     max_ready: int
     misfire: Misfire
     grace_ms: int
+    retention_ms: int
+    keep_done_ms: int
+    result_max_bytes: int
+    dead_retention_ms: int
+    dead_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
 """All settings: one frozen dataclass per component, checked when made.
 
 Times are integer milliseconds. `settings_in_force()` reads them from the TOML file that WHEELQ_CONFIG names and from
-environment variables; every `connect()` does so unless it is given settings. `config/wheelq.toml` documents each with
-its default. The defaults hold the promises of README.md on one server, and cost four commands a second at rest.
+environment variables; every `connect()` does so unless it is given settings. `config/wheelq.toml`, which is made from
+the declarations, has each default. These hold the promises of README.md on one server, and cost four commands a second
+at rest.
 
 components   one dataclass each: connection, client, breaker, outbox, topic, scheduler, worker, server
 whole        all of them together, read from a file
 environment  the settings in force: environment variables over the file over the defaults
-checked      `Checked`, the base class that checks values
+declaration  what a setting is: default, meaning and range; `Checked` holds values to it
 """
 
 from __future__ import annotations
 
-from wheelq.settings.checked import DAY_MS
 from wheelq.settings.components import (
     Access,
     BreakerSettings,
@@ -27,6 +27,7 @@ from wheelq.settings.components import (
     Trace,
     WorkerSettings,
 )
+from wheelq.settings.declaration import DAY_MS
 from wheelq.settings.environment import settings_in_force
 from wheelq.settings.whole import LOG_FORMATS, LOG_LEVELS, Settings, find_url, resolve_url
 

@@ -15,19 +15,15 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from wheelq.errors import ConfigurationError, InvalidSetting
-from wheelq.settings.whole import Settings
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+from wheelq.settings.declaration import Declaration
+from wheelq.settings.whole import Settings, tables
 
 logger = logging.getLogger("wheelq.settings")
 
@@ -40,15 +36,6 @@ _NOT_OURS = "WHEELQ_TEST_"
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 _OF_A_SERVICE = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-
-
-@dataclass(frozen=True, slots=True)
-class _Variable:
-    """The setting that a variable sets; `table` is empty for a setting outside of the tables."""
-
-    table: str
-    name: str
-    default: Any
 
 
 def settings_in_force(config: str | os.PathLike[str] | None = None) -> Settings:
@@ -66,12 +53,13 @@ def with_environment(settings: Settings, variables: Mapping[str, str]) -> Settin
     Raises: ConfigurationError, which names the variable.
     """
     given: dict[str, dict[str, Any]] = {}
-    for name, known in meant_for_wheelq(variables).items():
-        given.setdefault(known.table, {})[known.name] = _value(name, variables[name], known.default)
+    for variable, (table, one) in meant_for_wheelq(variables).items():
+        given.setdefault(table, {})[one.name] = _value(variable, variables[variable], one.default)
     changes = given.pop("", {})
     for table, values in given.items():
         changes[table] = _replaced(getattr(settings, table), table, values)
-    return _replaced(settings, "", changes)
+    in_force: Settings = _replaced(settings, "", changes)
+    return in_force
 
 
 def variable_of(table: str, name: str) -> str:
@@ -79,24 +67,13 @@ def variable_of(table: str, name: str) -> str:
     return "_".join(part.upper() for part in ("wheelq", table, name) if part)
 
 
-def _known() -> dict[str, _Variable]:
-    found = {}
-    for item in fields(Settings):
-        if is_dataclass(item.default):
-            for inner in fields(item.default):
-                default = getattr(item.default, inner.name)
-                found[variable_of(item.name, inner.name)] = _Variable(item.name, inner.name, default)
-        else:
-            found[variable_of("", item.name)] = _Variable("", item.name, item.default)
-    return found
+_BY_TABLE = tables(Settings())
+_KNOWN = {variable_of(table, one.name): (table, one) for table, settings in _BY_TABLE.items() for one in settings}
+_PREFIXES = tuple(variable_of(table, "") + "_" for table in _BY_TABLE if table)
 
 
-_KNOWN = _known()
-_TABLES = tuple(variable_of(item.name, "") + "_" for item in fields(Settings) if is_dataclass(item.default))
-
-
-def meant_for_wheelq(variables: Mapping[str, str]) -> dict[str, _Variable]:
-    """Returns the variables that are settings, by name. Raises: ConfigurationError, if a name is close to one."""
+def meant_for_wheelq(variables: Mapping[str, str]) -> dict[str, tuple[str, Declaration]]:
+    """Returns the variables that set a setting, and which. Raises: ConfigurationError, if a name is close to one."""
     found = {}
     for name, text in variables.items():
         if not name.startswith(PREFIX) or name in _NOT_SETTINGS or name.startswith(_NOT_OURS):
@@ -113,7 +90,7 @@ def meant_for_wheelq(variables: Mapping[str, str]) -> dict[str, _Variable]:
 
 def _refuse_near_miss(variable: str) -> None:
     """Raises: ConfigurationError, if the name is close to a setting's."""
-    table = next((one for one in _TABLES if variable.startswith(one)), PREFIX)
+    table = next((one for one in _PREFIXES if variable.startswith(one)), PREFIX)
     known = {name.removeprefix(table): name for name in (*_KNOWN, CONFIG) if name.startswith(table)}
     near = [known[name] for name in get_close_matches(variable.removeprefix(table), known, cutoff=0.7)]
     if near:
@@ -147,7 +124,7 @@ def _boolean(variable: str, text: str) -> bool:
     raise InvalidSetting(variable, f"must be true or false, not {text!r}")
 
 
-def _replaced(owner: T, table: str, values: dict[str, Any]) -> T:
+def _replaced(owner: Any, table: str, values: dict[str, Any]) -> Any:
     try:
         return replace(owner, **values) if values else owner
     except InvalidSetting as error:

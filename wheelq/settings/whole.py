@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from wheelq.errors import ConfigurationError, InvalidSetting
-from wheelq.settings.checked import Checked
 from wheelq.settings.components import (
     BreakerSettings,
     ClientSettings,
@@ -20,45 +19,61 @@ from wheelq.settings.components import (
     TopicSettings,
     WorkerSettings,
 )
-
-T = TypeVar("T")
+from wheelq.settings.declaration import Checked, Declaration, declarations, setting
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Checked):
     """All settings together, as read from a file."""
 
-    url: str | None = None
-    """The server's URL. `connect(url)` and --url override it."""
-    username: str = ""
-    """User name at the server. A name in the URL overrides it."""
-    password: str = field(default="", repr=False)
-    """Password at the server. A password in the URL overrides it."""
-    password_file: str = ""
-    """A file whose content is the password."""
-    prefix: str = "wheelq"
-    """First part of every key: several wheelqs can share a server."""
-    log_level: str = "info"
-    """The least level that commands log: debug, info, warning or error."""
-    log_format: str = "text"
-    """How commands log: "text", or "json" with one object per line."""
-    connection: ConnectionSettings = ConnectionSettings()
-    client: ClientSettings = ClientSettings()
-    breaker: BreakerSettings = BreakerSettings()
-    outbox: OutboxSettings = OutboxSettings()
-    topic: TopicSettings = TopicSettings()
-    scheduler: SchedulerSettings = SchedulerSettings()
-    worker: WorkerSettings = WorkerSettings()
-    server: ServerSettings = ServerSettings()
-    callbacks: BreakerSettings = BreakerSettings(open_ms=2_000, open_max_ms=60_000)
+    url: str | None = setting(None, "The server's URL. --url overrides it. Without one, commands end with an error.")
+    username: str = setting("", "User name at the server; one in the URL overrides it.")
+    password: str = setting(
+        "",
+        "Password at the server; one in the URL overrides it. Better: WHEELQ_PASSWORD, password_file.",
+        is_secret=True,
+    )
+    password_file: str = setting("", "A file that contains the password, such as a mounted secret.")
+    prefix: str = setting(
+        "wheelq",
+        "First part of every key: several wheelqs can share one server. All processes of one must agree on it.",
+    )
+    log_level: str = setting(
+        "info", 'The lowest level that commands log: "debug", "info", "warning" or "error".', one_of=LOG_LEVELS
+    )
+    log_format: str = setting(
+        "text", 'How commands log to stderr: "text", or "json" with one object per line.', one_of=LOG_FORMATS
+    )
+    connection: ConnectionSettings = setting(ConnectionSettings(), "Connections to the server.")
+    client: ClientSettings = setting(ClientSettings(), "Producers.")
+    breaker: BreakerSettings = setting(
+        BreakerSettings(), "While the server is away, the circuit is open: calls fail at once."
+    )
+    outbox: OutboxSettings = setting(
+        OutboxSettings(), "The outbox, where producers keep jobs while the server is away, to deliver them later."
+    )
+    topic: TopicSettings = setting(
+        TopicSettings(),
+        "The settings of a new topic, stored with its first job. Changing them here does not change existing topics: "
+        "use `wheelq configure` or `client.configure` for those.",
+    )
+    scheduler: SchedulerSettings = setting(SchedulerSettings(), "Schedulers.")
+    worker: WorkerSettings = setting(WorkerSettings(), "Workers.")
+    server: ServerSettings = setting(
+        ServerSettings(),
+        "The HTTP server (wheelq server). Variables that Kubernetes sets for a service called wheelq-server "
+        "(WHEELQ_SERVER_PORT=tcp://…) are ignored.",
+    )
+    callbacks: BreakerSettings = setting(
+        BreakerSettings(open_ms=2_000, open_max_ms=60_000),
+        "Each receiver of callbacks has its own circuit breaker, as in [breaker]. While it is open, no calls are made.",
+    )
 
     def __post_init__(self) -> None:
-        for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
-            if getattr(self, name) not in known:
-                raise InvalidSetting(name, f"must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        Checked.__post_init__(self)
         if self.password and self.password_file:
             raise InvalidSetting("password_file", "cannot be given together with password: leave one of them out")
         if not self.prefix or any(c in self.prefix for c in "{}: \n"):
@@ -75,29 +90,38 @@ class Settings:
             raise ConfigurationError(f"cannot read the settings file {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
-        given = {name: _value(str(path), cls, name, value) for name, value in table.items()}
-        return _made(cls, given, str(path))
+        settings: Self = _replaced(cls(), table, str(path))
+        return settings
 
 
-def _made(kind: type[T], given: dict[str, Any], where: str) -> T:
+def tables(settings: Settings) -> dict[str, list[Declaration]]:
+    """Returns every setting by its table, "" for those outside of the tables; the defaults are the values in force."""
+    found: dict[str, list[Declaration]] = {"": []}
+    for one in declarations(settings).values():
+        if isinstance(one.default, Checked):
+            found[one.name] = list(declarations(one.default).values())
+        else:
+            found[""].append(one)
+    return found
+
+
+def _replaced(owner: Any, given: dict[str, Any], where: str) -> Any:
+    values = {name: _value(where, owner, name, value) for name, value in given.items()}
     try:
-        return kind(**given)
+        return replace(owner, **values)
     except InvalidSetting as error:
         raise InvalidSetting(error.setting, error.problem, where=f"{where}: ") from error
 
 
 def _value(where: str, owner: Any, name: str, value: Any) -> Any:
-    known = {item.name: item for item in fields(owner)}
+    known = declarations(owner)
     if name not in known:
         raise ConfigurationError(f"{where}: unknown setting {name!r}; known here: {', '.join(sorted(known))}")
     default = known[name].default
     if isinstance(default, Checked):
         if not isinstance(value, dict):
             raise ConfigurationError(f"{where}: {name} must be a table ([{name}])")
-        section = type(default)
-        given = {key: _value(f"{where} [{name}]", section, key, item) for key, item in value.items()}
-        kept = {item.name: getattr(default, item.name) for item in fields(default)}  # type: ignore[arg-type]
-        return _made(section, kept | given, f"{where} [{name}]")
+        return _replaced(default, value, f"{where} [{name}]")
     wanted = str if default is None else type(default)
     if wanted is float and type(value) is int:
         return float(value)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema, create_model
 
 from wheelq.model.topic import Group, Topic, TopicInfo
-from wheelq.server.schemas.model import WHOLE, Answer, Model, optional
-from wheelq.settings import Misfire
+from wheelq.server.schemas.model import WHOLE, Answer, Model
+from wheelq.settings import Misfire, TopicSettings
+from wheelq.settings.declaration import declarations
 
-_MOST = 10**15
+_SETTINGS = declarations(TopicSettings)
+_Whole = Annotated[int | None, WHOLE]
 
 
 Force = Annotated[
@@ -22,41 +23,34 @@ Force = Annotated[
 ]
 
 
-def _whole(text: str, lowest: int = 0) -> Any:
-    return optional({"type": "integer", "minimum": lowest, "maximum": _MOST, "description": text})
+def _change(name: str) -> Any:
+    """Returns a field that changes a setting, with its declared meaning and range, and may be left out."""
+    one = _SETTINGS[name]
+    document: dict[str, Any] = {"enum": list(one.one_of), "description": one.full}
+    if not one.one_of:
+        kind = "number" if isinstance(one.default, float) else "integer"
+        document = {"type": kind, "minimum": one.lowest, "maximum": one.most, "description": one.full}
+
+    def describe(schema: dict[str, Any]) -> None:
+        schema.clear()
+        schema.update(document)
+
+    return Field(default=None, json_schema_extra=describe, ge=document.get("minimum"), le=document.get("maximum"))
 
 
 class TopicSettingsChange(Model):
-    """Settings of a topic; omitted ones stay unchanged. A limit of 0 means none."""
+    """Settings of a topic; omitted ones stay unchanged."""
 
-    retention_ms: Annotated[int | None, WHOLE, _whole("How long consumed jobs stay.")] = Field(
-        default=None, ge=0, le=_MOST
-    )
-    dead_retention_ms: Annotated[int | None, WHOLE, _whole("How long dead jobs stay.")] = Field(
-        default=None, ge=0, le=_MOST
-    )
-    dead_max: Annotated[int | None, WHOLE, _whole("Most dead jobs in each shard.")] = Field(
-        default=None, ge=0, le=_MOST
-    )
-    keep_done_ms: Annotated[int | None, WHOLE, _whole("How long finished jobs are known.")] = Field(
-        default=None, ge=0, le=_MOST
-    )
-    result_max_bytes: Annotated[int | None, WHOLE, _whole("Largest result kept with a finished job.", lowest=1)] = (
-        Field(default=None, ge=1, le=_MOST)
-    )
-    max_rate: Annotated[
-        float | None,
-        optional({"type": "number", "minimum": 0, "maximum": 1e6, "description": "Most jobs promoted in a second."}),
-    ] = Field(default=None, ge=0, le=1e6)
-    max_pending: Annotated[int | None, WHOLE, _whole("Most jobs that wait.")] = Field(default=None, ge=0, le=_MOST)
-    max_ready: Annotated[int | None, WHOLE, _whole("Most promoted jobs not read yet.")] = Field(
-        default=None, ge=0, le=_MOST
-    )
-    misfire: Annotated[
-        Misfire | None,
-        optional({"enum": ["run", "skip", "bury"], "description": "What happens to a job that would start too late."}),
-    ] = None
-    grace_ms: Annotated[int | None, WHOLE, _whole("How late a job may start.")] = Field(default=None, ge=0, le=_MOST)
+    max_rate: float | None = _change("max_rate")
+    max_pending: _Whole = _change("max_pending")
+    max_ready: _Whole = _change("max_ready")
+    misfire: Misfire | None = _change("misfire")
+    grace_ms: _Whole = _change("grace_ms")
+    retention_ms: _Whole = _change("retention_ms")
+    keep_done_ms: _Whole = _change("keep_done_ms")
+    result_max_bytes: _Whole = _change("result_max_bytes")
+    dead_retention_ms: _Whole = _change("dead_retention_ms")
+    dead_max: _Whole = _change("dead_max")
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -120,22 +114,9 @@ class History(Answer):
     minutes: list[MinuteView] = Field(description="In order; minutes without events are left out.")
 
 
-class TopicStanding(Answer):
-    """A topic's settings."""
-
-    name: str
-    shards: int
-    paused: bool
-    retention_ms: int
-    dead_retention_ms: int
-    dead_max: int
-    keep_done_ms: int
-    result_max_bytes: int
-    max_rate: float
-    max_pending: int
-    max_ready: int
-    misfire: str
-    grace_ms: int
+_STANDING: dict[str, Any] = {"name": (str, ...), "paused": (bool, ...)}
+_STANDING |= {one.name: (type(one.default), Field(description=one.full)) for one in _SETTINGS.values()}
+TopicStanding = create_model("TopicStanding", __base__=Answer, __doc__="A topic's settings.", **_STANDING)
 
 
 class TopicGroup(Answer):
@@ -161,10 +142,7 @@ def counts(info: TopicInfo) -> dict[str, Any]:
 
 def standing(name: str, topic: Topic) -> dict[str, Any]:
     """See `TopicStanding`."""
-    return {
-        "name": name,
-        **{field: value for field, value in asdict(topic).items() if field in TopicStanding.model_fields},
-    }
+    return {"name": name, "paused": topic.paused, **{one: getattr(topic, one) for one in _SETTINGS}}
 
 
 def group_view(group: Group) -> dict[str, Any]:

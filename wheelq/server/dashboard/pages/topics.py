@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from wheelq.errors import InvalidInput, TopicNotFound
-from wheelq.model.topic import Topic, TopicChanges
+from wheelq.model.topic import TopicChanges
 from wheelq.protocol.calls import heartbeats, registry, shard_counts
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.asking import ask_all
@@ -20,6 +20,8 @@ from wheelq.server.dashboard.pages.future import chart, past
 from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.visit import Form, Visit, does, shows
 from wheelq.server.problems import GROUP_NOT_FOUND, Problem
+from wheelq.settings import TopicSettings
+from wheelq.settings.declaration import declarations
 
 PER_PAGE = 100
 MOST_SHARDS = 500
@@ -29,19 +31,8 @@ HOT = 2.0
 HOT_JOBS = 100
 """The least number of waiting jobs in a shard that is marked as hot."""
 
-MEANINGS = {
-    "max_rate": "Most jobs promoted a second, all shards together",
-    "max_pending": "Most jobs that wait; producers are refused beyond that",
-    "max_ready": "Most promoted jobs that no worker has read; further ones wait",
-    "misfire": "What happens to a job that starts later than the grace",
-    "grace_ms": "The grace, in ms",
-    "retention_ms": "How long finished entries stay for a rerun, in ms",
-    "keep_done_ms": "How long finished jobs can be looked up, in ms; 0 forgets them",
-    "result_max_bytes": "Largest result that is kept with a finished job, in bytes",
-    "dead_retention_ms": "How long dead jobs are kept, in ms; 0: until they are purged",
-    "dead_max": "Most dead jobs in each shard; 0: no limit",
-}
-"""The settings that can be changed, in the order in which they are shown. A limit of 0 means none."""
+SETTINGS = {name: one for name, one in declarations(TopicSettings).items() if name in TopicChanges.__annotations__}
+"""The settings that can be changed, in the order in which they are shown."""
 
 
 class ShardRow(NamedTuple):
@@ -93,9 +84,7 @@ async def topic(visit: Visit) -> Response:
         workers=[worker for worker in seen.workers if name in worker.topics],
         shards=_shard_rows(name, counts, posts),
         shards_left_out=settings.all_shards - len(shards),
-        meanings=MEANINGS,
-        values={field: getattr(settings, field) for field in MEANINGS},
-        changed={field for field in MEANINGS if getattr(settings, field) != getattr(Topic(), field)},
+        declared=SETTINGS.values(),
         upcoming=chart(visit, outlook, name, colours_of(one.name for one in [*seen.topics, info]), height=180),
         due_in_hour=sum(outlook.bars),
         past=await past(visit, [info], counts[0].server_us // 1000),
@@ -108,11 +97,11 @@ async def change(visit: Visit) -> Response:
     settings = await service.transport.send(registry.topic(service.keys, name))
     if settings is None:
         raise TopicNotFound(name)
-    asked = {field: _value(visit.form, field) for field in MEANINGS if visit.form.get(field) is not None}
+    asked = {field: _value(visit.form, field) for field in SETTINGS if visit.form.get(field) is not None}
     differs: dict[str, Any] = {field: value for field, value in asked.items() if value != getattr(settings, field)}
     if not differs:
         return visit.back(f"/topics/{name}", "Nothing was changed.")
-    changes: TopicChanges = differs  # type: ignore[assignment]  # the names are those of MEANINGS; values are checked
+    changes: TopicChanges = differs  # type: ignore[assignment]  # the names are those of SETTINGS; values are checked
     await service.client.configure(name, **changes)
     visit.changed(name)
     return visit.back(f"/topics/{name}", f"Changed: {', '.join(sorted(differs))}.")
@@ -161,7 +150,7 @@ async def remove_group(visit: Visit) -> Response:
 
 def _value(form: Form, field: str) -> Any:
     """The new value of a setting. Raises: InvalidInput."""
-    match getattr(Topic(), field):
+    match SETTINGS[field].default:
         case str():
             return form.text(field)
         case float():
