@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -149,7 +150,8 @@ def completed(url: str | None, words: str) -> list[str]:
     environment |= {"_WHEELQ_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     if url is not None:
         environment["WHEELQ_URL"] = url
-    done = subprocess.run(["wheelq"], env=environment, capture_output=True, text=True, check=False)
+    command = [Path(sys.executable).with_name("wheelq")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.stdout.split()
 
