@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-@pytest.fixture(scope="session", params=["installed", "6"])
+@pytest.fixture(scope="session", params=["installed", pytest.param("6", marks=pytest.mark.long)])
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Python with Django: the one that runs the tests, and a new environment with Django 6, which needs 3.12."""
     if request.param == "installed":

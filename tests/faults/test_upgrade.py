@@ -114,6 +114,7 @@ def check_rest(url: str) -> None:
         assert [info.name for info in client.recurring.list(TOPIC)] == ["tick"]
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("scheduler_is_former", [True, False])
 def test_a_fleet_of_two_releases_runs_every_job_once_and_in_time(
     private_server: Callable[..., EmbeddedServer], former: Path, scheduler_is_former: bool

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.timeout(900)  # packages are built and installed
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "tests" / "packaging" / "core.py"
-VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+OWN = f"3.{sys.version_info.minor}"
+VERSIONS = [OWN, *(pytest.param(f"3.{n}", marks=pytest.mark.long) for n in range(11, 15) if f"3.{n}" != OWN)]
 
 
 @pytest.fixture(scope="session")
