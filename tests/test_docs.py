@@ -159,6 +159,7 @@ def pattern_of(shown: str) -> str:
     return re.sub(r"\d+", r"\\d+", re.escape(shown.strip()))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_readme_runs_from_top_to_bottom(terminal: Terminal) -> None:
     follow(terminal, README)

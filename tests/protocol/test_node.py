@@ -96,6 +96,7 @@ def runs(consumer: subprocess.Popen[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.splitlines()]
 
 
+@pytest.mark.slow
 def test_jobs_scheduled_in_node_are_run_in_node(node: Node, service: Service, topic: str) -> None:
     """Once in each group, never early; the one that fails again, in its group only; a repeated call makes no second."""
     settings = Settings(topic=TopicSettings(shards=SHARDS))
