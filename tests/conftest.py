@@ -32,7 +32,7 @@ from wheelq.embedded import EmbeddedServer
 
 ABOVE = ("cli", "http", "callbacks", "contrib", "web", "loadtest")
 """Folders whose tests are about what lies above the library: one kind of server proves them."""
-QUICK = ("unit", "lua")
+QUICK = ("unit", "lua", "test_house_rules.py")
 
 hypothesis.settings.register_profile(  # timings are not judged: machines may be busy
     "wheelq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -73,6 +73,12 @@ def _servers_of(test: pytest.Item) -> Sequence[Any]:
     return [first]
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m quick`, only what has quick tests is imported."""
+    is_top = collection_path.parent == Path(__file__).parent
+    return True if config.option.markexpr == "quick" and is_top and collection_path.name not in QUICK else None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     """Marks what is quick before `-m` chooses; of what is chosen, puts slow tests first in each process's share.
@@ -99,7 +105,7 @@ def _is_marked(item: pytest.Item, *marks: str) -> bool:
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    if item.path.parent.name not in QUICK and item.path.stem != "test_house_rules":
+    if item.path.parent.name not in QUICK and item.path.name not in QUICK:
         return False
     servers = getattr(item, "callspec", None) and item.callspec.params.get("server_binary")  # type: ignore[attr-defined]
     return servers in (None, next(iter(FLAVOURS))) and not _is_marked(item, "slow", "long", "soak")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from loadtest.servers.nodes import free_port
 from tests.cli.commands import Running
