@@ -75,7 +75,7 @@ def main() -> int:
     is_good = True
     for source, target in PAIRS.items():
         path = ROOT / target
-        note = f"# Made from wheelq/{source} by .ci/unasync.py: edit that one.\n"
+        note = f"# Generated from wheelq/{source} by .ci/unasync.py: edit that file.\n"
         made = laid_out(note + blocking((ROOT / source).read_text()), path)
         found = path.read_text() if path.exists() else ""
         if made == found:

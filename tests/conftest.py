@@ -1,8 +1,15 @@
-"""Fixtures: real servers, and topics that no other test knows.
+"""Fixtures: real servers, and topics that no other test knows. And which tests a run takes.
 
-Every test that asks for `url`, `server` or `private_server` runs once per server flavour (see `servers.py`). Tests of
-the rooms above the library run on one flavour only. An option chooses others: `python -m pytest --servers
-valkey,redis62`. Each pytest-xdist worker starts servers of its own.
+| run                               | takes                                                                      |
+|-----------------------------------|----------------------------------------------------------------------------|
+| `pytest`                          | every promise once: on Valkey; `tests/lua` and tests marked `every_server` |
+|                                   | on each kind of server (see `servers.py`); no `long`, no `soak`            |
+| `pytest -m quick`                 | what needs no processes: `tests/unit`, `tests/lua` on Valkey, house rules  |
+| `pytest --every-server`           | every test on each kind of server, but those of the rooms above the library|
+| `… --every-server -m elsewhere`   | of these, only what the plain run leaves out                               |
+| `pytest --servers redis62,redis7` | every test on these kinds                                                  |
+
+Each pytest-xdist worker starts servers of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -23,8 +30,9 @@ import pytest
 from tests.servers import FLAVOURS
 from wheelq.embedded import EmbeddedServer
 
-ONE_WILL_DO = ("cli", "http", "callbacks", "contrib", "web", "loadtest")
-"""Folders whose tests are about what lies above the library, whatever the server below it is."""
+ABOVE = ("cli", "http", "callbacks", "contrib", "web", "loadtest")
+"""Folders whose tests are about what lies above the library: one kind of server proves them."""
+QUICK = ("unit", "lua", "test_house_rules.py")
 
 hypothesis.settings.register_profile(  # timings are not judged: machines may be busy
     "wheelq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -33,16 +41,12 @@ hypothesis.settings.load_profile("wheelq")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--servers",
-        default="",
-        help=f"the servers to run on, separated by commas (default: {','.join(FLAVOURS)}; "
-        f"{' '.join(ONE_WILL_DO)}: the first of them)",
-    )
+    parser.addoption("--every-server", action="store_true", help="run tests of the library on each kind of server")
+    parser.addoption("--servers", default="", help=f"run on these kinds, separated by commas: {','.join(FLAVOURS)}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if unknown := set(_wanted(config)) - set(FLAVOURS):
+    if unknown := set(_named(config)) - set(FLAVOURS):
         raise pytest.UsageError(f"--servers: {', '.join(sorted(unknown))} unknown; there are {', '.join(FLAVOURS)}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background: its processes would ignore it, too
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,29 +54,69 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_binary" in metafunc.fixturenames:
-        wanted = _wanted(metafunc.config)
-        folder = metafunc.definition.path.parent.name
-        if folder in ONE_WILL_DO and not metafunc.config.getoption("--servers"):
-            wanted = wanted[:1]
-        metafunc.parametrize("server_binary", wanted, indirect=True, scope="session")
+        servers = _named(metafunc.config) or _servers_of(metafunc.definition)
+        metafunc.parametrize("server_binary", servers, indirect=True, scope="session")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the long tests first in each process's share of the tests: pytest-xdist deals them out in this order."""
-    long = [item for item in items if item.get_closest_marker("long")]
-    others = iter([item for item in items if not item.get_closest_marker("long")])
+def _named(config: pytest.Config) -> list[str]:
+    named: str = config.getoption("--servers")
+    return [name.strip() for name in named.split(",")] if named else []
+
+
+def _servers_of(test: pytest.Item) -> Sequence[Any]:
+    first, *others = FLAVOURS
+    folder = test.path.parent.name
+    if folder == "lua" or test.get_closest_marker("every_server"):
+        return list(FLAVOURS)
+    if folder not in ABOVE and test.config.getoption("--every-server"):
+        return [first, *(pytest.param(other, marks=pytest.mark.elsewhere) for other in others)]
+    return [first]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m quick`, only what has quick tests is imported."""
+    is_top = collection_path.parent == Path(__file__).parent
+    return True if config.option.markexpr == "quick" and is_top and collection_path.name not in QUICK else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Marks what is quick before `-m` chooses; of what is chosen, puts slow tests first in each process's share.
+
+    pytest-xdist deals the tests out in this order.
+    """
+    for item in items:
+        if _is_quick(item):
+            item.add_marker(pytest.mark.quick)
+    yield
+    slow = [item for item in items if _is_marked(item, "slow", "long")]
+    others = iter([item for item in items if not _is_marked(item, "slow", "long")])
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     share = -(-len(items) // processes)
     ordered: list[pytest.Item] = []
     for process in range(processes):
-        first = long[process::processes]
+        first = slow[process::processes]
         ordered += [*first, *islice(others, share - len(first))]
     items[:] = [*ordered, *others]
 
 
-def _wanted(config: pytest.Config) -> list[str]:
-    named: str = config.getoption("--servers")
-    return [name.strip() for name in named.split(",")] if named else list(FLAVOURS)
+def _is_marked(item: pytest.Item, *marks: str) -> bool:
+    return any(item.get_closest_marker(mark) for mark in marks)
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    if item.path.parent.name not in QUICK and item.path.name not in QUICK:
+        return False
+    servers = getattr(item, "callspec", None) and item.callspec.params.get("server_binary")  # type: ignore[attr-defined]
+    return servers in (None, next(iter(FLAVOURS))) and not _is_marked(item, "slow", "long", "soak")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run in which every test was skipped has shown nothing: it fails, as one without tests does."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    has_run = reporter and not session.config.option.collectonly
+    if exitstatus == pytest.ExitCode.OK and has_run and not reporter.stats.get("passed"):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 @pytest.fixture(scope="session")

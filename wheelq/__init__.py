@@ -14,8 +14,8 @@ This is the way of one job through the code, and the order in which to read it:
     scheduler.loop, .window         the shard's leader loads the jobs that are due soon
     scheduler.wheel                 says which ids are due now
     protocol/lua/promote.lua        sorted set → stream, in one step
-    worker.reader                   reads the stream
-    worker.running, .handlers       one delivery: run the handler
+    worker.lanes.reader             reads the stream
+    worker.delivery.running         one delivery: runs the handler (`handlers`)
     worker.outcome                  decides what its result means
     protocol/lua/ack.lua            done
 

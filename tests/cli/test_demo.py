@@ -264,6 +264,7 @@ def start_demo() -> subprocess.Popen[str]:
     return demo
 
 
+@pytest.mark.slow
 def test_on_a_server_of_ones_own_it_ends_clean_and_leaves_no_key(url: str) -> None:
     demo = subprocess.run([*DEMO, "--json", "--url", url], capture_output=True, text=True, check=False)
     assert demo.returncode == 0, demo.stdout + demo.stderr

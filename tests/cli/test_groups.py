@@ -77,7 +77,8 @@ def test_topic_list_says_what_topics_says(own_url: str) -> None:
     assert wheelq("topic", "list", "--json", url=own_url).json[0]["name"] == "orders"
 
 
-def test_a_topic_is_removed(own_url: str) -> None:
+def test_a_topic_is_removed(own_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHEELQ_CLIENT_TOPICS_TTL_MS", "200")  # a removal waits until no producer relies on the topic
     with Client.connect(own_url) as client:
         client.schedule("orders", delay=1800)
         refused = wheelq("topic", "remove", "orders", "--yes", url=own_url)

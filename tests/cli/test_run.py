@@ -91,6 +91,7 @@ def test_a_job_goes_from_the_scheduler_to_the_worker_and_both_stop_in_good_order
         assert re.search(f"{last}$", running.said.rstrip())
 
 
+@pytest.mark.slow
 def test_a_worker_says_that_due_jobs_wait_because_no_scheduler_runs(
     private_server: Callable[..., EmbeddedServer], topic: str, module: Path, start: Start
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.cli.commands import wheelq
+from tests.every import for_every
 from wheelq.cli.app import COMMANDS, load_command
 
 HEAVY = ("redis", "httpx", "fastapi", "uvicorn", "sqlalchemy", "locust", "opentelemetry", "msgpack", "hiredis")
@@ -54,7 +55,7 @@ def test_import_wheelq_alone_imports_nothing_else() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False Client\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_every(COMMANDS)
 def test_the_list_says_of_a_command_what_its_own_help_begins_with(name: str) -> None:
     command = load_command(name, COMMANDS[name])
     first = command.help.split("\n\n")[0].replace("\n", " ")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.once import made_once
 from tests.waiting import eventually
 from wheelq.embedded import EmbeddedServer
 
@@ -21,7 +22,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-@pytest.fixture(scope="session", params=["installed", "6"])
+@pytest.fixture(scope="session", params=["installed", pytest.param("6", marks=pytest.mark.long)])
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Python with Django: the one that runs the tests, and a new environment with Django 6, which needs 3.12."""
     if request.param == "installed":
@@ -30,13 +31,14 @@ def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     base = newer_python()
     if base is None:
         pytest.skip("Django 6 needs Python 3.12, which is not installed")
-    environment = tmp_path_factory.mktemp("django6")
-    subprocess.run([base, "-m", "venv", environment], check=True)
-    made = environment / "bin" / "python"
-    install = [made, "-m", "pip", "install", "-q", f"{ROOT}[django]", "django>=6"]
-    answer = subprocess.run(install, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
-    return str(made)
+
+    def install(environment: Path) -> None:
+        subprocess.run([base, "-m", "venv", environment], check=True)
+        command = [environment / "bin" / "python", "-m", "pip", "install", "-q", f"{ROOT}[django]", "django>=6"]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stderr
+
+    return str(made_once(tmp_path_factory, "django6", install) / "bin" / "python")
 
 
 def newer_python() -> str | None:
@@ -109,33 +111,39 @@ def project(python: str, private_server: Callable[..., EmbeddedServer], tmp_path
     made.stop()
 
 
-def test_tasks_run_and_their_results_can_be_looked_up(project: Project) -> None:
-    project.work()
-    enqueued = project.ask("enqueue", "add", 2, 5)
+@pytest.fixture(scope="session")
+def working(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project with a worker that tests share."""
+    with EmbeddedServer(appendonly=False) as server:
+        made = Project(python, server.url, tmp_path_factory.mktemp("django"))
+        made.work()
+        yield made
+        made.stop()
+
+
+def test_tasks_run_and_their_results_can_be_looked_up(working: Project) -> None:
+    enqueued = working.ask("enqueue", "add", 2, 5)
     assert enqueued["status"] == "READY"
     assert enqueued["heard"] == [enqueued["id"]]
     assert enqueued["times"] == [True, False, False]
-    done = project.ask("wait", "add", enqueued["id"])
+    done = working.ask("wait", "add", enqueued["id"])
     assert (done["status"], done["value"], done["attempts"]) == ("SUCCESSFUL", 7, 1)
     assert (done["args"], done["kwargs"], done["errors"]) == ([2, 5], {}, [])
     assert done["times"] == [True, True, True]
 
 
-def test_djangos_own_cases_for_task_backends(project: Project) -> None:
-    project.work()
-    project.run_cases()
+def test_djangos_own_cases_for_task_backends(working: Project) -> None:
+    working.run_cases()
 
 
-def test_async_tasks_run_and_can_be_enqueued_from_async_code(project: Project) -> None:
-    project.work()
-    enqueued = project.ask("enqueue_async", "send", "anna")
-    done = project.ask("wait", "send", enqueued["id"])
+def test_async_tasks_run_and_can_be_enqueued_from_async_code(working: Project) -> None:
+    enqueued = working.ask("enqueue_async", "send", "anna")
+    done = working.ask("wait", "send", enqueued["id"])
     assert (done["status"], done["value"]) == ("SUCCESSFUL", {"to": "anna"})
 
 
-def test_a_task_that_raises_has_failed_with_its_error(project: Project) -> None:
-    project.work()
-    failed = project.ask("wait", "fail", project.ask("enqueue", "fail")["id"])
+def test_a_task_that_raises_has_failed_with_its_error(working: Project) -> None:
+    failed = working.ask("wait", "fail", working.ask("enqueue", "fail")["id"])
     assert (failed["status"], failed["attempts"]) == ("FAILED", 1)
     ((path, traceback),) = failed["errors"]
     assert path == "builtins.ValueError"
@@ -143,9 +151,8 @@ def test_a_task_that_raises_has_failed_with_its_error(project: Project) -> None:
     assert "in fail" in traceback
 
 
-def test_a_task_whose_value_is_not_json_has_failed(project: Project) -> None:
-    project.work()
-    failed = project.ask("wait", "unserialisable", project.ask("enqueue", "unserialisable")["id"])
+def test_a_task_whose_value_is_not_json_has_failed(working: Project) -> None:
+    failed = working.ask("wait", "unserialisable", working.ask("enqueue", "unserialisable")["id"])
     assert failed["status"] == "FAILED"
     assert failed["errors"][0][0] == "builtins.TypeError"
 
@@ -157,10 +164,9 @@ def test_a_backend_with_more_attempts_tries_again(project: Project) -> None:
     assert [path for path, _ in done["errors"]] == ["builtins.OSError"] * 2
 
 
-def test_a_task_with_context_knows_its_result_and_its_attempt(project: Project) -> None:
-    project.work()
-    enqueued = project.ask("enqueue", "look")
-    done = project.ask("wait", "look", enqueued["id"])
+def test_a_task_with_context_knows_its_result_and_its_attempt(working: Project) -> None:
+    enqueued = working.ask("enqueue", "look")
+    done = working.ask("wait", "look", enqueued["id"])
     assert done["value"] == [enqueued["id"], 1]
 
 

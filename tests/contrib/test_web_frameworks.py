@@ -168,6 +168,7 @@ UVICORN = ("uvicorn", "fastapi_app:app", "--port", "0")
 GUNICORN = ("gunicorn", "fastapi_app:app", "--bind", "127.0.0.1:0", "-k", "uvicorn_worker.UvicornWorker")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [UVICORN, GUNICORN], ids=["uvicorn", "gunicorn"])
 async def test_fastapi_loses_no_job_when_processes_that_also_run_the_jobs_are_killed(
     site: Callable[..., Site], env: dict[str, str], command: Sequence[str]

@@ -61,6 +61,8 @@ from wheelq.server.service import Service
 from wheelq.settings import ClientSettings, SchedulerSettings, ServerSettings, TopicSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
+pytestmark = pytest.mark.every_server
+
 ACL = Path(__file__).parents[2] / "config" / "acl"
 PARTS = ("producer", "operator", "scheduler", "worker", "monitor", "server")
 PASSWORD = "open sesame"

@@ -188,6 +188,7 @@ def test_slots_move_while_jobs_fall_due(cluster: Cluster, topic: str, tmp_path: 
 # --- masters that fail --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_master_dies_and_its_replica_takes_over(server_binary: Path, topic: str, tmp_path: Path) -> None:
     """kill -9 while jobs fall due and are scheduled. The node timeout is 1 s, so the rest is up to three.
 

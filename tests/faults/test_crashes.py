@@ -81,6 +81,7 @@ def test_a_scheduler_killed_and_started_again_loses_and_doubles_nothing(scene: S
     assert verdict.reruns == 0
 
 
+@pytest.mark.slow
 def test_a_worker_killed_and_started_again_loses_nothing(scene: Scene) -> None:
     """What a killed worker held runs again in another one; each job is still promoted once."""
     scene.fleet.start("scheduler")
@@ -109,6 +110,7 @@ def test_a_server_killed_and_started_again_loses_nothing_it_had_answered_for(sce
     assert verdict.is_clean, f"{verdict}\n{scene.fleet.output()}"
 
 
+@pytest.mark.slow
 def test_a_frozen_scheduler_that_wakes_promotes_nothing_stale(scene: Scene) -> None:
     """SIGSTOP for three lease times with another node taking over, then SIGCONT."""
     scene.fleet.start("worker", TOPIC, GROUP)

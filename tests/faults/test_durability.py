@@ -104,6 +104,7 @@ def _waiting(url: str) -> set[str]:
 # Replicated
 
 
+@pytest.mark.every_server
 async def test_when_the_call_returns_the_replica_has_the_jobs(pair: Pair, producer: Producer) -> None:
     await producer.schedule(pair.primary.url, "a")
     assert _waiting(pair.replica.url) == {"a"}
@@ -173,6 +174,7 @@ async def test_many_jobs_wait_for_a_silent_replica_once_or_twice_and_are_all_sch
     assert len(_waiting(pair.primary.url)) == len(many)
 
 
+@pytest.mark.every_server
 async def test_more_replicas_than_there_are_is_told(pair: Pair, producer: Producer) -> None:
     wanting = Producer(producer.kind, ClientSettings(durability="replicated", replicas=2, replicated_timeout_ms=50))
 
@@ -219,6 +221,7 @@ async def test_lost_replies_and_forgotten_scripts_are_mended(pair: Pair, kind: t
     assert _waiting(pair.replica.url) == set(keys)
 
 
+@pytest.mark.every_server
 def test_after_a_failover_everything_confirmed_is_there(pair: Pair) -> None:
     """The primary is killed under load from four threads; its replica takes over."""
     confirmed: list[str] = []
@@ -257,6 +260,7 @@ def _can_wait_for_the_disk(url: str) -> bool:
 FSYNCED = ClientSettings(durability="fsynced", replicated_timeout_ms=9_000)
 
 
+@pytest.mark.every_server
 async def test_fsynced_returns_when_the_disk_has_the_jobs(private_server: Start, producer: Producer) -> None:
     """Without replicas: the server's own disk is what is asked for, unless `fsynced_replicas` says more."""
     server = private_server(port=0)
@@ -269,6 +273,7 @@ async def test_fsynced_returns_when_the_disk_has_the_jobs(private_server: Start,
     assert told.value.wanted == 2
 
 
+@pytest.mark.every_server
 async def test_fsynced_where_it_cannot_be_says_so_and_schedules_nothing(
     private_server: Start, producer: Producer
 ) -> None:
@@ -285,6 +290,7 @@ async def test_fsynced_where_it_cannot_be_says_so_and_schedules_nothing(
 # The choice
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
 async def test_the_default_waits_for_nobody(private_server: Start, producer: Producer, keys: Sequence[str]) -> None:
     await Producer(producer.kind, ClientSettings()).schedule(private_server(port=0).url, *keys)
@@ -307,6 +313,7 @@ async def test_an_unknown_durability_is_refused_before_anything_is_sent(producer
 # A planned switch
 
 
+@pytest.mark.every_server
 def test_a_switch_with_failover_loses_no_confirmed_job_though_another_replica_may_have_confirmed_it(
     pair: Pair, private_server: Start
 ) -> None:

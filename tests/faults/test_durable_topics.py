@@ -165,6 +165,7 @@ def test_a_lost_reply_to_the_registration_is_mended(pair: Pair) -> None:
     assert known(pair.replica.url)
 
 
+@pytest.mark.every_server
 def test_after_a_failover_a_topic_that_was_not_confirmed_is_registered_again(pair: Pair) -> None:
     """The client still knows the topic, and the new primary does not."""
     transport = Following(pair.primary.url)
@@ -206,6 +207,7 @@ async def test_a_change_that_is_published_unconfirmed_says_so(unconfirmed_topics
         assert (info.shards, info.settings.max_rate, info.settings.paused) == (3, 5.0, False)
 
 
+@pytest.mark.every_server
 def test_when_a_change_returns_the_replica_has_it(pair: Pair) -> None:
     patient = ClientSettings(durability="replicated", replicated_timeout_ms=9_000)
     with Client.connect(pair.primary.url) as client:

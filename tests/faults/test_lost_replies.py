@@ -98,9 +98,20 @@ def test_an_unknown_outcome_stays_unknown_when_the_repeated_call_fails(
 ) -> None:
     """ "Unavailable" and "refused" say that nothing was done, and here something was."""
     client = client_with(url, then("schedule", after=1), ReplyLost("schedule"))
-    with pytest.raises(OutcomeUnknown) as caught:
+    with pytest.raises(OutcomeUnknown, match="no reply came, and repeating it failed: no") as caught:
         client.schedule(topic, 1, delay=60)
+    assert type(caught.value) is OutcomeUnknown, "there are no others that were scheduled"
     assert Look(raw, topic).live() == set(caught.value.ids)
+
+
+@pytest.mark.parametrize("then", [Unreachable, Refusing])
+def test_the_unknown_outcome_of_many_stays_unknown_when_the_repeated_call_fails(
+    url: str, topic: str, raw: redis.Redis, then: type[Fault]
+) -> None:
+    client = client_with(url, then("schedule", after=1), ReplyLost("schedule"))
+    with pytest.raises(OutcomeUnknown) as caught:
+        client.schedule_many(topic, [JobSpec(delay=60, key="order-42")])
+    assert set(caught.value.ids) == Look(raw, topic).live() == {"order-42"}
 
 
 def test_a_job_that_was_finished_before_the_call_is_repeated_runs_again(url: str, topic: str, raw: redis.Redis) -> None:

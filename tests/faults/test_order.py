@@ -51,6 +51,7 @@ def wait_until_nothing_is_left(show: Show) -> None:
     assert eventually(lambda: show.left() == 0), show.left()
 
 
+@pytest.mark.slow
 def test_by_key_with_workers_killed_one_after_the_other(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_by_key_with_workers_killed_one_after_the_other(
         wait_until_nothing_is_left(show)
 
 
+@pytest.mark.slow
 def test_a_shard_with_workers_killed_one_after_the_other(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_shard_with_workers_killed_one_after_the_other(
         wait_until_nothing_is_left(show)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_frozen_past_its_lease_starts_nothing_out_of_turn(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:

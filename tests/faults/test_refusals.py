@@ -94,6 +94,7 @@ async def admin(server: EmbeddedServer) -> AsyncIterator[AsyncTransport]:
 ALL: list[Refusal] = [too_few_replicas, no_snapshot, a_script_that_runs_on, another_password]
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("refusal", ALL)
 async def test_what_is_refused_while_it_runs_is_waited_out_and_said_once(
     server: EmbeddedServer, admin: AsyncTransport, refusal: Refusal, caplog: pytest.LogCaptureFixture
@@ -142,6 +143,7 @@ def worker(url: str) -> Worker:
     return found
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("make", [node, worker])
 @pytest.mark.parametrize("refusal", [too_few_replicas, no_snapshot])
 async def test_what_is_refused_at_the_start_is_waited_out(
@@ -174,6 +176,7 @@ async def too_old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         writer.write(b"$%d\r\n%s\r\n" % (len(said), said) if said else b"-ERR unknown command 'X'\r\n")
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("make", [node, worker])
 @pytest.mark.parametrize("wrong", ["password", "database", "version"])
 async def test_a_wrong_setup_is_not_waited_out(

@@ -20,10 +20,10 @@ from wheelq.settings import SchedulerSettings, TopicSettings
 from wheelq.worker.delivery.held import ServedShard
 from wheelq.worker.upkeep import overdue
 
-TOPICS = 300
-"""A tenth of what the promise of 100 calls a second is about."""
-IDLE_S = 8.0
-"""A tenth of the usual time between looks at a shard at rest, of its leader and of its standby."""
+TOPICS = 150
+"""A twentieth of what the promise of 100 calls a second is about."""
+IDLE_S = 4.0
+"""A twentieth of the usual time between looks at a shard at rest, of its leader and of its standby."""
 SPANS = 3
 OTHERS = 25
 """Calls a second of two nodes and two workers however many topics they serve."""
@@ -50,13 +50,13 @@ def counting(url: str) -> Iterator[Counter[str]]:
         listening.join()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 async def test_two_nodes_and_two_workers_with_many_resting_topics_send_few_calls(
     private_server: Callable[..., EmbeddedServer],
 ) -> None:
     """At most 1.5 a minute for each shard, and 25 a second besides: 100 a second with 3,000 topics.
 
-    Here shards are looked at ten times as often: the count does not depend on when each of them came to rest.
+    Here shards are looked at twenty times as often: the count does not depend on when each of them came to rest.
     """
     short = SchedulerSettings(idle_ms=int(IDLE_S * 1000), lease_ms=2_000, lease_margin_ms=200, window_ms=500)
     settings = Settings(scheduler=short)

@@ -68,6 +68,7 @@ async def test_a_primary_that_was_replaced_is_left_although_it_still_answers(ser
         blocking.close()
 
 
+@pytest.mark.slow
 def test_the_primary_is_killed(server_binary: Path, topic: str, tmp_path: Path) -> None:
     """It is missed after 3 s. What the replica had not been sent is lost (on a quiet machine at most a few jobs)."""
     with (
@@ -89,6 +90,7 @@ def test_the_primary_is_killed(server_binary: Path, topic: str, tmp_path: Path) 
         assert verdict.lateness_ms[-1] < TAKEN_OVER_MS
 
 
+@pytest.mark.slow
 def test_the_primary_is_replaced_by_order(server_binary: Path, topic: str, tmp_path: Path) -> None:
     """It takes jobs for a while that nobody will know of: whoever asks for a replica to have them is told so.
 

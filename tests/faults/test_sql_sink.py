@@ -11,6 +11,7 @@ from tests.databases import DATABASES, database_url
 from wheelq.embedded import EmbeddedServer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "has_ledger"), [("sqlite", True), ("mysql", False), ("postgres", True)])
 def test_workers_killed_while_they_store_leave_each_row_once_and_bury_the_bad_ones(
     tmp_path: Path, kind: str, has_ledger: bool

@@ -86,6 +86,7 @@ async def test_a_server_that_is_busy_at_the_start_is_waited_for(
     await running
 
 
+@pytest.mark.slow
 async def test_a_server_that_loads_its_data_is_waited_for_and_the_job_it_loaded_runs(
     private_server: Start, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

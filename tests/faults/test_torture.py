@@ -1,6 +1,6 @@
 """Torture (see `loadtest.torture`): a minute of it must end clean, and every planted defect must be found.
 
-The long ones are left out of the usual run: `python -m pytest -m soak tests/faults/test_torture.py`, ten minutes each.
+`python -m pytest -m long tests/faults/test_torture.py` runs it, `-m soak` ten minutes on each kind of setup.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from loadtest.torture.planted import BROKEN_SCRIPTS, PLANTS
 from loadtest.torture.report import Report, as_table
 from loadtest.torture.run import Options, torture
 from loadtest.torture.scene import plan
+from tests.every import for_every
 from wheelq.protocol.scripts import script, script_names
 
 
@@ -76,6 +77,7 @@ def test_half_a_minute_of_torture_with_failovers_loses_nothing_that_was_confirme
     assert {strike.kind for strike in report.strikes} == {*only, *more}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_valkey")
 @pytest.mark.parametrize("planted", PLANTS)
 def test_a_planted_defect_is_found(tmp_path: Path, planted: str) -> None:
@@ -99,13 +101,14 @@ def test_a_planted_defect_is_found(tmp_path: Path, planted: str) -> None:
     assert not report.is_clean
 
 
-@pytest.mark.parametrize("planted", BROKEN_SCRIPTS)
+@for_every(BROKEN_SCRIPTS)
 def test_what_is_to_be_broken_stands_in_a_script(planted: str) -> None:
     """A script was rewritten? Then its defect has to be planted again."""
     for old in BROKEN_SCRIPTS[planted]:
         assert any(old in script(name).text for name in script_names()), old
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_valkey")
 def test_without_a_planted_defect_the_same_few_seconds_are_clean(tmp_path: Path) -> None:
     """So that it is the defect that is found."""

@@ -90,6 +90,7 @@ def test_a_worker_killed_midway_loses_nothing_and_its_jobs_run_again_within_six_
     assert 0 < min(again_ms) - killed_ms <= 6_000 + 10 * machine.percentile(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", [100], indirect=True)
 def test_whatever_fails_and_dies_every_group_acks_or_buries_every_job(scene: Scene) -> None:
     """1,000 jobs, three groups, 30 % of the attempts fail, and two of five workers are killed at random times."""
@@ -122,6 +123,7 @@ def test_whatever_fails_and_dies_every_group_acks_or_buries_every_job(scene: Sce
     assert all((job.attempt, job.reason) == (most, "failed") for job in dead)
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_that_wakes_settles_nothing_that_was_given_to_another(scene: Scene) -> None:
     """Neither an ack nor a failure of its counts: the job is its successor's, which still runs it."""
     [frozen] = scene.begin("g")

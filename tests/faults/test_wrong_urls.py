@@ -72,6 +72,7 @@ def open_to_all(private_server: Start) -> str:
 # Login
 
 
+@pytest.mark.every_server
 async def test_no_password(locked: str) -> None:
     words = await said(f"redis://{locked}/0", AuthenticationFailed)
     assert f"the server wants a password: write redis://:PASSWORD@{locked}/0, or set WHEELQ_PASSWORD" in words
@@ -79,17 +80,20 @@ async def test_no_password(locked: str) -> None:
     assert f"write redis://me:PASSWORD@{locked}/0" in words
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("user", ["", "nobody"])
 async def test_a_wrong_user_or_password(locked: str, user: str) -> None:
     words = await said(f"redis://{user}:not-secret@{locked}/0", AuthenticationFailed)
     assert f"check user and password in the URL, redis://{user}:PASSWORD@{locked}/0, or WHEELQ_USERNAME" in words
 
 
+@pytest.mark.every_server
 async def test_a_wrong_password_of_the_environment_is_told_too(locked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = await said(f"redis://{locked}", AuthenticationFailed, Settings(password="not-secret"))
     assert f"check user and password in the URL, redis://:PASSWORD@{locked}, or WHEELQ_USERNAME and" in words
 
 
+@pytest.mark.every_server
 async def test_a_password_for_a_server_that_has_none(open_to_all: str) -> None:
     words = await said(f"redis://:secret@{open_to_all}/0", AuthenticationFailed)
     assert words.endswith(f"the server has no password: write redis://{open_to_all}/0")
@@ -111,6 +115,7 @@ async def test_tls_to_a_plain_port_that_wants_a_password(locked: str) -> None:
     assert words == f"rediss://:***@{locked}/0 speaks no TLS: write redis://:***@{locked}/0"
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("login", ["", ":secret@"])
 async def test_plain_to_a_tls_port(tls_url: str, login: str) -> None:
     place = tls_url.rpartition("@")[2]
@@ -155,6 +160,7 @@ async def test_a_certificate_file_that_is_not_there(tls_url: str, tmp_path: Path
 # Database, Sentinel, cluster
 
 
+@pytest.mark.every_server
 async def test_a_database_number_that_the_server_does_not_have(locked: str) -> None:
     words = await said(f"redis://:secret@{locked}/99", WrongDatabase)
     assert f"check the number at the end of the URL: write redis://:***@{locked}/0;" in words
@@ -204,6 +210,7 @@ def test_a_server_of_another_kind_is_a_wrong_setup() -> None:
 # Prefix and names
 
 
+@pytest.mark.every_server
 async def test_a_prefix_that_the_user_may_not_use(locked: str) -> None:
     transport = Transport(Address(f"redis://:secret@{locked}"))
     transport.send(command("ACL", "SETUSER", "shop", "on", ">secret", "+@all", "~shop:*", read=bool))

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ async def serve(url: str, settings: Settings) -> AsyncIterator[Callable[..., Any
         async def start(*faults: Fault, token: str | None = None, outbox: Path | None = None, **server: Any) -> Http:
             transport = AsyncWith(url, *faults) if faults else AsyncTransport(Address(url))
             kept = OutboxSettings(path=str(outbox)) if outbox is not None else OutboxSettings()
-            own = Settings(prefix=settings.prefix, topic=settings.topic, server=ServerSettings(**server), outbox=kept)
+            own = replace(settings, server=ServerSettings(**server), outbox=kept)
             service = Service(transport, own)
             await stack.enter_async_context(service.running())
             asgi = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 import httpx
+import pytest
 
-from wheelq import AsyncClient
+from wheelq import AsyncClient, Settings
+from wheelq.settings import ClientSettings
 
 Http: TypeAlias = httpx.AsyncClient
 TOPIC = "/v1/topics/orders"
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Producers trust what they know of a topic for a moment only: a topic's removal takes so long."""
+    return replace(settings, client=ClientSettings(topics_ttl_ms=200))
 
 
 async def test_groups_are_listed_and_removed(http: Http, aclient: AsyncClient) -> None:

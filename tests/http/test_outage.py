@@ -14,6 +14,7 @@ from tests.transports import ALWAYS, Unreachable
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "freeze"])
 async def test_through_an_outbox_every_job_that_was_answered_for_is_promoted_exactly_once(
     server_binary: Path, tmp_path: Path, how: How

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.lua.shard import HOUR_MS, KEEPS_NOTHING, LEASE_MS, RECORD, TERMS, Shard
-from wheelq import Client, InvalidInput, TopicMinute, TopicNotFound
+from wheelq import Client, InvalidInput, Settings, TopicMinute, TopicNotFound
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import counts, leader, leases, order, producer, removal, state, worker
 from wheelq.protocol.calls.leases import LeaseId
 from wheelq.protocol.calls.worker import Burial
 from wheelq.protocol.keys import Keys
+from wheelq.settings import ClientSettings
 
 OTHER = b"\x01\x01\x91\x02"
 MINUTE_MS = counts.MINUTE_MS
@@ -310,7 +311,7 @@ def test_three_days_of_an_always_busy_shard_fit_into_100_kb(shard: Shard) -> Non
 
 def test_a_client_reads_the_minutes_of_all_shards(url: str, shard: Shard) -> None:
     topic = shard.keys.topic
-    with Client.connect(url) as client:
+    with Client.connect(url, Settings(client=ClientSettings(topics_ttl_ms=200))) as client:
         with pytest.raises(TopicNotFound):
             client.history(topic)
         client.schedule(topic, 1, delay=HOUR_MS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import made_once
 from wheelq import __version__
 from wheelq.embedded import EmbeddedServer
 
@@ -20,22 +19,18 @@ pytestmark = pytest.mark.timeout(900)  # packages are built and installed
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "tests" / "packaging" / "core.py"
-VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+OWN = f"3.{sys.version_info.minor}"
+VERSIONS = [OWN, *(pytest.param(f"3.{n}", marks=pytest.mark.long) for n in range(11, 15) if f"3.{n}" != OWN)]
 
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the sdist and the wheel of this checkout, built once for all test processes of a run."""
-    own = tmp_path_factory.getbasetemp()
-    run = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # without xdist, the parent outlives the run
-    shared = run / f"wheelq-dist-{__version__}"
-    with (shared.parent / "wheelq-dist.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not shared.exists():
-            built = tmp_path_factory.mktemp("dist")
-            subprocess.run([sys.executable, "-m", "build", "--outdir", built, ROOT], check=True, capture_output=True)
-            built.rename(shared)
-    return shared
+    """A directory with the sdist and the wheel of this checkout."""
+
+    def build(directory: Path) -> None:
+        subprocess.run([sys.executable, "-m", "build", "--outdir", directory, ROOT], check=True, capture_output=True)
+
+    return made_once(tmp_path_factory, "wheelq-dist", build)
 
 
 def test_there_is_one_version_and_the_changelog_dates_it(dist: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from tests.cli.commands import wheelq
+from tests.once import made_once
 from tests.protocol.conftest import Service, without_wheelq
 from tests.waiting import PATIENCE, eventually
 from wheelq import Client, JobState, Settings
@@ -30,20 +31,22 @@ SHARDS = 3
 @pytest.fixture(scope="session")
 def node_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with both programs, the scripts and the package."""
-    home = tmp_path_factory.mktemp("node")
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip("node and npm are not installed")
-    install = ["npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "redis@>=5"]
-    try:
-        done = subprocess.run(install, cwd=home, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("npm's registry does not answer")
-    if done.returncode:
-        pytest.skip(f"npm could not install the package: {done.stderr.strip()[-200:]}")
-    for program in ("producer.mjs", "consumer.mjs"):
-        shutil.copy(HERE / program, home)
-    assert wheelq("script", "--into", home / "scripts").code == 0
-    return home
+
+    def install(home: Path) -> None:
+        command = ["npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "redis@>=5"]
+        try:
+            done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip("npm's registry does not answer")
+        if done.returncode:
+            pytest.skip(f"npm could not install the package: {done.stderr.strip()[-200:]}")
+        for program in ("producer.mjs", "consumer.mjs"):
+            shutil.copy(HERE / program, home)
+        assert wheelq("script", "--into", home / "scripts").code == 0
+
+    return made_once(tmp_path_factory, "node", install)
 
 
 class Node:
@@ -93,6 +96,7 @@ def runs(consumer: subprocess.Popen[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.splitlines()]
 
 
+@pytest.mark.slow
 def test_jobs_scheduled_in_node_are_run_in_node(node: Node, service: Service, topic: str) -> None:
     """Once in each group, never early; the one that fails again, in its group only; a repeated call makes no second."""
     settings = Settings(topic=TopicSettings(shards=SHARDS))

@@ -22,6 +22,11 @@ TOPICS = draw(1).topics[:5]
 BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
 
 
+def one_of(first: float, *others: float) -> list[Any]:
+    """Values of a parameter, of which the usual run takes one; the others run with the long tests."""
+    return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
+
+
 def schedule(number: int, at: float, topic: str, delay: float, **more: Any) -> Step:
     args = {"topic": topic, "id": f"{topic}-{number}", "delay": delay, **JOB, **more}
     return Step(number, at, "schedule", "producer-1", args)
@@ -45,21 +50,21 @@ def fleets(monkeypatch: pytest.MonkeyPatch) -> list[Fleet]:
     return made
 
 
-@pytest.mark.parametrize("salt", range(3))
+@pytest.mark.parametrize("salt", one_of(*range(3)))
 def test_jobs_are_in_time_after_a_fail_over_that_loses_the_last_horizon_of_a_resting_leader(salt: int) -> None:
     jobs = [schedule(n, 12.0 + n, "quiet", 26.0 + 2 * n) for n in range(6)]
     steps = (schedule(100, 9.8, "quiet", 0.0), fail_over(10.0, salt), *jobs)
     assert run.run(Plan(salt, TOPICS, True, steps)).problems == ()
 
 
-@pytest.mark.parametrize("salt", range(3))
+@pytest.mark.parametrize("salt", one_of(*range(3)))
 def test_jobs_run_though_a_fail_over_loses_the_registration_of_topics_that_clients_trust(salt: int) -> None:
     names = [topic.name for topic in TOPICS]
     jobs = [schedule(n, 8.0 + n / 4, names[n % len(names)], 1.0) for n in range(20)]
     assert run.run(Plan(salt, TOPICS, True, (fail_over(0.4, salt), *jobs))).problems == ()
 
 
-@pytest.mark.parametrize("salt", range(6))
+@pytest.mark.parametrize("salt", one_of(*range(6)))
 def test_jobs_run_though_a_fail_over_loses_the_number_of_shards_that_a_client_trusts(salt: int) -> None:
     jobs = [schedule(n, 8.0 + n / 4, "plain", 1.0) for n in range(20)]
     reshard = Step(1_001, 6.2, "set-shards", "producer-1", {"topic": "plain", "shards": 5})
@@ -98,7 +103,9 @@ def test_jobs_beside_one_that_kills_its_worker_are_not_buried(
     assert set(fleets[0].ledger.dead) == {("plain", "plain-500")}
 
 
-@pytest.mark.parametrize("ahead", [-0.002, 0.0, 0.002, 0.01])
+@pytest.mark.parametrize(
+    "ahead", [0.0, *(pytest.param(ahead, marks=pytest.mark.long) for ahead in (-0.002, 0.002, 0.01))]
+)
 def test_a_group_made_during_a_change_of_shards_is_on_every_shard(
     ahead: float, fleets: list[Fleet], known: dict[str, Any]
 ) -> None:

@@ -134,7 +134,7 @@ async def test_a_job_tells_its_attempts_when_on_which_worker_how_long_and_why_th
             raise TimeoutError(f"{job.attempt:02} {'é' * 300}")
         return "closed"
 
-    worker = serve(handler, retry=Retry(max_attempts=99, base=0.01))
+    worker = serve(handler, retry=Retry(max_attempts=99, base=0.01, cap=0.02))
     receipt = await aclient.schedule(topic, delay=0, key="a")
 
     async def has_failed_often() -> bool:

@@ -15,6 +15,7 @@ import redis
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Group, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import BeingRemoved, InUse, InvalidInput, TopicNotFound
+from wheelq.producer import groups
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings
 
@@ -155,6 +156,13 @@ def say(raw: redis.Redis, keys: Keys, worker: str, topic: str, ahead_ms: int) ->
     raw.hset(keys.workers, worker, msgpack.packb(said))
 
 
+@pytest.fixture
+def soon_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal waits two seconds for a sign of life, not six."""
+    monkeypatch.setattr(groups, "HEARD_WITHIN_S", 2.0)
+
+
+@pytest.mark.usefixtures("soon_heard")
 def test_a_clock_that_was_stepped_back_keeps_no_dead_worker_alive(
     url: str, settings: Settings, client: Client, topic: str
 ) -> None:
@@ -167,6 +175,7 @@ def test_a_clock_that_was_stepped_back_keeps_no_dead_worker_alive(
     assert client.remove_group(topic, "g") is True
 
 
+@pytest.mark.usefixtures("soon_heard")
 def test_a_clock_that_was_stepped_forwards_hides_no_living_worker(
     url: str, settings: Settings, client: Client, topic: str
 ) -> None:

@@ -369,7 +369,7 @@ async def test_without_a_provider_a_run_runs_no_line_of_the_telemetry(
         await nothing_is_left(aclient, topic)
     finally:
         sys.setprofile(None)
-    assert any(name.endswith("worker/running.py") for name in ran)
+    assert any(name.endswith("worker/delivery/running.py") for name in ran)
     assert not [
         name for name in ran if "wheelq/telemetry" in name or "tracing" in name or "opentelemetry/trace" in name
     ]

@@ -364,15 +364,15 @@ except Exception as error:
 """
 
 
-@pytest.mark.parametrize("where", ["private", "named"])
 @pytest.mark.parametrize(
-    "child",
+    ("child", "where"),
     [
-        "pass",
-        "server.stop()",
-        "server.__exit__(None, None, None)",
-        "del server; gc.collect()",
-        "print('here', server.is_running)",
+        ("pass", "private"),
+        ("pass", "named"),
+        ("server.stop()", "named"),
+        ("server.__exit__(None, None, None)", "private"),
+        ("del server; gc.collect()", "private"),
+        ("print('here', server.is_running)", "private"),
     ],
 )
 def test_a_fork_that_ends_takes_nothing_from_the_server(tmp_path: Path, where: str, child: str) -> None:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 import redis
 
-from loadtest.servers.nodes import free_port
-from tests.cli.commands import Running, stopped_at_the_end
-from tests.waiting import PATIENCE
 from wheelq import Client, JobSpec
 from wheelq.base.clock import wall_ms
 from wheelq.protocol import codec
 from wheelq.protocol.keys import Keys
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WAIT_MS = PATIENCE * 1000
 TAG = "<script>window.hit=1</script>"
 MARKUP = "<img src=x onerror=window.hit=1>"
 PAGES = (
@@ -85,14 +76,7 @@ def bury(raw: redis.Redis, topic: str, id: str, error: str, group: str = "billin
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
-    yield from stopped_at_the_end([])
-
-
-@pytest.fixture
-def scene(start: Callable[..., Running], url: str, topic: str, tmp_path: Path) -> Iterator[Scene]:
-    port = free_port()
-    start(tmp_path, "server", "--port", port, url=url).wait_for("its manual is at")
+def scene(site: str, url: str, topic: str) -> Iterator[Scene]:
     with Client.connect(url) as client, redis.Redis.from_url(url) as raw:
         client.schedule(topic, {"text": TAG}, delay=3_000, key=f"job {TAG}", headers={"h": MARKUP})
         client.schedule(topic, {"n": 2}, delay=3_100, key="job-2")
@@ -101,30 +85,14 @@ def scene(start: Callable[..., Running], url: str, topic: str, tmp_path: Path) -
         client.make_group(topic, "billing")
         dead = [bury(raw, topic, f"dead-{n}", f"Error {n}: {MARKUP}") for n in range(3)]
         dead.append(bury(raw, topic, "dead-other", "TimeoutError: no answer", "mail"))
-        yield Scene(f"http://127.0.0.1:{port}", url, topic, client, dead)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=WAIT_MS)
-        yield browser
-        browser.close()
-
-
-def patient(page: Any) -> Any:
-    """The page, which waits as long as tests do: the browser's own thirty seconds may not do on a busy machine."""
-    page.set_default_timeout(WAIT_MS)
-    return page
+        yield Scene(site, url, topic, client, dead)
 
 
 class Seen:
     """A page, and all that went wrong or elsewhere in it."""
 
     def __init__(self, page: Any) -> None:
-        self.page = patient(page)
+        self.page = page
         self.said: list[str] = []
         self.hosts: set[str] = set()
         page.on("console", self._hear)
@@ -138,14 +106,13 @@ class Seen:
 
 
 @pytest.fixture
-def seen(browser: Any, scene: Scene) -> Iterator[Seen]:
+def seen(new_page: Callable[..., Any], scene: Scene) -> Iterator[Seen]:
     """A page that must say nothing on the console, run no markup, and ask nobody but the server."""
-    seen = Seen(browser.new_page(viewport={"width": 1280, "height": 900}))
+    seen = Seen(new_page(viewport={"width": 1280, "height": 900}))
     yield seen
     assert seen.said == []
     assert seen.hosts <= {urlsplit(scene.site).netloc}
     assert seen.page.evaluate("window.hit") is None
-    seen.page.close()
 
 
 @pytest.fixture
@@ -193,7 +160,7 @@ def test_live_figures_change_without_a_reload(page: Any, scene: Scene) -> None:
     page.goto(f"{scene.site}/topics/{scene.topic}")
     page.evaluate("window.mark = 1")
     scene.client.schedule_many(scene.topic, [JobSpec({"n": n}, delay=3_000) for n in range(40)])
-    sync_api.expect(page.locator(".tile-value").first).to_have_text("43", timeout=WAIT_MS)
+    page.locator(".tile-value").first.filter(has_text="43").wait_for()
     assert page.evaluate("window.mark") == 1, "it was not loaded again"
 
 
@@ -217,11 +184,10 @@ def test_a_bar_of_all_topics_leads_closer_and_closer(page: Any, scene: Scene) ->
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Any, scene: Scene, scheme: str) -> None:
+def test_axe_finds_nothing_serious(new_page: Callable[..., Any], scene: Scene, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     scene.client.schedule("t", delay=3_000)  # the shorter a link, the more it must differ from the text beside it
-    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
-    page, found = patient(context.new_page()), {}
+    page, found = new_page(color_scheme=scheme, bypass_csp=True), {}
     for path in scene.pages():
         page.goto(f"{scene.site}{path}")
         violations = axe.Axe().run(page).response["violations"]
@@ -232,18 +198,16 @@ def test_axe_finds_nothing_serious(browser: Any, scene: Scene, scheme: str) -> N
         ]
         if serious:
             found[path] = serious
-    context.close()
     assert found == {}
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Any, scene: Scene) -> None:
-    page = patient(browser.new_page(viewport={"width": 390, "height": 844}))
+def test_on_a_phone_nothing_is_wider_than_the_screen(new_page: Callable[..., Any], scene: Scene) -> None:
+    page = new_page(viewport={"width": 390, "height": 844})
     wide = {}
     for path in scene.pages():
         page.goto(f"{scene.site}{path}")
         if (width := page.evaluate("document.documentElement.scrollWidth")) > 390:
             wide[path] = width
-    page.close()
     assert wide == {}
 
 
@@ -273,7 +237,7 @@ class Hand:
         return text
 
 
-@pytest.fixture(params=["click", "keyboard"])
+@pytest.fixture(params=["keyboard", pytest.param("click", marks=pytest.mark.long)])
 def hand(request: pytest.FixtureRequest, page: Any) -> Hand:
     return Hand(page, request.param)
 
@@ -386,9 +350,8 @@ def test_waiting_jobs_are_moved_and_cancelled_by_due_range(hand: Hand, scene: Sc
     assert scene.client.waiting(scene.topic).jobs == []
 
 
-def test_without_script_every_form_works(browser: Any, scene: Scene) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    hand = Hand(patient(context.new_page()), "click")
+def test_without_script_every_form_works(new_page: Callable[..., Any], scene: Scene) -> None:
+    hand = Hand(new_page(java_script_enabled=False), "click")
     hand.page.goto(f"{scene.site}/topics/{scene.topic}")
     hand.press("button:text-is('Pause')")
     assert _topic(scene).paused
@@ -399,7 +362,6 @@ def test_without_script_every_form_works(browser: Any, scene: Scene) -> None:
     hand.press("button:text-is('Cancel all of these …')")
     hand.press("button:text-is('Cancel 2 jobs')")
     assert hand.note() == "2 jobs cancelled."
-    context.close()
 
 
 def test_a_hidden_tab_listens_no_longer(page: Any, scene: Scene) -> None:

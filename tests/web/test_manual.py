@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from loadtest.servers.nodes import free_port
-from tests.cli.commands import Running, stopped_at_the_end
 from tests.waiting import PATIENCE
-from tests.web.test_dashboard import WAIT_MS, patient
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
-    yield from stopped_at_the_end([])
-
-
-@pytest.fixture
-def site(start: Callable[..., Running], url: str, tmp_path: Path) -> str:
-    """A server's address."""
-    port = free_port()
-    start(tmp_path, "server", "--port", port, url=url).wait_for("its manual is at")
-    return f"http://127.0.0.1:{port}"
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=WAIT_MS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
+def page(new_page: Callable[..., Any]) -> Iterator[Any]:
     """A page that may say nothing on the console, and fail in nothing."""
-    page, said = patient(browser.new_page(viewport={"width": 1200, "height": 900})), []
+    page, said = new_page(viewport={"width": 1200, "height": 900}), []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     yield page
@@ -88,7 +56,7 @@ def test_an_example_can_be_copied_and_works(page: Any, site: str) -> None:
     assert '"created":true' in done.stdout
 
 
-def test_on_a_narrow_screen_nothing_is_wider_than_it(browser: Any, site: str) -> None:
-    page = patient(browser.new_page(viewport={"width": 400, "height": 800}))
+def test_on_a_narrow_screen_nothing_is_wider_than_it(new_page: Callable[..., Any], site: str) -> None:
+    page = new_page(viewport={"width": 400, "height": 800})
     open_manual(page, site)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400

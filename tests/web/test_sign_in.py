@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadtest.servers.nodes import free_port
-from tests.cli.commands import Running, stopped_at_the_end, wheelq
+from tests.cli.commands import Running, wheelq
 from tests.waiting import eventually
-from tests.web.test_dashboard import browser, patient
 from wheelq import Client
 from wheelq.embedded import EmbeddedServer
-
-__all__ = ["browser"]
 
 SETTINGS = """[server]
 access = "keys"
@@ -46,11 +43,6 @@ class Guarded:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
-    yield from stopped_at_the_end([])
-
-
-@pytest.fixture
 def guarded(start: Callable[..., Running], private_server: Callable[..., EmbeddedServer], tmp_path: Path) -> Guarded:
     url, ports = private_server(appendonly=False).url, [free_port(), free_port()]
     file = tmp_path / "wheelq.toml"
@@ -65,10 +57,8 @@ def guarded(start: Callable[..., Running], private_server: Callable[..., Embedde
 
 
 @pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    context = browser.new_context()
-    yield patient(context.new_page())
-    context.close()
+def page(new_page: Callable[..., Any]) -> Any:
+    return new_page()
 
 
 def sign_in(page: Any, token: str) -> None:

@@ -1,4 +1,4 @@
-# Made from wheelq/admin/aio.py by .ci/unasync.py: edit that one.
+# Generated from wheelq/admin/aio.py by .ci/unasync.py: edit that file.
 """`Inspector`: inspects a server and its topics, schedulers and workers. Changes nothing."""
 
 from __future__ import annotations

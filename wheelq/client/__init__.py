@@ -1,4 +1,4 @@
-# Made from wheelq/aio/__init__.py by .ci/unasync.py: edit that one.
+# Generated from wheelq/aio/__init__.py by .ci/unasync.py: edit that file.
 """The producer for blocking programs, made from `wheelq.aio`: the same methods with the same outcomes.
 
     client      `Client`: schedules jobs and manages them

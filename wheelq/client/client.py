@@ -1,4 +1,4 @@
-# Made from wheelq/aio/client.py by .ci/unasync.py: edit that one.
+# Generated from wheelq/aio/client.py by .ci/unasync.py: edit that file.
 """`Client`: schedules jobs and manages them."""
 
 from __future__ import annotations

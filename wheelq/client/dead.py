@@ -1,4 +1,4 @@
-# Made from wheelq/aio/dead.py by .ci/unasync.py: edit that one.
+# Generated from wheelq/aio/dead.py by .ci/unasync.py: edit that file.
 """`DeadLetters`, as `client.dead`: lists, replays and purges dead jobs.
 
     page = client.dead.list("orders", group="billing", limit=50)

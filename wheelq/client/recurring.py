@@ -1,4 +1,4 @@
-# Made from wheelq/aio/recurring.py by .ci/unasync.py: edit that one.
+# Generated from wheelq/aio/recurring.py by .ci/unasync.py: edit that file.
 """`Recurring`, as `client.recurring`: manages recurring jobs."""
 
 from __future__ import annotations
