@@ -116,6 +116,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     has_run = reporter and not session.config.option.collectonly
     if exitstatus == pytest.ExitCode.OK and has_run and not reporter.stats.get("passed"):
+        reporter.write_line("Every test was skipped, so nothing was shown.", red=True)
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
