@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain, repeat
 from types import TracebackType
 from typing import Self
 
@@ -18,12 +19,17 @@ CLOCK_ERROR_MS = 5_000
 
 def eventually(fact: Callable[[], bool], within_s: float = PATIENCE) -> bool:
     """Waits until `fact` is true; False if it takes too long. For facts that other processes bring about."""
-    deadline = time.monotonic() + within_s
+    deadline, pauses = time.monotonic() + within_s, _pauses()
     while not fact():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(next(pauses))
     return True
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between two looks: most facts come about soon, those of other processes later."""
+    return chain((0.001, 0.002, 0.004, 0.008), repeat(0.016))
 
 
 class Stalls:
@@ -62,8 +68,8 @@ class Stalls:
 async def until(fact: Callable[[], bool | Awaitable[bool]], within: float = PATIENCE) -> None:
     """Let other tasks of this event loop run until `fact` is true. Raises: TimeoutError."""
     async with asyncio.timeout(within):
-        while True:
+        for pause in _pauses():
             found = fact()
             if found if isinstance(found, bool) else await found:
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(pause)
