@@ -124,6 +124,7 @@ async def test_plain_to_a_tls_port(tls_url: str, login: str) -> None:
     assert words == f"redis://{shown}/0 speaks TLS: write rediss://{shown}/0"
 
 
+@pytest.mark.every_server  # some are built without TLS
 @pytest.mark.parametrize("kind", ["cluster", "sentinel"])
 async def test_plain_to_the_tls_port_of_a_cluster_or_sentinel(tls_url: str, kind: str) -> None:
     place = tls_url.rpartition("@")[2]
@@ -146,12 +147,14 @@ async def test_a_port_that_closes_every_connection_does_not_show_what_it_speaks(
             await asyncio.to_thread(client.topics)
 
 
+@pytest.mark.every_server  # some are built without TLS
 async def test_tls_without_the_authority_of_the_server(tls_url: str) -> None:
     shown = f"rediss://:***@{tls_url.rpartition('@')[2]}"
     words = await said(tls_url, TlsFailed)
     assert words.endswith(f"write {shown}?ssl_ca_certs=/path/ca.pem with the authority of the server's certificate")
 
 
+@pytest.mark.every_server  # some are built without TLS
 async def test_a_certificate_file_that_is_not_there(tls_url: str, tmp_path: Path) -> None:
     words = await said(f"{tls_url}?ssl_ca_certs={tmp_path}/none.pem", Unavailable)
     assert words.endswith("a file that the URL names (ssl_ca_certs, ssl_certfile, ssl_keyfile) does not exist")
