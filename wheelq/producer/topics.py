@@ -76,7 +76,7 @@ class Topics(TopicLookup):
             yield from wait(0.01)
         place = self._keys.shard(topic, shard)
         version = yield from ask(registry.fenced_version(place))
-        if found is not None and not found.is_behind(terms, version):
+        if found is not None and not found.is_behind(version):
             yield from ask(registry.fence(place, found.terms, found.version))
         elif shards := int(terms.partition(" ")[0]):
             yield from self.change(topic, lambda before: before.resharded(shards, before.drained_by_ms), confirming)
