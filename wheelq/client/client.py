@@ -478,8 +478,7 @@ class Client:
 
         Returns when nothing of the group is left in any shard; False if there was nothing. The jobs of other groups
         stay, and ids that were taken only because of this group are free. The call may be repeated. Workers of the
-        group that still run (`force`) log this and do not create it again; a worker started later does. Workers of
-        releases without `remove_group` create it again at once: stop them first.
+        group that still run (`force`) log this and do not create it again; a worker started later does.
 
         Raises: InUse (the group has live workers, which it names), TopicNotFound, InvalidInput.
         """
