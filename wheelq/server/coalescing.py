@@ -36,7 +36,7 @@ from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.producer.preparation import Preparation
 from wheelq.server.client import ServerClient
 from wheelq.settings import ClientSettings
-from wheelq.telemetry import api
+from wheelq.telemetry import is_traced
 
 BATCH = 500
 STALLED_S = 1.0
@@ -73,7 +73,7 @@ class Coalescing:
         """Schedule one job, together with others. Raises as `AsyncClient.schedule` does."""
         if on_duplicate == "raise":  # its error would concern all jobs of the call
             return await self._client.schedule_spec(topic, spec, on_duplicate)
-        if api._TRACER_PROVIDER is not None:
+        if is_traced():
             return await self._client.within_span(topic, spec, lambda spec: self._gather(topic, spec, on_duplicate))
         return await self._gather(topic, spec, on_duplicate)
 
