@@ -83,8 +83,7 @@ class SystemClock(Clock):
     def boot_id(self) -> str | None:
         return _boot_id()
 
-    def wall_ms(self) -> int:
-        return wall_ms()
+    wall_ms = staticmethod(wall_ms)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

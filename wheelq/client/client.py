@@ -97,17 +97,17 @@ class Client:
         self._driver = Driver(transport, breaker or BreakerSettings(), self._clock)
         has_outbox = outbox is not None and bool(outbox.path)
         server_clock = ServerClock(self._clock, self._clock.uptime) if has_outbox else None
-        self._scheduling = Scheduling(self._topics, self._keys, self._settings, self._clock, server_clock)
         self.recurring = Recurring(self._driver, Recurrences(self._topics, self._keys, self._settings))
         """Manages recurring jobs."""
         self.dead = DeadLetters(self._driver, Dead(self._topics))
         """Manages dead jobs: list, show, replay, purge."""
         self._outbox: Courier | None = None
-        self._fallback: Fallback | None = None
+        terms = (self._topics, self._keys, self._settings, self._clock, server_clock)
+        self._scheduling = Scheduling(*terms)
         if outbox is not None and outbox.path:
             kept = Outbox(outbox, self._clock, server_clock)
             self._outbox = Courier(kept, self._deliver, outbox.retry_ms)
-            self._fallback = Fallback(self._scheduling, self._outbox, self._clock)
+            self._scheduling = Fallback(*terms, self._outbox)
             self._outbox.resume()
 
     @classmethod
@@ -175,8 +175,7 @@ class Client:
         if isinstance(topic, TaskJob):
             task, topic, payload = topic.task, topic.without(payload), topic
         spec = JobSpec(payload, delay, at, key, headers, partition_key, priority, spread, expires)
-        scheduling = self._fallback or self._scheduling
-        receipt = self._driver.run(scheduling.one(topic, spec, on_duplicate, durability))
+        receipt = self._driver.run(self._scheduling.one(topic, spec, on_duplicate, durability))
         return receipt if task is None else receipt._replace(read_result=task.read_result)
 
     @overload
@@ -216,8 +215,7 @@ class Client:
         job is bad and which were scheduled before it, `PartlyScheduled` which jobs have no reply.
         """
         name = topic.topic if isinstance(topic, Task) else topic
-        scheduling = self._fallback or self._scheduling
-        receipts = self._driver.run(scheduling.many(name, jobs, on_duplicate, durability))
+        receipts = self._driver.run(self._scheduling.many(name, jobs, on_duplicate, durability))
         if isinstance(topic, Task):
             return [receipt._replace(read_result=topic.read_result) for receipt in receipts]
         return receipts
@@ -236,7 +234,8 @@ class Client:
 
         With `if_due_ms`, only if this is its due time (from a receipt or `get`); otherwise returns CHANGED.
         """
-        return self._about(topic, id, self._jobs.reschedule(topic, id, delay, at, partition_key, if_due_ms))
+        operation = self._jobs.reschedule(topic, id, delay, at, partition_key, if_due_ms)
+        return self._about(topic, id, operation, "reschedule")
 
     def cancel(self, topic: str, id: str, *, partition_key: str | None = None, running: bool = False) -> CancelOutcome:
         """Cancel a waiting job; returns CANCELLED, RUNNING (too late) or NOT_FOUND.
@@ -245,11 +244,11 @@ class Client:
         handler gets CancelledError at its next await; the job is not retried, and is buried with the reason
         "cancelled". A job that ends first is done. Plain handlers, which run in threads, and batches keep running.
         """
-        return self._about(topic, id, self._jobs.cancel(topic, id, partition_key, running))
+        return self._about(topic, id, self._jobs.cancel(topic, id, partition_key, running), "cancel")
 
     def run_now(self, topic: str, id: str, *, partition_key: str | None = None) -> RunNowOutcome:
         """Run a waiting job now; returns PROMOTED, PAUSED (its topic is), RUNNING (too late) or NOT_FOUND."""
-        return self._about(topic, id, self._jobs.run_now(topic, id, partition_key))
+        return self._about(topic, id, self._jobs.run_now(topic, id, partition_key), "run_now")
 
     def get(self, topic: str, id: str, *, partition_key: str | None = None) -> JobInfo | None:
         """Returns the state of a job, overall and in each group; None if no such job is known.
@@ -525,10 +524,10 @@ class Client:
     def _deliver(self, parcel: Parcel) -> list[Receipt]:
         return self._driver.run(self._scheduling.parcel(parcel))
 
-    def _about(self, topic: str, id: str, operation: Operation[T]) -> T:
-        if self._fallback is not None:
-            operation = self._fallback.about(topic, id, operation)
-        return self._driver.run(operation)
+    def _about(self, topic: str, id: str, operation: Operation[T], name: str | None = None) -> T:
+        """Runs an operation on one job; `name` is that of its span."""
+        about = None if name is None else (name, topic, id)
+        return self._driver.run(self._scheduling.about(topic, id, operation), about)
 
     def _change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> T:
         return self._driver.run(self._scheduling.change(make))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
 
 from wheelq.base.clock import Clock
 from wheelq.model.checks import due_argument
@@ -13,9 +12,6 @@ from wheelq.model.state import JobInfo
 from wheelq.producer.operation import Operation
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import producer, state
-from wheelq.telemetry import api
-
-T = TypeVar("T")
 
 
 class Jobs:
@@ -38,15 +34,10 @@ class Jobs:
         """RESCHEDULED, RUNNING, CHANGED or NOT_FOUND."""
         due = due_argument(delay, at, self._clock.wall_ms(), self._max_delay_ms)
         call = partial(producer.reschedule, id=id, due=due, if_due_ms=if_due_ms)
-        return _observed(
-            "reschedule", topic, id, self._topics.find(topic, id, partition_key, call, RescheduleOutcome.NOT_FOUND)
-        )
+        return self._topics.find(topic, id, partition_key, call, RescheduleOutcome.NOT_FOUND)
 
     def cancel(self, topic: str, id: str, partition_key: str | None, running: bool) -> Operation[CancelOutcome]:
         """CANCELLED, CANCELLING, RUNNING or NOT_FOUND."""
-        return _observed("cancel", topic, id, self._cancel(topic, id, partition_key, running))
-
-    def _cancel(self, topic: str, id: str, partition_key: str | None, running: bool) -> Operation[CancelOutcome]:
         call = partial(producer.cancel, id=id)
         outcome = yield from self._topics.find(topic, id, partition_key, call, CancelOutcome.NOT_FOUND)
         if outcome is CancelOutcome.RUNNING and running:
@@ -58,19 +49,8 @@ class Jobs:
     def run_now(self, topic: str, id: str, partition_key: str | None) -> Operation[RunNowOutcome]:
         """PROMOTED, RUNNING or NOT_FOUND."""
         call = partial(producer.run_now, id=id)
-        return _observed(
-            "run_now", topic, id, self._topics.find(topic, id, partition_key, call, RunNowOutcome.NOT_FOUND)
-        )
+        return self._topics.find(topic, id, partition_key, call, RunNowOutcome.NOT_FOUND)
 
     def get(self, topic: str, id: str, partition_key: str | None) -> Operation[JobInfo | None]:
         """Returns the state of a job; None if it is not known."""
         return self._topics.find(topic, id, partition_key, partial(state.get, id=id), None)
-
-
-def _observed(name: str, topic: str, id: str, operation: Operation[T]) -> Operation[T]:
-    """Runs an operation on one job within a span while a tracer provider is set."""
-    if api._TRACER_PROVIDER is None:
-        return operation
-    from wheelq.producer import tracing
-
-    return tracing.about(name, topic, id, operation)

@@ -85,11 +85,8 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
             is_first=len(reply) > told + 1 and reply[-1] == 1,
         )
 
-    return scripted("schedule", _schedule_keys(keys), args, read)
-
-
-def _schedule_keys(keys: ShardKeys) -> tuple[str, ...]:
-    return keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done, keys.counts
+    wanted = (keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done, keys.counts)
+    return scripted("schedule", wanted, args, read)
 
 
 HALF_MS = 0.5
