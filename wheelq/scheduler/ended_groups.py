@@ -70,7 +70,8 @@ class EndedGroups:
                 reminders.warn(logger, f"{name}:{n}: cannot check for leftovers of groups", error)
 
     async def _look(self, keys: ShardKeys, topic: Topic) -> None:
-        leaving = set(await self._transport.send(removal.watch_groups(keys)))
+        found = await self._transport.send(removal.watch_groups(keys))
+        leaving = set(found)
         before = self._leaving.pop(keys.ready, set())
         for group in sorted(leaving & before):
             await self._carry_out(removal.group_removed(keys, group, topic.retention_ms, begins=removal.IF_GONE))

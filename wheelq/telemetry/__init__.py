@@ -2,8 +2,8 @@
 
 Needs the extra `otel`, which is the API alone. The program, or `opentelemetry-instrument`, sets the tracer provider;
 until it does, nothing of this is loaded. `is_traced()` tells whether it has. Three modules read the variable behind it
-instead, because no function of this package may run for a job that nothing watches: `producer.scheduling` for calls that
-schedule, `producer.driver` for those on scheduled jobs, and `worker.delivery.running` for the runs of handlers.
+instead, because no function of this package may run for a job that nothing watches: `producer.scheduling` for calls
+that schedule, `producer.driver` for those on scheduled jobs, and `worker.delivery.running` for the runs of handlers.
 
 spans        makes the spans of every operation and the four metrics, by the messaging conventions
 http         the span of a callback's request; those of requests to the HTTP server, by

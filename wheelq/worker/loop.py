@@ -230,8 +230,8 @@ class Worker(Decorators):
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Read the present topics and serve their shards; also check whether to log a line per job."""
-        self._running.log.look()
+        """Read the present topics and serve their shards; also find out what watches the runs."""
+        self._running.look()
         await self._shards.find()
         block_ms = self._settings.block_ms if self._shards.knows_all else UNKNOWN_TOPIC_MS
         await self._lanes.follow(self._shards.served(), block_ms)

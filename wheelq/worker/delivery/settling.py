@@ -139,7 +139,7 @@ class Settler:
             return contextlib.nullcontext()
         from wheelq.worker.delivery import tracing  # imports OpenTelemetry
 
-        return tracing.settling(name, self._me.group, self._me.name, self._me.transport.node, deliveries)
+        return tracing.settling(self._me, name, deliveries)
 
     async def hand_back(self, shard: ServedShard, entry_ids: Sequence[str]) -> None:
         """Hand these deliveries to other workers now, unsettled. Raises: ServerError."""
