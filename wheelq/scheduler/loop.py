@@ -28,6 +28,7 @@ from wheelq.model.topic import Topic
 from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.reminders import Loop
 from wheelq.scheduler.draining import Draining
 from wheelq.scheduler.ended_groups import EndedGroups
 from wheelq.scheduler.hints import HintSubscription
@@ -81,6 +82,7 @@ class Scheduler:
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._was_run = False
+        self._beat_at = 0.0
         self._reports: set[asyncio.Task[None]] = set()
         self._promotion_lateness = PromotionLateness(transport, self._keys, self.node)
 
@@ -172,27 +174,26 @@ class Scheduler:
             shard.hint(data)
 
     async def _watch(self) -> None:
-        beat_at = 0.0
-        while True:
-            now, pause = self._clock.monotonic(), min(self._settings.topics_ms, self._settings.heartbeat_ms) / 1000
-            try:
-                changed = await self._topics.read()
-                if now >= beat_at:
-                    await self._members.beat()
-                    await self._promotion_lateness.send(self._shards)
-                    await self._tell_time()
-                    beat_at = now + self._settings.heartbeat_ms / 1000
-                    changed = True
-                    await self._topics.lost.restore()
-                if changed or self._is_noticed:
-                    self._is_noticed = False
-                    await self._members.refresh(self._topics.shards(), self._topics.never_read)
-                    await self._play_parts()
-            except ServerError as error:
-                reminders.warn(logger, "changes are not watched until the server is back", error)
-                beat_at, pause = 0.0, RETRY_S
-            await self._clock.wait(self._woken, pause)
-            self._woken.clear()
+        what = "changes are not watched until the server is back"
+        await Loop(self._clock, logger, what, RETRY_S, RETRY_S).run(self._look, self._woken)
+
+    async def _look(self) -> float:
+        now, beat_at = self._clock.monotonic(), self._beat_at
+        self._beat_at = 0.0  # at once, unless all goes well
+        changed = await self._topics.read()
+        if now >= beat_at:
+            await self._members.beat()
+            await self._promotion_lateness.send(self._shards)
+            await self._tell_time()
+            beat_at = now + self._settings.heartbeat_ms / 1000
+            changed = True
+            await self._topics.lost.restore()
+        if changed or self._is_noticed:
+            self._is_noticed = False
+            await self._members.refresh(self._topics.shards(), self._topics.never_read)
+            await self._play_parts()
+        self._beat_at = beat_at
+        return min(self._settings.topics_ms, self._settings.heartbeat_ms) / 1000
 
     async def _tell_time(self) -> None:
         """Tell each shard the time of its server: a resting shard would not notice a step of the clock by itself."""

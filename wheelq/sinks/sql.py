@@ -25,11 +25,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, create_engine, exc, insert
 
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import SystemClock, sleep, wall_ms
 from wheelq.base.plural import counted
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
+from wheelq.reminders import Loop
 from wheelq.sinks.dedup import Ledger, Memory, UniqueColumn
 from wheelq.sinks.trouble import Trouble, store_in_parts, trouble_of
 
@@ -106,15 +106,10 @@ class SqlSink:
         Raises: ConfigurationError, if a unique column would have to serve two topics.
         """
         self._check_topic(jobs[0].topic)
-        backoff, clock = Backoff(FIRST_PAUSE, LONGEST_PAUSE), SystemClock()
-        while True:
-            try:
-                return await asyncio.to_thread(self._store_parts, jobs)
-            except DatabaseAway as away:
-                topic, cause = jobs[0].topic, away.__cause__
-                waiting = counted(len(jobs), f"job of {topic} waits", f"jobs of {topic} wait")
-                logger.warning("%s for the database: %s", waiting, cause)
-            await clock.sleep(backoff.pause())
+        topic = jobs[0].topic
+        what = counted(len(jobs), f"job of {topic} waits for the database", f"jobs of {topic} wait for the database")
+        trying = Loop(SystemClock(), logger, what, FIRST_PAUSE, LONGEST_PAUSE, errors=DatabaseAway)
+        return await trying.insist(partial(asyncio.to_thread, self._store_parts, jobs))
 
     def _check_topic(self, topic: str) -> None:
         self._topic = self._topic or topic
@@ -144,7 +139,7 @@ class SqlSink:
         try:
             self._memory.prepare(self._engine)
         except exc.SQLAlchemyError as error:  # without a memory nothing can be stored; the rows are not at fault
-            raise DatabaseAway from error
+            raise DatabaseAway(str(error)) from error
         self._is_prepared = True
 
     def _store_all(self, jobs: Sequence[Job]) -> None:
@@ -163,7 +158,7 @@ class SqlSink:
                     raise
                 conflicts += 1
                 if kind is Trouble.AWAY or conflicts > REPEATS:
-                    raise DatabaseAway from error
+                    raise DatabaseAway(str(error)) from error
                 sleep(random.uniform(0.005, 0.05))
             may_be_known = True
 
@@ -194,7 +189,7 @@ class SqlSink:
         try:
             return self._engine.connect()
         except exc.SQLAlchemyError as error:  # whatever the reason, the rows are not at fault
-            raise DatabaseAway from error
+            raise DatabaseAway(str(error)) from error
 
 
 def _id(job: Job) -> str:

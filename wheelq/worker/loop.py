@@ -23,9 +23,10 @@ from typing import Any, Self
 from wheelq import logs, reminders
 from wheelq.base.clock import Clock, SystemClock, until_stopped
 from wheelq.base.metrics import Histogram
-from wheelq.errors import ConfigurationError, ServerError
+from wheelq.errors import ConfigurationError
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
+from wheelq.reminders import Loop
 from wheelq.settings import Settings, WorkerSettings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.startup import Patience, check_server, until_usable
@@ -238,16 +239,16 @@ class Worker(Decorators):
 
     async def _watch(self) -> None:
         """Look for new shards, and for changes of known ones."""
-        while True:
-            try:
-                is_calm = self._shards.knows_all or self._hints.is_listening
-                pause = (TOPICS_MS if is_calm else UNKNOWN_TOPIC_MS) / 1000
-                await self._clock.wait(self._noticed, pause)
-                self._noticed.clear()
-                await self._follow()
-            except ServerError as error:
-                reminders.warn(logger, "topics are not watched until the server is back", error)
-                await self._clock.sleep(UNKNOWN_TOPIC_MS / 1000)
+
+        async def step() -> None:
+            is_calm = self._shards.knows_all or self._hints.is_listening
+            await self._clock.wait(self._noticed, (TOPICS_MS if is_calm else UNKNOWN_TOPIC_MS) / 1000)
+            self._noticed.clear()
+            await self._follow()
+
+        pause = UNKNOWN_TOPIC_MS / 1000
+        what = "topics are not watched until the server is back"
+        await Loop(self._clock, logger, what, pause, pause).run(step)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

@@ -23,11 +23,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
 from wheelq.errors import GroupNotFound, Refused, ServerError
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import worker as calls
+from wheelq.reminders import Loop
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard, Start
@@ -161,21 +160,22 @@ class Reader:
 
     async def run(self, start: Start) -> None:
         """Read until stopped."""
-        backoff = Backoff()
-        while not self._reading.is_stopping:
+
+        async def step() -> None:
             try:
                 await self.step(start)
-                backoff.failures = 0
             except ServerError as error:
                 self._reading.doubt()
                 self._backlog.doubt()
-                shown = ", ".join(shard.keys.ready for shard in self.shards[:1])
-                reminders.warn(logger, f"{shown} is not read until the server is back", error)
-                await self._reading.clock.sleep(backoff.pause())
                 if isinstance(error, GroupNotFound):
                     with contextlib.suppress(ServerError):
-                        await self._reading.regroup(self.shards)
-                    self.follow([shard for shard in self.shards if not shard.is_gone])
+                        await self._regroup(self.shards)
+                raise
+
+        def what() -> str:
+            return f"{', '.join(shard.keys.ready for shard in self.shards[:1])} is not read until the server is back"
+
+        await Loop(self._reading.clock, logger, what).run(step, is_over=lambda: self._reading.is_stopping)
 
     async def once(self, start: Start) -> int:
         """Read every shard once, without waiting in the server. Returns how many came. Raises: ServerError."""
@@ -260,7 +260,12 @@ class Reader:
             if shard not in gone:
                 raise Refused(f"{shard.keys.ready}: {error}")
         if gone:
-            await self._reading.regroup(gone)
+            await self._regroup(gone)
+
+    async def _regroup(self, shards: Sequence[ServedShard]) -> None:
+        try:
+            await self._reading.regroup(shards)
+        finally:
             self.follow([shard for shard in self.shards if not shard.is_gone])
 
     async def _listen(self) -> None:

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from wheelq import reminders
 from wheelq.errors import Refused, ServerError
 from wheelq.protocol.calls import counts, heartbeats
 from wheelq.protocol.calls import worker as calls
+from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.pool import Pool
@@ -63,14 +63,12 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        while True:
-            try:
-                await self.beat()
-                pause = self._peers.next_look
-            except ServerError as error:
-                reminders.warn(logger, "no heartbeat until the server is back", error)
-                pause = PAUSE
-            await self._parts.clock.sleep(pause)
+
+        async def step() -> float:
+            await self.beat()
+            return self._peers.next_look
+
+        await Loop(self._parts.clock, logger, "no heartbeat until the server is back", PAUSE, PAUSE).run(step)
 
     async def beat(self) -> None:
         """Write the heartbeat, and read those of all others. Raises: ServerError."""
