@@ -119,7 +119,7 @@ class OrderedShard:
         elif self.shard.topic.paused or len(self._deliveries) >= self._state.read_ahead:
             await self._pause(left)
         elif not self._state.stopping.is_set():
-            call = calls.bell(self.shard.keys, self._last_id, max(1, int(left * 1000)))
+            call = calls.wake(self.shard.keys, self._last_id, max(1, int(left * 1000)))
             self._bell = asyncio.create_task(self._transport.send(call))
             await asyncio.wait([self._bell])
             if not self._bell.cancelled():
