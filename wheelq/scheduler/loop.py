@@ -40,7 +40,7 @@ from wheelq.scheduler.shard import Role, Shard
 from wheelq.scheduler.topics import TopicList
 from wheelq.settings import SchedulerSettings, Settings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
-from wheelq.transport.startup import Patience, check_server, until_usable
+from wheelq.transport.startup import StartupPolicy, check_server, until_usable
 
 logger = logging.getLogger("wheelq.scheduler")
 
@@ -116,10 +116,10 @@ class Scheduler:
         if self._was_run:
             raise RuntimeError("this scheduler has been run before: make another one")
         self._was_run = True
-        patience = Patience.OUTAGES if patiently else Patience.REFUSALS
+        policy = StartupPolicy.OUTAGES if patiently else StartupPolicy.REFUSALS
         with reminders.kept(self._clock), contextlib.closing(self._precise):
             try:
-                if await until_usable(self._start, self._stopping, self._clock, logger, patience):
+                if await until_usable(self._start, self._stopping, self._clock, logger, policy):
                     await self._work()
             finally:
                 await self._hints.close()

@@ -25,7 +25,7 @@ from wheelq.reminders import Reminders
 from wheelq.transport.aio import AsyncTransport
 
 
-class Patience(Enum):
+class StartupPolicy(Enum):
     """The errors that a process waits out at its start."""
 
     REFUSALS = "refusals"
@@ -38,9 +38,9 @@ class Patience(Enum):
     def waits_out(self, error: ServerError) -> bool:
         """Whether to wait until `error` is over."""
         match self:
-            case Patience.EVERYTHING:
+            case StartupPolicy.EVERYTHING:
                 return True
-            case Patience.OUTAGES:
+            case StartupPolicy.OUTAGES:
                 return not is_wrong_setup(error)
         return not is_wrong_setup(error) and (isinstance(error, ServerBusy) or not isinstance(error, AWAY))
 
@@ -50,7 +50,7 @@ async def until_usable(
     stopping: asyncio.Event,
     clock: Clock,
     logger: logging.Logger,
-    patience: Patience,
+    policy: StartupPolicy,
 ) -> bool:
     """Repeat `attempt` until it succeeds; False if `stopping` is set first. Raises: errors that are not waited out."""
     backoff, began, has_waited = Backoff(0.05), clock.monotonic(), False
@@ -59,7 +59,7 @@ async def until_usable(
         try:
             went_well = await _before(stopping, attempt())
         except ServerError as error:
-            if not patience.waits_out(error):
+            if not policy.waits_out(error):
                 raise
             reminders.warn(logger, "waiting until the server can be used", error)
             has_waited = True

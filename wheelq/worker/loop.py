@@ -29,7 +29,7 @@ from wheelq.protocol.keys import Keys
 from wheelq.reminders import Loop
 from wheelq.settings import Settings, WorkerSettings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
-from wheelq.transport.startup import Patience, check_server, until_usable
+from wheelq.transport.startup import StartupPolicy, check_server, until_usable
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.pool import Pool
@@ -168,13 +168,13 @@ class Worker(Decorators):
         AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which waiting does not cure; Unavailable,
         OutcomeUnknown and NotPrimary, unless `patiently`.
         """
-        await self._run(Patience.OUTAGES if patiently else Patience.REFUSALS)
+        await self._run(StartupPolicy.OUTAGES if patiently else StartupPolicy.REFUSALS)
 
     async def run_within(self) -> None:
         """Work until stopped, within a running process: never raises because of the server."""
-        await self._run(Patience.EVERYTHING)
+        await self._run(StartupPolicy.EVERYTHING)
 
-    async def _run(self, patience: Patience) -> None:
+    async def _run(self, policy: StartupPolicy) -> None:
         if self._was_run:
             raise RuntimeError("this worker has been run before: make another one")
         if self._handlers.is_empty:
@@ -182,12 +182,12 @@ class Worker(Decorators):
         self._was_run = True
         with logs.serving(self.group, self.name), reminders.kept(self._clock):
             async with self._hooks.alive():
-                await self._start_and_work(patience)
+                await self._start_and_work(policy)
 
-    async def _start_and_work(self, patience: Patience) -> None:
+    async def _start_and_work(self, policy: StartupPolicy) -> None:
         threads = self._threads = Threads(self._settings.threads)
         try:
-            if await until_usable(self._begin, self._stopping, self._clock, logger, patience):
+            if await until_usable(self._begin, self._stopping, self._clock, logger, policy):
                 await self._work()
         finally:
             threads.close()
