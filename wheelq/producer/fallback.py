@@ -86,11 +86,11 @@ class Fallback(Scheduling):
                 raise _neither(away, error) from away
             ids = [job[0] for job, _ in left.values()]
             return (yield from self._pass_by(topic, ids, self._submitted(submission, durability), error))
-        told = submission.receipts_so_far() | dict(zip(left, kept, strict=True))
+        receipts = submission.receipts_so_far() | dict(zip(left, kept, strict=True))
         if bad is not None:
-            bad.receipts = told
+            bad.receipts = receipts
             raise bad
-        return accepted(topic, (told[place] for place in sorted(told)), on_duplicate)
+        return accepted(topic, (receipts[place] for place in sorted(receipts)), on_duplicate)
 
     def aside(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Operation[list[Receipt]]:
         asked = Asked.now(self._clock)

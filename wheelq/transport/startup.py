@@ -91,11 +91,13 @@ OLDEST_REDIS = (6, 2, 2)
 async def check_server(transport: AsyncTransport) -> None:
     """Check the server's version; passes if the user may not read it. Raises: ServerTooOld for a Redis before 6.2.2."""
     try:
-        said = await transport.send(info("server"))
+        found = await transport.send(info("server"))
     except (NotPermitted, ServerTooOld):  # a user may lack the right to INFO, which nothing else needs
         return
-    if is_too_old(said):
-        raise ServerTooOld(f"the server is Redis {said['redis_version']}; wheelq needs Redis 6.2.2 or newer, or Valkey")
+    if is_too_old(found):
+        raise ServerTooOld(
+            f"the server is Redis {found['redis_version']}; wheelq needs Redis 6.2.2 or newer, or Valkey"
+        )
 
 
 def is_too_old(info: Mapping[str, str]) -> bool:

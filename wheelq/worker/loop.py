@@ -74,9 +74,9 @@ class Worker(Decorators):
         settings: WorkerSettings | None = None,
         clock: Clock | None = None,
         start: GroupStart = "beginning",
-        also_says: Callable[[], Mapping[str, Any]] = dict,
+        report: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`also_says()` is called every few seconds, and returns more fields for the worker's report."""
+        """`report()` is called every few seconds, and returns more fields for the worker's report."""
         super().__init__()
         self.group = group
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -97,7 +97,7 @@ class Worker(Decorators):
         self._hints = HintListener(parts, self._shards.concerns, self._noticed.set, self._running.cancel)
         held_loop = HoldWarning(self._handlers, clock).held
         pool: Pool[Delivery] = Pool(settings.concurrency, self._running.handle, held_loop, clock)
-        self._heartbeat = Heartbeat(parts, self._handlers, self._running, pool, parts.recovery.look_soon, also_says)
+        self._heartbeat = Heartbeat(parts, self._handlers, self._running, pool, parts.recovery.look_soon, report)
         self._lanes = Lanes(parts, self._handlers, self._running, pool, self._shards.regroup, held_loop)
 
     @classmethod

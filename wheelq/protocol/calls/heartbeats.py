@@ -56,7 +56,7 @@ def _and_hear(keys: Keys, written: Call[int]) -> Call[Beats]:
     return together(calls, read)
 
 
-def leave_word(keys: Keys, worker: str, group: str) -> Call[None]:
+def report_left(keys: Keys, worker: str, group: str) -> Call[None]:
     """Announce that a worker has stopped, so that its deliveries are taken over at once."""
     return command("HSET", keys.beats, worker, f"{LEFT} {group}", read=nothing, key=keys.beats)
 
@@ -80,12 +80,12 @@ BELIEVED_MS = 15_000
 """How long a heartbeat is trusted, by the server's clock: three intervals of a scheduler node."""
 
 
-def living(said: Mapping[str, Mapping[str, Any]], server_ms: int) -> dict[str, Mapping[str, Any]]:
+def living(reports: Mapping[str, Mapping[str, Any]], server_ms: int) -> dict[str, Mapping[str, Any]]:
     """Returns the reports with a recent heartbeat.
 
     A heartbeat from further in the future was sent before the clock was stepped back, and does not count.
     """
-    return {name: what for name, what in said.items() if abs(server_ms - what.get("seen_ms", 0)) <= BELIEVED_MS}
+    return {name: what for name, what in reports.items() if abs(server_ms - what.get("seen_ms", 0)) <= BELIEVED_MS}
 
 
 def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:

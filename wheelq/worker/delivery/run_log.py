@@ -60,7 +60,7 @@ class RunLog:
             "job %s of %s %s: attempt %d, %.0f ms late, took %.0f ms",
             entry.id,
             delivery.shard.keys.topic,
-            _said(outcome),
+            _verb(outcome),
             entry.attempt,
             late_ms,
             took_ms,
@@ -127,7 +127,7 @@ class HoldWarning:
         )
 
 
-def _said(outcome: Outcome) -> str:
+def _verb(outcome: Outcome) -> str:
     match outcome:
         case Buried():
             return "is buried"

@@ -257,9 +257,9 @@ def _concluded(delivery: Delivery) -> state.Concluded:
 
 
 def _burial(entry: Entry, buried: Buried, ran: Attempt | None) -> Burial:
-    attempt, first_due_ms, told = entry.attempt, entry.due_ms, b""
+    attempt, first_due_ms, its_record = entry.attempt, entry.due_ms, b""
     with contextlib.suppress(codec.UnreadableRecord):
         record = codec.decode(entry.record)
         attempt, first_due_ms = record.attempt, record.first_due_ms or entry.due_ms
-        told = codec.attempted(entry.record, ran) if ran else b""
-    return Burial(buried.reason, buried.error, buried.traceback, attempt, first_due_ms, told)
+        its_record = codec.attempted(entry.record, ran) if ran else b""
+    return Burial(buried.reason, buried.error, buried.traceback, attempt, first_due_ms, its_record)

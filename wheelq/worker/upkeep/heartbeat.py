@@ -44,11 +44,11 @@ class Heartbeat:
         running: Running,
         pool: Pool[Delivery],
         changed: Callable[[], None],
-        also_says: Callable[[], Mapping[str, Any]],
+        more: Callable[[], Mapping[str, Any]],
     ) -> None:
         """`changed()` is called when a worker may have died, or the server's clock was stepped.
 
-        `also_says()` returns more fields for the report.
+        `more()` returns more fields for the report.
         """
         self._parts = parts
         self._keys = parts.keys
@@ -57,7 +57,7 @@ class Heartbeat:
         self._running = running
         self._pool = pool
         self._changed = changed
-        self._also_says = also_says
+        self._more = more
         self._numbers = itertools.count(1)
         self._report_at = float("-inf")
 
@@ -110,7 +110,7 @@ class Heartbeat:
             "failed": running.failed,
             "skipped": running.skipped,
             "lateness_p99_ms": running.durations.lateness.percentile(0.99),
-            **self._also_says(),
+            **self._more(),
         }
 
     async def leave(self, shards: Iterable[ServedShard]) -> None:
@@ -126,7 +126,7 @@ class Heartbeat:
         if has_left:
             await self._tried(parts.transport.send(heartbeats.gone(self._keys.beats, parts.name)))
         else:
-            await self._tried(parts.transport.send(heartbeats.leave_word(self._keys, parts.name, parts.group)))
+            await self._tried(parts.transport.send(heartbeats.report_left(self._keys, parts.name, parts.group)))
         await self._tried(parts.transport.send(heartbeats.gone(self._keys.workers, parts.name)))
 
     async def _hand_back(self, shard: ServedShard) -> bool:

@@ -59,11 +59,11 @@ class HintListener:
             await subscription.close()
 
     def _hear(self, channel: str, data: bytes | None) -> None:
-        said = "" if data is None else data.decode(errors="replace")
+        text = "" if data is None else data.decode(errors="replace")
         if channel == self._asks:
-            ready, _, entry_id = said.rpartition(" ")
+            ready, _, entry_id = text.rpartition(" ")
             self._cancel(ready, entry_id)
         else:
             self.is_listening = True
-            if data is None or self._concerns(said):
+            if data is None or self._concerns(text):
                 self._changed()
