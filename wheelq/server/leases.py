@@ -260,7 +260,7 @@ class Leases:
             if settled is None:
                 return Delivered(make_handle(keys.shard, lease), entry, record)
             if isinstance(settled, Dropped):
-                logger.info("job %s of %s is dropped unrun: %s", entry.id, keys.topic, settled.why)
+                logger.info("job %s of %s is dropped without running: %s", entry.id, keys.topic, settled.why)
                 await self._transport.send(calls.ack(keys, group, settings, [lease], dropped=1))
                 return None
             first_due_ms = record.first_due_ms or entry.due_ms

@@ -58,7 +58,7 @@ class Dropped:
 
 
 Outcome = Done | Again | Buried
-Unrun = Done | Dropped | Buried
+NotRun = Done | Dropped | Buried
 """The outcome of a delivery whose handler is not called."""
 DONE = Done()
 

@@ -1,6 +1,6 @@
 """`Running`: one delivery, from its entry to its outcome.
 
-    begin ──▶ handler ──▶ succeed | fail          settled unrun when it is too late; cancelled on request
+    begin ──▶ handler ──▶ succeed | fail          settled without running when it is too late; cancelled on request
 
 `outcome` turns a handler's error into the outcome of its job; `settling` reports it to Redis. What watches runs, the
 lines per job and the spans, are observers; there are none unless they are asked for.
@@ -31,8 +31,8 @@ from wheelq.worker.outcome import (
     Again,
     Buried,
     Dropped,
+    NotRun,
     Outcome,
-    Unrun,
     as_failure,
     of_failure,
     readable,
@@ -103,8 +103,8 @@ class Running:
             for delivery in deliveries:
                 observer.handed_back(delivery)
 
-    def begin(self, delivery: Delivery) -> Job | Unrun:
-        """Returns the job for the handler; if there is nothing to run, the outcome for `settle_unrun`."""
+    def begin(self, delivery: Delivery) -> Job | NotRun:
+        """Returns the job for the handler; if there is nothing to run, the outcome for `settle_not_run`."""
         entry, topic = delivery.entry, delivery.shard.keys.topic
         if entry.group is not None and entry.group != self._group:
             return DONE  # a retry that concerns another group
@@ -134,18 +134,18 @@ class Running:
             partial(self._progress.progress, delivery),
         )
 
-    async def settle_unrun(self, delivery: Delivery, outcome: Unrun) -> None:
+    async def settle_not_run(self, delivery: Delivery, outcome: NotRun) -> None:
         """Settle a delivery that has nothing to run."""
         job_id, topic = delivery.entry.id, delivery.shard.keys.topic
         if isinstance(outcome, Buried):
             if outcome.reason is not Reason.UNREADABLE:
                 self.skipped += 1
-                logger.warning("job %s of %s is buried unrun: %s", job_id, topic, outcome.error)
+                logger.warning("job %s of %s is buried without running: %s", job_id, topic, outcome.error)
             await self._settle(delivery, outcome)
             return
         if isinstance(outcome, Dropped):
             self.skipped += 1
-            logger.info("job %s of %s is dropped unrun: %s", job_id, topic, outcome.why)
+            logger.info("job %s of %s is dropped without running: %s", job_id, topic, outcome.why)
             delivery.is_dropped = True
         self._settler.done(delivery)
 
@@ -153,7 +153,7 @@ class Running:
         """Run the handler of one delivery in this task, and settle its outcome."""
         job = self.begin(delivery)
         if not isinstance(job, Job):
-            await self.settle_unrun(delivery, job)
+            await self.settle_not_run(delivery, job)
             return
         logs.running((job,))
         if self._observers:

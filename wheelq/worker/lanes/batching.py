@@ -168,7 +168,7 @@ async def _begin(running: Running, batch: list[Delivery]) -> tuple[list[Delivery
             deliveries.append(delivery)
             jobs.append(job)
         else:
-            await running.settle_unrun(delivery, job)
+            await running.settle_not_run(delivery, job)
     return deliveries, jobs
 
 
