@@ -128,7 +128,7 @@ class ReadingLane:
             yield 0
         elif free:
             yield max(1, free // len(self._shards))
-        elif places := await self._wait_in_line():
+        elif places := await self._queue_up():
             try:
                 yield 0 if self._reading.is_stopping else places
             finally:
@@ -136,7 +136,7 @@ class ReadingLane:
         else:
             yield 0 if self._reading.is_stopping else max(1, self._runs.free // len(self._shards))
 
-    async def _wait_in_line(self) -> int:
+    async def _queue_up(self) -> int:
         """Returns how many places were reserved; 0 if the free ones are reserved for a read that waits for jobs."""
         taking = asyncio.ensure_future(self._reading.places.take(waits=False))
         try:
