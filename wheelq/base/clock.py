@@ -61,7 +61,7 @@ class Clock(Protocol):
         ...
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait until `event` is set; set it after so many seconds."""
+        """Wait until `event` is set; set it after that many seconds."""
         cancel = self.call_at(self.monotonic() + seconds, event.set)
         try:
             await event.wait()

@@ -359,9 +359,11 @@ class Client:
         """Cancel the waiting jobs that are due from `since` to before `until`; returns how many were cancelled.
 
         Each round cancels up to 500 jobs in every shard, and calls `progress` with how far it is. A job that is
-        promoted meanwhile is not cancelled, and not counted. With `rounds` the call ends after so many; repeat it with
-        the same arguments and the `name` it returned, also within a day of an error, and it continues: each job counts
-        once. Jobs that wait for a retry stay. Raises: TopicNotFound, InvalidInput, OutcomeUnknown (tells the name).
+        promoted meanwhile is not cancelled, and not counted. With `rounds` the call ends after that many; repeat it
+        with the same arguments and the `name` it returned, also within a day of an error, and it continues: each job
+        counts once. Jobs that wait for a retry stay.
+
+        Raises: TopicNotFound, InvalidInput, OutcomeUnknown (tells the name).
         """
         return self._driver.run(self._bulk.cancel(topic, since, until, name, rounds, progress))
 
