@@ -33,7 +33,7 @@ from wheelq.scheduler.draining import Draining
 from wheelq.scheduler.ended_groups import EndedGroups
 from wheelq.scheduler.hints import HintSubscription
 from wheelq.scheduler.membership import Membership
-from wheelq.scheduler.parts import Gathering
+from wheelq.scheduler.parts import PromotionCoalescing
 from wheelq.scheduler.promotion_lateness import PromotionLateness
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Role, Shard
@@ -77,7 +77,7 @@ class Scheduler:
             transport, self._clock, lambda: [self._keys.changes, *self._shards], self._enter, self._hear
         )
         self._topics = TopicList(transport, self._keys, self._clock)
-        self._gathering = Gathering(self._settings)
+        self._coalescing = PromotionCoalescing(self._settings)
         self._is_noticed = False
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -259,7 +259,7 @@ class Scheduler:
             topic,
             role,
             self._report_gone,
-            self._gathering,
+            self._coalescing,
         )
         self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
         if keys.shard == 0:

@@ -27,7 +27,7 @@ from wheelq.reminders import Loop
 from wheelq.scheduler.candidate import Candidate, Denied, Granted, Outdated, Unpublished
 from wheelq.scheduler.leader import Leader
 from wheelq.scheduler.lease import OwnLease
-from wheelq.scheduler.parts import Gathering, ShardParts
+from wheelq.scheduler.parts import PromotionCoalescing, ShardParts
 from wheelq.scheduler.standby import Standby, StandbyRules
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
@@ -59,19 +59,19 @@ class Shard:
         topic: Topic,
         role: Role = Role.LEADER,
         report_gone: Callable[[str], None] = lambda node: None,
-        gathering: Gathering | None = None,
+        coalescing: PromotionCoalescing | None = None,
     ) -> None:
         """`connection()` returns "run id:client id" of the connection whose end means that this node is gone.
 
-        `report_gone` gets the name of a node whose lease was taken because its connection is closed. `gathering` is
+        `report_gone` gets the name of a node whose lease was taken because its connection is closed. `coalescing` is
         the node's; None: the shard's own.
         """
         self.keys = keys
         self.role = role
         self.led_since = 0.0
         """When the lease was last acquired, by the monotonic clock."""
-        gathering = gathering or Gathering(settings)
-        parts = ShardParts(keys, transport, settings, clock, server_clock, topic, topic.shaping, gathering)
+        coalescing = coalescing or PromotionCoalescing(settings)
+        parts = ShardParts(keys, transport, settings, clock, server_clock, topic, topic.shaping, coalescing)
         self._parts = parts
         self._transport = transport
         self._settings = settings
