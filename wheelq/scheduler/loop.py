@@ -17,14 +17,16 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from typing import Any, Self
 
 from wheelq import reminders
 from wheelq.base.clock import Clock, ServerClock, until_stopped
-from wheelq.base.metrics import Lateness
+from wheelq.base.metrics import Lateness, Observations
 from wheelq.base.timers import PreciseClock
 from wheelq.errors import ServerError
 from wheelq.model.topic import Topic
+from wheelq.protocol.calls import counts
 from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -34,7 +36,6 @@ from wheelq.scheduler.ended_groups import EndedGroups
 from wheelq.scheduler.hints import HintSubscription
 from wheelq.scheduler.membership import Membership
 from wheelq.scheduler.parts import PromotionCoalescing
-from wheelq.scheduler.promotion_lateness import PromotionLateness
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.scheduler.topics import TopicList
@@ -298,3 +299,38 @@ class Scheduler:
             "lateness": lateness.counts,
             "clock_skew_ms": round(self._server.skew_ms),
         }
+
+
+class PromotionLateness:
+    """Adds how late one node promoted jobs to the histograms of all processes, topic by topic."""
+
+    def __init__(self, transport: AsyncTransport, keys: Keys, node: str) -> None:
+        self._transport = transport
+        self._keys = keys
+        self._node = node
+        self._observations = Observations()
+        self.before = Lateness()
+        """How late jobs were in shards that this node no longer serves."""
+        self._known: dict[Shard, Lateness] = {}
+
+    def observe(self, shard: Shard) -> None:
+        """Add the lateness of the shard's jobs since the last call."""
+        before, now = self._known.get(shard, Lateness()), shard.lateness
+        if now.jobs != before.jobs:
+            self._observations.add_lateness(shard.keys.topic, before, now)
+            self._known[shard] = now
+
+    def ended(self, shard: Shard) -> None:
+        """Record that the node no longer serves the shard."""
+        self.observe(shard)
+        self._known.pop(shard, None)
+        self.before += shard.lateness
+
+    async def send(self, shards: Mapping[str, Shard]) -> None:
+        """Send the lateness of jobs promoted in these shards, if there are any. Raises: ServerError."""
+        for shard in shards.values():
+            self.observe(shard)
+        if (found := self._observations.to_send()) is not None:
+            number, increments = found
+            await self._transport.send(counts.observe(self._keys, self._node, number, increments))
+            self._observations.sent(number)
