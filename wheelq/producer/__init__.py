@@ -29,7 +29,6 @@ no I/O itself. A driver runs it, blocking or on asyncio.
     recurring     recurring jobs: put, list, pause, resume, trigger, remove
     dead          dead jobs: list, show, replay, purge
     history       the counts of each recent minute; runs promoted jobs again in one group (`rerun`)
-    known_topics  a client's cache of topics; finds the shard of a job
-    topics        changes and pauses topics
+    topics        a client's cache of topics, which finds the shard of a job; changes and pauses topics
     groups        consumer groups: list, remove; removes topics
 """
