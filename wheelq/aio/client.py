@@ -36,14 +36,13 @@ from wheelq.producer.driver import AsyncDriver
 from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
 from wheelq.producer.history import Rerun, history, rerun
-from wheelq.producer.jobs import Jobs
+from wheelq.producer.jobs import Jobs, awaited, wait_for
 from wheelq.producer.listing import Browse, Listing
 from wheelq.producer.operation import Operation
 from wheelq.producer.outbox.courier import AsyncCourier
 from wheelq.producer.outbox.kept import Parcel
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.producer.recurring import Recurrences
-from wheelq.producer.results import awaited, wait_for
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
 from wheelq.protocol.keys import Keys
