@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import Clock
 from wheelq.errors import NotPermitted, OutcomeUnknown, ServerError, Unavailable
 
@@ -180,3 +180,24 @@ class Loop:
         """Log a failure. Returns the seconds to pause after it."""
         warn(self._logger, self._what if isinstance(self._what, str) else self._what(), error)
         return self.backoff.pause()
+
+
+MOST_DOUBLINGS = 30
+
+
+class Backoff:
+    """The pauses of one loop, in seconds: `first`, then twice as long for each failure in a row, up to `longest`."""
+
+    __slots__ = ("failures", "first", "longest")
+
+    def __init__(self, first: float = 0.02, longest: float = 1.0) -> None:
+        self.first = first
+        self.longest = longest
+        self.failures = 0
+        """Failures in a row. A loop that succeeds sets this to 0, which costs it no call."""
+
+    def pause(self) -> float:
+        """Count one more failure; returns the seconds to pause after it."""
+        pause = min(math.ldexp(self.first, min(self.failures, MOST_DOUBLINGS)), self.longest)
+        self.failures += 1
+        return pause

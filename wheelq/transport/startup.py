@@ -17,11 +17,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import Clock
 from wheelq.errors import AWAY, NotPermitted, ServerBusy, ServerError, ServerTooOld, is_wrong_setup
 from wheelq.protocol.calls.server import info
-from wheelq.reminders import Reminders
+from wheelq.reminders import Backoff, Reminders
 from wheelq.transport.aio import AsyncTransport
 
 
