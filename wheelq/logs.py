@@ -120,8 +120,8 @@ class TextFormatter(logging.Formatter):
             parts.append(self.formatException(record.exc_info))
         if record.stack_info:
             parts.append(self.formatStack(record.stack_info))
-        said = printable("\n".join(parts)).replace("\n", f"\n{INDENT}")
-        return f"{self.formatTime(record)} {record.levelname:<7} {given['speaker']}{said}"
+        text = printable("\n".join(parts)).replace("\n", f"\n{INDENT}")
+        return f"{self.formatTime(record)} {record.levelname:<7} {given['speaker']}{text}"
 
 
 class JsonFormatter(logging.Formatter):

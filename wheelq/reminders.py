@@ -7,18 +7,25 @@
 A worker or scheduler has many loops, and in an outage each of them keeps failing. Errors of the same kind count as one
 outage, in all loops: the first is logged, the others only at level DEBUG. Missing permissions are told apart by their
 message, because each must be granted separately.
+
+`Loop` is what these loops have in common: a step, a warning when it fails, a growing pause, the next step.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Hashable, Iterator
+import math
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 from wheelq.base.clock import Clock
-from wheelq.errors import NotPermitted, OutcomeUnknown, Unavailable
+from wheelq.errors import NotPermitted, OutcomeUnknown, ServerError, Unavailable
+
+T = TypeVar("T")
 
 REMIND_S = 60.0
 OVER_S = 20.0
@@ -104,3 +111,93 @@ def _kind(error: Exception) -> Hashable:
             return str(error)
         case _:
             return type(error), str(error).partition(" ")[0]
+
+
+class Loop:
+    """Repeats a step, and goes on after errors of the server, with a growing pause. Other errors end it."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        logger: logging.Logger,
+        what: str | Callable[[], str],
+        first: float = 0.02,
+        longest: float = 1.0,
+        *,
+        errors: type[Exception] = ServerError,
+        unexpected: str | None = None,
+    ) -> None:
+        """`what` a failed step leads to is logged by `warn`; `first` and `longest` are the pauses, in seconds.
+
+        `errors` are those after which it goes on. If `unexpected` is given, it goes on after all errors; others are
+        logged as that, with their tracebacks.
+        """
+        self._clock = clock
+        self._logger = logger
+        self._what = what
+        self._errors = errors
+        self._unexpected = unexpected
+        self.backoff = Backoff(first, longest)
+
+    async def run(
+        self,
+        step: Callable[[], Awaitable[float | None]],
+        wake: asyncio.Event | None = None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Repeat `step()`, which returns the seconds until the next, until `is_over()`; `wake` ends a pause early."""
+        while not is_over():
+            rest = await self.attempt(step)
+            if wake is not None:
+                await self._clock.wait(wake, rest)
+                wake.clear()
+            elif rest > 0:
+                await self._clock.sleep(rest)
+
+    async def attempt(self, step: Callable[[], Awaitable[float | None]]) -> float:
+        """Do a step once. Returns the seconds until the next: what it returned, or the pause after its failure."""
+        try:
+            rest = await step()
+        except self._errors as error:
+            return self.failed(error)
+        except Exception:
+            if self._unexpected is None:
+                raise
+            self._logger.exception("%s", self._unexpected)
+            return self.backoff.longest
+        self.backoff.failures = 0
+        return rest or 0.0
+
+    async def insist(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Repeat `step()` until it succeeds; returns what it returned."""
+        while True:
+            try:
+                return await step()
+            except self._errors as error:
+                await self._clock.sleep(self.failed(error))
+
+    def failed(self, error: Exception) -> float:
+        """Log a failure. Returns the seconds to pause after it."""
+        warn(self._logger, self._what if isinstance(self._what, str) else self._what(), error)
+        return self.backoff.pause()
+
+
+MOST_DOUBLINGS = 30
+
+
+class Backoff:
+    """The pauses of one loop, in seconds: `first`, then twice as long for each failure in a row, up to `longest`."""
+
+    __slots__ = ("failures", "first", "longest")
+
+    def __init__(self, first: float = 0.02, longest: float = 1.0) -> None:
+        self.first = first
+        self.longest = longest
+        self.failures = 0
+        """Failures in a row. A loop that succeeds sets this to 0, which costs it no call."""
+
+    def pause(self) -> float:
+        """Count one more failure; returns the seconds to pause after it."""
+        pause = min(math.ldexp(self.first, min(self.failures, MOST_DOUBLINGS)), self.longest)
+        self.failures += 1
+        return pause

@@ -89,7 +89,7 @@ class Fleet:
                 process.end()
 
     async def pause(self, seconds: float) -> None:
-        """Wait for so many seconds, in an operation."""
+        """Wait for that many seconds, in an operation."""
         await asyncio.sleep(seconds)
 
     def start(self) -> None:

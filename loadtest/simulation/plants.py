@@ -228,7 +228,7 @@ PLANTS: Mapping[str, Plant] = {
         "left|lost|late|slow",
         lines=(
             Line("wheelq.worker.handlers.threads", "Threads.run", "self._places.release()\n        raise", "raise"),
-            Line("wheelq.worker.handlers.threads", "Threads._in_time", "await asyncio.sleep(backoff.pause())", "raise"),
+            Line("wheelq.worker.handlers.threads", "Threads._in_time", "return await Loop(", "return begin()  # Loop("),
         ),
         first=418,
         within=1,

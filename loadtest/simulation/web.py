@@ -53,7 +53,7 @@ class WebActor(Actor):
         headers: Mapping[str, str] | None = None,
         leaves_after: float = 0.0,
     ) -> tuple[int, Any]:
-        """Send a request. Returns the status and body. The caller leaves after so many seconds; 0: after the answer."""
+        """Send a request. Returns the status and body. The caller leaves after these seconds; 0: after the answer."""
         data, parts = b"" if body is None else json.dumps(body).encode(), []
         given = {
             "host": "localhost",

@@ -25,7 +25,7 @@ GROUP = "g\x9b2J"
 
 @pytest.fixture
 def dead_id(url: str, topic: str) -> str:
-    """A dead job, and a waiting one whose id only former releases took, all with texts that steer terminals."""
+    """A dead job, and a waiting one whose id only another program can make, all with texts that steer terminals."""
     keys = Keys().shard(topic, 0)
     record = codec.encode({"a": HOSTILE}, {f"h{HOSTILE}": HOSTILE}, 1000, False)
     with Client.connect(url) as client:

@@ -16,7 +16,6 @@ from wheelq.errors import ServerError
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import producer
 from wheelq.protocol.calls import worker as worker_calls
-from wheelq.protocol.calls.heartbeats import Beats
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.shard import Role, Shard
@@ -123,7 +122,7 @@ class Bench:
         settings = WorkerSettings(renew_ms=10, abandoned_ms=20, max_deliveries=3, **settings_of_acks)
         parts = WorkerParts(self.transport, Keys(), "g", "w1", settings, clock)
         parts.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
-        parts.peers.heard(clock.monotonic(), Beats(0, {"dead": "left g"}, None))
+        parts.peers.heard(clock.monotonic(), {"dead": "left g"})
         self.held, self.settler, self.recovery = parts.held, parts.settler, parts.recovery
 
     def deliver(self, *ids: str, consumer: str = "w1") -> list[Delivery]:

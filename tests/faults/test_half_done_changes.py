@@ -170,7 +170,7 @@ def test_a_change_that_was_left_half_done_is_completed(url: str, settings: Setti
     transport = Transport(Address(url))
     with Client.connect(url, settings) as client:
         client.configure(topic)
-        transport.send(registry.fence(Keys(settings.prefix).shard(topic, 0), "4", 1))
+        transport.send(registry.fence(Keys(settings.prefix).shard(topic, 0), "4", 2))
         client.schedule(topic, key="a", delay=60)
         [info] = client.topics()
         assert info.shards == 4

@@ -19,7 +19,6 @@ from wheelq.settings import WorkerSettings
 from wheelq.transport import Address, AsyncTransport
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.delivery.peers import Beats
 
 SETTINGS = WorkerSettings()
 JOBS = 20
@@ -30,7 +29,7 @@ async def life(transport: AsyncTransport, shard: ServedShard, name: str, before:
     clock = SystemClock()
     parts = WorkerParts(transport, Keys(), "g", name, SETTINGS, clock)
     parts.server.observe(clock.monotonic(), await transport.send(server_time_us()))
-    parts.peers.heard(clock.monotonic(), Beats(0, {before: "left g"}, None))
+    parts.peers.heard(clock.monotonic(), {before: "left g"})
     await parts.recovery.look([shard])
     return await parts.recovery.claim(shard, 100)
 

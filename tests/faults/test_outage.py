@@ -230,8 +230,8 @@ class Late(Fault):
 
 def keep_aside(client: Client, specs: list[JobSpec]) -> None:
     """Put jobs into the client's outbox, as if the server were away."""
-    assert client._fallback is not None
-    client._driver.run(client._fallback.aside(TOPIC, specs, "keep"))
+
+    client._driver.run(client._scheduling.aside(TOPIC, specs, "keep"))
 
 
 def test_a_job_that_is_cancelled_while_it_is_delivered_does_not_come_back(server: EmbeddedServer, path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE, eventually
 from wheelq import Client, JobState
 from wheelq.embedded import EmbeddedServer
 
-FORMER = "d802515"
+FORMER = "7646e89"
 """The release before this one."""
 ROOT = Path(__file__).parents[2]
 EARLY_MS = 2.0

@@ -113,14 +113,6 @@ async def test_the_cursor_of_a_change_belongs_to_its_topic_range_and_target(http
     assert (await http.post(f"{TOPIC}/jobs/cancel", json=same)).json() == canceled, "the same moment, written otherwise"
 
 
-async def test_a_cursor_of_a_former_release_continues_its_change(http: Http, aclient: AsyncClient) -> None:
-    await aclient.schedule_many("orders", [JobSpec(key=f"j{n}", at=FAR) for n in range(3)])
-    body = {"since": FAR.isoformat(), "cursor": "01KAQ2V5T6X8Z9B3C4D5E6F7G8"}
-    for _ in range(2):
-        answer = (await http.post(f"{TOPIC}/jobs/cancel", json=body)).json()
-        assert answer == {"jobs": 3, "done": True, "cursor": body["cursor"]}
-
-
 @pytest.mark.parametrize(
     ("path", "body"),
     [

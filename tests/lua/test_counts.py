@@ -6,9 +6,8 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, KEEPS_NOTHING, Shard
 from wheelq.model.dead import DeadFilter
-from wheelq.protocol.calls import dead, leader, shard_counts, worker
+from wheelq.protocol.calls import dead, leader, shard_counts
 from wheelq.protocol.calls.shard_counts import GroupCounts, ShardCounts
-from wheelq.protocol.scripts import script
 
 SPAN_MS = 1 << 20
 
@@ -154,11 +153,11 @@ def test_where_the_server_does_not_tell_the_lag_is_counted_up_to_a_bound(shard: 
 
 
 def uncounted(shard: Shard) -> None:
-    """As if a worker of a release that counts no retries had written them."""
+    """As if a program that counts no retries had written them."""
     shard.redis.delete(shard.keys.retries)
 
 
-def test_what_a_release_wrote_that_counts_no_retries_becomes_right_with_their_promotion(shard: Shard) -> None:
+def test_retries_that_were_not_counted_are_counted_right_after_their_promotion(shard: Shard) -> None:
     entries = shard.deliver("a", "b")
     for entry in entries:
         shard.retry(entry)
@@ -172,11 +171,11 @@ def test_what_a_release_wrote_that_counts_no_retries_becomes_right_with_their_pr
     assert states(shard) == (0, 0, 1, 1, 0)
 
 
-def test_a_count_that_an_old_scheduler_left_too_high_ends_with_its_span(shard: Shard) -> None:
+def test_a_count_that_is_too_high_ends_with_its_span(shard: Shard) -> None:
     [entry] = shard.deliver("a")
     shard.retry(entry, HOUR_MS)
     due = shard.now_ms()
-    shard.redis.hset(shard.keys.retries, str(due // SPAN_MS - 1), 7)  # promoted by a node that does not count
+    shard.redis.hset(shard.keys.retries, str(due // SPAN_MS - 1), 7)  # promoted by a program that does not count
     assert states(shard) == (0, 0, 0, 1, 0)
 
 
@@ -189,15 +188,6 @@ def test_the_count_is_never_above_what_waits(shard: Shard) -> None:
     shard.schedule(("a", f"+{HOUR_MS}"))
     shard.redis.hset(shard.keys.retries, str((shard.now_ms() + 2 * HOUR_MS) // SPAN_MS), 7)
     assert sum(states(shard)) == 1
-
-
-def test_the_script_of_a_release_that_counts_no_retries_is_accepted_beside(shard: Shard) -> None:
-    """A program in another language that gives four KEYS."""
-    [entry] = shard.deliver("a")
-    call = worker.retry(shard.keys, "g", "w1", entry, HOUR_MS, entry.record)
-    args = [*call.keys[:4], *call.args]
-    assert shard.redis.eval(script("retry").text, 4, *args) > 0
-    assert shard.snapshot().get("retries") is None
 
 
 def test_all_ways_of_promotion_count_retries_out(shard: Shard) -> None:

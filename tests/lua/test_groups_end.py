@@ -258,30 +258,6 @@ def test_make_group_remembers_the_name_and_may_be_called_without_the_key(shard: 
 def test_a_group_that_was_destroyed_is_told(shard: Shard) -> None:
     shard.make_group("g")
     shard.redis.xgroup_create(shard.keys.ready, "old", "0")  # by a worker that does not write it down
-    assert shard.send(removal.watch_groups(shard.keys)) == (False, ())
+    assert shard.send(removal.watch_groups(shard.keys)) == []
     shard.redis.xgroup_destroy(shard.keys.ready, "old")
-    assert shard.send(removal.watch_groups(shard.keys)) == (False, ("old",))
-
-
-def test_where_nobody_has_looked_before_what_no_group_needs_is_found(shard: Shard) -> None:
-    """As it was left by the last release: a group destroyed from outside, which nothing names any more."""
-    shard.make_group("gone")
-    entries = shard.deliver("done", "again", group="h")
-    [_, again] = shard.read("gone", "w2")
-    shard.retry(again, HOUR_MS, group="gone", consumer="w2")
-    shard.ack(entries, group="h")
-    shard.redis.xgroup_destroy(shard.keys.ready, "gone")
-    shard.redis.delete(shard.keys.groups)
-    assert shard.send(removal.watch_groups(shard.keys)) == (True, ())
-    found = shard.send(removal.release_ids(shard.keys, "", "0"))
-    assert found == ("", 2, ("gone",))
-    assert set(shard.snapshot()["jobs"]) == {"again\x1fgone"}
-    assert shard.send(removal.watch_groups(shard.keys, found.unknown)).leaving == ("gone",)
-    remove(shard, "gone")
-    assert "jobs" not in shard.snapshot()
-
-
-def test_without_any_group_what_was_promoted_keeps_its_id(shard: Shard) -> None:
-    shard.schedule(("a", "+0"))
-    assert shard.send(removal.release_ids(shard.keys, "", "0")) == ("", 0, ())
-    assert set(shard.snapshot()["jobs"]) == {"a"}
+    assert shard.send(removal.watch_groups(shard.keys)) == ["old"]

@@ -91,7 +91,7 @@ def test_a_topic_that_was_changed_meanwhile_is_left_alone(shard: Shard, keys: Ke
     "stored", [{"shards": 3, "retention_ms": 0}, {"shards": 3, "retention_ms": 0, "colour": "blue"}]
 )
 def test_a_topic_that_another_release_wrote_can_be_changed(shard: Shard, keys: Keys, stored: dict[str, int]) -> None:
-    """An older one that knew fewer settings, or a newer one that knows more."""
+    """It knows fewer settings, or more."""
     shard.redis.hset(keys.topics, "orders", msgpack.packb(stored))
     packed = shard.send(registry.stored_topic(keys, "orders"))
     assert packed is not None

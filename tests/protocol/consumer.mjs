@@ -67,7 +67,7 @@ async function handle(shard, job, retentionMs) {
   if (text === "fail once" && job.attempt === 1) {
     const next = Buffer.from(job.record);
     next[1] += 1;
-    return run("retry", keys(shard, "ready", "jobs", "delayed", "horizon"),
+    return run("retry", keys(shard, "ready", "jobs", "delayed", "horizon", "retries"),
       [group, consumer, job.entryId, job.id, RETRY_MS, key(shard, "near"), next]);
   }
   left -= 1;

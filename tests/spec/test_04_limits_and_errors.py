@@ -175,7 +175,7 @@ def test_a_key_is_1_to_256_bytes_of_text_without_control_characters(client: Clie
 def test_a_key_that_no_url_can_hold_or_that_steers_terminals_is_refused_for_new_jobs(
     client: Client, url: str, settings: Settings, topic: str, key: str
 ) -> None:
-    """One that a former release made is found, moved and cancelled."""
+    """One that another program made is found, moved and cancelled."""
     assert refused(client, topic, key=key).field == "key"
     with pytest.raises(InvalidInput, match="name"):
         client.recurring.put(topic, key, every=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wheelq.model.topic import Topic
 from wheelq.protocol.keys import Keys
 from wheelq.worker.delivery.held import ServedShard
-from wheelq.worker.lanes.backlog import Backlog
+from wheelq.worker.lanes.reader import Backlog
 
 A, B, C = (ServedShard(Keys().shard("t", n), Topic()) for n in range(3))
 

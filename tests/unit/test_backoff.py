@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import ManualClock, ServerClock, SystemClock
+from wheelq.reminders import Backoff
 
 
 def test_pauses_double_from_the_first_to_the_longest_however_many_failures_follow() -> None:

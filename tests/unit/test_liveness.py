@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from wheelq.base.liveness import Watch
-from wheelq.protocol.calls.heartbeats import Beats
 from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.peers import Peers, Standing
 
@@ -35,9 +34,9 @@ class Heard:
         self.peers = Peers("me", "g", WorkerSettings())
         self.now = 100.0
 
-    def beats(self, after: float = RENEW, said: dict[str, dict[str, object]] | None = None, **beats: str) -> bool:
+    def beats(self, after: float = RENEW, **beats: str) -> bool:
         self.now += after
-        return self.peers.heard(self.now, Beats(0, {"me": f"{self.now} g", **beats}, said))
+        return self.peers.heard(self.now, {"me": f"{self.now} g", **beats})
 
 
 def test_before_the_first_look_everybody_counts_as_living() -> None:
@@ -87,21 +86,3 @@ def test_what_has_no_heartbeat_is_unknown() -> None:
     heard.beats(a="1 another group")
     assert heard.peers.standing("node-client") is Standing.UNKNOWN
     assert heard.peers.standing("me") is Standing.LIVING
-
-
-def test_workers_of_a_release_before_heartbeats_are_known_by_what_they_say() -> None:
-    """They say so every five seconds."""
-    heard = Heard()
-    heard.beats(said={"old": {"group": "g", "seen_ms": 1}, "stranger": {"group": "h", "seen_ms": 1}})
-    for n in range(5):
-        heard.beats(5.0, said={"old": {"group": "g", "seen_ms": n}, "me": {"group": "g"}})
-        assert heard.peers.standing("old") is Standing.LIVING
-    assert heard.peers.standing("stranger") is Standing.UNKNOWN
-    for _ in range(2):
-        assert not heard.beats(5.0, said={"old": {"group": "g", "seen_ms": 4}})
-    assert heard.beats(5.0, said={"old": {"group": "g", "seen_ms": 4}})
-    assert heard.peers.standing("old") is Standing.GONE
-    assert not heard.beats(RENEW), "not read every time"
-    assert heard.peers.standing("old") is Standing.GONE
-    assert heard.beats(5.0, said={}), "it has left: what it held is looked for at once"
-    assert heard.peers.standing("old") is Standing.UNKNOWN

@@ -208,55 +208,6 @@ def test_a_job_is_put_aside_with_its_corrected_due_time(
     assert [job.due_ms for job in outbox.rejected(10)] == [clock.wall_ms() + 7_500 + 1_000]
 
 
-FORMER_SCHEMA = """
-CREATE TABLE jobs (seq INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, id TEXT NOT NULL,
-    due_ms INTEGER NOT NULL, priority TEXT NOT NULL, record BLOB NOT NULL, partition_key TEXT,
-    on_duplicate TEXT NOT NULL, kept_ms INTEGER NOT NULL);
-CREATE TABLE rejected (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, id TEXT NOT NULL, due_ms INTEGER NOT NULL,
-    record BLOB NOT NULL, error TEXT NOT NULL, rejected_ms INTEGER NOT NULL);
-CREATE TABLE held (only INTEGER PRIMARY KEY CHECK (only = 1), jobs INTEGER NOT NULL, bytes INTEGER NOT NULL);
-INSERT INTO held VALUES (1, 0, 0);
-CREATE TRIGGER one_more AFTER INSERT ON jobs
-    BEGIN UPDATE held SET jobs = jobs + 1, bytes = bytes + length(NEW.record); END;
-CREATE TRIGGER one_less AFTER DELETE ON jobs
-    BEGIN UPDATE held SET jobs = jobs - 1, bytes = bytes - length(OLD.record); END;
-"""
-FORMER_INSERT = """
-INSERT INTO jobs (topic, id, due_ms, priority, record, partition_key, on_duplicate, kept_ms)
-    VALUES ('orders', ?, 5000, '', x'01', NULL, 'keep', 1)
-"""
-
-
-def test_a_file_of_the_former_release_is_opened_by_several_at_once_while_that_one_uses_it(
-    tmp_path: Path, clock: ManualClock, server_clock: ServerClock
-) -> None:
-    path = tmp_path / "former.db"
-    opened: list[Outbox] = []
-    all_at_once = threading.Barrier(4)
-
-    def open_it() -> None:
-        all_at_once.wait(PATIENCE)
-        opened.append(Outbox(OutboxSettings(path=str(path)), clock))
-
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as former:
-        former.execute("PRAGMA journal_mode = WAL")
-        former.executescript(FORMER_SCHEMA)
-        former.execute(FORMER_INSERT, ("before",))
-        threads = [threading.Thread(target=open_it) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(opened) == 4
-        former.execute(FORMER_INSERT, ("meanwhile",))
-        due_ms = due_of_a_job(opened[0], clock)
-        answered(server_clock, clock, ahead_ms=7_500)
-        assert due_by(server_clock, opened[1]) == [5_000, 5_000, due_ms + 7_500]
-        assert former.execute("SELECT id FROM jobs ORDER BY seq").fetchall() == [("before",), ("meanwhile",), ("a",)]
-        former.execute("DELETE FROM jobs WHERE id = 'meanwhile'")
-        assert opened[2].info().jobs == 2
-
-
 def test_a_priority_is_kept_with_the_due_time(outbox: Outbox, clock: ManualClock) -> None:
     keep(outbox, "orders", "high", due="5000h")
     keep(outbox, "orders", "low", due="+1000l", asked=Asked.now(clock))

@@ -70,10 +70,9 @@ def test_a_line_per_job_has_id_topic_attempt_lateness_and_duration(
     server: ServerClock, caplog: pytest.LogCaptureFixture, outcome: Outcome, said: str
 ) -> None:
     log = RunLog(server, log_jobs=True)
-    log.look()
-    assert log.has_jobs
+    assert log.has_lines()
     now_ms = server.now_ms()
-    log.ran(delivery(int(now_ms) - 15, int(now_ms) - 12, attempt=2), outcome)
+    log.decided(delivery(int(now_ms) - 15, int(now_ms) - 12, attempt=2), outcome)
     [record] = caplog.records
     assert record.getMessage() == f"job order-42 of orders {said}: attempt 2, 3 ms late, took 12 ms"
     line = json.loads(JsonFormatter().format(record))
@@ -82,11 +81,9 @@ def test_a_line_per_job_has_id_topic_attempt_lateness_and_duration(
 
 def test_without_the_setting_lines_per_job_come_at_debug_only(server: ServerClock) -> None:
     log = RunLog(server, log_jobs=False)
-    log.look()
-    assert not log.has_jobs
+    assert not log.has_lines()
     logging.getLogger("wheelq.jobs").setLevel(logging.DEBUG)
-    log.look()
-    assert log.has_jobs
+    assert log.has_lines()
 
 
 def test_the_first_failure_of_each_kind_comes_with_its_traceback(

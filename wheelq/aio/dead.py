@@ -56,7 +56,7 @@ class AsyncDeadLetters:
         This works once per burial: repeated after a lost reply, it returns NOT_FOUND. Raises: TopicNotFound,
         InvalidInput.
         """
-        return await self._driver.run(self._dead.replay_one(topic, dead_id))
+        return await self._driver.run(self._dead.replay_one(topic, dead_id), ("replay", topic, None))
 
     async def replay(
         self,
@@ -80,7 +80,7 @@ class AsyncDeadLetters:
         Raises: TopicNotFound, InvalidInput (also if there is neither a filter nor `all=True`).
         """
         where = DeadFilter.of(group, reason, id, since, until)
-        return await self._driver.run(self._dead.replay(topic, where, all, rate, limit))
+        return await self._driver.run(self._dead.replay(topic, where, all, rate, limit), ("replay", topic, None))
 
     async def purge_one(self, topic: str, dead_id: str) -> bool:
         """Remove a dead job for good; False if it is not among the dead. Raises: TopicNotFound, InvalidInput."""

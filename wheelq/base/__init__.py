@@ -1,6 +1,5 @@
 """Helpers for every other room: time, ids, counters. They know nothing of wheelq.
 
-backoff    how long a loop pauses after a failure
 clock      wall clock, monotonic clock, the server's clock, and waiting
 timers     a clock whose timers fire within 0.1 ms
 ids        job ids that sort by creation time

@@ -61,7 +61,7 @@ class Clock(Protocol):
         ...
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait until `event` is set; set it after so many seconds."""
+        """Wait until `event` is set; set it after that many seconds."""
         cancel = self.call_at(self.monotonic() + seconds, event.set)
         try:
             await event.wait()
@@ -83,8 +83,7 @@ class SystemClock(Clock):
     def boot_id(self) -> str | None:
         return _boot_id()
 
-    def wall_ms(self) -> int:
-        return wall_ms()
+    wall_ms = staticmethod(wall_ms)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

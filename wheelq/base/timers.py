@@ -132,7 +132,7 @@ class KernelTimer:
             return None
 
     def set(self, seconds: float) -> None:
-        """Fire so many seconds from now, and not at the moment set before.
+        """Fire that many seconds from now, and not at the moment set before.
 
         It is not an instant, because a program under libfaketime has another monotonic clock than the kernel.
         """

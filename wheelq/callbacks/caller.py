@@ -19,13 +19,15 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from email.utils import parsedate_to_datetime
 from urllib.parse import quote
 
 import httpx
 from standardwebhooks import Webhook
 
+from wheelq import telemetry
 from wheelq.base.as_json import as_json
 from wheelq.base.clock import Clock
 from wheelq.callbacks.addresses import Network
@@ -37,12 +39,6 @@ from wheelq.errors import InvalidInput
 from wheelq.model.job import Job
 from wheelq.model.retry import Bury, RetryAfter
 from wheelq.settings import BreakerSettings
-from wheelq.telemetry import api
-
-if TYPE_CHECKING:
-    from wheelq.telemetry.http import RequestSpan
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 
 logger = logging.getLogger("wheelq.callbacks")
 
@@ -119,12 +115,8 @@ class CallbackCaller:
             "wheelq-due": str(job.due_ms),
             **signature_headers(message_id(job), sent, body, place.terms.secrets),
         }
-        if api._TRACER_PROVIDER is None:
-            return await self._send(place, body, headers, sent.timestamp())
-        from wheelq.telemetry.http import RequestSpan
-
-        with RequestSpan("POST", place.shown, job.attempt) as span:
-            return await self._send(place, body, span.headers(headers), sent.timestamp(), span)
+        with telemetry.request("POST", place.shown, job.attempt) as watched:
+            return await self._send(place, body, watched.headers(headers), sent.timestamp(), watched)
 
     async def _send(
         self,
@@ -132,7 +124,7 @@ class CallbackCaller:
         body: bytes,
         headers: Mapping[str, str],
         sent_s: float,
-        span: RequestSpan | None = None,
+        watched: telemetry.WatchedRequest,
     ) -> Verdict:
         try:
             async with (
@@ -140,19 +132,18 @@ class CallbackCaller:
                 self._client(place).stream("POST", place.url, content=body, headers=headers) as answer,
             ):
                 limit.reschedule(None)
-                if span is not None:
-                    span.answered(answer.status_code)
+                watched.answered(answer.status_code)
                 verdict = of_answer(answer.status_code, answer.headers, sent_s)
                 await _read_away(answer)
                 return verdict
         except TimeoutError as error:
-            _note(span, error)
+            watched.failed(error)
             return TryAgain(f"did not answer within {place.terms.timeout:g} s")
         except AddressRefused as error:
-            _note(span, error)
+            watched.failed(error)
             return Hopeless(str(error), is_answer=False)
         except httpx.HTTPError as error:
-            _note(span, error)
+            watched.failed(error)
             return TryAgain(f"could not be asked: {error or type(error).__name__}")
 
     def _judge(self, job: Job, place: Place, destination: Destination, verdict: Verdict) -> None:
@@ -187,11 +178,6 @@ class CallbackCaller:
                 transport=self._transport(allowed), trust_env=False, follow_redirects=False, timeout=None
             )
         return self._clients[allowed]
-
-
-def _note(span: RequestSpan | None, error: Exception) -> None:
-    if span is not None:
-        span.failed(error)
 
 
 async def _read_away(answer: httpx.Response) -> None:

@@ -114,7 +114,7 @@ class Destination:
         self._speed = Speed(terms.concurrency / FIRST_GUESS, clock)
         self._not_before = 0.0
         self._next_slot = 0.0
-        self._line_ends = 0.0
+        self._queue_ends = 0.0
         self._last_error: str | None = None
 
     @asynccontextmanager
@@ -144,7 +144,7 @@ class Destination:
     def succeeded(self) -> None:
         """Record an answer of the healthy receiver."""
         if self._breaker.state is not BreakerState.CLOSED:
-            self._line_ends = 0.0  # the queue was that long because nothing was sent
+            self._queue_ends = 0.0  # the queue was that long because nothing was sent
         self._succeeded += 1
         self._breaker.succeeded()
 
@@ -206,8 +206,8 @@ class Destination:
             pace = max(pace, RETURNS)
         now = self._clock.monotonic()
         # After half of the time that a full queue takes, it has room again.
-        self._line_ends = max(self._line_ends, now + (waiting or QUEUE_S / 2)) + 1 / pace
-        return max(self._line_ends - now, SHORTEST_WAIT)
+        self._queue_ends = max(self._queue_ends, now + (waiting or QUEUE_S / 2)) + 1 / pace
+        return max(self._queue_ends - now, SHORTEST_WAIT)
 
 
 class Destinations:

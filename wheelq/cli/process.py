@@ -28,7 +28,7 @@ from wheelq.cli.supervisor import CommandPart, Reloaded, Supervisor, hold, lifel
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import LOG_FORMATS, LOG_LEVELS, Settings, resolve_url
 from wheelq.settings.environment import variable_of
-from wheelq.transport.startup import Patience, until_usable
+from wheelq.transport.startup import StartupPolicy, until_usable
 
 if TYPE_CHECKING:
     from wheelq.admin import Inspector
@@ -89,7 +89,7 @@ def scheduler(
     async def look_and_run() -> None:
         with Inspector.connect(url, settings) as inspector:
             look = partial(asyncio.to_thread, _warn_of_problems, inspector)
-            if not await until_usable(look, stopping, SystemClock(), logger, Patience.OUTAGES):
+            if not await until_usable(look, stopping, SystemClock(), logger, StartupPolicy.OUTAGES):
                 return
         logger.info("scheduler %s runs on %s", node.node, inspector.shown)
         await node.run(patiently=True)

@@ -37,14 +37,13 @@ from wheelq.producer.driver import Driver
 from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
 from wheelq.producer.history import Rerun, history, rerun
-from wheelq.producer.jobs import Jobs
+from wheelq.producer.jobs import Jobs, awaited, wait_for
 from wheelq.producer.listing import Browse, Listing
 from wheelq.producer.operation import Operation
 from wheelq.producer.outbox.courier import Courier
 from wheelq.producer.outbox.kept import Parcel
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.producer.recurring import Recurrences
-from wheelq.producer.results import awaited, wait_for
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
 from wheelq.protocol.keys import Keys
@@ -97,17 +96,17 @@ class Client:
         self._driver = Driver(transport, breaker or BreakerSettings(), self._clock)
         has_outbox = outbox is not None and bool(outbox.path)
         server_clock = ServerClock(self._clock, self._clock.uptime) if has_outbox else None
-        self._scheduling = Scheduling(self._topics, self._keys, self._settings, self._clock, server_clock)
         self.recurring = Recurring(self._driver, Recurrences(self._topics, self._keys, self._settings))
         """Manages recurring jobs."""
         self.dead = DeadLetters(self._driver, Dead(self._topics))
         """Manages dead jobs: list, show, replay, purge."""
         self._outbox: Courier | None = None
-        self._fallback: Fallback | None = None
+        terms = (self._topics, self._keys, self._settings, self._clock, server_clock)
+        self._scheduling = Scheduling(*terms)
         if outbox is not None and outbox.path:
             kept = Outbox(outbox, self._clock, server_clock)
             self._outbox = Courier(kept, self._deliver, outbox.retry_ms)
-            self._fallback = Fallback(self._scheduling, self._outbox, self._clock)
+            self._scheduling = Fallback(*terms, self._outbox)
             self._outbox.resume()
 
     @classmethod
@@ -175,8 +174,7 @@ class Client:
         if isinstance(topic, TaskJob):
             task, topic, payload = topic.task, topic.without(payload), topic
         spec = JobSpec(payload, delay, at, key, headers, partition_key, priority, spread, expires)
-        scheduling = self._fallback or self._scheduling
-        receipt = self._driver.run(scheduling.one(topic, spec, on_duplicate, durability))
+        receipt = self._driver.run(self._scheduling.one(topic, spec, on_duplicate, durability))
         return receipt if task is None else receipt._replace(read_result=task.read_result)
 
     @overload
@@ -216,8 +214,7 @@ class Client:
         job is bad and which were scheduled before it, `PartlyScheduled` which jobs have no reply.
         """
         name = topic.topic if isinstance(topic, Task) else topic
-        scheduling = self._fallback or self._scheduling
-        receipts = self._driver.run(scheduling.many(name, jobs, on_duplicate, durability))
+        receipts = self._driver.run(self._scheduling.many(name, jobs, on_duplicate, durability))
         if isinstance(topic, Task):
             return [receipt._replace(read_result=topic.read_result) for receipt in receipts]
         return receipts
@@ -236,7 +233,8 @@ class Client:
 
         With `if_due_ms`, only if this is its due time (from a receipt or `get`); otherwise returns CHANGED.
         """
-        return self._about(topic, id, self._jobs.reschedule(topic, id, delay, at, partition_key, if_due_ms))
+        operation = self._jobs.reschedule(topic, id, delay, at, partition_key, if_due_ms)
+        return self._about(topic, id, operation, "reschedule")
 
     def cancel(self, topic: str, id: str, *, partition_key: str | None = None, running: bool = False) -> CancelOutcome:
         """Cancel a waiting job; returns CANCELLED, RUNNING (too late) or NOT_FOUND.
@@ -245,11 +243,11 @@ class Client:
         handler gets CancelledError at its next await; the job is not retried, and is buried with the reason
         "cancelled". A job that ends first is done. Plain handlers, which run in threads, and batches keep running.
         """
-        return self._about(topic, id, self._jobs.cancel(topic, id, partition_key, running))
+        return self._about(topic, id, self._jobs.cancel(topic, id, partition_key, running), "cancel")
 
     def run_now(self, topic: str, id: str, *, partition_key: str | None = None) -> RunNowOutcome:
         """Run a waiting job now; returns PROMOTED, PAUSED (its topic is), RUNNING (too late) or NOT_FOUND."""
-        return self._about(topic, id, self._jobs.run_now(topic, id, partition_key))
+        return self._about(topic, id, self._jobs.run_now(topic, id, partition_key), "run_now")
 
     def get(self, topic: str, id: str, *, partition_key: str | None = None) -> JobInfo | None:
         """Returns the state of a job, overall and in each group; None if no such job is known.
@@ -360,9 +358,11 @@ class Client:
         """Cancel the waiting jobs that are due from `since` to before `until`; returns how many were cancelled.
 
         Each round cancels up to 500 jobs in every shard, and calls `progress` with how far it is. A job that is
-        promoted meanwhile is not cancelled, and not counted. With `rounds` the call ends after so many; repeat it with
-        the same arguments and the `name` it returned, also within a day of an error, and it continues: each job counts
-        once. Jobs that wait for a retry stay. Raises: TopicNotFound, InvalidInput, OutcomeUnknown (tells the name).
+        promoted meanwhile is not cancelled, and not counted. With `rounds` the call ends after that many; repeat it
+        with the same arguments and the `name` it returned, also within a day of an error, and it continues: each job
+        counts once. Jobs that wait for a retry stay.
+
+        Raises: TopicNotFound, InvalidInput, OutcomeUnknown (tells the name).
         """
         return self._driver.run(self._bulk.cancel(topic, since, until, name, rounds, progress))
 
@@ -478,8 +478,7 @@ class Client:
 
         Returns when nothing of the group is left in any shard; False if there was nothing. The jobs of other groups
         stay, and ids that were taken only because of this group are free. The call may be repeated. Workers of the
-        group that still run (`force`) log this and do not create it again; a worker started later does. Workers of
-        releases without `remove_group` create it again at once: stop them first.
+        group that still run (`force`) log this and do not create it again; a worker started later does.
 
         Raises: InUse (the group has live workers, which it names), TopicNotFound, InvalidInput.
         """
@@ -526,10 +525,10 @@ class Client:
     def _deliver(self, parcel: Parcel) -> list[Receipt]:
         return self._driver.run(self._scheduling.parcel(parcel))
 
-    def _about(self, topic: str, id: str, operation: Operation[T]) -> T:
-        if self._fallback is not None:
-            operation = self._fallback.about(topic, id, operation)
-        return self._driver.run(operation)
+    def _about(self, topic: str, id: str, operation: Operation[T], name: str | None = None) -> T:
+        """Runs an operation on one job; `name` is that of its span."""
+        about = None if name is None else (name, topic, id)
+        return self._driver.run(self._scheduling.about(topic, id, operation), about)
 
     def _change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> T:
         return self._driver.run(self._scheduling.change(make))

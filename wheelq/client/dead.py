@@ -57,7 +57,7 @@ class DeadLetters:
         This works once per burial: repeated after a lost reply, it returns NOT_FOUND. Raises: TopicNotFound,
         InvalidInput.
         """
-        return self._driver.run(self._dead.replay_one(topic, dead_id))
+        return self._driver.run(self._dead.replay_one(topic, dead_id), ("replay", topic, None))
 
     def replay(
         self,
@@ -81,7 +81,7 @@ class DeadLetters:
         Raises: TopicNotFound, InvalidInput (also if there is neither a filter nor `all=True`).
         """
         where = DeadFilter.of(group, reason, id, since, until)
-        return self._driver.run(self._dead.replay(topic, where, all, rate, limit))
+        return self._driver.run(self._dead.replay(topic, where, all, rate, limit), ("replay", topic, None))
 
     def purge_one(self, topic: str, dead_id: str) -> bool:
         """Remove a dead job for good; False if it is not among the dead. Raises: TopicNotFound, InvalidInput."""

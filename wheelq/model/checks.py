@@ -20,7 +20,7 @@ DOTS_PATTERN = r"(^|/)\.\.?(/|$)"
 """Matches names that no URL's path can hold, because clients and proxies remove such parts from paths."""
 _DOTS = re.compile(DOTS_PATTERN)
 C1_PATTERN = r"[\x80-\x9f]"
-"""Matches the control characters that only ids of former releases have; some terminals obey them."""
+"""Matches the control characters that only ids of other programs have; some terminals obey them."""
 _C1 = re.compile(C1_PATTERN)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HAS_CONTROL = "holds control characters, which are not allowed here"

@@ -110,15 +110,12 @@ class Topic(TopicSettings):
         found = [shard_of(partition_key, shards) for shards in (self.shards, *self.draining)]
         return list(dict.fromkeys(found))
 
-    def is_behind(self, terms: str, version: int) -> bool:
+    def is_behind(self, version: int) -> bool:
         """Whether this topic is older than a shard's terms, which come from a change that is not published yet.
 
-        Otherwise the shard is behind: it missed a change, or the change was taken for half done. Earlier releases do
-        not count versions; there, a number of shards that the topic never had shows that a change is under way.
+        Otherwise the shard is behind: it missed a change, or the change was taken for half done.
         """
-        shards = terms.partition(" ")[0]
-        is_new = shards.isdecimal() and int(shards[:9]) not in (self.shards, *self.draining)
-        return version > self.version or (version == self.version and is_new)
+        return version > self.version
 
     def may_be_misplaced_in(self, shard: int) -> bool:
         """Whether a former number of shards may have placed jobs in this shard that now belong elsewhere."""

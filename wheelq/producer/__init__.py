@@ -22,14 +22,12 @@ no I/O itself. A driver runs it, blocking or on asyncio.
     fallback      new jobs of a client with an outbox: sent to the server, or kept while it is away
     outbox        the file that keeps jobs, and its delivery
 
-    jobs          one job: cancel, reschedule, run now, look up
+    jobs          one job: cancel, reschedule, run now, look up, wait for its end
     listing       the waiting jobs, or those in another state, page by page
     bulk          the jobs that are due in a range: count, cancel, move
-    results       waits for the end of a job
     recurring     recurring jobs: put, list, pause, resume, trigger, remove
     dead          dead jobs: list, show, replay, purge
     history       the counts of each recent minute; runs promoted jobs again in one group (`rerun`)
-    known_topics  a client's cache of topics; finds the shard of a job
-    topics        changes and pauses topics
+    topics        a client's cache of topics, which finds the shard of a job; changes and pauses topics
     groups        consumer groups: list, remove; removes topics
 """

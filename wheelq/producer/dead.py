@@ -12,7 +12,6 @@ come next in the order:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from wheelq.model.checks import check_limit
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Position, Replayed, ReplayOutcome, check_rate
@@ -21,9 +20,6 @@ from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import dead as calls
 from wheelq.protocol.calls.dead import DeadRange, DeadSummary, FoundDead
 from wheelq.protocol.keys import ShardKeys
-from wheelq.telemetry import api
-
-T = TypeVar("T")
 
 ANY = DeadFilter()
 Summaries = list[DeadSummary]  # in the class below, `list` is an operation
@@ -73,9 +69,6 @@ class Dead:
 
     def replay_one(self, topic: str, dead_id: str) -> Operation[ReplayOutcome]:
         """Replay one dead job."""
-        return _observed(topic, self._replay_one(topic, dead_id))
-
-    def _replay_one(self, topic: str, dead_id: str) -> Operation[ReplayOutcome]:
         found = yield from self._find(topic, dead_id)
         if found is None:
             return ReplayOutcome.NOT_FOUND
@@ -87,9 +80,7 @@ class Dead:
     ) -> Operation[Replayed]:
         """Replay the matching jobs, oldest first in each shard, except jobs that are buried meanwhile."""
         where.check_choice(all, "replay")
-        return _observed(topic, self._replay(topic, where, check_rate(rate), limit))
-
-    def _replay(self, topic: str, where: DeadFilter, spacing_ms: float, limit: int | None) -> Operation[Replayed]:
+        spacing_ms = check_rate(rate)
         due_ms, left = 0.0, limit
         outcomes: list[ReplayOutcome] = []
         for shard in (yield from self._topics.shards(topic)):
@@ -136,15 +127,6 @@ class Dead:
             return None
         found = yield from ask(calls.find(shard, ANY, DeadRange.one(position.entry_id), 1, newest_first=False))
         return (shard, found.jobs[0]) if found.jobs else None
-
-
-def _observed(topic: str, replaying: Operation[T]) -> Operation[T]:
-    """Runs a replay within a span while a tracer provider is set."""
-    if api._TRACER_PROVIDER is None:
-        return replaying
-    from wheelq.producer import tracing
-
-    return tracing.about("replay", topic, None, replaying)
 
 
 def rest(where: DeadFilter, after: Position | None, shard: int, newest_first: bool) -> DeadRange:

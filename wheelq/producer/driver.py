@@ -5,6 +5,8 @@
 
 Every call passes a circuit breaker: while the server is away, calls fail at once instead of each waiting for a timeout.
 A call fails if the server cannot be reached, does not answer, or cannot serve now. A refusal counts as an answer.
+
+An operation on scheduled jobs says what it is `About`: while a tracer provider is set, it runs within a span.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from wheelq.producer.breaker import Breaker
 from wheelq.producer.operation import Do, Operation, Step, Stream, Wait, Whereabouts
 from wheelq.protocol.call import Call
 from wheelq.settings import BreakerSettings
+from wheelq.telemetry import api
 from wheelq.transport import AsyncTransport, Transport
 from wheelq.transport.aio import Spares
 
 T = TypeVar("T")
+
+About = tuple[str, str, str | None]
+"""The name of an operation, its topic, and the id of the job if it is about a single one."""
 
 
 class Driver:
@@ -33,8 +39,10 @@ class Driver:
         self._transport = transport
         self._guard = _Guard(Breaker(breaker, clock))
 
-    def run(self, operation: Operation[T]) -> T:
+    def run(self, operation: Operation[T], about: About | None = None) -> T:
         """Do each step of an operation; what it returns. Raises what it raises, and `CircuitOpen`."""
+        if about is not None:
+            operation = _observed(about, operation)
         go_on: Callable[[Any], Step] = operation.send
         answer: Any = None
         while True:
@@ -90,8 +98,10 @@ class AsyncDriver:
         self._guard = _Guard(Breaker(breaker, clock))
         self._clock = clock
 
-    async def run(self, operation: Operation[T]) -> T:
+    async def run(self, operation: Operation[T], about: About | None = None) -> T:
         """Do each step of an operation; what it returns. Raises what it raises, and `CircuitOpen`."""
+        if about is not None:
+            operation = _observed(about, operation)
         go_on: Callable[[Any], Step] = operation.send
         answer: Any = None
         while True:
@@ -147,6 +157,15 @@ class AsyncDriver:
             async for answer in transport.stream(step.calls, step.refused):
                 succeeded()
                 step.take(answer)
+
+
+def _observed(about: About, operation: Operation[T]) -> Operation[T]:
+    """Runs an operation within a span while a tracer provider is set."""
+    if api._TRACER_PROVIDER is None:
+        return operation
+    from wheelq.producer import tracing  # imports OpenTelemetry
+
+    return tracing.about(*about, operation)
 
 
 class _Guard:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import TypeVar
 
-from wheelq.base.clock import Clock
+from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import AWAY, OutcomeUnknown, PartlyScheduled, ServerError, Unavailable, is_away
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.producer.operation import Do, Operation
@@ -19,45 +19,39 @@ from wheelq.producer.outbox.courier import AsyncCourier, Courier
 from wheelq.producer.outbox.kept import Asked
 from wheelq.producer.preparation import accepted
 from wheelq.producer.scheduling import Scheduling
+from wheelq.producer.topics import Topics
 from wheelq.protocol.calls.producer import NewJob
-from wheelq.settings import Durability
-from wheelq.telemetry import api
+from wheelq.protocol.keys import Keys
+from wheelq.settings import ClientSettings, Durability
 
 T = TypeVar("T")
 
 
-class Fallback:
+class Fallback(Scheduling):
     """Schedules on the server, or in the outbox; there, delays count from the start of the operation."""
 
-    def __init__(self, scheduling: Scheduling, outbox: Courier | AsyncCourier, clock: Clock) -> None:
-        self._scheduling = scheduling
-        self._outbox = outbox
-        self._clock = clock
-
-    def one(
+    def __init__(
         self,
-        topic: str,
-        spec: JobSpec,
-        on_duplicate: OnDuplicate,
-        durability: Durability | None,
-        has_span: bool = False,
+        topics: Topics,
+        keys: Keys,
+        settings: ClientSettings,
+        clock: Clock,
+        server_clock: ServerClock | None,
+        outbox: Courier | AsyncCourier,
+    ) -> None:
+        super().__init__(topics, keys, settings, clock, server_clock)
+        self._outbox = outbox
+
+    def _one(
+        self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate, durability: Durability | None
     ) -> Operation[Receipt]:
-        """Schedule a job, or keep it; within a span unless it `has_span`.
-
-        Raises: InvalidInput, OutboxFull, and as `Scheduling.one`.
-        """
-        if api._TRACER_PROVIDER is not None and not has_span:
-            from wheelq.producer import tracing
-
-            make = partial(self.one, topic, on_duplicate=on_duplicate, durability=durability, has_span=True)
-            return (yield from tracing.one(topic, spec, make, partial(self._scheduling.shard_of, topic)))
         asked = Asked.now(self._clock)
-        job = self._scheduling.prepare(topic, spec, on_duplicate)
+        job = self._prepare(topic, spec, on_duplicate)
         self._outbox.start()
         away = None
         if self._outbox.is_empty:
             try:
-                return (yield from self._scheduling.prepared(topic, spec, job, on_duplicate, durability))
+                return (yield from self._prepared(topic, spec, job, on_duplicate, durability))
             except AWAY as error:
                 away = error
         try:
@@ -65,30 +59,19 @@ class Fallback:
         except Unavailable as error:
             if away is not None:
                 raise _neither(away, error) from away
-            sending = self._scheduling.prepared(topic, spec, job, on_duplicate, durability)
+            sending = self._prepared(topic, spec, job, on_duplicate, durability)
             return (yield from self._pass_by(topic, [job[0]], sending, error))
 
-    def many(
-        self,
-        topic: str,
-        specs: Iterable[JobSpec],
-        on_duplicate: OnDuplicate,
-        durability: Durability | None,
-        has_span: bool = False,
+    def _many(
+        self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate, durability: Durability | None
     ) -> Operation[list[Receipt]]:
-        """Schedule many jobs, and keep those without an answer; within one span unless they have one."""
-        if api._TRACER_PROVIDER is not None and not has_span:
-            from wheelq.producer import tracing
-
-            make = partial(self.many, topic, on_duplicate=on_duplicate, durability=durability, has_span=True)
-            return (yield from tracing.many(topic, specs, make, self._scheduling.traces_jobs))
         asked = Asked.now(self._clock)
-        submission = self._scheduling.submission(topic, specs, on_duplicate)
+        submission = self._checked(topic, specs, on_duplicate)
         self._outbox.start()
         away = None
         if self._outbox.is_empty:
             try:
-                return (yield from self._scheduling.submitted(submission, durability))
+                return (yield from self._submitted(submission, durability))
             except AWAY as error:
                 if not is_away(error):
                     raise
@@ -102,28 +85,22 @@ class Fallback:
             if away is not None:
                 raise _neither(away, error) from away
             ids = [job[0] for job, _ in left.values()]
-            return (yield from self._pass_by(topic, ids, self._scheduling.submitted(submission, durability), error))
-        told = submission.receipts_so_far() | dict(zip(left, kept, strict=True))
+            return (yield from self._pass_by(topic, ids, self._submitted(submission, durability), error))
+        receipts = submission.receipts_so_far() | dict(zip(left, kept, strict=True))
         if bad is not None:
-            bad.receipts = told
+            bad.receipts = receipts
             raise bad
-        return accepted(topic, (told[place] for place in sorted(told)), on_duplicate)
+        return accepted(topic, (receipts[place] for place in sorted(receipts)), on_duplicate)
 
     def aside(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Operation[list[Receipt]]:
-        """Keep jobs without asking the server. Raises: InvalidJob (then none is kept)."""
         asked = Asked.now(self._clock)
-        left, bad = self._scheduling.submission(topic, specs, on_duplicate).remaining()
+        left, bad = self._checked(topic, specs, on_duplicate).remaining()
         if bad is not None:
             raise bad
         self._outbox.start()
         return (yield from self._keep(topic, list(left.values()), on_duplicate, asked))
 
     def about(self, topic: str, id: str, operation: Operation[T]) -> Operation[T]:
-        """Runs an operation on one job.
-
-        If the job is in the outbox it is delivered first, so that the answer is definite. Raises: Unavailable, if it
-        cannot be delivered, and the errors of the operation.
-        """
         yield Do(partial(self._outbox.deliver_first, topic, id))
         return (yield from operation)
 

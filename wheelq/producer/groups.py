@@ -36,7 +36,7 @@ HEARD_WITHIN_S = 6.0
 """Seconds within which every live worker sends something new; workers before heartbeats report every 5 s."""
 SHOWN = 5
 
-Said = Mapping[str, Mapping[str, Any]]
+Reports = Mapping[str, Mapping[str, Any]]
 
 
 class Groups:
@@ -53,11 +53,11 @@ class Groups:
         """Returns every group of a topic, by name. Raises: TopicNotFound."""
         shards = yield from self._topics.shards(topic)
         counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
-        said = yield from self._living()
+        reports = yield from self._living()
         groups = []
         for name in sorted({group.name for part in counts for group in part.groups}):
             consumers = yield from self._consumers(shards, name)
-            groups.append(_add_up(name, counts, (*_serving(said, topic, name), *consumers)))
+            groups.append(_add_up(name, counts, (*_serving(reports, topic, name), *consumers)))
         return groups
 
     def remove(
@@ -152,11 +152,11 @@ class Groups:
             shards.append(behind)
         return shards
 
-    def _living(self) -> Operation[Said]:
+    def _living(self) -> Operation[Reports]:
         """Returns the last reports of the live workers."""
-        said = yield from ask(heartbeats.alive(self._keys.workers))
+        reports = yield from ask(heartbeats.alive(self._keys.workers))
         server_ms = (yield from ask(server_time_us())) // 1000
-        return heartbeats.living(said, server_ms)
+        return heartbeats.living(reports, server_ms)
 
     def _surely_living(self, concerns: Callable[[Mapping[str, Any]], bool]) -> Operation[set[str]]:
         """Returns the live workers concerned; also right just after a step of the server's clock."""
@@ -189,8 +189,8 @@ def _serves(one: Mapping[str, Any], topic: str, group: str) -> bool:
     return one.get("group") == group and topic in one.get("topics", ())
 
 
-def _serving(said: Said, topic: str, group: str) -> list[str]:
-    return sorted(name for name, one in said.items() if _serves(one, topic, group))
+def _serving(reports: Reports, topic: str, group: str) -> list[str]:
+    return sorted(name for name, one in reports.items() if _serves(one, topic, group))
 
 
 def _in_use(what: str, workers: set[str]) -> InUse:

@@ -1,21 +1,28 @@
-"""`Jobs`: operations on one scheduled job."""
+"""`Jobs`: operations on one scheduled job; and `wait_for`, which waits for its end by reading the shard's news.
+
+    look ──not finished──▶ read the news, waiting in the server ──its id is among them──▶ look …
+                             └── nothing for `LOOK_AGAIN` seconds ──▶ look …
+
+The news is a short stream, written only if a caller asked for it lately. A job's end may be missing there, because many
+jobs ended at once or a connection broke. So the job is looked up again after a few seconds without news of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from wheelq.base.clock import Clock
+from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, ServerError
 from wheelq.model.checks import due_argument
-from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
-from wheelq.model.state import JobInfo
-from wheelq.producer.operation import Operation
+from wheelq.model.job import CancelOutcome, Payload, Receipt, RescheduleOutcome, RunNowOutcome
+from wheelq.model.state import GroupInfo, JobInfo, JobState
+from wheelq.producer.operation import Operation, ask, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import producer, state
-from wheelq.telemetry import api
-
-T = TypeVar("T")
+from wheelq.protocol.keys import ShardKeys
 
 
 class Jobs:
@@ -38,15 +45,10 @@ class Jobs:
         """RESCHEDULED, RUNNING, CHANGED or NOT_FOUND."""
         due = due_argument(delay, at, self._clock.wall_ms(), self._max_delay_ms)
         call = partial(producer.reschedule, id=id, due=due, if_due_ms=if_due_ms)
-        return _observed(
-            "reschedule", topic, id, self._topics.find(topic, id, partition_key, call, RescheduleOutcome.NOT_FOUND)
-        )
+        return self._topics.find(topic, id, partition_key, call, RescheduleOutcome.NOT_FOUND)
 
     def cancel(self, topic: str, id: str, partition_key: str | None, running: bool) -> Operation[CancelOutcome]:
         """CANCELLED, CANCELLING, RUNNING or NOT_FOUND."""
-        return _observed("cancel", topic, id, self._cancel(topic, id, partition_key, running))
-
-    def _cancel(self, topic: str, id: str, partition_key: str | None, running: bool) -> Operation[CancelOutcome]:
         call = partial(producer.cancel, id=id)
         outcome = yield from self._topics.find(topic, id, partition_key, call, CancelOutcome.NOT_FOUND)
         if outcome is CancelOutcome.RUNNING and running:
@@ -58,19 +60,86 @@ class Jobs:
     def run_now(self, topic: str, id: str, partition_key: str | None) -> Operation[RunNowOutcome]:
         """PROMOTED, RUNNING or NOT_FOUND."""
         call = partial(producer.run_now, id=id)
-        return _observed(
-            "run_now", topic, id, self._topics.find(topic, id, partition_key, call, RunNowOutcome.NOT_FOUND)
-        )
+        return self._topics.find(topic, id, partition_key, call, RunNowOutcome.NOT_FOUND)
 
     def get(self, topic: str, id: str, partition_key: str | None) -> Operation[JobInfo | None]:
         """Returns the state of a job; None if it is not known."""
         return self._topics.find(topic, id, partition_key, partial(state.get, id=id), None)
 
 
-def _observed(name: str, topic: str, id: str, operation: Operation[T]) -> Operation[T]:
-    """Runs an operation on one job within a span while a tracer provider is set."""
-    if api._TRACER_PROVIDER is None:
-        return operation
-    from wheelq.producer import tracing
+LOOK_AGAIN = 3.0
+"""Seconds after which an awaited job is looked up without any news of it."""
 
-    return tracing.about(name, topic, id, operation)
+
+def awaited(topic: str | Receipt[Any], id: str | None) -> tuple[str, str, Callable[[Payload], Any]]:
+    """Returns topic and id of the job to wait for, and the converter of its result. Raises: InvalidInput."""
+    if isinstance(topic, Receipt):
+        if id is not None:
+            raise InvalidInput("id", "leave it out: the receipt has it")
+        return topic.topic, topic.id, topic.read_result or _as_stored
+    if id is None:
+        raise InvalidInput("id", "missing: give topic and id, or the job's receipt")
+    return topic, id, _as_stored
+
+
+def _as_stored(result: Payload) -> Payload:
+    return result
+
+
+def wait_for(
+    topics: Topics,
+    clock: Clock,
+    topic: str,
+    id: str,
+    timeout: float | None,
+    group: str | None,
+    partition_key: str | None,
+) -> Operation[Payload]:
+    """Returns what the handler returned. Raises: JobFailed, JobNotFound, NotFinished, TopicNotFound, InvalidInput."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+        raise InvalidInput("timeout", f"must be seconds (a number), or None, not {timeout!r}")
+    ends_at = None if timeout is None else clock.monotonic() + timeout
+    if not (yield from topics.read_existing(topic)).keep_done_ms:
+        raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: set its keep_done_ms to wait for them")
+    info = yield from topics.find(topic, id, partition_key, lambda keys: state.get(keys, id), None)
+    if info is None:
+        raise JobNotFound(topic, id, "is not known: never scheduled, cancelled, or no longer kept")
+    keys = topics.shard(topic, info.shard)
+    cursor = None
+    while True:
+        latest = yield from ask(state.listen(keys))
+        info = yield from ask(state.get(keys, id))
+        if info is None:
+            raise JobNotFound(topic, id, "is gone: cancelled, or done by a worker that keeps no results")
+        one = _end_in(info, group)
+        if one is not None:
+            return one.result
+        left = LOOK_AGAIN if ends_at is None else min(LOOK_AGAIN, ends_at - clock.monotonic())
+        if left <= 0 and timeout is not None:
+            raise NotFinished(topic, id, info.state.value, timeout)
+        cursor = yield from _news_of(keys, id, cursor or latest, clock, left)
+
+
+def _end_in(info: JobInfo, group: str | None) -> GroupInfo | None:
+    """Returns the end of the job in one group or in all; None until then. Raises: JobFailed."""
+    ended = {name: one for name, one in info.groups.items() if one.is_finished and group in (None, name)}
+    for name, one in ended.items():
+        if one.state is JobState.DEAD:
+            raise JobFailed(info.topic, info.id, name, one.reason or "", one.last_error or "", one.attempt or 0)
+    if group is not None:
+        return ended.get(group)
+    return max(ended.values(), key=lambda one: one.finished_ms or 0) if info.is_finished else None
+
+
+def _news_of(keys: ShardKeys, id: str, cursor: str, clock: Clock, seconds: float) -> Operation[str]:
+    """Reads the news until the job is in it or the time is over. Returns the next cursor."""
+    ends_at = clock.monotonic() + seconds
+    while (left := ends_at - clock.monotonic()) > 0:
+        try:
+            cursor, ended = yield from ask(state.news_since(keys, cursor, max(1, int(left * 1000))))
+        except ServerError:
+            yield from wait(left)
+            break
+        if id in ended:
+            break
+    return cursor

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.errors import OutcomeUnknown, PartlyScheduled, Refused, ServerError, TopicFull
+from wheelq.errors import OutcomeUnknown, PartlyScheduled, Refused, ServerError, TopicFull, Unavailable
 from wheelq.model.checks import check_on_duplicate, check_topic
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic
@@ -61,13 +61,13 @@ class Scheduling:
         self._can_confirm: set[Durability] = set()
         self._warn_of_channels_at = 0.0
 
-    def prepare(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> NewJob:
+    def _prepare(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> NewJob:
         """Check a call for one job, and pack the job. Raises: InvalidInput."""
         check_on_duplicate(on_duplicate)
         check_topic(topic)
         return Preparation(topic, self._settings, self._clock.wall_ms()).job(spec)
 
-    def submission(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Submission:
+    def _checked(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Submission:
         """Check a call for many jobs; each job is checked and packed in its turn. Raises: InvalidInput."""
         check_on_duplicate(on_duplicate)
         check_topic(topic)
@@ -83,14 +83,19 @@ class Scheduling:
     ) -> Operation[Receipt]:
         """Schedule one job, within a span unless it `has_span`.
 
-        Raises: InvalidInput, DuplicateJob, TopicFull, NotReplicated.
+        Raises: InvalidInput, DuplicateJob, TopicFull, NotReplicated; with an outbox also OutboxFull.
         """
-        if api._TRACER_PROVIDER is not None and not has_span:
-            from wheelq.producer import tracing
+        if has_span or api._TRACER_PROVIDER is None:
+            return self._one(topic, spec, on_duplicate, durability)
+        from wheelq.producer import tracing  # imports OpenTelemetry
 
-            make = partial(self.one, topic, on_duplicate=on_duplicate, durability=durability, has_span=True)
-            return tracing.one(topic, spec, make, partial(self.shard_of, topic))
-        return self.prepared(topic, spec, self.prepare(topic, spec, on_duplicate), on_duplicate, durability)
+        make = partial(self._one, topic, on_duplicate=on_duplicate, durability=durability)
+        return tracing.one(topic, spec, make, partial(self.shard_of, topic))
+
+    def _one(
+        self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate, durability: Durability | None
+    ) -> Operation[Receipt]:
+        return self._prepared(topic, spec, self._prepare(topic, spec, on_duplicate), on_duplicate, durability)
 
     def many(
         self,
@@ -104,17 +109,25 @@ class Scheduling:
 
         Raises as `one`, and InvalidJob, PartlyScheduled.
         """
-        if api._TRACER_PROVIDER is not None and not has_span:
-            from wheelq.producer import tracing
+        if has_span or api._TRACER_PROVIDER is None:
+            return self._many(topic, specs, on_duplicate, durability)
+        from wheelq.producer import tracing
 
-            make = partial(self.many, topic, on_duplicate=on_duplicate, durability=durability, has_span=True)
-            return tracing.many(topic, specs, make, self.traces_jobs)
-        return self.submitted(self.submission(topic, specs, on_duplicate), durability)
+        make = partial(self._many, topic, on_duplicate=on_duplicate, durability=durability)
+        return tracing.many(topic, specs, make, self._settings.trace_jobs)
 
-    @property
-    def traces_jobs(self) -> bool:
-        """Whether each of many jobs has a span of its own."""
-        return self._settings.trace_jobs
+    def _many(
+        self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate, durability: Durability | None
+    ) -> Operation[list[Receipt]]:
+        return self._submitted(self._checked(topic, specs, on_duplicate), durability)
+
+    def aside(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Operation[list[Receipt]]:
+        """Keep jobs in the outbox without asking the server. Raises: InvalidJob (none is kept), Unavailable."""
+        raise Unavailable("the server does not answer, and there is no outbox: nothing was done")
+
+    def about(self, topic: str, id: str, operation: Operation[T]) -> Operation[T]:
+        """Runs an operation on one job; if the job is in an outbox, it is delivered first. Raises also: Unavailable."""
+        return operation
 
     def shard_of(self, topic: str, partition_key: str) -> int | None:
         """Returns the shard of new jobs with this partition key (else id); None if that is not certain."""
@@ -124,7 +137,7 @@ class Scheduling:
     def parcel(self, parcel: Parcel) -> Operation[list[Receipt]]:
         """Schedule jobs from an outbox; one receipt each, in order. If an id is taken, the receipt says so."""
         on_duplicate = "keep" if parcel.on_duplicate == "raise" else parcel.on_duplicate
-        submission = self.submission(parcel.topic, (), on_duplicate)
+        submission = self._checked(parcel.topic, (), on_duplicate)
         confirming = yield from self._confirming(None)
         yield from self._place(submission, confirming)
         for place, job in enumerate((yield from self._dated(parcel))):
@@ -150,7 +163,7 @@ class Scheduling:
             confirming.check(())
         return outcome
 
-    def prepared(
+    def _prepared(
         self, topic: str, spec: JobSpec, job: NewJob, on_duplicate: OnDuplicate, durability: Durability | None
     ) -> Operation[Receipt]:
         """Schedule one packed job. Raises as `one`."""
@@ -194,7 +207,7 @@ class Scheduling:
         except PartlyScheduled as error:
             raise OutcomeUnknown(str(error), error.ids) from error
 
-    def submitted(self, submission: Submission, durability: Durability | None) -> Operation[list[Receipt]]:
+    def _submitted(self, submission: Submission, durability: Durability | None) -> Operation[list[Receipt]]:
         """Schedule the jobs of a submission. Raises as `many`."""
         confirming = yield from self._confirming(durability)
         yield from self._place(submission, confirming)

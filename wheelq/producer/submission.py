@@ -198,10 +198,10 @@ class Submission:
             return error
         unsure_items = [item for batch in unsure for item in batch.items()] + list(self._again)
         unknown = {item.place: item.job[0] for item in unsure_items}
-        told = str(error)
+        message = str(error)
         if (was_lost or self.was_sent) and not isinstance(error, OutcomeUnknown):
-            told = f"a call was sent and no reply came, and repeating it failed: {told}"
-        return PartlyScheduled(told, unknown, self._receipts)
+            message = f"a call was sent and no reply came, and repeating it failed: {message}"
+        return PartlyScheduled(message, unknown, self._receipts)
 
     def remaining(self) -> tuple[dict[int, tuple[NewJob, str | None]], InvalidJob | None]:
         """Returns the jobs without a receipt, by place, with their partition keys; up to a bad job, with its error.

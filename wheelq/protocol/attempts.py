@@ -1,7 +1,7 @@
 """The attempts of a job in its record: a list of `[start in ms, duration in ms, worker, error or nil]`.
 
-A record holds them under the option `t`, which older releases pass on unchanged; a job that succeeds at its first
-attempt has none. The attempts of finished jobs are stored separately: see `keep_done` in `lua/lib/done.lua`.
+A record holds them under the option `t`; a job that succeeds at its first attempt has none. The attempts of finished
+jobs are stored separately: see `keep_done` in `lua/lib/done.lua`.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def decode_maps(reply: Sequence[bytes]) -> dict[str, dict[str, Any]]:
     found = {}
     for name, packed in zip(reply[::2], reply[1::2], strict=True):
         with suppress(ValueError):
-            told = decode_map(packed)
-            if type(told.get("seen_ms", 0)) is int:
-                found[name.decode()] = told
+            report = decode_map(packed)
+            if type(report.get("seen_ms", 0)) is int:
+                found[name.decode()] = report
     return found

@@ -111,9 +111,9 @@ class Candidate:
         if self._outdated_since is None:
             self._outdated_since = asked_at
         elif topic is not None and asked_at > self._outdated_since + HALF_DONE_S:
-            terms = await self._transport.send(draining.terms_in_force(self._keys)) or topic.terms
-            if topic.is_behind(terms, await self._transport.send(registry.fenced_version(self._keys))):
-                return await self._lead_by(terms)
+            if topic.is_behind(await self._transport.send(registry.fenced_version(self._keys))):
+                terms = await self._transport.send(draining.terms_in_force(self._keys))
+                return await self._lead_by(terms or topic.terms)
             await self._transport.send(registry.fence(self._keys, topic.terms, topic.version))
         return Unpublished(asked_at + UNPUBLISHED_PAUSE)
 

@@ -2,8 +2,6 @@
 
     XGROUP DESTROY from outside        notifies nobody: retries, dead jobs and taken ids of the group would stay
     a removal whose client has died    is continued from where it stopped
-    a release that did not record      left ids that no group needs, and retries of groups that no longer exist; the
-    group names                        first look at a shard finds them
 
 Each shard stores the names of its groups (`groups`), so a look is one short call. A group that is missing at two looks
 in a row is removed: in between, a live worker would have created its group again, and a removal would have ended.
@@ -52,7 +50,6 @@ class EndedGroups:
         self._topics = topics
         self._round = round_s
         self._leaving: dict[str, set[str]] = {}  # ready stream → groups that were missing at the last look
-        self._gone_through: set[str] = set()
 
     async def run(self) -> None:
         """Look at every shard, round after round, until cancelled."""
@@ -73,32 +70,14 @@ class EndedGroups:
                 reminders.warn(logger, f"{name}:{n}: cannot check for leftovers of groups", error)
 
     async def _look(self, keys: ShardKeys, topic: Topic) -> None:
-        watched = await self._transport.send(removal.watch_groups(keys))
-        leaving = set(watched.leaving)
-        if watched.is_new and keys.ready not in self._gone_through:
-            leaving |= await self._go_through(keys)
-            self._gone_through.add(keys.ready)
+        found = await self._transport.send(removal.watch_groups(keys))
+        leaving = set(found)
         before = self._leaving.pop(keys.ready, set())
         for group in sorted(leaving & before):
             await self._carry_out(removal.group_removed(keys, group, topic.retention_ms, begins=removal.IF_GONE))
             logger.info("%s:%d: cleaned up after group %r", keys.topic, keys.shard, group)
         if left := leaving - before:
             self._leaving[keys.ready] = left
-
-    async def _go_through(self, keys: ShardKeys) -> set[str]:
-        """Forget the ids that no group needs; returns the groups that only their retries name."""
-        unknown: set[str] = set()
-        cursor = "0"
-        while cursor:
-            found = await self._transport.send(removal.release_ids(keys, "", cursor))
-            if found is None:
-                break
-            cursor = found.cursor
-            unknown.update(found.unknown)
-            await self._clock.sleep(PAUSE_S)
-        if unknown:
-            await self._transport.send(removal.watch_groups(keys, sorted(unknown)))
-        return unknown
 
     async def _carry_out(self, steps: removal.Steps) -> None:
         answer: Any = None

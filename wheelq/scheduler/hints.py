@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import Clock
 from wheelq.errors import ServerError
+from wheelq.reminders import Loop
 from wheelq.transport import AsyncTransport, Subscription
 
 logger = logging.getLogger("wheelq.scheduler")
@@ -57,20 +56,21 @@ class HintSubscription:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        backoff, pause = Backoff(), 0.0
-        while True:
+        loop = Loop(self._clock, logger, "hints are not heard until the server is back")
+
+        async def listen() -> None:
             try:
                 if self._open is None:
-                    await self._clock.sleep(pause)
                     await self._enter()
                 assert self._open is not None
                 async for channel, data in self._open.messages():
-                    backoff.failures = 0  # not earlier: a server that refuses this user does so only now
+                    loop.backoff.failures = 0  # not earlier: a server that refuses this user does so only now
                     self._hear(channel, data)
-            except ServerError as error:
-                reminders.warn(logger, "hints are not heard until the server is back", error)
+            except ServerError:
                 self._open = None
-                pause = backoff.pause()
+                raise
+
+        await loop.run(listen)
 
     async def listen(self, channel: str) -> None:
         """Listen to one more channel; if the connection is closed, the next connection will listen to it."""

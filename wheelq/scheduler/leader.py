@@ -2,7 +2,7 @@
 
     ids are due      promote them, up to 500 in one call; more than that, or with limits: sweep
     sweep beat       promote all due jobs by range, which makes every lost hint harmless
-    gathering        after a promotion, wait so that jobs that are due close together share the next (`gathering`)
+    coalescing       after a promotion, wait so that jobs that are due close together share the next (`coalescing`)
     window           move the horizon forward, put the loaded ids into the wheel
     retention over   tidy the shard, if it keeps anything; together with the window
     lease            renew it, unless there is nothing to do before it ends
@@ -26,7 +26,7 @@ from wheelq.scheduler.window import Window
 
 logger = logging.getLogger("wheelq.scheduler")
 
-GATHER_MS = 5.0
+COALESCE_MS = 5.0
 """How many milliseconds the due jobs of a rate-limited topic wait to share a promotion."""
 TIDY_CALLS = 10
 """The most calls in a row that tidy a shard; each keeps the server busy for about a millisecond."""
@@ -44,7 +44,7 @@ class Leader:
         self._settings = parts.settings
         self._clock = parts.clock
         self._server = parts.server
-        self._gathering = parts.gathering
+        self._coalescing = parts.coalescing
         self._lease = lease
         self._window = Window(parts.settings)
         self._wheel = Wheel(0)
@@ -80,7 +80,7 @@ class Leader:
         near = self._wheel.next_tick()
         act_ms = min(self._window.open_at, self._sweep_at)
         if near is not None:
-            act_ms = min(act_ms, max(near, self._gathering.ends_ms(self._server)))
+            act_ms = min(act_ms, max(near, self._coalescing.ends_ms(self._server)))
         return self._server.monotonic_at(act_ms)
 
     def lease_at(self) -> float:
@@ -116,7 +116,7 @@ class Leader:
         """Do the work that is due; returns the monotonic instant of the next work. Raises: NotLeader, ServerError."""
         now = self._clock.monotonic()
         now_ms = self._server.at(now)
-        expired = [] if now_ms < self._gathering.ends_ms(self._server) else self._wheel.advance(int(now_ms))
+        expired = [] if now_ms < self._coalescing.ends_ms(self._server) else self._wheel.advance(int(now_ms))
         try:
             in_one_call = not self._parts.shaping and len(expired) <= self._settings.batch
             if now_ms >= self._sweep_at or (expired and not in_one_call and not self._is_behind):
@@ -145,7 +145,7 @@ class Leader:
         answer = await self._send(calls.promote(self._keys, self._lease.token, self._settings.lease_ms, members))
         self.lateness += answer.lateness
         if answer.promoted:  # else this node's clock was a little ahead, and it asks again at once
-            self._gathering.promoted(self._clock.monotonic())
+            self._coalescing.promoted(self._clock.monotonic())
         self._sweep_by(answer.server_us / 1000)
         for member, due_ms in answer.waiting:  # rescheduled, or this node's clock was slightly ahead
             if self._window.covers(due_ms):
@@ -158,14 +158,14 @@ class Leader:
         answer = await self._send(call)
         self.lateness += answer.lateness
         if answer.promoted:
-            self._gathering.promoted(self._clock.monotonic())
+            self._coalescing.promoted(self._clock.monotonic())
         now_ms = answer.server_us / 1000
         for member, due_ms in expired:
             if due_ms > now_ms:
                 self._wheel.insert(member, due_ms)
         self._is_behind = answer.is_partial
         if answer.wait_ms:
-            self._sweep_at = now_ms + max(answer.wait_ms, GATHER_MS)
+            self._sweep_at = now_ms + max(answer.wait_ms, COALESCE_MS)
             return
         self._sweep_at = now_ms if answer.is_partial and answer.promoted else float("inf")
         if self._wheel or answer.is_partial:  # partial and nothing promoted: the stream refuses, so wait

@@ -17,29 +17,31 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from typing import Any, Self
 
 from wheelq import reminders
 from wheelq.base.clock import Clock, ServerClock, until_stopped
-from wheelq.base.metrics import Lateness
+from wheelq.base.metrics import Lateness, Observations
 from wheelq.base.timers import PreciseClock
 from wheelq.errors import ServerError
 from wheelq.model.topic import Topic
+from wheelq.protocol.calls import counts
 from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.reminders import Loop
 from wheelq.scheduler.draining import Draining
 from wheelq.scheduler.ended_groups import EndedGroups
 from wheelq.scheduler.hints import HintSubscription
 from wheelq.scheduler.membership import Membership
-from wheelq.scheduler.parts import Gathering
-from wheelq.scheduler.promotion_lateness import PromotionLateness
+from wheelq.scheduler.parts import PromotionCoalescing
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.scheduler.topics import TopicList
 from wheelq.settings import SchedulerSettings, Settings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
-from wheelq.transport.startup import Patience, check_server, until_usable
+from wheelq.transport.startup import StartupPolicy, check_server, until_usable
 
 logger = logging.getLogger("wheelq.scheduler")
 
@@ -76,11 +78,12 @@ class Scheduler:
             transport, self._clock, lambda: [self._keys.changes, *self._shards], self._enter, self._hear
         )
         self._topics = TopicList(transport, self._keys, self._clock)
-        self._gathering = Gathering(self._settings)
+        self._coalescing = PromotionCoalescing(self._settings)
         self._is_noticed = False
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._was_run = False
+        self._beat_at = 0.0
         self._reports: set[asyncio.Task[None]] = set()
         self._promotion_lateness = PromotionLateness(transport, self._keys, self.node)
 
@@ -114,10 +117,10 @@ class Scheduler:
         if self._was_run:
             raise RuntimeError("this scheduler has been run before: make another one")
         self._was_run = True
-        patience = Patience.OUTAGES if patiently else Patience.REFUSALS
+        policy = StartupPolicy.OUTAGES if patiently else StartupPolicy.REFUSALS
         with reminders.kept(self._clock), contextlib.closing(self._precise):
             try:
-                if await until_usable(self._start, self._stopping, self._clock, logger, patience):
+                if await until_usable(self._start, self._stopping, self._clock, logger, policy):
                     await self._work()
             finally:
                 await self._hints.close()
@@ -172,27 +175,26 @@ class Scheduler:
             shard.hint(data)
 
     async def _watch(self) -> None:
-        beat_at = 0.0
-        while True:
-            now, pause = self._clock.monotonic(), min(self._settings.topics_ms, self._settings.heartbeat_ms) / 1000
-            try:
-                changed = await self._topics.read()
-                if now >= beat_at:
-                    await self._members.beat()
-                    await self._promotion_lateness.send(self._shards)
-                    await self._tell_time()
-                    beat_at = now + self._settings.heartbeat_ms / 1000
-                    changed = True
-                    await self._topics.lost.restore()
-                if changed or self._is_noticed:
-                    self._is_noticed = False
-                    await self._members.refresh(self._topics.shards(), self._topics.never_read)
-                    await self._play_parts()
-            except ServerError as error:
-                reminders.warn(logger, "changes are not watched until the server is back", error)
-                beat_at, pause = 0.0, RETRY_S
-            await self._clock.wait(self._woken, pause)
-            self._woken.clear()
+        what = "changes are not watched until the server is back"
+        await Loop(self._clock, logger, what, RETRY_S, RETRY_S).run(self._look, self._woken)
+
+    async def _look(self) -> float:
+        now, beat_at = self._clock.monotonic(), self._beat_at
+        self._beat_at = 0.0  # at once, unless all goes well
+        changed = await self._topics.read()
+        if now >= beat_at:
+            await self._members.beat()
+            await self._promotion_lateness.send(self._shards)
+            await self._tell_time()
+            beat_at = now + self._settings.heartbeat_ms / 1000
+            changed = True
+            await self._topics.lost.restore()
+        if changed or self._is_noticed:
+            self._is_noticed = False
+            await self._members.refresh(self._topics.shards(), self._topics.never_read)
+            await self._play_parts()
+        self._beat_at = beat_at
+        return min(self._settings.topics_ms, self._settings.heartbeat_ms) / 1000
 
     async def _tell_time(self) -> None:
         """Tell each shard the time of its server: a resting shard would not notice a step of the clock by itself."""
@@ -258,7 +260,7 @@ class Scheduler:
             topic,
             role,
             self._report_gone,
-            self._gathering,
+            self._coalescing,
         )
         self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
         if keys.shard == 0:
@@ -297,3 +299,38 @@ class Scheduler:
             "lateness": lateness.counts,
             "clock_skew_ms": round(self._server.skew_ms),
         }
+
+
+class PromotionLateness:
+    """Adds how late one node promoted jobs to the histograms of all processes, topic by topic."""
+
+    def __init__(self, transport: AsyncTransport, keys: Keys, node: str) -> None:
+        self._transport = transport
+        self._keys = keys
+        self._node = node
+        self._observations = Observations()
+        self.before = Lateness()
+        """How late jobs were in shards that this node no longer serves."""
+        self._known: dict[Shard, Lateness] = {}
+
+    def observe(self, shard: Shard) -> None:
+        """Add the lateness of the shard's jobs since the last call."""
+        before, now = self._known.get(shard, Lateness()), shard.lateness
+        if now.jobs != before.jobs:
+            self._observations.add_lateness(shard.keys.topic, before, now)
+            self._known[shard] = now
+
+    def ended(self, shard: Shard) -> None:
+        """Record that the node no longer serves the shard."""
+        self.observe(shard)
+        self._known.pop(shard, None)
+        self.before += shard.lateness
+
+    async def send(self, shards: Mapping[str, Shard]) -> None:
+        """Send the lateness of jobs promoted in these shards, if there are any. Raises: ServerError."""
+        for shard in shards.values():
+            self.observe(shard)
+        if (found := self._observations.to_send()) is not None:
+            number, increments = found
+            await self._transport.send(counts.observe(self._keys, self._node, number, increments))
+            self._observations.sent(number)

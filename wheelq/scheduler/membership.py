@@ -61,8 +61,8 @@ class Membership:
 
     async def beat(self) -> None:
         """Write this node's heartbeat and report; takes a sample of the server's time."""
-        told = {"seen_ms": int(self._server.now_ms()), **self._report()}
-        await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, told)))
+        report = {"seen_ms": int(self._server.now_ms()), **self._report()}
+        await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, report)))
 
     async def join(self) -> None:
         """Write the first heartbeat, find dead nodes, and tell all others."""
@@ -117,12 +117,12 @@ class Membership:
 
     async def _read_nodes(self) -> None:
         found = await self._transport.send(heartbeats.alive(self._keys.nodes))
-        told = {node: what for node, what in found.items() if "seen_ms" in what}  # others were not written by wheelq
-        words = {node: what["seen_ms"] for node, what in told.items()}
+        reports = {node: what for node, what in found.items() if "seen_ms" in what}  # others were not written by wheelq
+        words = {node: what["seen_ms"] for node, what in reports.items()}
         self._note_old(words)
         self._watch.looked(self._clock.monotonic(), words)
         self.seen_at = {node: self._watch.changed_at(node) for node in words if self._lives(node)}
-        self._connections = {node: str(what.get("connection", "")) for node, what in told.items()}
+        self._connections = {node: str(what.get("connection", "")) for node, what in reports.items()}
         for node in words:
             if self._watch.silent(node) >= FORGOTTEN_AFTER_S:
                 await self._transport.send(heartbeats.gone(self._keys.nodes, node))

@@ -19,10 +19,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.errors import ServerError, WheelqError
+from wheelq.errors import WheelqError
 from wheelq.model.checks import shifted
 from wheelq.model.recurring import plan
 from wheelq.protocol.call import Call
@@ -30,6 +28,7 @@ from wheelq.protocol.calls import recurring as calls
 from wheelq.protocol.calls.recurring import Coming
 from wheelq.protocol.keys import ShardKeys
 from wheelq.protocol.recurring_codec import occurrence_id
+from wheelq.reminders import Loop
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
 
@@ -62,7 +61,6 @@ class Occurrences:
         self._clock = clock
         self._server = server_clock
         self._is_first = is_first
-        self._backoff = Backoff(0.05, 5.0)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -88,10 +86,9 @@ class Occurrences:
 
     async def run(self) -> None:
         """Make occurrences until cancelled."""
-        while True:
-            self._wake.clear()
-            rest = await self._try()
-            await self._clock.wait(self._wake, rest)
+        what = f"recurring jobs of {self.keys.topic}"
+        unexpected = f"{what}: unexpected error, trying again"  # the loop must go on
+        await Loop(self._clock, logger, f"{what} wait", 0.05, 5.0, unexpected=unexpected).run(self.step, self._wake)
 
     async def step(self) -> float:
         """Make the near occurrences; returns the seconds until the next look. Raises: ServerError."""
@@ -112,19 +109,6 @@ class Occurrences:
             return RARELY
         rest = self._server.monotonic_at(near.look_ms - ahead_ms) - self._clock.monotonic()
         return min(max(rest, 0.0), self._settings.idle_ms / 1000)
-
-    async def _try(self) -> float:
-        try:
-            rest = await self.step()
-        except ServerError as error:
-            reminders.warn(logger, f"recurring jobs of {self.keys.topic} wait", error)
-        except Exception:  # the loop must go on
-            logger.exception("recurring jobs of %s: unexpected error, trying again", self.keys.topic)
-            return self._backoff.longest
-        else:
-            self._backoff.failures = 0
-            return rest
-        return self._backoff.pause()
 
     async def _near(self, ahead_ms: int) -> calls.Near:
         return await self._server.asking(self._transport.send(calls.near(self.keys, ahead_ms)))

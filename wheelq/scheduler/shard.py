@@ -17,18 +17,17 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.base.metrics import Lateness
 from wheelq.errors import NotLeader, ServerError
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.keys import ShardKeys
+from wheelq.reminders import Loop
 from wheelq.scheduler.candidate import Candidate, Denied, Granted, Outdated, Unpublished
 from wheelq.scheduler.leader import Leader
 from wheelq.scheduler.lease import OwnLease
-from wheelq.scheduler.parts import Gathering, ShardParts
+from wheelq.scheduler.parts import PromotionCoalescing, ShardParts
 from wheelq.scheduler.standby import Standby, StandbyRules
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
@@ -60,19 +59,19 @@ class Shard:
         topic: Topic,
         role: Role = Role.LEADER,
         report_gone: Callable[[str], None] = lambda node: None,
-        gathering: Gathering | None = None,
+        coalescing: PromotionCoalescing | None = None,
     ) -> None:
         """`connection()` returns "run id:client id" of the connection whose end means that this node is gone.
 
-        `report_gone` gets the name of a node whose lease was taken because its connection is closed. `gathering` is
+        `report_gone` gets the name of a node whose lease was taken because its connection is closed. `coalescing` is
         the node's; None: the shard's own.
         """
         self.keys = keys
         self.role = role
         self.led_since = 0.0
         """When the lease was last acquired, by the monotonic clock."""
-        gathering = gathering or Gathering(settings)
-        parts = ShardParts(keys, transport, settings, clock, server_clock, topic, topic.shaping, gathering)
+        coalescing = coalescing or PromotionCoalescing(settings)
+        parts = ShardParts(keys, transport, settings, clock, server_clock, topic, topic.shaping, coalescing)
         self._parts = parts
         self._transport = transport
         self._settings = settings
@@ -84,7 +83,12 @@ class Shard:
         self._standby = Standby(parts, self._rules)
         self._candidate = Candidate(parts, node, connection, report_gone)
         self._take_at = 0.0  # monotonic; later than now while another node holds the lease
-        self._backoff = Backoff()
+        self._loop = Loop(
+            clock,
+            logger,
+            f"{keys.topic}:{keys.shard} promotes nothing until the server permits it",
+            unexpected=f"{keys.topic}:{keys.shard} starts afresh after an unexpected error",
+        )
         self._wake = asyncio.Event()
         self._may_take = False  # as a standby, because the leader stops
         self._is_stopping = False
@@ -191,26 +195,23 @@ class Shard:
 
     async def step(self) -> float:
         """Do the most urgent work; returns the seconds until the next (0: at once)."""
+        return await self._loop.attempt(self._act)
+
+    async def _act(self) -> float:
         try:
-            rest = await self._act()
+            return await self._do_most_urgent()
         except NotLeader:
             logger.warning("%s:%d is led by another node now", self.keys.topic, self.keys.shard)
             self._lease.lost()
             self._start_afresh()
-            rest = 0.0
-        except ServerError as error:
-            what = f"{self.keys.topic}:{self.keys.shard} promotes nothing until the server permits it"
-            reminders.warn(logger, what, error)
-            rest = self._backoff.pause()
-        except Exception:  # the loop must not end, because the shard needs a leader
-            logger.exception("%s:%d starts afresh after an unexpected error", self.keys.topic, self.keys.shard)
+            return 0.0
+        except ServerError:
+            raise
+        except Exception:  # the loop goes on, because the shard needs a leader
             self._start_afresh()
-            rest = self._backoff.longest
-        else:
-            self._backoff.failures = 0
-        return rest
+            raise
 
-    async def _act(self) -> float:
+    async def _do_most_urgent(self) -> float:
         now = self._clock.monotonic()
         if self._server.jumps != self._jumps:
             self._jumps = self._server.jumps

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from wheelq.base.clock import Clock
-from wheelq.errors import NotPermitted, TopicUnreadable
+from wheelq.errors import TopicUnreadable
 from wheelq.model.topic import Topic
 from wheelq.protocol import registry_codec
 from wheelq.protocol.calls import draining, registry, shard_counts, worker
@@ -88,8 +88,7 @@ class LostTopics:
         answers = [answer async for answer in self._transport.stream(fences)]
         if any(answer.version > after.version for answer in answers):
             return  # the topic is being changed: the next look shows how
-        with suppress(NotPermitted):  # the ACL of a release before 0.2.0; workers that are there make their groups
-            await self._make_groups(shards[: topic.all_shards], shards[topic.all_shards :])
+        await self._make_groups(shards[: topic.all_shards], shards[topic.all_shards :])
         last_due_ms = max(answer.last_due_ms for answer in answers)
         after = replace(after, drained_by_ms=max(after.drained_by_ms, last_due_ms))
         await self._transport.send(registry.put_topic(self._keys, name, stored, after))

@@ -37,7 +37,7 @@ from wheelq.server.routes import (
 )
 from wheelq.server.schemas import reading
 from wheelq.server.service import Service
-from wheelq.telemetry import api
+from wheelq.telemetry import is_traced
 
 logger = logging.getLogger("wheelq.server")
 
@@ -72,7 +72,7 @@ def make_app(service: Service) -> FastAPI:
             allow_headers=["authorization", "content-type", "idempotency-key", "if-match"],
             expose_headers=["etag", "retry-after"],
         )
-    if api._TRACER_PROVIDER is not None:
+    if is_traced():
         from wheelq.telemetry.http import instrument
 
         instrument(app, partial(_route_of, app))

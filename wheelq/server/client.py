@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from wheelq.aio import AsyncClient
-from wheelq.errors import Unavailable
 from wheelq.model.job import JobSpec, OnDuplicate, Payload, Receipt
 from wheelq.model.recurring import RecurringOutcome, Rule
 from wheelq.producer.dead import Dead
@@ -22,15 +21,13 @@ class ServerClient(AsyncClient):
         self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate, has_span: bool = False
     ) -> Receipt:
         """Like `schedule`, for a job given as a spec. Raises as `schedule` does."""
-        scheduling = self._fallback or self._scheduling
-        return await self._driver.run(scheduling.one(topic, spec, on_duplicate, None, has_span))
+        return await self._driver.run(self._scheduling.one(topic, spec, on_duplicate, None, has_span))
 
     async def schedule_specs(
         self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate, has_span: bool = False
     ) -> list[Receipt]:
         """Like `schedule_many`, for jobs that may each have a span. Raises as `schedule_many` does."""
-        scheduling = self._fallback or self._scheduling
-        return await self._driver.run(scheduling.many(topic, specs, on_duplicate, None, has_span))
+        return await self._driver.run(self._scheduling.many(topic, specs, on_duplicate, None, has_span))
 
     async def within_span(
         self, topic: str, spec: JobSpec, schedule: Callable[[JobSpec], Awaitable[Receipt]]
@@ -58,6 +55,4 @@ class ServerClient(AsyncClient):
 
         One receipt each, in order. Raises: InvalidJob (none is kept), OutboxFull, and Unavailable without an outbox.
         """
-        if self._fallback is None:
-            raise Unavailable("the server does not answer, and there is no outbox: nothing was done")
-        return await self._driver.run(self._fallback.aside(topic, specs, on_duplicate))
+        return await self._driver.run(self._scheduling.aside(topic, specs, on_duplicate))

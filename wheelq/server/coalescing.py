@@ -36,7 +36,7 @@ from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.producer.preparation import Preparation
 from wheelq.server.client import ServerClient
 from wheelq.settings import ClientSettings
-from wheelq.telemetry import api
+from wheelq.telemetry import is_traced
 
 BATCH = 500
 STALLED_S = 1.0
@@ -49,7 +49,7 @@ Waiting = list[tuple[JobSpec, asyncio.Future[Receipt]]]
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _Queue:
     """The jobs of one topic that wait to be sent, and the task that sends them."""
 
     waiting: Waiting = field(default_factory=list)
@@ -66,25 +66,25 @@ class Coalescing:
         self._client = client
         self._settings = settings
         self._clock = clock
-        self._lines: dict[tuple[str, OnDuplicate], _Line] = {}
+        self._queues: dict[tuple[str, OnDuplicate], _Queue] = {}
         self._is_away = False
 
     async def schedule(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> Receipt:
         """Schedule one job, together with others. Raises as `AsyncClient.schedule` does."""
         if on_duplicate == "raise":  # its error would concern all jobs of the call
             return await self._client.schedule_spec(topic, spec, on_duplicate)
-        if api._TRACER_PROVIDER is not None:
+        if is_traced():
             return await self._client.within_span(topic, spec, lambda spec: self._gather(topic, spec, on_duplicate))
         return await self._gather(topic, spec, on_duplicate)
 
     async def _gather(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> Receipt:
-        line = self._lines.get((topic, on_duplicate))
-        if line is None:
-            line = self._lines[topic, on_duplicate] = _Line()
+        queue = self._queues.get((topic, on_duplicate))
+        if queue is None:
+            queue = self._queues[topic, on_duplicate] = _Queue()
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        line.waiting.append((spec, answer))
-        if line.sending is None:
-            line.sending = asyncio.create_task(self._send(topic, on_duplicate, line))
+        queue.waiting.append((spec, answer))
+        if queue.sending is None:
+            queue.sending = asyncio.create_task(self._send(topic, on_duplicate, queue))
         return await answer
 
     async def schedule_each(
@@ -134,34 +134,34 @@ class Coalescing:
         outcomes.update(zip(good, made, strict=True))
         return [outcomes[place] for place in range(len(specs))]
 
-    async def _send(self, topic: str, on_duplicate: OnDuplicate, line: _Line) -> None:
-        batch = line.waiting
+    async def _send(self, topic: str, on_duplicate: OnDuplicate, queue: _Queue) -> None:
+        batch = queue.waiting
         try:
-            while line.waiting:
-                batch, line.waiting = line.waiting[:BATCH], line.waiting[BATCH:]
+            while queue.waiting:
+                batch, queue.waiting = queue.waiting[:BATCH], queue.waiting[BATCH:]
                 patience = LOOK_S if self._is_away else STALLED_S
-                stalled = asyncio.get_running_loop().call_later(patience, self._stalled, topic, on_duplicate, line)
+                stalled = asyncio.get_running_loop().call_later(patience, self._stalled, topic, on_duplicate, queue)
                 try:
                     outcomes = await self.schedule_each(topic, [spec for spec, _ in batch], on_duplicate, True)
                 finally:
                     stalled.cancel()
-                    line.is_stalled = False
+                    queue.is_stalled = False
                 self._is_away = any(isinstance(outcome, AWAY) for outcome in outcomes)
                 _tell(batch, outcomes)
         finally:
-            del self._lines[topic, on_duplicate]
-            for spec, answer in (*batch, *line.waiting):  # none, unless this task was cancelled or failed
+            del self._queues[topic, on_duplicate]
+            for spec, answer in (*batch, *queue.waiting):  # none, unless this task was cancelled or failed
                 if not answer.done():
                     answer.set_exception(OutcomeUnknown("the server stopped while it scheduled", _ids(spec)))
 
-    def _stalled(self, topic: str, on_duplicate: OnDuplicate, line: _Line) -> None:
-        line.is_stalled = True
-        line.letting_go = asyncio.create_task(self._let_go(topic, on_duplicate, line))
+    def _stalled(self, topic: str, on_duplicate: OnDuplicate, queue: _Queue) -> None:
+        queue.is_stalled = True
+        queue.letting_go = asyncio.create_task(self._let_go(topic, on_duplicate, queue))
 
-    async def _let_go(self, topic: str, on_duplicate: OnDuplicate, line: _Line) -> None:
+    async def _let_go(self, topic: str, on_duplicate: OnDuplicate, queue: _Queue) -> None:
         """Stop the jobs behind a stalled call from waiting for it."""
-        while line.is_stalled:
-            waiting, line.waiting = line.waiting, []
+        while queue.is_stalled:
+            waiting, queue.waiting = queue.waiting, []
             if waiting:
                 _tell(waiting, await self._keep_each(topic, [spec for spec, _ in waiting], on_duplicate))
             await asyncio.sleep(LOOK_S)

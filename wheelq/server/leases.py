@@ -39,7 +39,7 @@ from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.long_poll import LongPolls
 from wheelq.settings import TopicSettings
-from wheelq.telemetry import api
+from wheelq.telemetry import is_traced
 from wheelq.transport import AsyncTransport
 from wheelq.worker.outcome import Buried, Dropped, too_late
 
@@ -96,7 +96,7 @@ class Leases:
         `gone` returns when the caller has left. Then nothing more is leased, and a job that was just leased for it is
         handed back, as if it had never been leased.
         """
-        if api._TRACER_PROVIDER is None:
+        if not is_traced():
             return await self._lease(topic, group, count, lease_ms, wait_s, gone)
         from wheelq.telemetry import spans
 
@@ -260,7 +260,7 @@ class Leases:
             if settled is None:
                 return Delivered(make_handle(keys.shard, lease), entry, record)
             if isinstance(settled, Dropped):
-                logger.info("job %s of %s is dropped unrun: %s", entry.id, keys.topic, settled.why)
+                logger.info("job %s of %s is dropped without running: %s", entry.id, keys.topic, settled.why)
                 await self._transport.send(calls.ack(keys, group, settings, [lease], dropped=1))
                 return None
             first_due_ms = record.first_due_ms or entry.due_ms

@@ -19,7 +19,7 @@ from wheelq.server.app import make_app
 from wheelq.server.connection import Connection, Connections, Handshake, Limits
 from wheelq.server.service import Service, is_loopback
 from wheelq.settings import Settings
-from wheelq.transport.startup import Patience, check_server, until_usable
+from wheelq.transport.startup import StartupPolicy, check_server, until_usable
 
 logger = logging.getLogger("wheelq.server")
 
@@ -94,7 +94,7 @@ class HttpServer(uvicorn.Server):
                 async def begin() -> None:
                     await stack.enter_async_context(self._service.running(self._end))
 
-                if await until_usable(begin, self._stopping, self._service.clock, logger, Patience.OUTAGES):
+                if await until_usable(begin, self._stopping, self._service.clock, logger, StartupPolicy.OUTAGES):
                     await self.serve()
         if self._ended is not None:
             raise_unexpected_end(self._ended)

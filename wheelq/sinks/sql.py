@@ -10,6 +10,14 @@ them when they are delivered again. So at-least-once delivery becomes exactly on
 The usual batch takes one transaction without queries. Only if jobs may have been stored before (delivered or tried a
 second time, or refused as duplicates) does the sink look up which. It cannot undo effects outside of the database, such
 as a mail sent by the user's function.
+
+It remembers the jobs in the same transaction as the rows, so both are stored or neither:
+
+    `UniqueColumn`    a column of the user's own table holds the job's identity; nothing else is written
+    `Ledger`          a small table of the sink, for any statements of the user
+
+Either way the database itself refuses a second insert of one identity: a worker that was frozen, killed between commit
+and ack, or that never learned whether its commit arrived, cannot store a job again.
 """
 
 from __future__ import annotations
@@ -21,16 +29,36 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, Table, create_engine, exc, insert
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Engine,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    TypeDecorator,
+    UniqueConstraint,
+    create_engine,
+    delete,
+    exc,
+    insert,
+    inspect,
+    select,
+)
+from sqlalchemy.dialects.mysql import VARBINARY
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
 
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import SystemClock, sleep, wall_ms
 from wheelq.base.plural import counted
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
-from wheelq.sinks.dedup import Ledger, Memory, UniqueColumn
+from wheelq.reminders import Loop
 from wheelq.sinks.trouble import Trouble, store_in_parts, trouble_of
 
 logger = logging.getLogger("wheelq.sinks")
@@ -106,15 +134,10 @@ class SqlSink:
         Raises: ConfigurationError, if a unique column would have to serve two topics.
         """
         self._check_topic(jobs[0].topic)
-        backoff, clock = Backoff(FIRST_PAUSE, LONGEST_PAUSE), SystemClock()
-        while True:
-            try:
-                return await asyncio.to_thread(self._store_parts, jobs)
-            except DatabaseAway as away:
-                topic, cause = jobs[0].topic, away.__cause__
-                waiting = counted(len(jobs), f"job of {topic} waits", f"jobs of {topic} wait")
-                logger.warning("%s for the database: %s", waiting, cause)
-            await clock.sleep(backoff.pause())
+        topic = jobs[0].topic
+        what = counted(len(jobs), f"job of {topic} waits for the database", f"jobs of {topic} wait for the database")
+        trying = Loop(SystemClock(), logger, what, FIRST_PAUSE, LONGEST_PAUSE, errors=DatabaseAway)
+        return await trying.insist(partial(asyncio.to_thread, self._store_parts, jobs))
 
     def _check_topic(self, topic: str) -> None:
         self._topic = self._topic or topic
@@ -144,7 +167,7 @@ class SqlSink:
         try:
             self._memory.prepare(self._engine)
         except exc.SQLAlchemyError as error:  # without a memory nothing can be stored; the rows are not at fault
-            raise DatabaseAway from error
+            raise DatabaseAway(str(error)) from error
         self._is_prepared = True
 
     def _store_all(self, jobs: Sequence[Job]) -> None:
@@ -163,7 +186,7 @@ class SqlSink:
                     raise
                 conflicts += 1
                 if kind is Trouble.AWAY or conflicts > REPEATS:
-                    raise DatabaseAway from error
+                    raise DatabaseAway(str(error)) from error
                 sleep(random.uniform(0.005, 0.05))
             may_be_known = True
 
@@ -194,7 +217,7 @@ class SqlSink:
         try:
             return self._engine.connect()
         except exc.SQLAlchemyError as error:  # whatever the reason, the rows are not at fault
-            raise DatabaseAway from error
+            raise DatabaseAway(str(error)) from error
 
 
 def _id(job: Job) -> str:
@@ -223,3 +246,104 @@ def _payload(job: Job) -> Mapping[str, Any]:
     if not isinstance(job.payload, dict):
         raise TypeError(f"the payload of job {job.id} is not a dict: give the sink a row=")
     return job.payload
+
+
+class Memory(Protocol):
+    """Remembers which jobs were stored."""
+
+    def prepare(self, engine: Engine) -> None:
+        """Called before first use."""
+        ...
+
+    def known(self, connection: Connection, topic: str, identities: Sequence[str]) -> set[str]:
+        """Returns which of these are stored."""
+        ...
+
+    def remember(self, connection: Connection, topic: str, identities: Sequence[str]) -> None:
+        """Record that these are stored; the database refuses this if any already is."""
+        ...
+
+
+class UniqueColumn:
+    """The user's table is the memory: one of its columns is unique and holds the identity."""
+
+    def __init__(self, table: Table, name: str) -> None:
+        """Raises: ConfigurationError unless the table has this column and declares it unique."""
+        if name not in table.c:
+            raise ConfigurationError(f"table {table.name} has no column {name!r}")
+        column = table.c[name]
+        keys = [key for key in table.constraints if isinstance(key, (PrimaryKeyConstraint, UniqueConstraint))]
+        alone = [list(key.columns) for key in [*keys, *(index for index in table.indexes if index.unique)]]
+        if [column.name] not in [[other.name for other in columns] for columns in alone]:
+            raise ConfigurationError(f"column {name!r} of table {table.name} must be unique, by itself")
+        self._column = column
+
+    def prepare(self, engine: Engine) -> None:
+        """Does nothing: the user creates the table."""
+
+    def known(self, connection: Connection, topic: str, identities: Sequence[str]) -> set[str]:
+        return set(connection.scalars(select(self._column).where(self._column.in_(identities))))
+
+    def remember(self, connection: Connection, topic: str, identities: Sequence[str]) -> None:
+        """Does nothing: the rows themselves are the memory."""
+
+
+class Ledger:
+    """A table of stored jobs: `sink, topic, job_id` (its primary key) and `stored_ms`."""
+
+    def __init__(self, name: str, sink: str) -> None:
+        self._sink = sink
+        self.table = Table(
+            name,
+            MetaData(),
+            Column("sink", _Exact(100), primary_key=True),
+            Column("topic", _Exact(100), primary_key=True),
+            Column("job_id", _Exact(256), primary_key=True),
+            Column("stored_ms", BigInteger, nullable=False),
+        )
+
+    def prepare(self, engine: Engine) -> None:
+        """Create the table unless it exists."""
+        try:
+            self.table.create(engine, checkfirst=True)
+        except DBAPIError:
+            if not inspect(engine).has_table(self.table.name):  # otherwise another worker has just created it
+                raise
+
+    def known(self, connection: Connection, topic: str, identities: Sequence[str]) -> set[str]:
+        c = self.table.c
+        here = (c.sink == self._sink, c.topic == topic, c.job_id.in_(identities))
+        return set(connection.scalars(select(c.job_id).where(*here)))
+
+    def remember(self, connection: Connection, topic: str, identities: Sequence[str]) -> None:
+        now_ms = wall_ms()
+        rows = [
+            {"sink": self._sink, "topic": topic, "job_id": identity, "stored_ms": now_ms} for identity in identities
+        ]
+        connection.execute(insert(self.table), rows)
+
+    def forget(self, connection: Connection, before_ms: int) -> int:
+        """Remove the entries that this sink stored before that time. Returns how many."""
+        c = self.table.c
+        return connection.execute(delete(self.table).where(c.sink == self._sink, c.stored_ms < before_ms)).rowcount
+
+
+class _Exact(TypeDecorator[str]):
+    """Text that is equal only if each byte is. In MySQL, 'a', 'A' and 'a ' would be the same key."""
+
+    impl = String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        length = self.impl_instance.length  # type: ignore[attr-defined]  # the impl is a String
+        return VARBINARY(length * 4) if _is_mysql(dialect) else String(length)
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
+        return value.encode() if value is not None and _is_mysql(dialect) else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        return value.decode() if isinstance(value, bytes) else value
+
+
+def _is_mysql(dialect: Dialect) -> bool:
+    return dialect.name in ("mysql", "mariadb")

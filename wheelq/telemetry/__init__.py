@@ -1,12 +1,9 @@
 """OpenTelemetry: spans, the context that travels with a job, and the four messaging metrics.
 
 Needs the extra `otel`, which is the API alone. The program, or `opentelemetry-instrument`, sets the tracer provider;
-until it does, nothing of this is loaded, and each place that could make a span pays for one `if`:
-
-    if api._TRACER_PROVIDER is not None:
-        from wheelq.telemetry import spans
-
-`api` is `opentelemetry.trace`. The `if` reads its variable, because a function call would cost more for every job.
+until it does, nothing of this is loaded. `is_traced()` tells whether it has. Three modules read the variable behind it
+instead, because no function of this package may run for a job that nothing watches: `producer.scheduling` for calls
+that schedule, `producer.driver` for those on scheduled jobs, and `worker.delivery.running` for the runs of handlers.
 
 spans        makes the spans of every operation and the four metrics, by the messaging conventions
 http         the span of a callback's request; those of requests to the HTTP server, by
@@ -19,9 +16,11 @@ instrumented here: `opentelemetry-instrumentation-redis` does that.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
-__all__ = ["api", "ids"]
+__all__ = ["WatchedRequest", "api", "ids", "is_traced", "request"]
 
 
 class _Without:
@@ -43,9 +42,52 @@ api = _installed()
 """`opentelemetry.trace`, if it is installed; `_TRACER_PROVIDER` is None until the program has set one."""
 
 
+def is_traced() -> bool:
+    """Whether the program has set a tracer provider."""
+    return api._TRACER_PROVIDER is not None
+
+
 def ids() -> tuple[str, str] | None:
     """Returns the trace id and the span id of the current span, in hexadecimal digits; None without one."""
-    if api._TRACER_PROVIDER is None:
+    if not is_traced():
         return None
     found = api.get_current_span().get_span_context()
     return (f"{found.trace_id:032x}", f"{found.span_id:016x}") if found.is_valid else None
+
+
+class WatchedRequest(Protocol):
+    """A request to a receiver, for what watches it."""
+
+    def headers(self, others: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the headers of the request, with what the receiver needs to continue a trace."""
+        ...
+
+    def answered(self, status: int) -> None:
+        """Note the status of the answer."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """Note that no answer came."""
+        ...
+
+
+class _Unwatched:
+    """A request that nothing watches."""
+
+    def headers(self, others: Mapping[str, str]) -> Mapping[str, str]:
+        return others
+
+    def answered(self, status: int) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        pass
+
+
+def request(method: str, url: str, attempt: int) -> AbstractContextManager[WatchedRequest]:
+    """Returns a context for one HTTP request: within a span while a tracer provider is set."""
+    if not is_traced():
+        return nullcontext(_Unwatched())
+    from wheelq.telemetry.http import RequestSpan
+
+    return RequestSpan(method, url, attempt)

@@ -11,7 +11,7 @@ Only the server and its clock are fakes: the real clients write to an in-memory 
 leader promotes, and the real worker reads, runs handlers, retries and buries. Time stands still between two calls;
 `advance` goes from one due time to the next and runs the jobs due at each, so a week takes milliseconds.
 
-    kit         `WheelqTest`, `AsyncWheelqTest`: one wheelq under test        asserts   their assertions
+    kit         `WheelqTest`, `AsyncWheelqTest`: one wheelq under test, and their assertions
     engine      advances time and runs the jobs that fall due                 leading   makes occurrences, promotes
     observed    the jobs and runs that a test sees                            plugin    the pytest fixtures
     locust      load tests of your own topics with Locust (extra `locust`)    limits    limits for their figures

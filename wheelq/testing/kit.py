@@ -1,11 +1,14 @@
-"""`WheelqTest` and `AsyncWheelqTest`: one wheelq under test, for plain tests and for tests on asyncio."""
+"""`WheelqTest` and `AsyncWheelqTest`: one wheelq under test, for plain tests and for tests on asyncio.
+
+A failing assertion lists the actual jobs or runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -14,18 +17,18 @@ from typing import Self
 
 from wheelq.aio import AsyncClient
 from wheelq.base.clock import ManualClock, wall_ms
+from wheelq.base.plural import counted
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.checks import to_ms
-from wheelq.model.job import from_ms
+from wheelq.model.job import Payload, from_ms
 from wheelq.protocol import codec
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys, ShardKeys, id_and_group
 from wheelq.settings import Settings, settings_in_force
-from wheelq.testing.asserts import Asserts
 from wheelq.testing.engine import Stage, run_until
 from wheelq.testing.leading import all_shards
-from wheelq.testing.observed import Run, Waiting
+from wheelq.testing.observed import ANYTHING, Run, Waiting, as_sent
 from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker import Worker
 
@@ -33,7 +36,7 @@ URL = "memory://tests"
 """The URL of the fixtures' wheelq, and the value of WHEELQ_URL while a test runs."""
 
 
-class _Kit(Asserts):
+class _Kit:
     """The part that both kinds share. Inside the context, WHEELQ_URL points here."""
 
     def __init__(
@@ -65,6 +68,7 @@ class _Kit(Asserts):
         self.clock = ManualClock(wall_ms=wall_ms() if start is None else to_ms(start))
         """The server's clock. Move it with `advance` only, so that jobs that fall due are run."""
         self.runs: list[Run] = []
+        """Every run of a handler so far, in the order they began."""
         self._server = memory_server(url)
         self._server.reset()
         self._server.clock = self.clock
@@ -90,11 +94,13 @@ class _Kit(Asserts):
         return from_ms(self.clock.wall_ms())
 
     def waiting(self, topic: str | None = None) -> list[Waiting]:
+        """Returns the jobs that wait for their due time, including retries, ordered by due time."""
         shards = [keys for keys in all_shards(self._transport, self._keys) if topic in (None, keys.topic)]
         found = [job for keys in shards for job in self._waiting(keys)]
         return sorted(found, key=lambda job: (job.due_ms, job.topic, job.id))
 
     def unread(self, topic: str | None = None) -> dict[str, int]:
+        """Returns, by topic, how many ready jobs are not finished by every group."""
         found: Counter[str] = Counter()
         for keys in all_shards(self._transport, self._keys):
             if topic in (None, keys.topic):
@@ -127,6 +133,89 @@ class _Kit(Asserts):
             due_in = (due_ms - now_ms) / 1000
             found.append(Waiting(keys.topic, id, job.payload, job.headers, due_ms, due_in, job.attempt, own_group))
         return found
+
+    def assert_scheduled(
+        self,
+        topic: str,
+        key: str | None = None,
+        *,
+        payload: Payload = ANYTHING,
+        due_in: float | timedelta | None = None,
+        due_at: datetime | None = None,
+        within: float = 1.0,
+    ) -> Waiting:
+        """Assert that a job with this key, payload and due time (± `within` seconds) waits; returns the first match.
+
+        The payload may be given as it was scheduled: a model, or a task's `close_order.job(42)`.
+
+        Raises: AssertionError, which lists the waiting jobs.
+        """
+        seconds = due_in.total_seconds() if isinstance(due_in, timedelta) else due_in
+        sent = as_sent(payload)
+        for job in self.waiting(topic):
+            if (
+                key in (None, job.id)
+                and sent == job.payload
+                and (seconds is None or abs(job.due_in - seconds) <= within)
+                and (due_at is None or abs(job.due_ms - to_ms(due_at)) <= within * 1000)
+            ):
+                return job
+        wanted = _described(key, payload, **{"due in": due_in, "due at": due_at})
+        raise AssertionError(f"no such job waits in {topic!r}{wanted}\n{_listed('waiting', self.waiting())}")
+
+    def assert_not_scheduled(self, topic: str, key: str | None = None, *, payload: Payload = ANYTHING) -> None:
+        """Assert that no such job waits. Raises: AssertionError, which lists the matches."""
+        sent = as_sent(payload)
+        found = [job for job in self.waiting(topic) if key in (None, job.id) and sent == job.payload]
+        _expect_none(f"waiting in {topic!r}", found)
+
+    def assert_ran(
+        self,
+        topic: str,
+        key: str | None = None,
+        *,
+        payload: Payload = ANYTHING,
+        times: int | None = None,
+        group: str | None = None,
+    ) -> list[Run]:
+        """Assert that such a job ran, exactly `times` times if given (retries count); returns the runs.
+
+        Raises: AssertionError, which lists all runs.
+        """
+        found = self._ran(topic, key, payload, group)
+        if found and times in (None, len(found)):
+            return found
+        often = "never" if not found else f"{counted(len(found), 'time')}, not {times}"
+        wanted = _described(key, payload, group=group)
+        raise AssertionError(f"{topic!r}{wanted} ran {often}\n{_listed('runs', self.runs)}")
+
+    def assert_not_ran(
+        self, topic: str, key: str | None = None, *, payload: Payload = ANYTHING, group: str | None = None
+    ) -> None:
+        """Assert that no such job ran. Raises: AssertionError, which lists the matches."""
+        found = self._ran(topic, key, payload, group)
+        _expect_none(f"runs of {topic!r}", found)
+
+    def assert_nothing_waits(self, topic: str | None = None) -> None:
+        """Assert that no job waits for its due time or a retry, and that every group has finished every ready job.
+
+        Raises: AssertionError, which lists the jobs.
+        """
+        _expect_none("waiting", self.waiting(topic))
+        unread = {name: count for name, count in self.unread(topic).items() if count}
+        if unread:
+            raise AssertionError(f"ready, and not finished by every group (is the worker added?): {unread}")
+
+    def _ran(self, topic: str, key: str | None, payload: Payload, group: str | None) -> list[Run]:
+        sent = as_sent(payload)
+        return [
+            run
+            for run in self.runs
+            if run.job.topic == topic
+            and key in (None, run.job.id)
+            and sent == run.job.payload
+            and group in (None, run.group)
+        ]
 
     async def _move(self, to: int) -> list[Run]:
         if to < self.clock.wall_ms():
@@ -241,3 +330,24 @@ class AsyncWheelqTest(_Kit):
     ) -> None:
         await self.async_client.close()
         self.__exit__(kind, error, trace)
+
+
+MOST_SHOWN = 30
+
+
+def _described(key: str | None, payload: Payload, **more: object) -> str:
+    given = {"key": key, **({} if payload is ANYTHING else {"payload": payload}), **more}
+    return "".join(f", {name} {value!r}" for name, value in given.items() if value is not None)
+
+
+def _expect_none(what: str, found: Sequence[object]) -> None:
+    # Raised explicitly: pytest rewrites the message of an assert statement, and python -O removes it.
+    if found:
+        raise AssertionError(_listed(what, found))
+
+
+def _listed(what: str, items: Sequence[object]) -> str:
+    if not items:
+        return f"{what}: nothing"
+    more = [f"… and {len(items) - MOST_SHOWN:,} more"] if len(items) > MOST_SHOWN else []
+    return f"{what}:" + "".join(f"\n  {item}" for item in [*items[:MOST_SHOWN], *more])

@@ -222,10 +222,10 @@ class Pipe:
             reply = await connection.read_response()
         except ResponseError:  # before Redis 7 a user needs a right for HELLO
             reply = [b"id", await self._ask_id(connection)]
-        said = dict(zip(reply[::2], reply[1::2], strict=False))
-        self.connection_id = said.get(b"id", 0)
-        self.is_of_cluster = said.get(b"mode") == b"cluster"
-        if said.get(b"mode") == b"sentinel":
+        greeting = dict(zip(reply[::2], reply[1::2], strict=False))
+        self.connection_id = greeting.get(b"id", 0)
+        self.is_of_cluster = greeting.get(b"mode") == b"cluster"
+        if greeting.get(b"mode") == b"sentinel":
             raise AskedSentinel
 
     async def _ask_id(self, connection: Any) -> int:

@@ -17,15 +17,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 
-from wheelq.base.backoff import Backoff
 from wheelq.base.clock import Clock
 from wheelq.errors import AWAY, NotPermitted, ServerBusy, ServerError, ServerTooOld, is_wrong_setup
 from wheelq.protocol.calls.server import info
-from wheelq.reminders import Reminders
+from wheelq.reminders import Backoff, Reminders
 from wheelq.transport.aio import AsyncTransport
 
 
-class Patience(Enum):
+class StartupPolicy(Enum):
     """The errors that a process waits out at its start."""
 
     REFUSALS = "refusals"
@@ -38,9 +37,9 @@ class Patience(Enum):
     def waits_out(self, error: ServerError) -> bool:
         """Whether to wait until `error` is over."""
         match self:
-            case Patience.EVERYTHING:
+            case StartupPolicy.EVERYTHING:
                 return True
-            case Patience.OUTAGES:
+            case StartupPolicy.OUTAGES:
                 return not is_wrong_setup(error)
         return not is_wrong_setup(error) and (isinstance(error, ServerBusy) or not isinstance(error, AWAY))
 
@@ -50,7 +49,7 @@ async def until_usable(
     stopping: asyncio.Event,
     clock: Clock,
     logger: logging.Logger,
-    patience: Patience,
+    policy: StartupPolicy,
 ) -> bool:
     """Repeat `attempt` until it succeeds; False if `stopping` is set first. Raises: errors that are not waited out."""
     backoff, began, has_waited = Backoff(0.05), clock.monotonic(), False
@@ -59,7 +58,7 @@ async def until_usable(
         try:
             went_well = await _before(stopping, attempt())
         except ServerError as error:
-            if not patience.waits_out(error):
+            if not policy.waits_out(error):
                 raise
             reminders.warn(logger, "waiting until the server can be used", error)
             has_waited = True
@@ -91,11 +90,13 @@ OLDEST_REDIS = (6, 2, 2)
 async def check_server(transport: AsyncTransport) -> None:
     """Check the server's version; passes if the user may not read it. Raises: ServerTooOld for a Redis before 6.2.2."""
     try:
-        said = await transport.send(info("server"))
+        found = await transport.send(info("server"))
     except (NotPermitted, ServerTooOld):  # a user may lack the right to INFO, which nothing else needs
         return
-    if is_too_old(said):
-        raise ServerTooOld(f"the server is Redis {said['redis_version']}; wheelq needs Redis 6.2.2 or newer, or Valkey")
+    if is_too_old(found):
+        raise ServerTooOld(
+            f"the server is Redis {found['redis_version']}; wheelq needs Redis 6.2.2 or newer, or Valkey"
+        )
 
 
 def is_too_old(info: Mapping[str, str]) -> bool:

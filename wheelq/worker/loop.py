@@ -23,12 +23,13 @@ from typing import Any, Self
 from wheelq import logs, reminders
 from wheelq.base.clock import Clock, SystemClock, until_stopped
 from wheelq.base.metrics import Histogram
-from wheelq.errors import ConfigurationError, ServerError
+from wheelq.errors import ConfigurationError
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
+from wheelq.reminders import Loop
 from wheelq.settings import Settings, WorkerSettings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
-from wheelq.transport.startup import Patience, check_server, until_usable
+from wheelq.transport.startup import StartupPolicy, check_server, until_usable
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.pool import Pool
@@ -73,9 +74,9 @@ class Worker(Decorators):
         settings: WorkerSettings | None = None,
         clock: Clock | None = None,
         start: GroupStart = "beginning",
-        also_says: Callable[[], Mapping[str, Any]] = dict,
+        report: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`also_says()` is called every few seconds, and returns more fields for the worker's report."""
+        """`report()` is called every few seconds, and returns more fields for the worker's report."""
         super().__init__()
         self.group = group
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -96,7 +97,7 @@ class Worker(Decorators):
         self._hints = HintListener(parts, self._shards.concerns, self._noticed.set, self._running.cancel)
         held_loop = HoldWarning(self._handlers, clock).held
         pool: Pool[Delivery] = Pool(settings.concurrency, self._running.handle, held_loop, clock)
-        self._heartbeat = Heartbeat(parts, self._handlers, self._running, pool, parts.recovery.look_soon, also_says)
+        self._heartbeat = Heartbeat(parts, self._handlers, self._running, pool, parts.recovery.look_soon, report)
         self._lanes = Lanes(parts, self._handlers, self._running, pool, self._shards.regroup, held_loop)
 
     @classmethod
@@ -167,13 +168,13 @@ class Worker(Decorators):
         AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which waiting does not cure; Unavailable,
         OutcomeUnknown and NotPrimary, unless `patiently`.
         """
-        await self._run(Patience.OUTAGES if patiently else Patience.REFUSALS)
+        await self._run(StartupPolicy.OUTAGES if patiently else StartupPolicy.REFUSALS)
 
     async def run_within(self) -> None:
         """Work until stopped, within a running process: never raises because of the server."""
-        await self._run(Patience.EVERYTHING)
+        await self._run(StartupPolicy.EVERYTHING)
 
-    async def _run(self, patience: Patience) -> None:
+    async def _run(self, policy: StartupPolicy) -> None:
         if self._was_run:
             raise RuntimeError("this worker has been run before: make another one")
         if self._handlers.is_empty:
@@ -181,12 +182,12 @@ class Worker(Decorators):
         self._was_run = True
         with logs.serving(self.group, self.name), reminders.kept(self._clock):
             async with self._hooks.alive():
-                await self._start_and_work(patience)
+                await self._start_and_work(policy)
 
-    async def _start_and_work(self, patience: Patience) -> None:
+    async def _start_and_work(self, policy: StartupPolicy) -> None:
         threads = self._threads = Threads(self._settings.threads)
         try:
-            if await until_usable(self._begin, self._stopping, self._clock, logger, patience):
+            if await until_usable(self._begin, self._stopping, self._clock, logger, policy):
                 await self._work()
         finally:
             threads.close()
@@ -230,24 +231,24 @@ class Worker(Decorators):
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Read the present topics and serve their shards; also check whether to log a line per job."""
-        self._running.log.look()
+        """Read the present topics and serve their shards; also find out what watches the runs."""
+        self._running.look()
         await self._shards.find()
         block_ms = self._settings.block_ms if self._shards.knows_all else UNKNOWN_TOPIC_MS
         await self._lanes.follow(self._shards.served(), block_ms)
 
     async def _watch(self) -> None:
         """Look for new shards, and for changes of known ones."""
-        while True:
-            try:
-                is_calm = self._shards.knows_all or self._hints.is_listening
-                pause = (TOPICS_MS if is_calm else UNKNOWN_TOPIC_MS) / 1000
-                await self._clock.wait(self._noticed, pause)
-                self._noticed.clear()
-                await self._follow()
-            except ServerError as error:
-                reminders.warn(logger, "topics are not watched until the server is back", error)
-                await self._clock.sleep(UNKNOWN_TOPIC_MS / 1000)
+
+        async def step() -> None:
+            is_calm = self._shards.knows_all or self._hints.is_listening
+            await self._clock.wait(self._noticed, (TOPICS_MS if is_calm else UNKNOWN_TOPIC_MS) / 1000)
+            self._noticed.clear()
+            await self._follow()
+
+        pause = UNKNOWN_TOPIC_MS / 1000
+        what = "topics are not watched until the server is back"
+        await Loop(self._clock, logger, what, pause, pause).run(step)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

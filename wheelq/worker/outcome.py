@@ -58,7 +58,7 @@ class Dropped:
 
 
 Outcome = Done | Again | Buried
-Unrun = Done | Dropped | Buried
+NotRun = Done | Dropped | Buried
 """The outcome of a delivery whose handler is not called."""
 DONE = Done()
 
@@ -78,9 +78,9 @@ def too_late(now_ms: float, due_ms: int, expires_ms: float, topic: TopicSettings
 def of_failure(error: BaseException, attempt: int, retry: Retry, draw: float) -> Again | Buried:
     """Returns the outcome after attempt number `attempt` raised `error`; `draw` in [0, 1) decides the jitter."""
     if isinstance(error, RetryAfter) and not error.counts:
-        return Again(error.pause_ms, _said(error) or None, counts=False)
+        return Again(error.pause_ms, _message(error) or None, counts=False)
     if isinstance(error, PayloadMismatch):
-        return Buried(Reason.UNREADABLE, _text(_said(error)[:ERROR_CHARS]))
+        return Buried(Reason.UNREADABLE, _text(_message(error)[:ERROR_CHARS]))
     if isinstance(error, Bury):
         return _buried(Reason.GIVEN_UP, error)
     asked = error.pause_ms if isinstance(error, RetryAfter) else None
@@ -135,9 +135,9 @@ def _buried(reason: Reason, error: BaseException) -> Buried:
 
 def error_line(error: BaseException) -> str:
     """The error in one line: its type and message."""
-    said = _said(error) if isinstance(error, (Bury, RetryAfter)) else ""
-    said = said or "".join(traceback.format_exception_only(error))  # safe even with a broken __str__
-    return _text(" ".join(said.split())[:ERROR_CHARS])
+    message = _message(error) if isinstance(error, (Bury, RetryAfter)) else ""
+    message = message or "".join(traceback.format_exception_only(error))  # safe even with a broken __str__
+    return _text(" ".join(message.split())[:ERROR_CHARS])
 
 
 def traceback_text(error: BaseException) -> str:
@@ -145,7 +145,7 @@ def traceback_text(error: BaseException) -> str:
     return _text("".join(traceback.format_exception(error))[-TRACEBACK_CHARS:])
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001  # a class of the user's, with a __str__ that raises

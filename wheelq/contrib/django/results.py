@@ -63,9 +63,9 @@ def error_of(traceback: str) -> TaskError:
 
 def _errors(client: Client, info: JobInfo) -> list[TaskError]:
     """Returns one error for each known failed attempt; that of a dead job has its whole traceback."""
-    said = [attempt.error for attempt in info.attempts if attempt.error]
+    errors = [attempt.error for attempt in info.attempts if attempt.error]
     if info.state is JobState.DEAD:
         page = client.dead.list(info.topic, id=info.id)
         last = [dead.traceback or dead.error for dead in page.jobs]
-        said = [*said[:-1], *last[-1:]] if last else said
-    return [error_of(text) for text in said]
+        errors = [*errors[:-1], *last[-1:]] if last else errors
+    return [error_of(text) for text in errors]

@@ -22,8 +22,6 @@ from typing import IO
 
 BUSY_S = 5.0  # how long a transaction waits for the other threads, and then for another process's
 LOOK_S = 0.05  # how long a look waits: only for opening or closing the file, not for writers
-LATER = ("asked_ms INTEGER", "asked_uptime REAL", "asked_boot_id TEXT")
-"""Columns of the jobs that files of earlier releases lack."""
 
 
 class File:
@@ -156,7 +154,6 @@ class File:
         self._inode = os.stat(self._path).st_ino
         if not _is_complete(connection):  # completing the schema waits for writers
             connection.executescript((resources.files(__package__) / "schema.sql").read_text())
-            _add_columns(connection)
         with self.looking() as look:  # now, because the file may be removed later, and both must see the same one
             look.execute("SELECT seq FROM jobs LIMIT 1")
         return connection
@@ -196,27 +193,8 @@ class _OfThisProcess:
 
 
 def _is_complete(connection: sqlite3.Connection) -> bool:
-    """Whether the file has the last part of the schema, and all columns."""
-    last = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'one_less'").fetchone()
-    return last is not None and not _missing(connection)
-
-
-def _missing(connection: sqlite3.Connection) -> list[str]:
-    columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('jobs')")}
-    return [column for column in LATER if column.split()[0] not in columns]
-
-
-def _add_columns(connection: sqlite3.Connection) -> None:
-    """Add what a file of an earlier release lacks, which may still use it: it names the columns that it knows."""
-    connection.execute("BEGIN IMMEDIATE")  # two processes may open the file at once: the second finds nothing to add
-    try:
-        for column in _missing(connection):
-            connection.execute(f"ALTER TABLE jobs ADD COLUMN {column}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    """Whether the file has the last part of the schema."""
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'one_less'").fetchone() is not None
 
 
 _files: weakref.WeakSet[File] = weakref.WeakSet()

@@ -122,12 +122,12 @@ class Outbox:
         jobs, size = connection.execute("SELECT jobs, bytes FROM held").fetchone()
         limits = self._settings
         if jobs + len(rows) > limits.max_jobs:
-            told = f"{counted(jobs, 'job')}; its limit is {limits.max_jobs:,} (outbox.max_jobs)"
+            held = f"{counted(jobs, 'job')}; its limit is {limits.max_jobs:,} (outbox.max_jobs)"
         elif size + sum(len(row[4]) for row in rows) > limits.max_bytes:
-            told = f"{size:,} bytes; its limit is {limits.max_bytes:,} (outbox.max_bytes)"
+            held = f"{size:,} bytes; its limit is {limits.max_bytes:,} (outbox.max_bytes)"
         else:
             return
-        raise OutboxFull(f"the outbox holds {told}")
+        raise OutboxFull(f"the outbox holds {held}")
 
     @property
     def is_empty(self) -> bool:

@@ -46,18 +46,18 @@ def drop_api_key(keys: Keys, id: str) -> Call[bool]:
     return command("HDEL", keys.access, id, read=bool, key=keys.access)
 
 
-def _checked(told: dict[str, Any]) -> dict[str, Any]:
+def _checked(stored: dict[str, Any]) -> dict[str, Any]:
     """Raises: ValueError."""
-    scopes, digests = told.get("scopes"), told.get("digests")
-    if not isinstance(told.get("name"), str):
+    scopes, digests = stored.get("scopes"), stored.get("digests")
+    if not isinstance(stored.get("name"), str):
         raise ValueError("its name is not text")
     if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
         raise ValueError("its scopes are not a list of texts")
     if not isinstance(digests, list) or not all(_is_digest(item) for item in digests):
         raise ValueError("its digests are not a list of pairs")
-    if not all(type(told.get(name, 0)) is int for name in ("created_ms", "expires_ms")):
+    if not all(type(stored.get(name, 0)) is int for name in ("created_ms", "expires_ms")):
         raise ValueError("its times are not whole numbers")
-    return told
+    return stored
 
 
 def _is_digest(item: Any) -> bool:

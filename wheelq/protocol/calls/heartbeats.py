@@ -25,44 +25,38 @@ class Beats(NamedTuple):
     server_us: int
     beats: dict[str, str]
     """The last heartbeat of every worker, including the caller."""
-    said: dict[str, dict[str, Any]] | None
-    """The last report of every worker, if asked for; workers of older releases have no other heartbeat."""
 
 
 LEFT = "left"
 """Replaces the number in the heartbeat of a worker that has stopped and left deliveries for others."""
 
 
-def beat_worker(
-    keys: Keys, worker: str, beat: str, what: Mapping[str, Any] | None = None, *, hears_all: bool = False
-) -> Call[Beats]:
-    """Send a worker's heartbeat, and its report if given. Returns all heartbeats, with `hears_all` all reports too."""
-    said = b"" if what is None else msgpack.packb(dict(what))
-    written = scripted("beat_worker", (keys.beats, keys.workers), (worker, beat, said), int)
-    return _and_hear(keys, written, [alive(keys.workers)] if hears_all else [])
+def beat_worker(keys: Keys, worker: str, beat: str, report: Mapping[str, Any] | None = None) -> Call[Beats]:
+    """Send a worker's heartbeat, and its report if given. Returns all heartbeats."""
+    packed = b"" if report is None else msgpack.packb(dict(report))
+    return _and_hear(keys, scripted("beat_worker", (keys.beats, keys.workers), (worker, beat, packed), int))
 
 
 def beat_briefly(keys: Keys, worker: str, beat: str) -> Call[Beats]:
     """Send a heartbeat in two commands instead of five: returns no server time (0), and a full server refuses it."""
     written = command("HSET", keys.beats, worker, beat, read=lambda reply: 0, key=keys.beats)
-    return _and_hear(keys, written, [])
+    return _and_hear(keys, written)
 
 
-def _and_hear(keys: Keys, written: Call[int], more: list[Call[dict[str, dict[str, Any]]]]) -> Call[Beats]:
-    """Write a heartbeat and read those of all workers; the calls in `more` also read their reports."""
-    calls: list[Call[Any]] = [written, beats(keys), *more]
+def _and_hear(keys: Keys, written: Call[int]) -> Call[Beats]:
+    """Write a heartbeat and read those of all workers."""
+    calls: list[Call[Any]] = [written, beats(keys)]
 
     def read(replies: Sequence[Any | ServerError]) -> Beats:
         for reply in replies:
             if isinstance(reply, ServerError):
                 raise reply
-        server_us, heard, *said = (call.read(reply) for call, reply in zip(calls, replies, strict=True))
-        return Beats(server_us, heard, said[0] if said else None)
+        return Beats(*(call.read(reply) for call, reply in zip(calls, replies, strict=True)))
 
     return together(calls, read)
 
 
-def leave_word(keys: Keys, worker: str, group: str) -> Call[None]:
+def report_left(keys: Keys, worker: str, group: str) -> Call[None]:
     """Announce that a worker has stopped, so that its deliveries are taken over at once."""
     return command("HSET", keys.beats, worker, f"{LEFT} {group}", read=nothing, key=keys.beats)
 
@@ -86,12 +80,12 @@ BELIEVED_MS = 15_000
 """How long a heartbeat is trusted, by the server's clock: three intervals of a scheduler node."""
 
 
-def living(said: Mapping[str, Mapping[str, Any]], server_ms: int) -> dict[str, Mapping[str, Any]]:
+def living(reports: Mapping[str, Mapping[str, Any]], server_ms: int) -> dict[str, Mapping[str, Any]]:
     """Returns the reports with a recent heartbeat.
 
     A heartbeat from further in the future was sent before the clock was stepped back, and does not count.
     """
-    return {name: what for name, what in said.items() if abs(server_ms - what.get("seen_ms", 0)) <= BELIEVED_MS}
+    return {name: what for name, what in reports.items() if abs(server_ms - what.get("seen_ms", 0)) <= BELIEVED_MS}
 
 
 def alive(hash_key: str) -> Call[dict[str, dict[str, Any]]]:

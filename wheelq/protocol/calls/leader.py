@@ -266,8 +266,8 @@ def _as_sent(member: str) -> str | bytes:
     return member if member.isascii() else raw_member(member)  # sending an ASCII text as it is costs next to nothing
 
 
-def _lateness(told: list[int]) -> Lateness:
-    return Lateness(told[0], tuple(told[1:]))
+def _lateness(reply: list[int]) -> Lateness:
+    return Lateness(reply[0], tuple(reply[1:]))
 
 
 def _lead(reply: list[Any], keys: ShardKeys) -> None:

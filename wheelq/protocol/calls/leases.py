@@ -83,7 +83,7 @@ def lease(keys: ShardKeys, group: str, now_ms: int, ends_ms: int, count: int, *,
 def ack(
     keys: ShardKeys, group: str, topic: TopicSettings, leases: Sequence[LeaseId], dropped: int = 0
 ) -> Call[list[bool]]:
-    """Acknowledge up to 500 leases. Returns for each whether it was still valid. The last `dropped` expired unrun."""
+    """Acknowledge up to 500 leases; the last `dropped` were not run. Returns for each whether it was still valid."""
     args: list[Argument] = [group, CONSUMER, topic.retention_ms, topic.keep_done_ms]
     for item in leases:
         args += item

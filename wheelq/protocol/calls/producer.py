@@ -66,11 +66,11 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
     def read(reply: list[Any]) -> Placed:
         if len(reply) == 1:
             return Placed([], reply[0].decode(errors="replace"))
-        told = 2 * len(jobs)
-        statuses = reply[:told:2]
+        end = 2 * len(jobs)
+        statuses = reply[:end:2]
         are_all_here = max(statuses, default=KEPT) < NOT_HERE
         full = () if are_all_here else [n for n, status in enumerate(statuses) if status == FULL]
-        pairs, topic = zip(jobs, statuses, reply[1:told:2], strict=True), keys.topic
+        pairs, topic = zip(jobs, statuses, reply[1:end:2], strict=True), keys.topic
         return Placed(
             [
                 _receipt((id, due_ms, 0 < status < 3, status == REPLACED, False, topic, None))
@@ -79,17 +79,14 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
                 for (id, _, _), status, due_ms in pairs
             ],
             full=full,
-            server_ms=reply[told],
+            server_ms=reply[end],
             are_all_here=are_all_here,
-            is_heard=len(reply) == told + 1 or reply[told + 1] != 0,
-            is_first=len(reply) > told + 1 and reply[-1] == 1,
+            is_heard=len(reply) == end + 1 or reply[end + 1] != 0,
+            is_first=len(reply) > end + 1 and reply[-1] == 1,
         )
 
-    return scripted("schedule", _schedule_keys(keys), args, read)
-
-
-def _schedule_keys(keys: ShardKeys) -> tuple[str, ...]:
-    return keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done, keys.counts
+    wanted = (keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done, keys.counts)
+    return scripted("schedule", wanted, args, read)
 
 
 HALF_MS = 0.5

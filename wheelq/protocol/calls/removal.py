@@ -55,17 +55,6 @@ class Released(NamedTuple):
     cursor: str
     """The next cursor; empty at the end."""
     forgotten: int
-    unknown: tuple[str, ...]
-    """Groups that have retries in the shard but do not exist there."""
-
-
-class Watched(NamedTuple):
-    """The answer to `watch_groups`."""
-
-    is_new: bool
-    """Whether this was the first look at the shard's groups."""
-    leaving: tuple[str, ...]
-    """Groups that were destroyed or are being removed."""
 
 
 def group_removed(keys: ShardKeys, group: str, retention_ms: int, *, begins: Begins = BEGIN) -> Steps:
@@ -96,7 +85,7 @@ def group_removed(keys: ShardKeys, group: str, retention_ms: int, *, begins: Beg
 
 
 def release_ids(keys: ShardKeys, group: str, cursor: str) -> Call[Released | None]:
-    """Forget some jobs that no group must run, and retries of the `group` being removed ("": of none).
+    """Forget some jobs that no group must run, and retries of the group that is being removed.
 
     None if the group is no longer being removed, or exists again.
     """
@@ -104,21 +93,16 @@ def release_ids(keys: ShardKeys, group: str, cursor: str) -> Call[Released | Non
     def read(reply: list[Any]) -> Released | None:
         if not reply:
             return None
-        cursor, forgotten, *unknown = reply
-        return Released("" if cursor == b"0" else cursor.decode(), forgotten, tuple(_texts(unknown)))
+        cursor, forgotten = reply
+        return Released("" if cursor == b"0" else cursor.decode(), forgotten)
 
     wanted = (keys.jobs, keys.delayed, keys.ready, keys.retries, keys.groups, keys.news)
     return scripted("release_ids", wanted, (group, cursor, AT_ONCE), read)
 
 
-def watch_groups(keys: ShardKeys, names: Sequence[str] = ()) -> Call[Watched]:
-    """Record a shard's groups, and `names`. Returns which recorded groups are gone."""
-
-    def read(reply: list[Any]) -> Watched:
-        is_new, *leaving = reply
-        return Watched(is_new == 1, tuple(_texts(leaving)))
-
-    return scripted("watch_groups", (keys.ready, keys.groups), names, read)
+def watch_groups(keys: ShardKeys) -> Call[list[str]]:
+    """Record a shard's groups. Returns the recorded groups that were destroyed or are being removed."""
+    return scripted("watch_groups", (keys.ready, keys.groups), (), _texts)
 
 
 def groups_known(keys: ShardKeys) -> Call[set[str]]:

@@ -72,10 +72,10 @@ def _is_text(name: bytes) -> bool:
     return name.decode(errors="ignore").encode() == name
 
 
-def _groups(told: Sequence[Any]) -> tuple[GroupCounts, ...]:
+def _groups(reply: Sequence[Any]) -> tuple[GroupCounts, ...]:
     return tuple(
         GroupCounts(name.decode(), lag, is_more == 1, pending, int(oldest.partition(b"-")[0]) if oldest else None)
-        for name, lag, is_more, pending, oldest in told
+        for name, lag, is_more, pending, oldest in reply
         if _is_text(name)
     )
 

@@ -182,9 +182,9 @@ def bury(
     lease: int | None = None,
 ) -> Call[bool]:
     """Move a job to the dead stream; False if this consumer no longer held the delivery, as for `retry`."""
-    told = (burial.attempt, burial.first_due_ms, burial.reason, burial.error, burial.traceback)
+    facts = (burial.attempt, burial.first_due_ms, burial.reason, burial.error, burial.traceback)
     kept = (settings.retention_ms, settings.dead_retention_ms, settings.dead_max)
-    args: list[Argument] = [group, consumer, entry.entry_id, entry.id, entry.member, *told, *kept, burial.record]
+    args: list[Argument] = [group, consumer, entry.entry_id, entry.id, entry.member, *facts, *kept, burial.record]
     if lease is not None:
         args.append(lease)
     wanted = (keys.ready, keys.jobs, keys.dead, keys.buried, keys.progress, keys.news, keys.counts)

@@ -2,7 +2,7 @@
 -- uses: clock, stored, owned, parts, finish, trim, count, concerns
 -- KEYS: 1 ready, 2 jobs, 3 counts (may be left out)
 -- ARGV: 1 group, 2 consumer, 3 server ms until which no other worker can have claimed them, 4 retention_ms,
---       then for each delivery: entry id, member; then, if the last of them were dropped unrun, how many
+--       then for each delivery: entry id, member; then, if the last of them were dropped without running, how many
 -- Returns: how many were acknowledged; fewer than asked means that the rest had been given to another worker.
 -- Until the moment in 3 no other worker can own the deliveries, so the script does not look up each owner.
 local ready, jobs, counts = KEYS[1], KEYS[2], KEYS[3]

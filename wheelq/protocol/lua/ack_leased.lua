@@ -2,7 +2,7 @@
 -- uses: clock, stored, leased, parts, pack, without, keep_done, forget, finish, trim, tell, count, concerns
 -- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 news, 6 counts
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing), then for each delivery: entry id, member,
---       number of the lease; then, if the last of them were dropped unrun, how many
+--       number of the lease; then, if the last of them were dropped without running, how many
 -- Returns: for each, 1 acknowledged, 0 this lease is over or was never given: nothing was done.
 -- One step, so that only the holder of the lease can acknowledge the delivery.
 local ready, jobs, done, ended, news, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

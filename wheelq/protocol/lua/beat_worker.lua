@@ -5,8 +5,8 @@
 -- Returns: now_us, which tells the caller the server's time.
 -- The beat is apart from the description because every worker writes its own and reads all others every 1.3 s.
 local beats, workers = KEYS[1], KEYS[2]
-local worker, beat, said = ARGV[1], ARGV[2], ARGV[3]
+local worker, beat, report = ARGV[1], ARGV[2], ARGV[3]
 write_though_full(beats)
 redis.call('HSET', beats, worker, beat)
-if said ~= '' then redis.call('HSET', workers, worker, said) end
+if report ~= '' then redis.call('HSET', workers, worker, report) end
 return now_us()

@@ -4,7 +4,7 @@
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing, only remove the progress that handlers
 --       reported), then for each delivery: entry id, member, started_ms, result,
 --       record of a retried job as its producer made it, its earlier attempts or ""; then, if the last of them were
---       dropped unrun, how many
+--       dropped without running, how many
 -- Returns: how many were acknowledged; fewer than asked means that the rest had been given to another worker.
 -- The owner of each delivery is always looked up, so that one acknowledged before is not recorded a second time.
 local ready, jobs, done, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

@@ -22,12 +22,12 @@ local function state_in(group, read_to)
   local member = id .. '\31' .. group
   local again = redis.call('HGET', jobs, member)
   local again_due = again and redis.call('ZSCORE', delayed, member)
-  local said = redis.call('HGET', progress, member) or ''
-  if again_due then return {group, 'retrying', again_due, again, said} end
+  local note = redis.call('HGET', progress, member) or ''
+  if again_due then return {group, 'retrying', again_due, again, note} end
   local entry = again or stored
   local its_due, record = look_into(entry)
   local pending = entry and redis.call('XPENDING', ready, group, entry, entry, 1)[1]
-  if pending then return {group, 'running', its_due, record, said, pending[2], pending[4]} end
+  if pending then return {group, 'running', its_due, record, note, pending[2], pending[4]} end
   if entry and after(entry, read_to) then return {group, 'ready', its_due, record} end
   local dead_id = redis.call('HGET', buried, member)
   -- A dead entry from an earlier life of the id lies before this life's entry, and does not count.

@@ -1,24 +1,22 @@
 -- Forget a part of the jobs that no group has to run any more, and of the retries of a group that is being removed.
 -- uses: full, stored, parts, finish, retries, tell
 -- KEYS: 1 jobs, 2 delayed, 3 ready, 4 retries, 5 groups, 6 news
--- ARGV: 1 group that is being removed, or "" to forget only jobs that no group needs, 2 cursor, 3 about how many to look at
--- Returns: {cursor, how many were forgotten, name of a group that is not here and has retries, ...}; {} the group is not
---          being removed, or is here again.
+-- ARGV: 1 group that is being removed, 2 cursor, 3 about how many to look at
+-- Returns: {cursor, how many were forgotten}; {} the group is not being removed, or is here again.
 -- If there is no other group, jobs promoted after the removal began wait for the next group that is made.
 local jobs, delayed, ready, retries, groups, news = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, cursor, count = ARGV[1], ARGV[2], ARGV[3]
-local last = group ~= '' and redis.call('HGET', groups, group) or ''
-if group ~= '' and last == '' then return {} end
-local others, own_read_to, names = {}, nil, {}
+local last = redis.call('HGET', groups, group) or ''
+if last == '' then return {} end
+local others, own_read_to = {}, nil
 if redis.call('EXISTS', ready) == 1 then
   others, own_read_to = groups_of(ready, group)
 end
 if own_read_to then return {} end
-for _, other in ipairs(others) do names[other.name] = true end
-local gone, ended, entries, dues, waiting, unknown = {}, {}, {}, {}, {}, {}
+local gone, ended, entries, dues, waiting = {}, {}, {}, {}, {}
 
 local function is_needed(entry, id)
-  if #others == 0 then return group == '' or after(entry, last) end
+  if #others == 0 then return after(entry, last) end
   return needed(ready, jobs, others, entry, id)
 end
 
@@ -30,12 +28,9 @@ local function look(member, stored)
     end
     return
   end
-  local of = string.match(member, '^[^\31]*', cut + 1)
-  if of == group then
+  if string.match(member, '^[^\31]*', cut + 1) == group then
     gone[#gone + 1] = member
     if is_record then waiting[#waiting + 1] = member else entries[#entries + 1] = stored end
-  elseif not names[of] then
-    unknown[of] = true
   end
 end
 
@@ -52,6 +47,4 @@ if #waiting > 0 then
   count_retries(retries, dues, -1)
 end
 if #entries > 0 then redis.call('XDEL', ready, unpack(entries)) end
-local reply = {page[1], #gone}
-for name in pairs(unknown) do reply[#reply + 1] = name end
-return reply
+return {page[1], #gone}

@@ -4,8 +4,8 @@
 -- ARGV: 1 group, 2 "begin", "if gone" to begin only if the group is not here, or "" to continue
 -- Returns: {deliveries dropped, 1 if the group was here, 1 if it still is}; {} it is not being removed, or no longer.
 -- From the first call on, the key `groups` says that it is being removed, and names the last entry that concerns it. So no
--- client makes the group again before the removal has ended, and any client can continue a half-done one. If a worker of an
--- older release makes the group again anyway, the removal only takes longer.
+-- client makes the group again before the removal has ended, and any client can continue a half-done one. If another program
+-- makes the group again anyway, the removal only takes longer.
 local ready, groups = KEYS[1], KEYS[2]
 local group, begins = ARGV[1], ARGV[2]
 local MOST_AT_ONCE = 500

@@ -1,7 +1,6 @@
 -- Run dead jobs again, each in the group that gave it up.
 -- uses: clock, fields, remove_dead, retries, hint, horizon
--- KEYS: 1 dead, 2 delayed, 3 jobs, 4 horizon, 5 buried, 6 retries,
---       7 replays (may be left out)
+-- KEYS: 1 dead, 2 delayed, 3 jobs, 4 horizon, 5 buried, 6 retries, 7 replays
 -- ARGV: 1 near channel, 2 server ms before which none is due, 3 ms between two,
 --       then for each of up to 100 jobs: dead entry id, its new record
 -- Returns: {ms before which the next job must not be due, for each job: 1 waits again, 0 not among the dead, 2 a live
@@ -41,7 +40,7 @@ for n = 4, #ARGV, 2 do reply[#reply + 1] = replay(ARGV[n], ARGV[n + 1]) end
 count_retries(retries, dues, 1)
 local text = #hints > 0 and table.concat(hints, '\n') or last < now_ms() and #dues > 0 and ANY
 if text then hint(near, text) end
-if replays and #dues > 0 then
+if #dues > 0 then
   redis.call('HSET', replays, ':dead', now_us())
   redis.call('PEXPIRE', replays, 86400000)
 end

@@ -1,6 +1,6 @@
 -- Acknowledge a failed delivery, and let the job wait for its next run, in this group only.
 -- uses: clock, stored, full, owned, retries, hint, horizon, count
--- KEYS: 1 ready, 2 jobs, 3 delayed, 4 horizon, 5 retries (counts those that wait), 6 counts; both may be left out
+-- KEYS: 1 ready, 2 jobs, 3 delayed, 4 horizon, 5 retries (counts those that wait), 6 counts (may be left out)
 -- ARGV: 1 group, 2 consumer, 3 entry id, 4 id, 5 pause_ms, 6 near channel, 7 record of the next run, 8 number of the
 --       lease (only of leased deliveries)
 -- Returns: due_ms of the next run; 0 when the delivery was no longer the caller's (nothing changed).
@@ -17,7 +17,7 @@ local other = redis.call('HGET', jobs, member)
 if other and not is_entry(other) then member = member .. '\31' .. entry end -- a record: it waits
 redis.call('ZADD', delayed, due, member)
 redis.call('HSET', jobs, member, record)
-if retries then count_retries(retries, {due}, 1) end
+count_retries(retries, {due}, 1)
 redis.call('XACK', ready, group, entry)
 hint_due(near, horizon, due, member)
 count(counts, 'retried\31' .. group, 1)

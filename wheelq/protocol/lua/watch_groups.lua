@@ -1,18 +1,13 @@
 -- Remember the consumer groups of a shard, and name those that are gone or are being removed.
 -- KEYS: 1 ready, 2 groups
--- ARGV: names of further groups that the shard had
--- Returns: {1 if the groups were never looked at before, name of a group that was destroyed or is being removed, ...}.
+-- Returns: names of groups that were destroyed or are being removed.
 -- XGROUP DESTROY notifies nobody, so the key `groups` remembers the names.
 local ready, groups = KEYS[1], KEYS[2]
-local is_new, here, reply = redis.call('EXISTS', groups) == 0, {}, {}
+local here, reply = {}, {}
 for _, info in ipairs(redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
   here[info[2]] = true
   if redis.call('HEXISTS', groups, info[2]) == 0 then redis.call('HSET', groups, info[2], '') end
 end
-for _, name in ipairs(ARGV) do
-  if redis.call('HEXISTS', groups, name) == 0 then redis.call('HSET', groups, name, '') end
-end
-reply[1] = is_new and 1 or 0
 local cursor = '0'
 repeat
   local page = redis.call('HSCAN', groups, cursor, 'COUNT', 500)

@@ -4,24 +4,18 @@
     unchanged, or says that the worker has left        gone: all it holds is taken over, however busy it looks
     no heartbeat                                       unknown: a consumer in another language; see its deliveries
 
-Times are this worker's monotonic seconds: see `liveness`. A worker of a release before heartbeats sends a report every
-five seconds, which is watched in the same way.
+Times are this worker's monotonic seconds: see `liveness`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any
 
 from wheelq.base.liveness import Watch
-from wheelq.protocol.calls.heartbeats import LEFT, Beats
+from wheelq.protocol.calls.heartbeats import LEFT
 from wheelq.settings import WorkerSettings
 
-SAYS_EVERY = 5.0
-"""Seconds between the reports of workers without another heartbeat, and between looks at these."""
-SILENT = 12.0
-"""Seconds after which such a worker counts as dead."""
 NEARLY = 0.001
 """How many seconds too early a look may come."""
 
@@ -47,31 +41,20 @@ class Peers:
         self._abandoned = settings.abandoned_ms / 1000
         self._beats: Mapping[str, str] = {}  # of this group
         self._watch = Watch(self._abandoned / 2)
-        self._elders: frozenset[str] = frozenset()  # of this group, without a heartbeat
-        self._elder_watch = Watch(SAYS_EVERY * 1.5)
         self._gone: frozenset[str] = frozenset()
         self._has_heard = False
 
-    def heard(self, now: float, told: Beats) -> bool:
+    def heard(self, now: float, beats: Mapping[str, str]) -> bool:
         """Take the heartbeats read just now; returns whether there may be new deliveries to take over."""
-        mine = {worker: beat for worker, beat in told.beats.items() if beat.partition(" ")[2] == self._group}
+        mine = {worker: beat for worker, beat in beats.items() if beat.partition(" ")[2] == self._group}
         mine.pop(self._worker, None)
         self._beats = mine
         self._watch.looked(now, mine)
-        has_ended = told.said is not None and self._hear_elders(now, told.said, told.beats)
-        gone = frozenset(name for name in (*mine, *self._elders) if self.standing(name) is Standing.GONE)
-        is_news = has_ended or bool(gone - self._gone) or not self._has_heard
+        gone = frozenset(name for name in mine if self.standing(name) is Standing.GONE)
+        is_news = bool(gone - self._gone) or not self._has_heard
         self._has_heard = True
         self._gone = gone
         return is_news
-
-    def _hear_elders(self, now: float, said: Mapping[str, Mapping[str, Any]], beats: Mapping[str, str]) -> bool:
-        """Whether any of the workers without a heartbeat has left."""
-        elders = {name: what for name, what in said.items() if name not in beats and what.get("group") == self._group}
-        elders.pop(self._worker, None)
-        self._elder_watch.looked(now, {name: str(what) for name, what in elders.items()})
-        before, self._elders = self._elders, frozenset(elders)
-        return bool(before - self._elders)
 
     def standing(self, consumer: str) -> Standing:
         """Returns the state of a consumer of the group."""
@@ -81,14 +64,7 @@ class Peers:
             has_left = self._beats[consumer].partition(" ")[0] == LEFT
             is_silent = self._watch.silent(consumer) >= self._abandoned - NEARLY
             return Standing.GONE if has_left or is_silent else Standing.LIVING
-        if consumer in self._elders:
-            return Standing.GONE if self._elder_watch.silent(consumer) >= SILENT else Standing.LIVING
         return Standing.UNKNOWN
-
-    @property
-    def has_elders(self) -> bool:
-        """Whether there are workers without a heartbeat, whose reports are read every few seconds."""
-        return bool(self._elders)
 
     @property
     def next_look(self) -> float:

@@ -6,7 +6,7 @@
 
 A look asks which consumers hold deliveries, for many shards in one call, so that a worker at rest costs next to
 nothing. Deliveries of live workers are never claimed. Workers renew them anyway: so a worker that was frozen and
-considered dead learns what it has lost, and workers of older releases and other languages see that it is alive.
+considered dead learns what it has lost, and workers in other languages see that it is alive.
 
 Each shard is handled separately: while its cluster node is away, deliveries on other nodes are renewed in time.
 """

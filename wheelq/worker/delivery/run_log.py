@@ -12,6 +12,7 @@ ten minutes, so that a rotated log has it too. Jobs that are given up always get
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.job import Job
@@ -39,14 +40,18 @@ class RunLog:
         self._server = server
         self._level = logging.INFO if log_jobs else logging.DEBUG
         self._shown_ms: dict[tuple[str, str], float] = {}
-        self.has_jobs = False
-        """Whether there is a line per job, as of the last `look`."""
 
-    def look(self) -> None:
-        """Check whether the logger's level includes lines per job."""
-        self.has_jobs = jobs_logger.isEnabledFor(self._level)
+    def has_lines(self) -> bool:
+        """Whether the logger's level includes lines per job."""
+        return jobs_logger.isEnabledFor(self._level)
 
-    def ran(self, delivery: Delivery, outcome: Outcome) -> None:
+    def began(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
+        """Nothing is logged when a run begins."""
+
+    def handed_back(self, delivery: Delivery) -> None:
+        """Nothing is logged when the worker stops before the end of a run."""
+
+    def decided(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
         """Log the line of one job."""
         entry, now_ms = delivery.entry, self._server.now_ms()
         late_ms, took_ms = delivery.started_ms - entry.due_ms, now_ms - delivery.started_ms
@@ -55,7 +60,7 @@ class RunLog:
             "job %s of %s %s: attempt %d, %.0f ms late, took %.0f ms",
             entry.id,
             delivery.shard.keys.topic,
-            _said(outcome),
+            _verb(outcome),
             entry.attempt,
             late_ms,
             took_ms,
@@ -122,7 +127,7 @@ class HoldWarning:
         )
 
 
-def _said(outcome: Outcome) -> str:
+def _verb(outcome: Outcome) -> str:
     match outcome:
         case Buried():
             return "is buried"

@@ -1,8 +1,9 @@
 """`Running`: one delivery, from its entry to its outcome.
 
-    begin ──▶ handler ──▶ succeed | fail          settled unrun when it is too late; cancelled on request
+    begin ──▶ handler ──▶ succeed | fail          settled without running when it is too late; cancelled on request
 
-`outcome` turns a handler's error into the outcome of its job; `settling` reports it to Redis.
+`outcome` turns a handler's error into the outcome of its job; `settling` reports it to Redis. What watches runs, the
+lines per job and the spans, are observers; there are none unless they are asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wheelq import logs
 from wheelq.base.metrics import Durations
@@ -30,8 +31,8 @@ from wheelq.worker.outcome import (
     Again,
     Buried,
     Dropped,
+    NotRun,
     Outcome,
-    Unrun,
     as_failure,
     of_failure,
     readable,
@@ -39,10 +40,23 @@ from wheelq.worker.outcome import (
     unreadable,
 )
 
-if TYPE_CHECKING:
-    from wheelq.telemetry.spans import Processing
-
 logger = logging.getLogger("wheelq.worker")
+
+
+class Observer(Protocol):
+    """Watches the runs of handlers. An error in it does no harm to a job."""
+
+    def began(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
+        """One run of these jobs begins in this context: a single one, or a batch."""
+        ...
+
+    def decided(self, delivery: Delivery, outcome: Outcome, error: BaseException | None) -> None:
+        """The outcome of a job is known; `error` is its handler's."""
+        ...
+
+    def handed_back(self, delivery: Delivery) -> None:
+        """The worker stops before the handler has ended."""
+        ...
 
 
 class Running:
@@ -59,28 +73,38 @@ class Running:
         self._group = parts.group
         self._handlers = handlers
         self._held = parts.held
-        self._ending = parts.ending
+        self.ending = parts.ending
         self._settler = parts.settler
         self._progress = progress
         self._server = parts.server
         self._parts = parts
-        self.log = RunLog(parts.server, parts.settings.log_jobs)
+        self._log = RunLog(parts.server, parts.settings.log_jobs)
+        self._spans: Observer | None = None
+        self._observers: list[Observer] = []
 
-    def trace(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
-        """Begin the span of a run; called while a tracer provider is set."""
-        from wheelq.worker.delivery import tracing
+    def look(self) -> None:
+        """Find out what watches the next runs: whether the log has a line per job, and a tracer provider is set."""
+        self._observers = [self._log] if self._log.has_lines() else []
+        if api._TRACER_PROVIDER is not None:
+            if self._spans is None:
+                from wheelq.worker.delivery.tracing import RunSpans  # imports OpenTelemetry
 
-        parts, is_child = self._parts, self._parts.settings.trace == "parent"
-        tracing.begin(deliveries, jobs, parts.group, parts.name, parts.transport.node, is_child=is_child)
+                self._spans = RunSpans(self._parts)
+            self._observers.append(self._spans)
 
-    def handed_back(self, span: Processing) -> None:
-        """Record in the span of a run that the worker stops before its end."""
-        from wheelq.worker.delivery import tracing
+    def began(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
+        """Tell the observers that one run of these jobs begins in this context."""
+        for observer in self._observers:
+            observer.began(deliveries, jobs)
 
-        tracing.handed_back(span)
+    def handed_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Tell the observers that the worker stops before these have ended."""
+        for observer in self._observers:
+            for delivery in deliveries:
+                observer.handed_back(delivery)
 
-    def begin(self, delivery: Delivery) -> Job | Unrun:
-        """Returns the job for the handler; if there is nothing to run, the outcome for `settle_unrun`."""
+    def begin(self, delivery: Delivery) -> Job | NotRun:
+        """Returns the job for the handler; if there is nothing to run, the outcome for `settle_not_run`."""
         entry, topic = delivery.entry, delivery.shard.keys.topic
         if entry.group is not None and entry.group != self._group:
             return DONE  # a retry that concerns another group
@@ -110,18 +134,18 @@ class Running:
             partial(self._progress.progress, delivery),
         )
 
-    async def settle_unrun(self, delivery: Delivery, outcome: Unrun) -> None:
+    async def settle_not_run(self, delivery: Delivery, outcome: NotRun) -> None:
         """Settle a delivery that has nothing to run."""
         job_id, topic = delivery.entry.id, delivery.shard.keys.topic
         if isinstance(outcome, Buried):
             if outcome.reason is not Reason.UNREADABLE:
                 self.skipped += 1
-                logger.warning("job %s of %s is buried unrun: %s", job_id, topic, outcome.error)
+                logger.warning("job %s of %s is buried without running: %s", job_id, topic, outcome.error)
             await self._settle(delivery, outcome)
             return
         if isinstance(outcome, Dropped):
             self.skipped += 1
-            logger.info("job %s of %s is dropped unrun: %s", job_id, topic, outcome.why)
+            logger.info("job %s of %s is dropped without running: %s", job_id, topic, outcome.why)
             delivery.is_dropped = True
         self._settler.done(delivery)
 
@@ -129,27 +153,26 @@ class Running:
         """Run the handler of one delivery in this task, and settle its outcome."""
         job = self.begin(delivery)
         if not isinstance(job, Job):
-            await self.settle_unrun(delivery, job)
+            await self.settle_not_run(delivery, job)
             return
         logs.running((job,))
-        if api._TRACER_PROVIDER is not None:
-            self.trace((delivery,), (job,))
+        if self._observers:
+            self.began((delivery,), (job,))
         delivery.task = task
         try:
             result = await self.runs[job.topic](job)
         except asyncio.CancelledError as error:
             delivery.task = None
-            if self._ending.has_begun:
-                if delivery.span is not None:
-                    self.handed_back(delivery.span)
+            if self.ending.has_begun:
+                self.handed_back((delivery,))
                 raise  # this worker is stopping: the delivery stays held, and is handed back
-            await self._ending.drop_others()
+            await self.ending.drop_others()
             await (self._cancelled(delivery) if delivery.is_cancelled else self.fail(delivery, job, error))
         except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
             failure = as_failure(error, task)
             self._ran(delivery)
             if task.cancelling():
-                await self._ending.drop_others()
+                await self.ending.drop_others()
             await self.fail(delivery, job, failure)
         else:
             self._ran(delivery)
@@ -165,7 +188,7 @@ class Running:
         self.cancelled += 1
         logger.info("job %s of %s was cancelled while it ran", delivery.entry.id, delivery.shard.keys.topic)
         outcome = Buried(Reason.CANCELLED, "cancelled while it ran")
-        self._tell(delivery, outcome)
+        self._decided(delivery, outcome)
         await self._settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
 
     def cancel(self, ready: str, entry_id: str) -> None:
@@ -183,8 +206,8 @@ class Running:
         self._observe(delivery)
         if delivery.shard.topic.keep_done_ms:
             delivery.result = packed_result(delivery, result)
-        if self.log.has_jobs or delivery.span is not None:
-            self._tell(delivery, DONE)
+        if self._observers:
+            self._decided(delivery, DONE)
         self._settler.done(delivery)
 
     async def fail(self, delivery: Delivery, job: Job, error: BaseException) -> None:
@@ -196,29 +219,24 @@ class Running:
 
     async def _settle(self, delivery: Delivery, outcome: Outcome, took_ms: float | None = None) -> None:
         """Report an outcome, even if somebody cancels this task meanwhile."""
-        await self._ending.finish(lambda: self._settler.settle(delivery, outcome, took_ms))
+        await self.ending.finish(lambda: self._settler.settle(delivery, outcome, took_ms))
 
     def _observe(self, delivery: Delivery) -> None:
         """Measure how long its handler ran."""
         seconds = (self._server.now_ms() - delivery.started_ms) / 1000
         self.durations.ended(delivery.shard.keys.topic, seconds)
 
-    def _tell(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
-        """Record the outcome in the log and in the span of the run."""
-        if self.log.has_jobs:
-            self.log.ran(delivery, outcome)
-        if delivery.span is not None:
-            from wheelq.worker.delivery import tracing
-
-            tracing.decided(delivery.span, delivery.entry.id, outcome, error)
+    def _decided(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
+        for observer in self._observers:
+            observer.decided(delivery, outcome, error)
 
     def _failure(self, delivery: Delivery, job: Job, error: BaseException) -> Again | Buried:
         """Log a failed run and return its outcome. Never raises, though reading an error may run the user's code."""
-        for told in (readable(error), unreadable(error)):
+        for shown in (readable(error), unreadable(error)):
             try:
-                outcome = self._outcome(job, told)
-                self.log.failed(job, outcome, told)
-                self._tell(delivery, outcome, told)
+                outcome = self._outcome(job, shown)
+                self._log.failed(job, outcome, shown)
+                self._decided(delivery, outcome, shown)
             except BaseException:  # noqa: BLE001  # logging formats the error, and those it came from
                 continue
             return outcome

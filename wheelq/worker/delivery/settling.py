@@ -16,16 +16,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
 from wheelq.base.plural import counted
-from wheelq.errors import GroupNotFound, OutcomeUnknown, ServerError
+from wheelq.errors import GroupNotFound, OutcomeUnknown
 from wheelq.model.state import Attempt
 from wheelq.protocol import attempts, codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import state
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import Burial, Entry
+from wheelq.reminders import Loop
 from wheelq.worker.delivery.consumer import Consumer
 from wheelq.worker.delivery.held import Delivery, ServedShard, TurnKeeper
 from wheelq.worker.outcome import Again, Buried, Done, Outcome
@@ -33,7 +32,7 @@ from wheelq.worker.outcome import Again, Buried, Done, Outcome
 logger = logging.getLogger("wheelq.worker")
 
 FIRST_PAUSE = 0.05
-"""Seconds until a call without an answer is repeated for the first time; see `Backoff`."""
+"""Seconds until a call without an answer is repeated for the first time; see `Loop`."""
 HAND_BACK_IDLE_MS = 86_400_000
 """The idle time given to a delivery that is handed back, so that any worker's next look claims it."""
 HAND_BACK_AT_ONCE = 500
@@ -120,18 +119,21 @@ class Settler:
 
         If the group no longer exists, the delivery belongs to no consumer.
         """
-        backoff = Backoff(FIRST_PAUSE)
         is_sure = True
-        while True:
+
+        async def report() -> tuple[int, bool]:
+            nonlocal is_sure
             try:
                 with self._span("bury" if call.name == "bury" else "retry", [delivery]):
                     return await self._me.transport.send(call), is_sure
             except GroupNotFound:
                 return 0, is_sure
-            except ServerError as problem:
-                is_sure &= not isinstance(problem, OutcomeUnknown)
-                reminders.warn(logger, f"{call.name} of job {delivery.entry.id} waits", problem)
-                await self._me.clock.sleep(backoff.pause())
+            except OutcomeUnknown:
+                is_sure = False
+                raise
+
+        what = f"{call.name} of job {delivery.entry.id} waits"
+        return await Loop(self._me.clock, logger, what, FIRST_PAUSE).insist(report)
 
     def _span(self, name: str, deliveries: Sequence[Delivery]) -> AbstractContextManager[None]:
         """The span of one call, if such spans are asked for and a tracer provider is set."""
@@ -139,7 +141,7 @@ class Settler:
             return contextlib.nullcontext()
         from wheelq.worker.delivery import tracing  # imports OpenTelemetry
 
-        return tracing.settling(name, self._me.group, self._me.name, self._me.transport.node, deliveries)
+        return tracing.settling(self._me, name, deliveries)
 
     async def hand_back(self, shard: ServedShard, entry_ids: Sequence[str]) -> None:
         """Hand these deliveries to other workers now, unsettled. Raises: ServerError."""
@@ -162,17 +164,16 @@ class Settler:
                 tasks.create_task(self._run(await self._new.get()))
 
     async def _run(self, acks: _Acks) -> None:
-        backoff = Backoff(FIRST_PAUSE)
-        while True:
+        async def step() -> None:
             await acks.any.wait()
             if not acks.enough.is_set():
                 await self._me.clock.wait(acks.enough, acks.next_at - self._me.clock.monotonic())
-            try:
-                await self._send(acks)
-                backoff.failures = 0
-            except ServerError as error:
-                reminders.warn(logger, counted(len(acks.waiting), "ack waits", "acks wait"), error)
-                await self._me.clock.sleep(backoff.pause())
+            await self._send(acks)
+
+        def what() -> str:
+            return counted(len(acks.waiting), "ack waits", "acks wait")
+
+        await Loop(self._me.clock, logger, what, FIRST_PAUSE).run(step)
 
     async def flush(self) -> None:
         """Send all acks. Raises: ServerError; unanswered ones stay queued."""
@@ -256,9 +257,9 @@ def _concluded(delivery: Delivery) -> state.Concluded:
 
 
 def _burial(entry: Entry, buried: Buried, ran: Attempt | None) -> Burial:
-    attempt, first_due_ms, told = entry.attempt, entry.due_ms, b""
+    attempt, first_due_ms, its_record = entry.attempt, entry.due_ms, b""
     with contextlib.suppress(codec.UnreadableRecord):
         record = codec.decode(entry.record)
         attempt, first_due_ms = record.attempt, record.first_due_ms or entry.due_ms
-        told = codec.attempted(entry.record, ran) if ran else b""
-    return Burial(buried.reason, buried.error, buried.traceback, attempt, first_due_ms, told)
+        its_record = codec.attempted(entry.record, ran) if ran else b""
+    return Burial(buried.reason, buried.error, buried.traceback, attempt, first_due_ms, its_record)

@@ -1,4 +1,4 @@
-"""The span around each run of a handler; used while a tracer provider is set.
+"""`RunSpans`: the span around each run of a handler; used while a tracer provider is set.
 
     process {topic}    begins before the handler, with the hooks inside, and ends when the outcome is decided
                        events: ack, retry, retry_after, bury; for a worker that stops: hand_back
@@ -19,6 +19,7 @@ from wheelq import reminders
 from wheelq.model.dead import Reason
 from wheelq.model.job import Job
 from wheelq.telemetry import spans
+from wheelq.worker.delivery.consumer import Consumer
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.outcome import Again, Buried, Outcome
 
@@ -33,46 +34,54 @@ def _harmless() -> Iterator[None]:
         reminders.warn(logger, "runs have no spans, or not whole ones", error)
 
 
-@_harmless()
-def begin(
-    deliveries: Sequence[Delivery], jobs: Sequence[Job], group: str, worker: str, server: spans.Where, *, is_child: bool
-) -> None:
-    """Begin the span of a run of these jobs in this context; it becomes the span of each delivery."""
-    carried = [spans.Carried(job.id, job.headers, job.attempt, round(job.started_ms - job.due_ms)) for job in jobs]
-    span = spans.Processing(jobs[0].topic, group, worker, server, carried, is_child)
-    span.begin()
-    for delivery in deliveries:
-        delivery.span = span
+class RunSpans:
+    """Makes the spans of one worker's runs."""
 
+    def __init__(self, consumer: Consumer) -> None:
+        self._me = consumer
 
-@_harmless()
-def handed_back(span: spans.Processing) -> None:
-    """Record in the span that the worker stops."""
-    span.handed_back()
+    @_harmless()
+    def began(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
+        """Begin the span of a run of these jobs in this context; it becomes the span of each delivery."""
+        me = self._me
+        carried = [spans.Carried(job.id, job.headers, job.attempt, round(job.started_ms - job.due_ms)) for job in jobs]
+        is_child = me.settings.trace == "parent"
+        span = spans.Processing(jobs[0].topic, me.group, me.name, me.transport.node, carried, is_child)
+        span.begin()
+        for delivery in deliveries:
+            delivery.span = span
 
+    @_harmless()
+    def handed_back(self, delivery: Delivery) -> None:
+        """Record in the span that the worker stops."""
+        if delivery.span is not None:
+            delivery.span.handed_back()
 
-@_harmless()
-def decided(span: spans.Processing, id: str, outcome: Outcome, error: BaseException | None = None) -> None:
-    """Record the outcome of a job in the span; `error` is the handler's."""
-    match outcome:
-        case Again(pause_ms, counts=True):
-            span.settled("retry", id, {spans.PAUSE: pause_ms}, error)
-        case Again(pause_ms):
-            span.settled("retry_after", id, {spans.PAUSE: pause_ms})
-        case Buried(reason):
-            is_failure = reason is not Reason.CANCELLED
-            span.settled("bury", id, {spans.REASON: reason.value}, error if is_failure else None)
-        case _:
-            span.settled("ack", id, {})
+    @_harmless()
+    def decided(self, delivery: Delivery, outcome: Outcome, error: BaseException | None) -> None:
+        """Record the outcome of a job in the span; `error` is the handler's."""
+        if delivery.span is None:  # it began before there was a tracer provider
+            return
+        settled, id = delivery.span.settled, delivery.entry.id
+        match outcome:
+            case Again(pause_ms, counts=True):
+                settled("retry", id, {spans.PAUSE: pause_ms}, error)
+            case Again(pause_ms):
+                settled("retry_after", id, {spans.PAUSE: pause_ms})
+            case Buried(reason):
+                is_failure = reason is not Reason.CANCELLED
+                settled("bury", id, {spans.REASON: reason.value}, error if is_failure else None)
+            case _:
+                settled("ack", id, {})
 
 
 @contextmanager
-def settling(name: str, group: str, worker: str, server: spans.Where, deliveries: Sequence[Delivery]) -> Iterator[None]:
+def settling(me: Consumer, name: str, deliveries: Sequence[Delivery]) -> Iterator[None]:
     """The span of a call that settles these deliveries."""
     call: spans.Observed | None = None
     with _harmless():
         runs = [delivery.span for delivery in deliveries if delivery.span is not None]
-        call = spans.settling(name, deliveries[0].shard.keys.topic, group, worker, server, runs)
+        call = spans.settling(name, deliveries[0].shard.keys.topic, me.group, me.name, me.transport.node, runs)
     try:
         yield
     except Exception as error:

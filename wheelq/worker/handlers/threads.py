@@ -26,8 +26,8 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
+from wheelq.base.clock import SystemClock
+from wheelq.reminders import Loop
 
 logger = logging.getLogger("wheelq.worker")
 
@@ -111,13 +111,12 @@ class Threads:
 
     async def _in_time(self, begin: Callable[[], T]) -> T:
         """Returns `begin()`. While the machine has no spare thread, the job waits instead of failing."""
-        backoff = Backoff()
-        while True:
-            try:
-                return begin()
-            except RuntimeError as error:
-                reminders.warn(logger, "a plain handler waits for a thread, until the machine allows one more", error)
-                await asyncio.sleep(backoff.pause())
+
+        async def step() -> T:
+            return begin()
+
+        what = "a plain handler waits for a thread, until the machine allows one more"
+        return await Loop(SystemClock(), logger, what, errors=RuntimeError).insist(step)
 
     def _abandon(self, call: Future[Any], function: Callable[[Any], Any], has_place: bool = True) -> None:
         self.abandoned += 1

@@ -11,22 +11,17 @@ gathered. Gathered deliveries are held, and so renewed, like all others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from wheelq import logs
 from wheelq.base.clock import Clock
 from wheelq.model.job import Job
-from wheelq.telemetry import api
-from wheelq.worker.delivery.ending import Ending
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.delivery.pool import Pool
+from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.batch import BatchTerms, outcomes, outcomes_of_failure, results_of
-from wheelq.worker.outcome import Unrun, as_failure, readable
-
-if TYPE_CHECKING:
-    from wheelq.telemetry.spans import Processing
+from wheelq.worker.outcome import as_failure, readable
 
 SETTLED_TOGETHER = 32
 """How many failed jobs of a batch are settled at the same time; each takes a call."""
@@ -120,40 +115,20 @@ class Batcher:
             self._changed.set()
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps for each delivery of a batch, the same as for single deliveries."""
-
-    begin: Callable[[Delivery], Job | Unrun]
-    """Returns the job; if there is nothing to run, the outcome for `settle_unrun`."""
-    settle_unrun: Callable[[Delivery, Unrun], Awaitable[None]]
-    run: Callable[[list[Job]], Awaitable[Any]]
-    succeed: Callable[[Delivery, object], None]
-    """Takes what the handler returned for this job."""
-    fail: Callable[[Delivery, Job, BaseException], Coroutine[Any, Any, None]]
-    trace: Callable[[Sequence[Delivery], Sequence[Job]], None]
-    """Begins the span of the batch; called while a tracer provider is set."""
-    handed_back: Callable[[Processing], None]
-    """Records in that span that the worker stops."""
-    ending: Ending
-
-
-async def run_batch(steps: Steps, batch: list[Delivery], task: asyncio.Task[None]) -> None:
+async def run_batch(running: Running, batch: list[Delivery], task: asyncio.Task[None]) -> None:
     """Run the handler once for all jobs, in this task, and settle each delivery by its own outcome."""
-    deliveries, jobs = await _begin(steps, batch)
+    deliveries, jobs = await _begin(running, batch)
     if not jobs:
         return
     logs.running(jobs)
-    if api._TRACER_PROVIDER is not None:
-        steps.trace(deliveries, jobs)
+    running.began(deliveries, jobs)
     result: object = None
     try:
-        result = await steps.run(list(jobs))
+        result = await running.runs[jobs[0].topic](list(jobs))
         errors = outcomes(result, jobs)
     except asyncio.CancelledError as error:
-        if steps.ending.has_begun:
-            if deliveries[0].span is not None:
-                steps.handed_back(deliveries[0].span)
+        if running.ending.has_begun:
+            running.handed_back(deliveries)
             raise  # this worker is stopping: the deliveries stay held, and are handed back
         errors = outcomes_of_failure(error, jobs)
     except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the outcome of its jobs
@@ -161,39 +136,39 @@ async def run_batch(steps: Steps, batch: list[Delivery], task: asyncio.Task[None
     failures = []
     for delivery, job, problem, its_result in zip(deliveries, jobs, errors, results_of(result, jobs), strict=True):
         if problem is None:
-            steps.succeed(delivery, its_result)
+            running.succeed(delivery, its_result)
         else:
             failures.append((delivery, job, problem))
     if failures and task.cancelling():
-        await steps.ending.drop_others()
+        await running.ending.drop_others()
     for first in range(0, len(failures), SETTLED_TOGETHER):
-        await _fail(steps, failures[first : first + SETTLED_TOGETHER])
+        await _fail(running, failures[first : first + SETTLED_TOGETHER])
 
 
-async def _fail(steps: Steps, failures: Sequence[tuple[Delivery, Job, BaseException]]) -> None:
+async def _fail(running: Running, failures: Sequence[tuple[Delivery, Job, BaseException]]) -> None:
     """Settle failed jobs at the same time, even if somebody cancels this task meanwhile."""
-    tasks = [asyncio.create_task(steps.fail(*failure)) for failure in failures]
+    tasks = [asyncio.create_task(running.fail(*failure)) for failure in failures]
 
     async def end() -> None:
         await asyncio.wait(tasks)  # unlike `gather`, its cancellation does not cancel them
 
     try:
-        await steps.ending.finish(end)
+        await running.ending.finish(end)
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _begin(steps: Steps, batch: list[Delivery]) -> tuple[list[Delivery], list[Job]]:
+async def _begin(running: Running, batch: list[Delivery]) -> tuple[list[Delivery], list[Job]]:
     """Returns the deliveries whose jobs run, and their jobs; settles the others."""
     deliveries, jobs = [], []
     for delivery in batch:
-        job = steps.begin(delivery)
+        job = running.begin(delivery)
         if isinstance(job, Job):
             deliveries.append(delivery)
             jobs.append(job)
         else:
-            await steps.settle_unrun(delivery, job)
+            await running.settle_not_run(delivery, job)
     return deliveries, jobs
 
 

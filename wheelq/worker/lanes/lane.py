@@ -22,7 +22,7 @@ from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.batch import BatchTerms
 from wheelq.worker.handlers.handler import Handler, Handlers, Run
-from wheelq.worker.lanes.batching import Batcher, Steps, run_batch
+from wheelq.worker.lanes.batching import Batcher, run_batch
 from wheelq.worker.lanes.places import Places
 from wheelq.worker.lanes.reader import Reading
 from wheelq.worker.ordered.ordering import OrderedLane
@@ -128,7 +128,7 @@ class ReadingLane:
             yield 0
         elif free:
             yield max(1, free // len(self._shards))
-        elif places := await self._wait_in_line():
+        elif places := await self._queue_up():
             try:
                 yield 0 if self._reading.is_stopping else places
             finally:
@@ -136,7 +136,7 @@ class ReadingLane:
         else:
             yield 0 if self._reading.is_stopping else max(1, self._runs.free // len(self._shards))
 
-    async def _wait_in_line(self) -> int:
+    async def _queue_up(self) -> int:
         """Returns how many places were reserved; 0 if the free ones are reserved for a read that waits for jobs."""
         taking = asyncio.ensure_future(self._reading.places.take(waits=False))
         try:
@@ -184,9 +184,9 @@ class Lanes:
         """Prepare lanes for topics with a new handler; `bind` wraps the hooks around it."""
         for topic in set(self._handlers.topics) - set(self._running.runs):
             handler = self._handlers[topic]
-            run = self._running.runs[topic] = bind(handler)
+            self._running.runs[topic] = bind(handler)
             if handler.batch is not None:
-                self._of_topic[topic] = self._batch_lane(handler.batch, run)
+                self._of_topic[topic] = self._batch_lane(handler.batch)
             elif handler.ordered:
                 is_by_key = handler.ordered == "key"
                 self._of_topic[topic] = OrderedLane(
@@ -243,19 +243,8 @@ class Lanes:
     def _all(self) -> list[Lane]:
         return [self._default, *self._of_topic.values()]
 
-    def _batch_lane(self, terms: BatchTerms, run: Run) -> ReadingLane:
-        running = self._running
-        steps = Steps(
-            running.begin,
-            running.settle_unrun,
-            run,
-            running.succeed,
-            running.fail,
-            running.trace,
-            running.handed_back,
-            self._parts.ending,
-        )
-        batcher = Batcher(terms, partial(run_batch, steps), self._held_loop, self._parts.clock)
+    def _batch_lane(self, terms: BatchTerms) -> ReadingLane:
+        batcher = Batcher(terms, partial(run_batch, self._running), self._held_loop, self._parts.clock)
         return self._reading_lane(batcher, replace(self._parts.settings, concurrency=terms.max_size))
 
     def _reading_lane(self, runs: Runs, settings: WorkerSettings) -> ReadingLane:

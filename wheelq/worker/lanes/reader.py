@@ -9,7 +9,11 @@ Readers share the free places: see `places`.
 
 A worker with many shards (more than `MANY`, or more than it has places) cannot ask each of them for as many jobs as it
 has room for, nor wait for each in turn. It listens to all at once, which consumes nothing, and reads the shards with
-new entries in one script that stops when there is no more room (`backlog`).
+new entries in one script that stops when there is no more room:
+
+    unread ──read──▶ nothing left: listen after the last entry that the group received ───an entry came────▶ unread
+       ▲   └──────▶ perhaps more: to the end of the queue                                                      │
+       └───────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
 At a stop a current read is unblocked, not cut off, because it may just have received entries.
 """
@@ -20,20 +24,19 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
 from wheelq.errors import GroupNotFound, Refused, ServerError
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import worker as calls
+from wheelq.protocol.keys import ShardKeys
+from wheelq.reminders import Loop
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard, Start
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.recovery import SAFETY_MS
-from wheelq.worker.lanes.backlog import Backlog
 from wheelq.worker.lanes.places import Places, SharedPlaces
 
 logger = logging.getLogger("wheelq.worker")
@@ -161,21 +164,22 @@ class Reader:
 
     async def run(self, start: Start) -> None:
         """Read until stopped."""
-        backoff = Backoff()
-        while not self._reading.is_stopping:
+
+        async def step() -> None:
             try:
                 await self.step(start)
-                backoff.failures = 0
             except ServerError as error:
                 self._reading.doubt()
                 self._backlog.doubt()
-                shown = ", ".join(shard.keys.ready for shard in self.shards[:1])
-                reminders.warn(logger, f"{shown} is not read until the server is back", error)
-                await self._reading.clock.sleep(backoff.pause())
                 if isinstance(error, GroupNotFound):
                     with contextlib.suppress(ServerError):
-                        await self._reading.regroup(self.shards)
-                    self.follow([shard for shard in self.shards if not shard.is_gone])
+                        await self._regroup(self.shards)
+                raise
+
+        def what() -> str:
+            return f"{', '.join(shard.keys.ready for shard in self.shards[:1])} is not read until the server is back"
+
+        await Loop(self._reading.clock, logger, what).run(step, is_over=lambda: self._reading.is_stopping)
 
     async def once(self, start: Start) -> int:
         """Read every shard once, without waiting in the server. Returns how many came. Raises: ServerError."""
@@ -260,7 +264,12 @@ class Reader:
             if shard not in gone:
                 raise Refused(f"{shard.keys.ready}: {error}")
         if gone:
-            await self._reading.regroup(gone)
+            await self._regroup(gone)
+
+    async def _regroup(self, shards: Sequence[ServedShard]) -> None:
+        try:
+            await self._reading.regroup(shards)
+        finally:
             self.follow([shard for shard in self.shards if not shard.is_gone])
 
     async def _listen(self) -> None:
@@ -283,3 +292,44 @@ class Reader:
         finally:
             self.is_reading = False
             self._reading.any_ended.set()
+
+
+class Backlog:
+    """Which shards of one reader may hold unread entries, and how far the others have been read. Pure."""
+
+    def __init__(self) -> None:
+        self._unread: dict[ServedShard, None] = {}  # in the order in which they are read
+        self._read_to: dict[ServedShard, str] = {}
+
+    def follow(self, shards: Iterable[ServedShard]) -> None:
+        """Replace the shards; new ones may hold unread entries."""
+        now = dict.fromkeys(shards)
+        self._read_to = {shard: last_id for shard, last_id in self._read_to.items() if shard in now}
+        self._unread = {shard: None for shard in (*self._unread, *now) if shard in now and shard not in self._read_to}
+
+    def doubt(self) -> None:
+        """Mark all as unread: a reply was lost, or the server is another one."""
+        self._unread = {**self._unread, **dict.fromkeys(self._read_to)}
+        self._read_to = {}
+
+    def unread(self, most: int) -> list[ServedShard]:
+        """Returns the first shards that may hold unread entries."""
+        return [shard for shard, _ in zip(self._unread, range(most), strict=False)]
+
+    def was_read(self, shard: ServedShard, last_id: str) -> None:
+        """Record that a shard was read up to the entry `last_id`; "": there may be more to read."""
+        if self._unread.pop(shard, 0) is None:
+            if last_id:
+                self._read_to[shard] = last_id
+            else:
+                self._unread[shard] = None
+
+    def listening(self) -> tuple[list[ServedShard], list[tuple[ShardKeys, str]]]:
+        """Returns the fully read shards, and their keys with the last entry of each, after which to listen."""
+        return list(self._read_to), [(shard.keys, last_id) for shard, last_id in self._read_to.items()]
+
+    def came(self, shards: Iterable[ServedShard]) -> None:
+        """Record that new entries came to these shards."""
+        for shard in shards:
+            if self._read_to.pop(shard, None) is not None:
+                self._unread[shard] = None

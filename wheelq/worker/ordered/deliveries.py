@@ -8,14 +8,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
-from wheelq.errors import ServerError
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import order as calls
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.calls.worker import Entry
+from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.pool import Pool
@@ -120,19 +118,14 @@ class OrderedDeliveries:
         parts, entry = self._parts, delivery.entry
         if entry.entry_id not in self._put_off:
             return
-        backoff = Backoff()
-        while entry.entry_id in self._put_off:
+
+        async def left() -> float:
             call = worker_calls.keep(self._shard.keys, parts.group, parts.name, [entry.entry_id])
-            try:
-                server_us, _ = await parts.transport.send(call)
-            except ServerError as error:
-                pause = backoff.pause()
-                reminders.warn(logger, f"job {entry.id} waits for its next run", error)
-            else:
-                backoff.failures = 0
-                pause = entry.due_ms / 1000 - server_us / 1e6
-            if pause <= 0:
-                return
+            server_us, _ = await parts.transport.send(call)
+            return entry.due_ms / 1000 - server_us / 1e6
+
+        asking = Loop(parts.clock, logger, f"job {entry.id} waits for its next run")
+        while entry.entry_id in self._put_off and (pause := await asking.attempt(left)) > 0:
             await parts.clock.sleep(min(pause, parts.settings.renew_ms / 1000))  # the server's clock may be stepped
 
     def advance(self) -> None:

@@ -46,7 +46,7 @@ class Sequence(Generic[T]):
 
     def add(self, item: T, key: str, rank: Rank, not_before_ms: int = 0) -> None:
         """Add a delivery in its place."""
-        self._line_up(_Turn(item, key, rank, not_before_ms))
+        self._enqueue(_Turn(item, key, rank, not_before_ms))
 
     def start(self, now_ms: float, overdue_ms: int | None, most: int) -> list[T]:
         """Returns up to `most` deliveries that may start now, one of each key; they count as running.
@@ -55,7 +55,7 @@ class Sequence(Generic[T]):
         """
         if most <= 0 or not self._waiting:
             return []
-        heads = [line[0] for key, line in self._waiting.items() if key not in self._running]
+        heads = [queue[0] for key, queue in self._waiting.items() if key not in self._running]
         may_start = [
             head
             for head in heads
@@ -64,7 +64,7 @@ class Sequence(Generic[T]):
         may_start.sort(key=_rank)
         started = may_start[:most]
         for place in started:
-            self._leave_line(place)
+            self._dequeue(place)
             self._running[place.key] = place
         return [place.item for place in started]
 
@@ -78,29 +78,29 @@ class Sequence(Generic[T]):
         """Return a failed delivery to its place; it may start again at `not_before_ms`."""
         place = self._places[item]
         del self._running[place.key]
-        self._line_up(_Turn(item, place.key, place.rank, not_before_ms))
+        self._enqueue(_Turn(item, place.key, place.rank, not_before_ms))
 
     def next_ms(self, now_ms: float) -> int | None:
         """When the first delivery that waits for its time may start; None if none does."""
-        times = [line[0].not_before_ms for key, line in self._waiting.items() if key not in self._running]
+        times = [queue[0].not_before_ms for key, queue in self._waiting.items() if key not in self._running]
         return min((time for time in times if time > now_ms), default=None)
 
     def give_up(self) -> list[T]:
         """Remove and return all waiting deliveries."""
-        waiting = [place.item for line in self._waiting.values() for place in line]
+        waiting = [place.item for queue in self._waiting.values() for place in queue]
         self._waiting.clear()
         for item in waiting:
             del self._places[item]
         return waiting
 
-    def _line_up(self, place: _Turn[T]) -> None:
+    def _enqueue(self, place: _Turn[T]) -> None:
         self._places[place.item] = place
         insort(self._waiting.setdefault(place.key, []), place, key=_rank)
 
-    def _leave_line(self, place: _Turn[T]) -> None:
-        line = self._waiting[place.key]
-        del line[0]
-        if not line:
+    def _dequeue(self, place: _Turn[T]) -> None:
+        queue = self._waiting[place.key]
+        del queue[0]
+        if not queue:
             del self._waiting[place.key]
 
 

@@ -10,10 +10,9 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
 from wheelq.errors import GroupNotFound, ServerError
 from wheelq.protocol.calls import order as calls
+from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.peers import OtherHolders, Standing
@@ -69,26 +68,29 @@ class OrderedShard:
 
     async def run(self) -> None:
         """Hold, read and start until stopped. Survives restarts of the server."""
-        backoff = Backoff()
+        what = f"{self.shard.keys.ready} is not served until the server is back"
+        trying = Loop(self._parts.clock, logger, what)
         while not self._state.stopping.is_set() and not self.shard.is_gone:
-            try:
-                await self.step()
-                await self._wait()
-                backoff.failures = 0
-            except ServerError as error:
-                # It may have received deliveries in a lost reply: the next hold asks for all.
-                self._is_unsure = True
-                self._renew_at = 0.0
-                self._parts.recovery.look_soon()
-                reminders.warn(logger, f"{self.shard.keys.ready} is not served until the server is back", error)
-                await self._pause(backoff.pause())
-                if isinstance(error, GroupNotFound):
-                    with contextlib.suppress(ServerError):
-                        await self._state.regroup([self.shard])
+            if pause := await trying.attempt(self._step_and_wait):
+                await self._pause(pause)
         if self.shard.is_gone:
             self._deliveries.give_up()
             self.is_held = False
             await self._transport.close()
+
+    async def _step_and_wait(self) -> None:
+        try:
+            await self.step()
+            await self._wait()
+        except ServerError as error:
+            # It may have received deliveries in a lost reply: the next hold asks for all.
+            self._is_unsure = True
+            self._renew_at = 0.0
+            self._parts.recovery.look_soon()
+            if isinstance(error, GroupNotFound):
+                with contextlib.suppress(ServerError):
+                    await self._state.regroup([self.shard])
+            raise
 
     async def step(self) -> None:
         """Take the shard or renew the hold when it is time; if held, read what fits and start what may start.
@@ -117,7 +119,7 @@ class OrderedShard:
         elif self.shard.topic.paused or len(self._deliveries) >= self._state.read_ahead:
             await self._pause(left)
         elif not self._state.stopping.is_set():
-            call = calls.bell(self.shard.keys, self._last_id, max(1, int(left * 1000)))
+            call = calls.wake(self.shard.keys, self._last_id, max(1, int(left * 1000)))
             self._bell = asyncio.create_task(self._transport.send(call))
             await asyncio.wait([self._bell])
             if not self._bell.cancelled():

@@ -14,13 +14,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from wheelq import reminders
 from wheelq.errors import Refused, ServerError
 from wheelq.protocol.calls import counts, heartbeats
 from wheelq.protocol.calls import worker as calls
+from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.delivery.peers import SAYS_EVERY
 from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.handler import Handlers
@@ -29,8 +28,8 @@ logger = logging.getLogger("wheelq.worker")
 
 T = TypeVar("T")
 
-HEARS_ALL_EVERY = 20.0
-"""Seconds between looks for workers of an old release, which send no heartbeats, while none are known."""
+REPORT_EVERY = 5.0
+"""Seconds between the worker's reports."""
 PAUSE = 0.5
 """Seconds until the next attempt after a failed heartbeat."""
 
@@ -45,11 +44,11 @@ class Heartbeat:
         running: Running,
         pool: Pool[Delivery],
         changed: Callable[[], None],
-        also_says: Callable[[], Mapping[str, Any]],
+        more: Callable[[], Mapping[str, Any]],
     ) -> None:
         """`changed()` is called when a worker may have died, or the server's clock was stepped.
 
-        `also_says()` returns more fields for the report.
+        `more()` returns more fields for the report.
         """
         self._parts = parts
         self._keys = parts.keys
@@ -58,44 +57,38 @@ class Heartbeat:
         self._running = running
         self._pool = pool
         self._changed = changed
-        self._also_says = also_says
+        self._more = more
         self._numbers = itertools.count(1)
-        self._says_at = self._hears_all_at = float("-inf")
+        self._report_at = float("-inf")
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        while True:
-            try:
-                await self.beat()
-                pause = self._peers.next_look
-            except ServerError as error:
-                reminders.warn(logger, "no heartbeat until the server is back", error)
-                pause = PAUSE
-            await self._parts.clock.sleep(pause)
+
+        async def step() -> float:
+            await self.beat()
+            return self._peers.next_look
+
+        await Loop(self._parts.clock, logger, "no heartbeat until the server is back", PAUSE, PAUSE).run(step)
 
     async def beat(self) -> None:
         """Write the heartbeat, and read those of all others. Raises: ServerError."""
         parts = self._parts
         asked_at = parts.clock.monotonic()
-        says = asked_at >= self._says_at
+        reports = asked_at >= self._report_at
         beat = f"{next(self._numbers)} {parts.group}"
-        hears_all = says and (self._peers.has_elders or asked_at >= self._hears_all_at)
-        said = self._said() if says else None
-        told = None
-        if not says and not parts.held.shards():
+        answer = None
+        if not reports and not parts.held.shards():
             with contextlib.suppress(Refused):  # the server is full, and takes what the script writes
-                told = await parts.transport.send(heartbeats.beat_briefly(self._keys, parts.name, beat))
-        if told is None:
-            call = heartbeats.beat_worker(self._keys, parts.name, beat, said, hears_all=hears_all)
-            told = await parts.transport.send(call)
-        if hears_all:
-            self._hears_all_at = asked_at + HEARS_ALL_EVERY
-        if says:
-            self._says_at = asked_at + SAYS_EVERY - parts.settings.renew_ms / 2000
-        has_jumped = told.server_us > 0 and parts.server.observe(asked_at, told.server_us)
-        if self._peers.heard(parts.clock.monotonic(), told) or has_jumped:
+                answer = await parts.transport.send(heartbeats.beat_briefly(self._keys, parts.name, beat))
+        if answer is None:
+            report = self._report() if reports else None
+            answer = await parts.transport.send(heartbeats.beat_worker(self._keys, parts.name, beat, report))
+        if reports:
+            self._report_at = asked_at + REPORT_EVERY - parts.settings.renew_ms / 2000
+        has_jumped = answer.server_us > 0 and parts.server.observe(asked_at, answer.server_us)
+        if self._peers.heard(parts.clock.monotonic(), answer.beats) or has_jumped:
             self._changed()
-        if says:
+        if reports:
             await self._send_observations()
 
     async def _send_observations(self) -> None:
@@ -106,7 +99,7 @@ class Heartbeat:
             await self._parts.transport.send(counts.observe(self._keys, self._parts.name, number, increments))
             self._running.durations.observations.sent(number)
 
-    def _said(self) -> dict[str, Any]:
+    def _report(self) -> dict[str, Any]:
         parts, running = self._parts, self._running
         return {
             "seen_ms": int(parts.server.now_ms()),
@@ -117,7 +110,7 @@ class Heartbeat:
             "failed": running.failed,
             "skipped": running.skipped,
             "lateness_p99_ms": running.durations.lateness.percentile(0.99),
-            **self._also_says(),
+            **self._more(),
         }
 
     async def leave(self, shards: Iterable[ServedShard]) -> None:
@@ -133,7 +126,7 @@ class Heartbeat:
         if has_left:
             await self._tried(parts.transport.send(heartbeats.gone(self._keys.beats, parts.name)))
         else:
-            await self._tried(parts.transport.send(heartbeats.leave_word(self._keys, parts.name, parts.group)))
+            await self._tried(parts.transport.send(heartbeats.report_left(self._keys, parts.name, parts.group)))
         await self._tried(parts.transport.send(heartbeats.gone(self._keys.workers, parts.name)))
 
     async def _hand_back(self, shard: ServedShard) -> bool:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from wheelq import reminders
-from wheelq.base.backoff import Backoff
-from wheelq.errors import ServerError
+from wheelq.reminders import Loop
 from wheelq.worker.delivery.parts import WorkerParts
 
 logger = logging.getLogger("wheelq.worker")
@@ -43,28 +41,29 @@ class HintListener:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        backoff = Backoff(0.05)
         subscription = self._transport.subscription()
+        loop = Loop(self._clock, logger, "until this worker may listen, it asks for changes of its topics", 0.05)
+
+        async def listen() -> None:
+            try:
+                await subscription.open([self._changes, self._asks])
+                async for channel, data in subscription.messages():
+                    loop.backoff.failures = 0  # not earlier: a server refuses this user only now
+                    self._hear(channel, data)
+            finally:
+                self.is_listening = False
+
         try:
-            while True:
-                try:
-                    await subscription.open([self._changes, self._asks])
-                    async for channel, data in subscription.messages():
-                        backoff.failures = 0  # not earlier: a server refuses this user only now
-                        self._hear(channel, data)
-                except ServerError as error:
-                    self.is_listening = False
-                    reminders.warn(logger, "until this worker may listen, it asks for changes of its topics", error)
-                    await self._clock.sleep(backoff.pause())
+            await loop.run(listen)
         finally:
             await subscription.close()
 
     def _hear(self, channel: str, data: bytes | None) -> None:
-        said = "" if data is None else data.decode(errors="replace")
+        text = "" if data is None else data.decode(errors="replace")
         if channel == self._asks:
-            ready, _, entry_id = said.rpartition(" ")
+            ready, _, entry_id = text.rpartition(" ")
             self._cancel(ready, entry_id)
         else:
             self.is_listening = True
-            if data is None or self._concerns(said):
+            if data is None or self._concerns(text):
                 self._changed()

@@ -86,8 +86,8 @@ class Janitor:
         self._watch.looked(self._clock.monotonic(), beats)
         silent = [worker for worker in beats if self._watch.silent(worker) >= SILENT_S]
         now_ms = self._server.now_ms()
-        said = await self._transport.send(heartbeats.alive(self._keys.workers))
-        silent += [name for name, what in said.items() if now_ms - what.get("seen_ms", 0) > FORGOTTEN_MS]
+        reports = await self._transport.send(heartbeats.alive(self._keys.workers))
+        silent += [name for name, what in reports.items() if now_ms - what.get("seen_ms", 0) > FORGOTTEN_MS]
         for worker in silent:
             await self._transport.send(heartbeats.gone(self._keys.beats, worker))
             await self._transport.send(heartbeats.gone(self._keys.workers, worker))

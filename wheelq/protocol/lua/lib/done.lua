@@ -51,8 +51,8 @@ end
 -- finished it: group, started, ended, attempt, consumer, result. Call it before the jobs are forgotten. The first entry
 -- names the life of the id: a record of an earlier life is replaced. A job that was replayed or rerun has "0-0" there,
 -- and continues its life. Only the last run of each group is kept.
--- Earlier attempts are kept under `id SEPARATOR group`, in a record of the same form, so that older releases forget them
--- too: it has the attempts in place of the job's record, and the group's `ended` says to which run they belong.
+-- Earlier attempts are kept under `id SEPARATOR group`, in a record of the same form, so that both are forgotten in
+-- the same way: it has the attempts in place of the job's record, and the group's `ended` says to which run they belong.
 local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
   local at = string.format('%.0f', now)
   for _, one in ipairs(kept) do
@@ -70,7 +70,7 @@ local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
       value = (others or pack(first, found[2][4], record)) .. pack(group, started, at, found[2][6], consumer, result)
       redis.call('HSET', done, id, value)
       redis.call('ZADD', ended, at, id)
-      if (attempts or '') ~= '' then
+      if attempts ~= '' then
         local of_group = id .. '\31' .. group
         redis.call('HSET', done, of_group, pack(first, found[2][4], attempts, group, started, at, found[2][6], consumer, ''))
         redis.call('ZADD', ended, at, of_group)

@@ -24,15 +24,15 @@ end
 -- Whole milliseconds, rounded down. The bounds are powers of two, so that readers need no list of them. Most jobs are
 -- about as late as the one before, and fall into the same place without a search.
 local function late_counter()
-  local told, now, from, to, place = {0}, now_ms(), 0, 0, 2
-  return told, function(due)
+  local counted, now, from, to, place = {0}, now_ms(), 0, 0, 2
+  return counted, function(due)
     local late = now - due
     if late < from or late >= to then
       from, to, place = 0, 1, 2
       while late >= to do from, to, place = to, 2 * to, place + 1 end
-      for n = #told + 1, place do told[n] = 0 end
+      for n = #counted + 1, place do counted[n] = 0 end
     end
-    told[1] = told[1] + late
-    told[place] = told[place] + 1
+    counted[1] = counted[1] + late
+    counted[place] = counted[place] + 1
   end
 end

@@ -1,4 +1,4 @@
-"""A leader gathers jobs that are due close together, and starts one at once that is due after a quiet moment."""
+"""A leader promotes jobs that are due close together in one call, and one that is due after a quiet moment at once."""
 
 from __future__ import annotations
 
