@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from random import Random
 
 from loadtest.simulation import refusals
-from loadtest.simulation.blocking import BLUNT
-from loadtest.simulation.fleet import Fleet, Part
+from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger, Trouble, Undone
-from loadtest.simulation.plan import WITH_OUTBOX, Step
+from loadtest.simulation.parts import Part
+from loadtest.simulation.plan import BLUNT, WEB, WITH_OUTBOX, Step
 from loadtest.simulation.receiver import ADDRESS, NAME
-from loadtest.simulation.web import WEB
 from loadtest.simulation.world import World
 
 Steps = Iterator[float]

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from loadtest.simulation.fleet import Fleet
+from loadtest.simulation.plan import WEB
 from loadtest.simulation.store.sorted_set import SortedSet
 from loadtest.simulation.store.stream import Stream
-from loadtest.simulation.web import WEB
 from wheelq.protocol import registry_codec
 
 LOOK_S = 12.0

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from loadtest.simulation import run
+from loadtest.simulation.drawing import draw
 from loadtest.simulation.ledger import Ledger
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.plan import Plan, Step
 from loadtest.simulation.process import Process
 from loadtest.simulation.server import Server, Session
 from loadtest.simulation.world import World

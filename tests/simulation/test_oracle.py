@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from loadtest.simulation import faults, oracle, run
+from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger, Promotion, Run, Told
 from loadtest.simulation.oracle import Seen
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.plan import Plan, Step
 from loadtest.simulation.world import EPOCH_S, World
 
 ARGS = {"topic": "plain", "id": "p1", "delay": 0, "partition_key": None, "payload": [0, 0, "error"]}

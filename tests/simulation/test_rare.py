@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from loadtest.simulation import run
-from loadtest.simulation.operations import Actor, operation
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.drawing import draw
+from loadtest.simulation.operations import operation
+from loadtest.simulation.parts import Actor
+from loadtest.simulation.plan import Plan, Step
 from loadtest.simulation.plants import plant
 from loadtest.simulation.trials import Apart
 
@@ -48,11 +51,11 @@ def test_a_call_that_is_repeated_while_its_topic_drains_runs_its_job_once(known:
 
         @staticmethod
         async def do(actor: Actor, step: Step) -> None:
-            links = actor.fleet.network.links_of("producer-1")
+            links = [one.link for one in actor.ledger.server.sessions if one.link.process.name == "producer-1"]
             actor.ledger.trouble("lost-replies", "", 3.0)
             for link in links:
                 link.is_deaf = True
-            await actor.fleet.pause(1.0)
+            await asyncio.sleep(1.0)
             for link in links:
                 link.reset()
 

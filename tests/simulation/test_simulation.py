@@ -11,7 +11,8 @@ import sys
 import pytest
 
 from loadtest.simulation import trials
-from loadtest.simulation.plan import Plan, draw
+from loadtest.simulation.drawing import draw
+from loadtest.simulation.plan import Plan
 from loadtest.simulation.plants import PLANTS, plant
 from loadtest.simulation.run import Result
 from loadtest.simulation.shrink import short_story, shrink

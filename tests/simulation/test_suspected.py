@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from loadtest.simulation import run
+from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage, _kill
 from loadtest.simulation.fleet import Fleet, Handling
-from loadtest.simulation.operations import Actor, operation
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.operations import operation
+from loadtest.simulation.parts import Actor
+from loadtest.simulation.plan import Plan, Step
 from wheelq import Job
 from wheelq.errors import WheelqError
 
@@ -139,12 +141,12 @@ def test_what_is_kept_of_a_job_does_not_grow_with_its_reruns(fleets: list[Fleet]
             await actor.client.configure("plain", keep_done_ms=30_000, retention_ms=60_000)
             await actor.client.schedule("plain", [0, 1, "error"], delay=0, key="again")
             for _ in range(30):
-                await actor.fleet.pause(1.2)
+                await asyncio.sleep(1.2)
                 try:
                     await actor.client.rerun("plain", group="default", since=BEFORE)
                 except WheelqError:
                     continue
-                done = [value for key, value in actor.fleet.primary.store.values.items() if key.endswith(b":done")]
+                done = [value for key, value in actor.ledger.server.store.values.items() if key.endswith(b":done")]
                 sizes.append(sum(len(name) + len(kept) for one in done for name, kept in one.items()))
 
     assert run.run(Plan(4, TOPICS, False, (Step(1, 5.0, "rerun", "producer-1", {}),))).problems == ()

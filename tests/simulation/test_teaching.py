@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.simulation import faults, operations, oracle, run
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.drawing import draw
+from loadtest.simulation.plan import Plan, Step
 
 README = Path(run.__file__).with_name("README.md")
-MODULES = {"operation": operations, "fault": faults, "promise": oracle}
+MODULES = {"operation": operations.jobs, "fault": faults, "promise": oracle}
 
 
 @pytest.fixture

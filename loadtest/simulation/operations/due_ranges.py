@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
 from loadtest.simulation.ledger import Told
-from loadtest.simulation.operations import Actor, Args, drawn_job, operation, schedule_all
+from loadtest.simulation.operations.jobs import drawn_job, schedule_all
+from loadtest.simulation.operations.registry import Args, operation
+from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import Draft, Step
 from wheelq.errors import ServerError, TopicNotFound
 from wheelq.model.job import BulkProgress
@@ -29,15 +32,15 @@ class DueRange:
     @staticmethod
     async def do(actor: Actor, step: Step) -> None:
         made = await schedule_all(actor, step)
-        await actor.fleet.pause(step.args["pause"])
-        before_us = actor.fleet.primary.clock_us()
+        await asyncio.sleep(step.args["pause"])
+        before_us = actor.ledger.server.clock_us()
         sent = actor.ledger.world.now
         changed = [Told(step, one.topic, one.id, sent, before_us) for one in made]
         actor.ledger.told += changed
         progress = await _until_done(actor, step)
         if progress is None or not all(one.outcome == "created" for one in made):
             return
-        reached_ms = actor.fleet.primary.clock_us() / 1000
+        reached_ms = actor.ledger.server.clock_us() / 1000
         due = [one.due_ms + (EARLIER_S * 1000 if step.args["is_move"] else 0) for one in made]
         if reached_ms > min(due) or before_us / 1000 > reached_ms:
             return  # some may have been promoted before, or the clock was set back
@@ -59,7 +62,7 @@ async def _until_done(actor: Actor, step: Step) -> BulkProgress | None:
                 progress = await client.cancel_due(topic, **which)
         except (ServerError, TopicNotFound) as error:
             actor.ledger.world.story.tell(actor.name, f"#{step.number} {step.kind}: {type(error).__name__}")
-            await actor.fleet.pause(0.5)
+            await asyncio.sleep(0.5)
         else:
             actor.ledger.world.story.tell(actor.name, f"#{step.number} {step.kind}: {progress}")
             if progress.is_done:

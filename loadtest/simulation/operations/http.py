@@ -1,0 +1,62 @@
+"""Operations of callers over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadtest.simulation.ledger import Told
+from loadtest.simulation.operations.jobs import drawn_job
+from loadtest.simulation.operations.registry import Args, operation
+from loadtest.simulation.plan import WEB, Draft, Step
+
+
+def _note(told: Told, status: int, answer: Any) -> None:
+    if status in (200, 201, 202):
+        told.due_ms, told.kept = answer["due_ms"], answer["in_outbox"]
+        told.outcome = "kept" if told.kept else "created" if answer["created"] else "there"
+    else:
+        told.outcome = "unknown" if status == 504 else f"refused: {status}"
+
+
+@operation("http-schedule", weight=60, trait="web", who=WEB)
+class HttpSchedule:
+    """Schedule a job over HTTP for a lessee or a receiver; some repeat a failed request with its Idempotency-Key."""
+
+    @staticmethod
+    def draw(draft: Draft) -> Args:
+        job = drawn_job(draft)
+        target = {"service": "shop", "path": "/due"} if job["topic"] == "called" else None
+        return {**job, "partition_key": None, "target": target, "repeats": draft.random.random() < 0.3}
+
+    @staticmethod
+    async def do(actor: Any, step: Step) -> None:
+        args = step.args
+        async with actor.tells(step, args["topic"], args["id"]) as told:
+            body = {"id": args["id"], "delay": args["delay"], "payload": args["payload"]}
+            if args["target"]:
+                body["target"] = args["target"]
+            headers = {"idempotency-key": f"step-{step.number}"} if args["repeats"] else {}
+            path = f"/v1/topics/{args['topic']}/jobs"
+            status, answer = await actor.ask("POST", path, body, headers)
+            _note(told, status, answer)
+            if headers and status in (503, 504):
+                again, answer = await actor.ask("POST", path, body, headers)
+                if again < 300 or status == 503:
+                    _note(told, again, answer)
+
+
+@operation("http-cancel", weight=5, trait="web", who=WEB)
+class HttpCancel:
+    @staticmethod
+    def draw(draft: Draft) -> Args | None:
+        return {"topic": draft.topic().name, "place": draft.random.randrange(200)}
+
+    @staticmethod
+    async def do(actor: Any, step: Step) -> None:
+        made = [one for one in actor.ledger.told if one.step.kind == "http-schedule" and one.outcome == "created"]
+        if not made:
+            return
+        job = made[step.args["place"] % len(made)]
+        async with actor.tells(step, job.topic, job.id) as told:
+            status, _ = await actor.ask("DELETE", f"/v1/topics/{job.topic}/jobs/{job.id}")
+            told.outcome = {204: "cancelled", 404: "not_found", 409: "running", 504: "unknown"}.get(status, "refused")
