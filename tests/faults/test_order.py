@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from loadtest.trials.order import Event, Show, Wake, judge
+from loadtest.order import Event, Show, Wake, judge
 from tests.transports import AsyncWith, Fault, Refusing, Repeating, ReplyLost, Unreachable
 from tests.waiting import PATIENCE, eventually, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, RetryAfter, Settings, Worker

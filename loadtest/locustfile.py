@@ -5,8 +5,8 @@
 
 `python -m loadtest.locust_run` starts this and the servers. To run it by hand, against servers of your own:
 
-    locust -f loadtest/trials/locustfile.py --headless --host redis://localhost:6379 --shape spike --seconds 30 Library
-    locust -f loadtest/trials/locustfile.py --headless --http http://127.0.0.1:7380 --processes 2 Http Pull Classic
+    locust -f loadtest/locustfile.py --headless --host redis://localhost:6379 --shape spike --seconds 30 Library
+    locust -f loadtest/locustfile.py --headless --http http://127.0.0.1:7380 --processes 2 Http Pull Classic
 """
 
 import argparse
@@ -23,7 +23,7 @@ from locust.env import Environment
 from locust.runners import WorkerRunner
 
 from loadtest.bench.stage import PAYLOAD_BYTES
-from loadtest.trials.shapes import JOBS_PER_USER, SHAPES
+from loadtest.shapes import JOBS_PER_USER, SHAPES
 from wheelq.testing.locust import WheelqUser, record_lateness
 
 DELAY_S = (0.05, 2.0)  # jobs are due evenly between these
