@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
+from typing import Self
 from urllib.request import urlopen
 
 from loadtest.bench.bare import connect
@@ -31,40 +32,38 @@ from loadtest.bench.figures import percentile
 from loadtest.bench.stage import QUICK, Play, Stage, due_apart
 from loadtest.command import parser, tell_load
 from loadtest.servers.nodes import free_port
+from loadtest.servers.processes import Process, running
 from wheelq import Client, JobSpec, Settings
 from wheelq.embedded import EmbeddedServer
 
 MOST_OF_A_CORE, MOST_CALLS, MOST_SCRAPE_S = 0.05, 50.0, 0.5
 LOOK_S = 5.0
 """There is at most one look at Redis in this many seconds, however many watchers there are."""
-START_S, SETTLE_S, SCRAPE_S = 60.0, 6.0, 1.0
+ANSWER_S, SETTLE_S, SCRAPE_S = 60.0, 6.0, 1.0
 RATE, RATE_S, AHEAD_MS = 1_300, 8, 4_000
 
 
 class Server:
     """A process `wheelq server`."""
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self.port = free_port()
+    def __init__(self, process: Process, port: int) -> None:
+        self._process = process
+        self.port = port
+
+    @classmethod
+    @contextmanager
+    def on(cls, url: str, prefix: str) -> Iterator[Self]:
+        """Runs it during the block, with default settings."""
+        port = free_port()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WHEELQ_")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "wheelq", "server", "--port", str(self.port)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**environment, "WHEELQ_URL": url, "WHEELQ_PREFIX": prefix},
-        )
-        give_up = time.monotonic() + START_S
-        while True:
-            with suppress(OSError):
-                self.get("/healthz")
-                return
-            if time.monotonic() > give_up or self._process.poll() is not None:
-                raise RuntimeError("wheelq server did not start")
-            time.sleep(0.05)
+        environment |= {"WHEELQ_URL": url, "WHEELQ_PREFIX": prefix}
+        command = [sys.executable, "-m", "wheelq", "server", "--port", str(port)]
+        with running(command, port, environment, subprocess.DEVNULL) as process:
+            yield cls(process, port)
 
     def get(self, path: str) -> bytes:
         """Returns the body of an answer."""
-        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=START_S) as answer:
+        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=ANSWER_S) as answer:
             body: bytes = answer.read()
             return body
 
@@ -73,11 +72,6 @@ class Server:
         with open(f"/proc/{self._process.pid}/stat") as stat:
             user, system = stat.read().rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-    def close(self) -> None:
-        """Stop the process cleanly."""
-        self._process.terminate()
-        self._process.wait(START_S)
 
 
 class Watchers:
@@ -155,7 +149,7 @@ def watch(topics: int, streams: int, seconds: float) -> Watched:
     """Watch an otherwise idle wheelq with this many topics."""
     with EmbeddedServer(appendonly=False) as redis, ExitStack() as stack:
         _fill(redis.url, Settings(), topics)
-        server = stack.enter_context(closing(Server(redis.url, Settings().prefix)))
+        server = stack.enter_context(Server.on(redis.url, Settings().prefix))
         watchers = stack.enter_context(closing(Watchers(server, streams)))
         time.sleep(SETTLE_S)  # data that is read only once has been read by then
         with _commands(redis.url) as sent:
@@ -172,7 +166,7 @@ def compare_lateness(rounds: int, streams: int, topics: int) -> list[str]:
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     with EmbeddedServer(appendonly=False) as redis, Stage.on(redis.url, QUICK, "uvloop") as stage, ExitStack() as stack:
         _fill(redis.url, stage.settings, topics)
-        server = stack.enter_context(closing(Server(redis.url, stage.settings.prefix)))
+        server = stack.enter_context(Server.on(redis.url, stage.settings.prefix))
         play = stack.enter_context(Play(stage, "watched"))
         play.warm_up()
         for number in range(2 * rounds):
@@ -202,7 +196,7 @@ def time_scrapes(topics: int) -> list[str]:
     """Time scrapes of many topics, each after the previous data has expired; returns the figures that missed."""
     with EmbeddedServer(appendonly=False) as redis:
         _fill(redis.url, Settings(), topics)
-        with closing(Server(redis.url, Settings().prefix)) as server:
+        with Server.on(redis.url, Settings().prefix) as server:
             took, used = [], []
             for _ in range(5):
                 began, used_s = time.monotonic(), server.cpu_s()

@@ -8,12 +8,11 @@ with Watched(binary) as watched:
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from loadtest.servers.nodes import Node, Servers, free_port, until
+from loadtest.servers.processes import beside
 from wheelq.embedded import HOST
 
 SERVICE = "jobs"
@@ -56,7 +55,8 @@ class Watched(Servers):
             f"sentinel failover-timeout {SERVICE} 4000",
         ]
         configuration.write_text("\n".join(lines) + "\n")
-        self._running.enter_context(_running([str(self._binary), str(configuration), "--sentinel"]))
+        command = [str(self._binary), str(configuration), "--sentinel"]
+        self._running.enter_context(beside(command, output=subprocess.DEVNULL))
         sentinel = Node(None, port)
         self._running.callback(sentinel.close)
         until("the sentinel answers", lambda: sentinel.ask("PING") == "PONG")
@@ -89,16 +89,6 @@ class Watched(Servers):
 
     def _agree(self) -> bool:
         return all(_others(node) == (1, 2) for node in self.sentinels)
-
-
-@contextmanager
-def _running(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _others(sentinel: Node) -> tuple[int, int]:

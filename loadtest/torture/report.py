@@ -7,7 +7,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from loadtest.judge import Disruption, Promotion, Verdict
 from loadtest.torture.promises import Told
@@ -121,13 +121,7 @@ def as_json(report: Report) -> str:
             "undone": verdict.undone,
             "causes": verdict.causes,
             "faults": len(report.strikes),
-            "costs": [
-                {
-                    name: getattr(row, name)
-                    for name in ("kind", "times", "worst_ms", "worst_alone_ms", "middle_alone_ms")
-                }
-                for row in report.costs()
-            ],
+            "costs": [asdict(cost) for cost in report.costs()],
             "answers": dict(told),
             "left": report.left,
             "fallen": list(report.fallen),
