@@ -197,4 +197,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker(*sys.argv[2:]) if sys.argv[1:2] == [WORKER] else main())
+    if sys.argv[1:2] == [WORKER]:
+        run_worker(*sys.argv[2:])
+    else:
+        sys.exit(main())

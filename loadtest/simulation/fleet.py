@@ -20,7 +20,7 @@ from loadtest.simulation.web import serve
 from loadtest.simulation.world import World
 from wheelq import AsyncClient, Bury, Job, Retry, RetryAfter, Scheduler, Worker
 from wheelq.errors import AuthenticationFailed, ServerError
-from wheelq.settings import OutboxSettings, Settings, TopicSettings, WorkerSettings
+from wheelq.settings import OutboxSettings, Settings, WorkerSettings
 
 GROUPS = ("default", "default", "default", "audit")
 """The group of each worker."""
@@ -277,6 +277,3 @@ def _payload(job: Job) -> tuple[float, int, str]:
         case [takes, fails, how]:
             return float(takes), int(fails), str(how)
     return 0.0, 0, "error"
-
-
-__all__ = ["GROUPS", "Fleet", "Handling", "Part", "TopicSettings"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from loadtest.simulation.plan import Step
@@ -205,6 +205,3 @@ class Ledger:
         """Whether writes of a span of time may be lost; with `though_replicated`, even confirmed ones."""
         undone = [one for one in self.undone if one.is_power_loss or not though_replicated]
         return any(one.begins <= ends and one.ends >= begins for one in undone)
-
-
-__all__ = ["Ledger", "Promotion", "Run", "Told", "Trouble", "Undone", "field"]

@@ -22,7 +22,7 @@ def taught() -> Iterator[None]:
     registries = (operations.OPERATIONS, faults.FAULTS, oracle.PROMISES)
     before = [dict(one) for one in registries]
     for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL):
-        kind = block[1 : block.index("(")]
+        kind = re.search(r"@(\w+)\(", block)[1]  # type: ignore[index]
         exec(compile(block, f"{README}: {kind}", "exec"), dict(vars(MODULES[kind])))
     yield
     for registry, known in zip(registries, before, strict=True):

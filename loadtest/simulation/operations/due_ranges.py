@@ -17,37 +17,34 @@ from wheelq.model.job import BulkProgress
 EARLIER_S = -8.0
 
 
-@operation("due-range", weight=3, trait="bulk")
-class DueRange:
+def _draw_due_range(draft: Draft) -> Args | None:
+    if draft.jobs:
+        return None
+    random, topic = draft.random, draft.topics[0]
+    jobs = [{**drawn_job(draft, topic), "delay": round(random.uniform(20, 30), 3)} for _ in range(20)]
+    return {"topic": topic.name, "jobs": jobs, "is_move": random.random() < 0.5, "pause": random.uniform(0.5, 8)}
+
+
+@operation("due-range", weight=3, draw=_draw_due_range, trait="bulk")
+async def due_range(actor: Actor, step: Step) -> None:
     """Schedule jobs that are due in half a minute, and change them. A seed has one such step, so none interferes."""
-
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        if draft.jobs:
-            return None
-        random, topic = draft.random, draft.topics[0]
-        jobs = [{**drawn_job(draft, topic), "delay": round(random.uniform(20, 30), 3)} for _ in range(20)]
-        return {"topic": topic.name, "jobs": jobs, "is_move": random.random() < 0.5, "pause": random.uniform(0.5, 8)}
-
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        made = await schedule_all(actor, step)
-        await asyncio.sleep(step.args["pause"])
-        before_us = actor.ledger.server.clock_us()
-        sent = actor.ledger.world.now
-        changed = [Told(step, one.topic, one.id, sent, before_us) for one in made]
-        actor.ledger.told += changed
-        progress = await _until_done(actor, step)
-        if progress is None or not all(one.outcome == "created" for one in made):
-            return
-        reached_ms = actor.ledger.server.clock_us() / 1000
-        due = [one.due_ms + (EARLIER_S * 1000 if step.args["is_move"] else 0) for one in made]
-        if reached_ms > min(due) or before_us / 1000 > reached_ms:
-            return  # some may have been promoted before, or the clock was set back
-        for one, due_ms in zip(changed, due, strict=True):
-            one.answered, one.due_ms = actor.ledger.world.now, int(due_ms)
-            one.outcome = "moved" if step.args["is_move"] else "cancelled"
-        actor.ledger.counted.append((changed[0], progress.jobs, len(made)))
+    made = await schedule_all(actor, step)
+    await asyncio.sleep(step.args["pause"])
+    before_us = actor.ledger.server.clock_us()
+    sent = actor.ledger.world.now
+    changed = [Told(step, one.topic, one.id, sent, before_us) for one in made]
+    actor.ledger.told += changed
+    progress = await _until_done(actor, step)
+    if progress is None or not all(one.outcome == "created" for one in made):
+        return
+    reached_ms = actor.ledger.server.clock_us() / 1000
+    due = [one.due_ms + (EARLIER_S * 1000 if step.args["is_move"] else 0) for one in made]
+    if reached_ms > min(due) or before_us / 1000 > reached_ms:
+        return  # some may have been promoted before, or the clock was set back
+    for one, due_ms in zip(changed, due, strict=True):
+        one.answered, one.due_ms = actor.ledger.world.now, int(due_ms)
+        one.outcome = "moved" if step.args["is_move"] else "cancelled"
+    actor.ledger.counted.append((changed[0], progress.jobs, len(made)))
 
 
 async def _until_done(actor: Actor, step: Step) -> BulkProgress | None:

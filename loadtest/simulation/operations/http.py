@@ -18,45 +18,40 @@ def _note(told: Told, status: int, answer: Any) -> None:
         told.outcome = "unknown" if status == 504 else f"refused: {status}"
 
 
-@operation("http-schedule", weight=60, trait="web", who=WEB)
-class HttpSchedule:
+def _draw_http_schedule(draft: Draft) -> Args:
+    job = drawn_job(draft)
+    target = {"service": "shop", "path": "/due"} if job["topic"] == "called" else None
+    return {**job, "partition_key": None, "target": target, "repeats": draft.random.random() < 0.3}
+
+
+@operation("http-schedule", weight=60, draw=_draw_http_schedule, trait="web", who=WEB)
+async def http_schedule(actor: Any, step: Step) -> None:
     """Schedule a job over HTTP for a lessee or a receiver; some repeat a failed request with its Idempotency-Key."""
-
-    @staticmethod
-    def draw(draft: Draft) -> Args:
-        job = drawn_job(draft)
-        target = {"service": "shop", "path": "/due"} if job["topic"] == "called" else None
-        return {**job, "partition_key": None, "target": target, "repeats": draft.random.random() < 0.3}
-
-    @staticmethod
-    async def do(actor: Any, step: Step) -> None:
-        args = step.args
-        async with actor.tells(step, args["topic"], args["id"]) as told:
-            body = {"id": args["id"], "delay": args["delay"], "payload": args["payload"]}
-            if args["target"]:
-                body["target"] = args["target"]
-            headers = {"idempotency-key": f"step-{step.number}"} if args["repeats"] else {}
-            path = f"/v1/topics/{args['topic']}/jobs"
-            status, answer = await actor.ask("POST", path, body, headers)
-            _note(told, status, answer)
-            if headers and status in (503, 504):
-                again, answer = await actor.ask("POST", path, body, headers)
-                if again < 300 or status == 503:
-                    _note(told, again, answer)
+    args = step.args
+    async with actor.tells(step, args["topic"], args["id"]) as told:
+        body = {"id": args["id"], "delay": args["delay"], "payload": args["payload"]}
+        if args["target"]:
+            body["target"] = args["target"]
+        headers = {"idempotency-key": f"step-{step.number}"} if args["repeats"] else {}
+        path = f"/v1/topics/{args['topic']}/jobs"
+        status, answer = await actor.ask("POST", path, body, headers)
+        _note(told, status, answer)
+        if headers and status in (503, 504):
+            again, answer = await actor.ask("POST", path, body, headers)
+            if again < 300 or status == 503:
+                _note(told, again, answer)
 
 
-@operation("http-cancel", weight=5, trait="web", who=WEB)
-class HttpCancel:
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        return {"topic": draft.topic().name, "place": draft.random.randrange(200)}
+def _draw_http_cancel(draft: Draft) -> Args | None:
+    return {"topic": draft.topic().name, "place": draft.random.randrange(200)}
 
-    @staticmethod
-    async def do(actor: Any, step: Step) -> None:
-        made = [one for one in actor.ledger.told if one.step.kind == "http-schedule" and one.outcome == "created"]
-        if not made:
-            return
-        job = made[step.args["place"] % len(made)]
-        async with actor.tells(step, job.topic, job.id) as told:
-            status, _ = await actor.ask("DELETE", f"/v1/topics/{job.topic}/jobs/{job.id}")
-            told.outcome = {204: "cancelled", 404: "not_found", 409: "running", 504: "unknown"}.get(status, "refused")
+
+@operation("http-cancel", weight=5, draw=_draw_http_cancel, trait="web", who=WEB)
+async def http_cancel(actor: Any, step: Step) -> None:
+    made = [one for one in actor.ledger.told if one.step.kind == "http-schedule" and one.outcome == "created"]
+    if not made:
+        return
+    job = made[step.args["place"] % len(made)]
+    async with actor.tells(step, job.topic, job.id) as told:
+        status, _ = await actor.ask("DELETE", f"/v1/topics/{job.topic}/jobs/{job.id}")
+        told.outcome = {204: "cancelled", 404: "not_found", 409: "running", 504: "unknown"}.get(status, "refused")

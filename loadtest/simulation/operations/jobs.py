@@ -49,16 +49,14 @@ def _payload(draft: Draft, handling: str) -> list[Any]:
     return [round(takes, 3), fails, how]
 
 
-@operation("schedule", weight=72)
-class Schedule:
-    @staticmethod
-    def draw(draft: Draft) -> Args:
-        durable = draft.has_sentinel and draft.random.random() < 0.3
-        return {**drawn_job(draft), "durability": "replicated" if durable else None}
+def _draw_schedule(draft: Draft) -> Args:
+    durable = draft.has_sentinel and draft.random.random() < 0.3
+    return {**drawn_job(draft), "durability": "replicated" if durable else None}
 
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        await _schedule(actor, step, "keep")
+
+@operation("schedule", weight=72, draw=_draw_schedule)
+async def schedule(actor: Actor, step: Step) -> None:
+    await _schedule(actor, step, "keep")
 
 
 async def _schedule(actor: Actor, step: Step, on_duplicate: Any) -> None:
@@ -86,21 +84,10 @@ def note_receipt(told: Told, receipt: Receipt) -> None:
         told.outcome = "replaced" if receipt.replaced else "created" if receipt.created else "there"
 
 
-@operation("duplicate", weight=4)
-class Duplicate:
-    """Schedule the same id again: the job is kept, or made again if it has ended."""
-
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        job = draft.a_job()
-        return _again(draft, job) if job else None
-
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        await _schedule(actor, step, "keep")
-
-
-def _again(draft: Draft, job: Drawn) -> Args:
+def _draw_again(draft: Draft) -> Args | None:
+    job = draft.a_job()
+    if job is None:
+        return None
     handling = next(topic.handling for topic in draft.topics if topic.name == job.topic)
     return {
         "topic": job.topic,
@@ -111,28 +98,25 @@ def _again(draft: Draft, job: Drawn) -> Args:
     }
 
 
-@operation("replace", weight=3)
-class Replace:
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        job = draft.a_job()
-        return _again(draft, job) if job else None
-
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        await _schedule(actor, step, "replace")
+@operation("duplicate", weight=4, draw=_draw_again)
+async def duplicate(actor: Actor, step: Step) -> None:
+    """Schedule the same id again: the job is kept, or made again if it has ended."""
+    await _schedule(actor, step, "keep")
 
 
-@operation("schedule-many", weight=2)
-class ScheduleMany:
-    @staticmethod
-    def draw(draft: Draft) -> Args:
-        topic = draft.topic()
-        return {"topic": topic.name, "jobs": [drawn_job(draft, topic) for _ in range(draft.random.randint(2, 12))]}
+@operation("replace", weight=3, draw=_draw_again)
+async def replace(actor: Actor, step: Step) -> None:
+    await _schedule(actor, step, "replace")
 
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        await schedule_all(actor, step)
+
+def _draw_schedule_many(draft: Draft) -> Args:
+    topic = draft.topic()
+    return {"topic": topic.name, "jobs": [drawn_job(draft, topic) for _ in range(draft.random.randint(2, 12))]}
+
+
+@operation("schedule-many", weight=2, draw=_draw_schedule_many)
+async def schedule_many(actor: Actor, step: Step) -> None:
+    await schedule_all(actor, step)
 
 
 async def schedule_all(actor: Actor, step: Step) -> list[Told]:
@@ -171,62 +155,46 @@ async def _change(actor: Actor, step: Step, do: Callable[..., Awaitable[object]]
         told.outcome = str(await do(args["topic"], args["id"], partition_key=args["partition_key"], **more))
 
 
-@operation("cancel", weight=5)
-class Cancel:
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        job = draft.a_job()
-        return {"topic": job.topic, "id": job.id, "partition_key": job.partition_key} if job else None
-
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        await _change(actor, step, actor.client.cancel)
+def _draw_known(draft: Draft) -> Args | None:
+    job = draft.a_job()
+    return {"topic": job.topic, "id": job.id, "partition_key": job.partition_key} if job else None
 
 
-@operation("reschedule", weight=5)
-class Reschedule:
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        job = draft.a_job()
-        delay = round(draft.random.choice((0.2, 2.0, draft.random.uniform(0, 15))), 3)
-        if job is None:
-            return None
-        return {"topic": job.topic, "id": job.id, "partition_key": job.partition_key, "delay": delay}
-
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        await _change(actor, step, actor.client.reschedule, delay=step.args["delay"])
+@operation("cancel", weight=5, draw=_draw_known)
+async def cancel(actor: Actor, step: Step) -> None:
+    await _change(actor, step, actor.client.cancel)
 
 
-@operation("run-now", weight=2)
-class RunNow:
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        return Cancel.draw(draft)
-
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        await _change(actor, step, actor.client.run_now)
+def _draw_reschedule(draft: Draft) -> Args | None:
+    job = draft.a_job()
+    delay = round(draft.random.choice((0.2, 2.0, draft.random.uniform(0, 15))), 3)
+    if job is None:
+        return None
+    return {"topic": job.topic, "id": job.id, "partition_key": job.partition_key, "delay": delay}
 
 
-@operation("get", weight=2)
-class Get:
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        return Cancel.draw(draft)
-
-    @staticmethod
-    async def do(actor: Actor, step: Step) -> None:
-        args = step.args
-        async with actor.tells(step, args["topic"], args["id"]) as told:
-            found = await actor.client.get(args["topic"], args["id"], partition_key=args["partition_key"])
-            told.outcome = "nothing" if found is None else str(found.state)
+@operation("reschedule", weight=5, draw=_draw_reschedule)
+async def reschedule(actor: Actor, step: Step) -> None:
+    await _change(actor, step, actor.client.reschedule, delay=step.args["delay"])
 
 
-for name, weight, like in (
-    ("blunt-schedule", 50, Schedule),
-    ("blunt-many", 4, ScheduleMany),
-    ("blunt-cancel", 5, Cancel),
-    ("blunt-reschedule", 5, Reschedule),
+@operation("run-now", weight=2, draw=_draw_known)
+async def run_now(actor: Actor, step: Step) -> None:
+    await _change(actor, step, actor.client.run_now)
+
+
+@operation("get", weight=2, draw=_draw_known)
+async def get(actor: Actor, step: Step) -> None:
+    args = step.args
+    async with actor.tells(step, args["topic"], args["id"]) as told:
+        found = await actor.client.get(args["topic"], args["id"], partition_key=args["partition_key"])
+        told.outcome = "nothing" if found is None else str(found.state)
+
+
+for name, weight, draw, do in (
+    ("blunt-schedule", 50, _draw_schedule, schedule),
+    ("blunt-many", 4, _draw_schedule_many, schedule_many),
+    ("blunt-cancel", 5, _draw_known, cancel),
+    ("blunt-reschedule", 5, _draw_reschedule, reschedule),
 ):
-    operation(name, weight, trait="blocking", who=BLUNT)(like)
+    operation(name, weight, draw=draw, trait="blocking", who=BLUNT)(do)

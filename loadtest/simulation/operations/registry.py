@@ -1,9 +1,7 @@
 """The registry of operations. An operation draws its arguments, and carries them out with a client.
 
-@operation("cancel", weight=8)
-class Cancel:
-    def draw(draft): ...            returns the arguments; None if there is nothing to do it to
-    async def do(actor, step): ...  calls the client; `actor.tells` records the outcome for the oracle
+@operation("cancel", weight=8, draw=draw_job)     `draw_job(draft)` returns the arguments; None: there is nothing to do
+async def cancel(actor, step): ...                calls the client; `actor.tells` records the outcome for the oracle
 """
 
 from __future__ import annotations
@@ -16,6 +14,8 @@ from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import Draft, Step
 
 Args = Mapping[str, Any]
+Draw = Callable[[Draft], Args | None]
+Do = Callable[[Actor, Step], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Operation:
 
     name: str
     weight: float
-    draw: Callable[[Draft], Args | None]
-    do: Callable[[Actor, Step], Coroutine[Any, Any, None]]
+    draw: Draw
+    do: Do
     trait: str
     """Only seeds with this trait have the operation. It is drawn separately, and does not change other steps."""
     who: str
@@ -35,11 +35,11 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {}
 
 
-def operation(name: str, weight: float, *, trait: str = "", who: str = "") -> Callable[[Any], Any]:
+def operation(name: str, weight: float, *, draw: Draw, trait: str = "", who: str = "") -> Callable[[Do], Do]:
     """Register an operation. With a `trait` of `plan.APART`, the weight is its number in a seed."""
 
-    def register(what: Any) -> Any:
-        OPERATIONS[name] = Operation(name, weight, what.draw, what.do, trait, who)
-        return what
+    def register(do: Do) -> Do:
+        OPERATIONS[name] = Operation(name, weight, draw, do, trait, who)
+        return do
 
     return register
