@@ -73,7 +73,7 @@ def run(url: str, options: argparse.Namespace, scratch: Path) -> int:
     with Stage.on(url, Sizes(), options.loop) as stage, Play(stage, "locust") as play, _http(stage, options) as http:
         play.warm_up()
         warm = play.worker.started()
-        _wait_until_told(stage, play.topic, warm)
+        _wait_until_counted(stage, play.topic, warm)
         locust = subprocess.Popen(_command(play.topic, http, options, report, scratch), cwd=ROOT, env=_env(stage))
         try:
             code = locust.wait()
@@ -93,14 +93,14 @@ def run(url: str, options: argparse.Namespace, scratch: Path) -> int:
     return 1 if code or any(wrong.values()) else 0
 
 
-def _wait_until_told(stage: Stage, topic: str, count: int) -> None:
+def _wait_until_counted(stage: Stage, topic: str, count: int) -> None:
     """Wait until the worker's figures of jobs before the test are in Redis, so that Locust does not count them."""
     give_up = time.monotonic() + PATIENCE_S
     with closing(Transport(Address(stage.url))) as transport:
         while time.monotonic() < give_up:
-            told = transport.send(histograms(Keys(stage.settings.prefix)))
+            found = transport.send(histograms(Keys(stage.settings.prefix)))
             started = [
-                counts for (kind, name, _), (_, *counts) in told.items() if (kind, name) == (Measured.START, topic)
+                counts for (kind, name, _), (_, *counts) in found.items() if (kind, name) == (Measured.START, topic)
             ]
             if sum(map(sum, started)) >= count:
                 return
@@ -150,9 +150,9 @@ def _drain(http: str, stage: Stage, topic: str, seen: Seen) -> None:
                 client.post(f"{pulled}/ack", json={"handles": [job["handle"] for job in jobs]}).raise_for_status()
             seen.taken[1].extend(job["id"] for job in jobs)
         while seen.made[2] and stage.left(f"{topic}-classic") and time.monotonic() < give_up:
-            said = client.post("/delay/task/pull", json=classic).raise_for_status().json()
-            if said["dm_error"] == 0:
-                seen.taken[2].append(str(said["task_id"]))
+            reply = client.post("/delay/task/pull", json=classic).raise_for_status().json()
+            if reply["dm_error"] == 0:
+                seen.taken[2].append(str(reply["task_id"]))
             else:
                 time.sleep(0.1)  # the next is not due yet
 

@@ -59,7 +59,7 @@ FAST_MS: dict[How, int] = {"kill": 1_000, "freeze": 1_500}
 
 
 @dataclass(slots=True)
-class Told:
+class Answers:
     """The answers that callers got."""
 
     promises: dict[str, Promise] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Callers:
     """Makes jobs at a steady rate, whatever the service answers."""
 
     def __init__(self, port: int) -> None:
-        self.told = Told()
+        self.answers = Answers()
         self._port = port
 
     async def ask(self, seconds: float, rate: float) -> None:
@@ -94,17 +94,18 @@ class Callers:
                 status, answer = await ask_once(self._port, "POST", f"/v1/topics/{TOPIC}/jobs", job)
             except (OSError, EOFError):
                 status = 504
-            self.told.statuses[status] += 1
+            self.answers.statuses[status] += 1
             if 200 <= status < 300:
-                said = json.loads(answer)
-                due_ms = said["due_ms"]
-                if said["in_outbox"]:  # due from when it was kept; Redis may have had it before, due from the request
+                receipt = json.loads(answer)
+                due_ms = receipt["due_ms"]
+                if receipt["in_outbox"]:  # due from when it was kept, or from the request, if Redis had it before
                     due_ms = min(due_ms, int(asked_ms + delay * 1000))
-                self.told.promises[id] = Promise(0, True, before=MAYBE) if was_sent else Promise(due_ms, must_run=True)
+                sure = Promise(due_ms, must_run=True)
+                self.answers.promises[id] = Promise(0, True, before=MAYBE) if was_sent else sure
                 return
             if status == 503 and not was_sent:
-                self.told.refused_ms.append((time.monotonic() - asked) * 1000)
-                self.told.promises[id] = Promise(0, must_run=False, may_run=False, was_refused=True)
+                self.answers.refused_ms.append((time.monotonic() - asked) * 1000)
+                self.answers.promises[id] = Promise(0, must_run=False, may_run=False, was_refused=True)
                 return
             was_sent = was_sent or status != 503
             await asyncio.sleep(0.5)
@@ -155,9 +156,9 @@ class Play:
             finally:
                 os.kill(pid, signal.SIGCONT)
 
-    def verdict(self, told: Told, patience_s: float = 60.0) -> Verdict:
+    def verdict(self, answers: Answers, patience_s: float = 60.0) -> Verdict:
         """Wait until the outbox is empty and every promised job has run, then judge."""
-        must_run = {id for id, promise in told.promises.items() if promise.must_run}
+        must_run = {id for id, promise in answers.promises.items() if promise.must_run}
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             ran = {run.id for run in self.fleet.runs()}
@@ -170,7 +171,7 @@ class Play:
             ready = Keys().shard(TOPIC, shard).ready
             promotions += read_promotions(transport.send(command("XRANGE", ready, "-", "+", read=list, key=ready)))
         transport.close()
-        promises = told.promises | {"first": Promise(0, must_run=True)}
+        promises = answers.promises | {"first": Promise(0, must_run=True)}
         return judge(promises, promotions, self.fleet.runs())
 
     def kept(self) -> int:
@@ -178,7 +179,7 @@ class Play:
         return Outbox(OutboxSettings(path=str(self._outbox))).info().jobs if self._outbox else 0
 
 
-async def outage(play: Play, how: How, seconds: float, rate: float) -> Told:
+async def outage(play: Play, how: How, seconds: float, rate: float) -> Answers:
     """Callers send requests from a second before the server is away until a second after it is back."""
     callers = Callers(play.port)
     asking = asyncio.create_task(callers.ask(seconds + 2 * AROUND_S, rate))
@@ -186,20 +187,20 @@ async def outage(play: Play, how: How, seconds: float, rate: float) -> Told:
     with play.away(how):
         await asyncio.sleep(seconds)
     await asking
-    return callers.told
+    return callers.answers
 
 
 def measure(binary: Path, how: How, outbox: bool, seconds: float, rate: float) -> Outcome:
     """Measure one outage, and judge its jobs."""
     with TemporaryDirectory(prefix="wheelq-outage-") as directory, Play(Path(directory), binary, outbox) as play:
-        told = asyncio.run(outage(play, how, seconds, rate))
-        verdict = play.verdict(told)
-    refused = sorted(told.refused_ms)
-    figures = [Figure(f"answered {status}", count, "answers") for status, count in sorted(told.statuses.items())]
+        answers = asyncio.run(outage(play, how, seconds, rate))
+        verdict = play.verdict(answers)
+    refused = sorted(answers.refused_ms)
+    figures = [Figure(f"answered {status}", count, "answers") for status, count in sorted(answers.statuses.items())]
     if refused:
         figures.append(Figure("p99 until a 503", percentile(refused, 0.99), "ms", Target(at_most=FAST_MS[how])))
     wrong = {kind.words: verdict.count(kind) for kind in JUDGED}
-    return Outcome(f"{how}, {'outbox' if outbox else 'no outbox'}", figures, len(told.promises), wrong)
+    return Outcome(f"{how}, {'outbox' if outbox else 'no outbox'}", figures, len(answers.promises), wrong)
 
 
 def main() -> int:

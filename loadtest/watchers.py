@@ -157,8 +157,8 @@ def watch(topics: int, streams: int, seconds: float) -> Watched:
             time.sleep(seconds)
             took = time.monotonic() - began
             used_s = server.cpu_s() - used_s
-            told = max(now - before for now, before in zip(watchers.looks, looks, strict=True))
-        return Watched(topics, streams, took, used_s / took, told, sent[0] / took)
+            most = max(now - before for now, before in zip(watchers.looks, looks, strict=True))
+        return Watched(topics, streams, took, used_s / took, most, sent[0] / took)
 
 
 def compare_lateness(rounds: int, streams: int, topics: int) -> list[str]:
@@ -204,8 +204,8 @@ def time_scrapes(topics: int) -> list[str]:
                 took.append(time.monotonic() - began)
                 used.append(server.cpu_s() - used_s)
                 time.sleep(LOOK_S)
-    told = " ".join(f"{seconds:.2f}" for seconds in took)
-    print(f"{topics:,} topics, {size:,} bytes: {told} s, of which {median(used):.2f} s processor time of the server")
+    times = " ".join(f"{seconds:.2f}" for seconds in took)
+    print(f"{topics:,} topics, {size:,} bytes: {times} s, of which {median(used):.2f} s processor time of the server")
     return [] if median(took) < MOST_SCRAPE_S else ["wall time of a scrape"]
 
 

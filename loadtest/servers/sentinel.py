@@ -94,6 +94,6 @@ class Watched(Servers):
 def _others(sentinel: Node) -> tuple[int, int]:
     """Replicas that are up, and other sentinels, as one sentinel knows them."""
     reply = sentinel.ask("SENTINEL", "MASTER", SERVICE)
-    said = dict(zip(reply[::2], reply[1::2], strict=True))
+    state = dict(zip(reply[::2], reply[1::2], strict=True))
     replicas = [dict(zip(one[::2], one[1::2], strict=True)) for one in sentinel.ask("SENTINEL", "REPLICAS", SERVICE)]
-    return sum(one["flags"] == "slave" for one in replicas), int(said["num-other-sentinels"])
+    return sum(one["flags"] == "slave" for one in replicas), int(state["num-other-sentinels"])

@@ -54,7 +54,7 @@ class Fleet:
         ledger.watch(self.primary)
         ledger.clock_changed(self.primary)
         self.stopped: list[str] = []
-        """The parts that were told to stop."""
+        """The parts that were asked to stop."""
         self.nodes = [self._part(f"node-{n}", self._node) for n in range(NODES)]
         self.workers = [self._part(f"worker-{n}", self._worker(n)) for n in range(WORKERS)]
         self.producers = [self._part(f"producer-{n}", self._producer(n)) for n in range(PRODUCERS)]

@@ -17,7 +17,7 @@ _KEY = re.compile(rb"^wheelq:\{([^:}]+):(\d+)\}:(\w+)")
 
 
 @dataclass(slots=True)
-class Told:
+class Call:
     """One operation on one job, and the answer to its producer."""
 
     step: Step
@@ -103,7 +103,7 @@ class Ledger:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.told: list[Told] = []
+        self.calls: list[Call] = []
         self.promotions: list[Promotion] = []
         self.runs: list[Run] = []
         self.troubles: list[Trouble] = []
@@ -120,7 +120,7 @@ class Ledger:
         self._waits: dict[tuple[bytes, bytes], float] = {}
         self.deaths: list[tuple[str, float]] = []
         """Killed workers, with the time."""
-        self.counted: list[tuple[Told, int, int]] = []
+        self.counted: list[tuple[Call, int, int]] = []
         """Calls that counted the jobs they changed: one of the jobs, the count in the answer, and the true count."""
         self.rewritten: defaultdict[str, int] = defaultdict(int)
         """How often the assignment was written."""

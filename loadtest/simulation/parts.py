@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtest.simulation.ledger import Ledger, Told
+from loadtest.simulation.ledger import Call, Ledger
 from loadtest.simulation.plan import Step
 from loadtest.simulation.process import Process
 from wheelq import AsyncClient
@@ -23,19 +23,19 @@ class Actor:
     ledger: Ledger
 
     @asynccontextmanager
-    async def tells(self, step: Step, topic: str, id: str) -> Any:
-        """Records the answer to a call about a job; the body sets `told.outcome`."""
+    async def recording(self, step: Step, topic: str, id: str) -> Any:
+        """Records the answer to a call about a job; the body sets `call.outcome`."""
         world = self.ledger.world
-        told = Told(step, topic, id, world.now, self.ledger.server.clock_us())
-        self.ledger.told.append(told)
+        call = Call(step, topic, id, world.now, self.ledger.server.clock_us())
+        self.ledger.calls.append(call)
         try:
-            yield told
+            yield call
         except (OutcomeUnknown, NotReplicated):
-            told.outcome = "unknown"
+            call.outcome = "unknown"
         except WheelqError as error:
-            told.outcome = f"refused: {type(error).__name__}"
-        told.answered = world.now
-        world.story.tell(self.name, f"#{step.number} {topic}/{id}: {told.outcome}")
+            call.outcome = f"refused: {type(error).__name__}"
+        call.answered = world.now
+        world.story.tell(self.name, f"#{step.number} {topic}/{id}: {call.outcome}")
 
 
 @dataclass(slots=True, eq=False)

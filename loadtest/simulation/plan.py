@@ -64,8 +64,8 @@ class Step:
     args: Mapping[str, Any]
 
     def __str__(self) -> str:
-        told = " ".join(f"{name}={value}" for name, value in self.args.items() if value not in (None, (), "keep", 0))
-        return f"#{self.number} {self.kind} {told}"
+        args = " ".join(f"{name}={value}" for name, value in self.args.items() if value not in (None, (), "keep", 0))
+        return f"#{self.number} {self.kind} {args}"
 
 
 @dataclass(frozen=True, slots=True)

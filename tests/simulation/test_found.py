@@ -64,7 +64,7 @@ def test_what_is_kept_of_a_job_that_ends_on_a_full_server_is_kept() -> None:
 def test_nothing_of_a_run_is_left_to_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coroutines of killed and frozen processes ended outside of their loops, in whatever ran next."""
     gc.collect()  # what other tests have left
-    told: list[object] = []
+    ended: list[object] = []
     made: list[Process] = []
     init = Process.__init__
 
@@ -73,7 +73,7 @@ def test_nothing_of_a_run_is_left_to_the_garbage_collector(monkeypatch: pytest.M
         made.append(self)
 
     monkeypatch.setattr(Process, "__init__", seen)
-    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.object))
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: ended.append(what.object))
     kinds = ("kill-worker", "kill-node", "freeze-worker", "half-open")
     steps = [Step(n, 10.0 + 8 * n, kind, "", {"seconds": 5.0, "salt": 1}) for n, kind in enumerate(kinds)]
     assert run.run(_with(draw(3), *steps)).problems == ()
@@ -82,7 +82,7 @@ def test_nothing_of_a_run_is_left_to_the_garbage_collector(monkeypatch: pytest.M
     assert gc.isenabled()
     made.clear()
     gc.collect()
-    assert not told
+    assert not ended
 
 
 def test_how_long_a_job_has_waited_ends_with_its_promotion() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from loadtest.simulation.ledger import Told
+from loadtest.simulation.ledger import Call
 from loadtest.simulation.operations.jobs import drawn_job, schedule_all
 from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.parts import Actor
@@ -32,8 +32,8 @@ async def due_range(actor: Actor, step: Step) -> None:
     await asyncio.sleep(step.args["pause"])
     before_us = actor.ledger.server.clock_us()
     sent = actor.ledger.world.now
-    changed = [Told(step, one.topic, one.id, sent, before_us) for one in made]
-    actor.ledger.told += changed
+    changed = [Call(step, one.topic, one.id, sent, before_us) for one in made]
+    actor.ledger.calls += changed
     progress = await _until_done(actor, step)
     if progress is None or not all(one.outcome == "created" for one in made):
         return

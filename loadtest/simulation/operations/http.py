@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadtest.simulation.ledger import Told
+from loadtest.simulation.ledger import Call
 from loadtest.simulation.operations.jobs import drawn_job
 from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.plan import WEB, Draft, Step
 
 
-def _note(told: Told, status: int, answer: Any) -> None:
+def _note(call: Call, status: int, answer: Any) -> None:
     if status in (200, 201, 202):
-        told.due_ms, told.kept = answer["due_ms"], answer["in_outbox"]
-        told.outcome = "kept" if told.kept else "created" if answer["created"] else "there"
+        call.due_ms, call.kept = answer["due_ms"], answer["in_outbox"]
+        call.outcome = "kept" if call.kept else "created" if answer["created"] else "there"
     else:
-        told.outcome = "unknown" if status == 504 else f"refused: {status}"
+        call.outcome = "unknown" if status == 504 else f"refused: {status}"
 
 
 def _draw_http_schedule(draft: Draft) -> Args:
@@ -28,18 +28,18 @@ def _draw_http_schedule(draft: Draft) -> Args:
 async def http_schedule(actor: Any, step: Step) -> None:
     """Schedule a job over HTTP for a lessee or a receiver; some repeat a failed request with its Idempotency-Key."""
     args = step.args
-    async with actor.tells(step, args["topic"], args["id"]) as told:
+    async with actor.recording(step, args["topic"], args["id"]) as call:
         body = {"id": args["id"], "delay": args["delay"], "payload": args["payload"]}
         if args["target"]:
             body["target"] = args["target"]
         headers = {"idempotency-key": f"step-{step.number}"} if args["repeats"] else {}
         path = f"/v1/topics/{args['topic']}/jobs"
         status, answer = await actor.ask("POST", path, body, headers)
-        _note(told, status, answer)
+        _note(call, status, answer)
         if headers and status in (503, 504):
             again, answer = await actor.ask("POST", path, body, headers)
             if again < 300 or status == 503:
-                _note(told, again, answer)
+                _note(call, again, answer)
 
 
 def _draw_http_cancel(draft: Draft) -> Args | None:
@@ -48,10 +48,10 @@ def _draw_http_cancel(draft: Draft) -> Args | None:
 
 @operation("http-cancel", weight=5, draw=_draw_http_cancel, trait="web", who=WEB)
 async def http_cancel(actor: Any, step: Step) -> None:
-    made = [one for one in actor.ledger.told if one.step.kind == "http-schedule" and one.outcome == "created"]
+    made = [one for one in actor.ledger.calls if one.step.kind == "http-schedule" and one.outcome == "created"]
     if not made:
         return
     job = made[step.args["place"] % len(made)]
-    async with actor.tells(step, job.topic, job.id) as told:
+    async with actor.recording(step, job.topic, job.id) as call:
         status, _ = await actor.ask("DELETE", f"/v1/topics/{job.topic}/jobs/{job.id}")
-        told.outcome = {204: "cancelled", 404: "not_found", 409: "running", 504: "unknown"}.get(status, "refused")
+        call.outcome = {204: "cancelled", 404: "not_found", 409: "running", 504: "unknown"}.get(status, "refused")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from loadtest.simulation.ledger import Told
+from loadtest.simulation.ledger import Call
 from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import BLUNT, Draft, Drawn, Step
@@ -61,7 +61,7 @@ async def schedule(actor: Actor, step: Step) -> None:
 
 async def _schedule(actor: Actor, step: Step, on_duplicate: Any) -> None:
     args = step.args
-    async with actor.tells(step, args["topic"], args["id"]) as told:
+    async with actor.recording(step, args["topic"], args["id"]) as call:
         receipt = await actor.client.schedule(
             args["topic"],
             args["payload"],
@@ -71,17 +71,17 @@ async def _schedule(actor: Actor, step: Step, on_duplicate: Any) -> None:
             on_duplicate=on_duplicate,
             durability=args.get("durability"),
         )
-        note_receipt(told, receipt)
+        note_receipt(call, receipt)
 
 
-def note_receipt(told: Told, receipt: Receipt) -> None:
+def note_receipt(call: Call, receipt: Receipt) -> None:
     """Record the answer to a schedule call."""
-    told.due_ms = receipt.due_ms
-    told.kept = receipt.in_outbox
+    call.due_ms = receipt.due_ms
+    call.kept = receipt.in_outbox
     if receipt.in_outbox:
-        told.outcome = "kept"
+        call.outcome = "kept"
     else:
-        told.outcome = "replaced" if receipt.replaced else "created" if receipt.created else "there"
+        call.outcome = "replaced" if receipt.replaced else "created" if receipt.created else "there"
 
 
 def _draw_again(draft: Draft) -> Args | None:
@@ -119,12 +119,12 @@ async def schedule_many(actor: Actor, step: Step) -> None:
     await schedule_all(actor, step)
 
 
-async def schedule_all(actor: Actor, step: Step) -> list[Told]:
+async def schedule_all(actor: Actor, step: Step) -> list[Call]:
     """Schedule the step's jobs in one call. Returns the answer about each."""
     jobs, topic, world = step.args["jobs"], step.args["topic"], actor.ledger.world
     asked_us = actor.ledger.server.clock_us()
-    told = [Told(step, topic, job["id"], world.now, asked_us) for job in jobs]
-    actor.ledger.told += told
+    calls = [Call(step, topic, job["id"], world.now, asked_us) for job in jobs]
+    actor.ledger.calls += calls
     specs = [
         JobSpec(payload=job["payload"], delay=job["delay"], key=job["id"], partition_key=job["partition_key"])
         for job in jobs
@@ -137,22 +137,22 @@ async def schedule_all(actor: Actor, step: Step) -> list[Told]:
     else:
         failed = ""
     by_id = {one.id: one for one in (receipts.values() if isinstance(receipts, dict) else receipts)}
-    for one in told:
+    for one in calls:
         receipt = by_id.get(one.id)
         one.answered = world.now
         if receipt is None:
             one.outcome = failed
         else:
             note_receipt(one, receipt)
-    world.story.tell(actor.name, f"#{step.number} {topic}: {[f'{one.id} {one.outcome}' for one in told]}")
-    return told
+    world.story.tell(actor.name, f"#{step.number} {topic}: {[f'{one.id} {one.outcome}' for one in calls]}")
+    return calls
 
 
 async def _change(actor: Actor, step: Step, do: Callable[..., Awaitable[object]], **more: object) -> None:
     """Change one job, and record the answer."""
     args = step.args
-    async with actor.tells(step, args["topic"], args["id"]) as told:
-        told.outcome = str(await do(args["topic"], args["id"], partition_key=args["partition_key"], **more))
+    async with actor.recording(step, args["topic"], args["id"]) as call:
+        call.outcome = str(await do(args["topic"], args["id"], partition_key=args["partition_key"], **more))
 
 
 def _draw_known(draft: Draft) -> Args | None:
@@ -186,9 +186,9 @@ async def run_now(actor: Actor, step: Step) -> None:
 @operation("get", weight=2, draw=_draw_known)
 async def get(actor: Actor, step: Step) -> None:
     args = step.args
-    async with actor.tells(step, args["topic"], args["id"]) as told:
+    async with actor.recording(step, args["topic"], args["id"]) as call:
         found = await actor.client.get(args["topic"], args["id"], partition_key=args["partition_key"])
-        told.outcome = "nothing" if found is None else str(found.state)
+        call.outcome = "nothing" if found is None else str(found.state)
 
 
 for name, weight, draw, do in (

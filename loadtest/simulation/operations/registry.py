@@ -1,7 +1,7 @@
 """The registry of operations. An operation draws its arguments, and carries them out with a client.
 
 @operation("cancel", weight=8, draw=draw_job)     `draw_job(draft)` returns the arguments; None: there is nothing to do
-async def cancel(actor, step): ...                calls the client; `actor.tells` records the outcome for the oracle
+async def cancel(actor, step): ...                calls the client; `actor.recording` records the outcome for the oracle
 """
 
 from __future__ import annotations

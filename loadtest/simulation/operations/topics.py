@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from loadtest.simulation.ledger import Told
+from loadtest.simulation.ledger import Call
 from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import Draft, Step
@@ -14,8 +14,8 @@ from wheelq.errors import ServerError, WheelqError
 
 async def _change(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> None:
     """Change a topic, and try again while the server is away."""
-    told = Told(step, step.args["topic"], "", actor.ledger.world.now, actor.ledger.server.clock_us())
-    actor.ledger.told.append(told)
+    call = Call(step, step.args["topic"], "", actor.ledger.world.now, actor.ledger.server.clock_us())
+    actor.ledger.calls.append(call)
     for _ in range(30):
         try:
             await do()
@@ -23,10 +23,10 @@ async def _change(actor: Actor, step: Step, do: Callable[[], Awaitable[object]])
             actor.ledger.world.story.tell(actor.name, f"#{step.number} {step.kind}: {type(error).__name__}")
             await asyncio.sleep(1.0)
         except WheelqError as error:
-            told.outcome = f"refused: {type(error).__name__}"
+            call.outcome = f"refused: {type(error).__name__}"
             return
         else:
-            told.outcome, told.answered = "done", actor.ledger.world.now
+            call.outcome, call.answered = "done", actor.ledger.world.now
             actor.ledger.world.story.tell(actor.name, f"#{step.number} {step.kind} {step.args['topic']}: done")
             return
 
