@@ -96,24 +96,32 @@ def _kill(stage: Stage, part: Part) -> None:
     stage.ledger.deaths.append((part.name, stage.world.now))
 
 
+def _gone(stage: Stage, part: Part, seconds: float) -> Steps:
+    _kill(stage, part)
+    yield seconds
+    stage.fleet.replace(part)
+
+
+def _frozen(stage: Stage, part: Part, seconds: float) -> Steps:
+    process = part.process
+    stage.world.story.tell("FAULT", f"{part.name} is frozen")
+    process.freeze()
+    yield seconds
+    process.wake()
+
+
 @fault("kill-worker", 5, (0.5, 8))
 def kill_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.workers)
-    _kill(stage, part)
     stage.ledger.trouble("kill-worker", part.name, seconds + DEAD_S)
-    yield seconds
-    stage.fleet.replace(part)
+    yield from _gone(stage, part, seconds)
 
 
 @fault("freeze-worker", 5, (1, 14))
 def freeze_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.workers)
-    stage.world.story.tell("FAULT", f"{part.name} is frozen")
-    process = part.process
-    process.freeze()
     stage.ledger.trouble("freeze-worker", part.name, seconds + DEAD_S)
-    yield seconds
-    process.wake()
+    yield from _frozen(stage, part, seconds)
 
 
 @fault("restart-worker", 4, (0.2, 3))
@@ -146,21 +154,15 @@ def _restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) 
 @fault("kill-node", 5, (0.5, 15))
 def kill_node(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.nodes)
-    _kill(stage, part)
     _hurt_node(stage, "kill-node", part, seconds)
-    yield seconds
-    stage.fleet.replace(part)
+    yield from _gone(stage, part, seconds)
 
 
 @fault("freeze-node", 5, (1, 14))
 def freeze_node(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.nodes)
-    stage.world.story.tell("FAULT", f"{part.name} is frozen")
-    process = part.process
-    process.freeze()
     _hurt_node(stage, "freeze-node", part, seconds)
-    yield seconds
-    process.wake()
+    yield from _frozen(stage, part, seconds)
 
 
 def _hurt_node(stage: Stage, kind: str, part: Part, seconds: float) -> None:
@@ -192,19 +194,14 @@ def node_clock(stage: Stage, random: Random, seconds: float) -> Steps:
 @fault("kill-web", 6, (0.5, 6), needs="web")
 def kill_web(stage: Stage, random: Random, seconds: float) -> Steps:
     part = stage.fleet.parts[WEB]
-    _kill(stage, part)
     stage.ledger.trouble("kill-web", part.name, seconds + DEAD_S)
-    yield seconds
-    stage.fleet.replace(part)
+    yield from _gone(stage, part, seconds)
 
 
 @fault("kill-blunt", 5, (0.5, 6), needs="blocking")
 def kill_blunt(stage: Stage, random: Random, seconds: float) -> Steps:
     """The producer with the blocking client dies; another continues with its outbox."""
-    part = stage.fleet.parts[BLUNT]
-    _kill(stage, part)
-    yield seconds
-    stage.fleet.replace(part)
+    yield from _gone(stage, stage.fleet.parts[BLUNT], seconds)
 
 
 @fault("restart-web", 4, (0.2, 3), needs="web")
