@@ -12,7 +12,7 @@ addresses of the part's own doors. The faults of a door:
 | `shut`     | new connections are closed as soon as they are made                                                 |
 | `delay`    | bytes are delayed in both directions, and stay in order                                             |
 | `swallow`  | requests go through and replies do not: the call was done, and the caller does not learn it         |
-| `silence`  | the present connections carry nothing any more, and neither side is told: a cable was pulled        |
+| `silence`  | existing connections carry nothing, and neither side notices: a cable was pulled                    |
 
 Always true: bytes of one direction stay in order; a connection that has missed bytes never carries others (it is closed
 when the swallowing ends); when one side closes, bytes that were still delayed for the other are dropped, so that no

@@ -458,7 +458,7 @@ def fail_over(stage: Stage, random: Random, seconds: float) -> Steps:
     old.refusals.is_replica = True
     for session in list(old.sessions):
         session.link.reset()
-    stage.ledger.undone.append(Undone(begins, stage.world.now + 1.0))  # the former primary went on answering
+    stage.ledger.undone.append(Undone(begins, stage.world.now + 1.0))  # the former primary still answered
     new.replica_lag = [random.choice((0.001, 0.02, 0.3))]
     yield 0.0
 

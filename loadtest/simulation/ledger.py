@@ -185,7 +185,7 @@ class Ledger:
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def trouble(self, kind: str, whom: str, lasts: float, *, since: float | None = None) -> None:
-        """Record a fault that explains lateness and repetition for so many seconds."""
+        """Record a fault that explains lateness and repetition for this many seconds."""
         begins = self.world.now if since is None else since
         self.troubles.append(Trouble(kind, whom, begins, self.world.now + lasts))
 

@@ -112,7 +112,7 @@ PLANTS: Mapping[str, Plant] = {
         first=4,
     ),
     "unsettled-error": Plant(
-        "a BaseException leaves its job running for ever (A11)",
+        "a BaseException leaves its job running forever (A11)",
         "left|lost|died",
         python={
             "wheelq.worker.outcome:as_failure": (

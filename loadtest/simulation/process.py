@@ -2,8 +2,8 @@
 
 The world gives it turns. One turn runs the ready callbacks, as asyncio's own loop does; then the process has used some
 processor time, and its next turn comes later. A killed process never gets a turn again: nothing is cancelled or closed,
-as after `kill -9`. A frozen process gets no turn until it wakes; its clocks go on, and data from the network waits in
-its sockets. Functions for threads run in the loop, at a random time.
+as after `kill -9`. A frozen process gets no turn until it wakes; its clocks continue, and data from the network waits
+in its sockets. Functions for threads run in the loop, at a random time.
 """
 
 from __future__ import annotations

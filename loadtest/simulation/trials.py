@@ -44,7 +44,7 @@ def try_seed(seed: int, *, faults: bool = True, operations: bool = True, without
 def try_seeds(seeds: Iterable[int], *, faults: bool = True, jobs: int = 1) -> Iterator[Trial]:
     """Run many seeds, `jobs` of them at the same time. Yields their trials in order.
 
-    A run that breaks off is a trial with a problem, and the other seeds are tried all the same.
+    A run that breaks off is a trial with a problem; the other seeds are still tried.
     """
     under_way: deque[tuple[int, Apart]] = deque()
     for seed in seeds:

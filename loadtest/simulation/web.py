@@ -49,7 +49,7 @@ class WebActor(Actor):
         headers: Mapping[str, str] | None = None,
         leaves_after: float = 0.0,
     ) -> tuple[int, Any]:
-        """Send a request. Returns the status and body. The caller leaves after so many seconds; 0: after the answer."""
+        """Send a request; returns the status and body. The caller leaves after this many seconds, or when answered."""
         data, parts = b"" if body is None else json.dumps(body).encode(), []
         given = {
             "host": "localhost",

@@ -120,30 +120,30 @@ class Arena(ABC):
     @contextmanager
     def occupied(self, server: EmbeddedServer, silent_ms: int) -> Iterator[None]:
         """Runs an endless script on a server, which answers BUSY after `silent_ms`, during the block."""
-        with redis.Redis.from_url(self._control_url(server)) as somebody, suppress(redis.RedisError):
-            somebody.config_set("lua-time-limit", silent_ms)
-            endless = somebody.connection_pool.get_connection()
+        with redis.Redis.from_url(self._control_url(server)) as admin, suppress(redis.RedisError):
+            admin.config_set("lua-time-limit", silent_ms)
+            endless = admin.connection_pool.get_connection()
             endless.send_command("EVAL", "while true do end", 0)
             try:
                 yield
             finally:
-                _until_killed(somebody)
+                _until_killed(admin)
                 endless.disconnect()
-                somebody.config_set("lua-time-limit", 5_000)
+                admin.config_set("lua-time-limit", 5_000)
 
     @contextmanager
     def unable_to_save(self, server: EmbeddedServer) -> Iterator[None]:
         """Makes snapshots of a server fail during the block, so that it refuses writes."""
-        with redis.Redis.from_url(self._control_url(server), decode_responses=True) as somebody:
-            snapshot = Path(somebody.config_get("dir")["dir"], "dump.rdb")
+        with redis.Redis.from_url(self._control_url(server), decode_responses=True) as admin:
+            snapshot = Path(admin.config_get("dir")["dir"], "dump.rdb")
             snapshot.unlink(missing_ok=True)
             snapshot.mkdir()  # the new snapshot cannot take its place
-            somebody.config_set("save", "3600 1")
-            until("the snapshot fails", lambda: _fails_to_save(somebody))
+            admin.config_set("save", "3600 1")
+            until("the snapshot fails", lambda: _fails_to_save(admin))
             try:
                 yield
             finally:
-                somebody.config_set("save", "")  # without a plan to save a failure stops no writes
+                admin.config_set("save", "")  # without a plan to save a failure stops no writes
                 snapshot.rmdir()
 
     def _control_url(self, server: EmbeddedServer) -> str:
@@ -300,21 +300,21 @@ class InCluster(_Several):
         cluster.end_move(key, source, to)
 
 
-def _until_killed(somebody: redis.Redis) -> None:
+def _until_killed(admin: redis.Redis) -> None:
     """End the script that runs; it has written nothing, and can be ended."""
     for _ in range(500):
         try:
-            somebody.script_kill()
+            admin.script_kill()
         except redis.ResponseError as error:
             if "NOTBUSY" in str(error):
                 return
         time.sleep(0.02)
 
 
-def _fails_to_save(somebody: redis.Redis) -> bool:
+def _fails_to_save(admin: redis.Redis) -> bool:
     with suppress(redis.ResponseError):  # another is being written
-        somebody.bgsave()
-    return bool(somebody.info("persistence")["rdb_last_bgsave_status"] == "err")
+        admin.bgsave()
+    return bool(admin.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
 ARENAS: Mapping[str, Callable[[], Arena]] = {"single": Single, "sentinel": BehindSentinels, "cluster": InCluster}

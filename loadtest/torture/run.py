@@ -60,7 +60,7 @@ class Options:
     duration: float = 60.0
     """Seconds of faults."""
     least_jobs: int = 0
-    """After the faults, producers go on until so many jobs are promised: a busy machine takes longer."""
+    """After the faults, producers continue until this many jobs are promised: a busy machine takes longer."""
     faults_per_minute: float = 12.0
     rate: float = 200.0
     """Jobs a second, of all producers together."""
