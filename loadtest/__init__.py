@@ -1,13 +1,23 @@
-"""Measures wheelq and tries to break it. Each command is a module here; the folders hold the code that they run.
+"""Measures wheelq and tries to break it. Run a command as `python -m loadtest.NAME`.
 
-bench        figures beside the floor, which is the best that the server and redis-py do alone bench, floor
-compare      the same scenarios for wheelq and for other delay queues that are installed       compare
-torture      faults of every kind while jobs run, and a judge of the outcome                   torture
-trials       one question each: callbacks, durability, failover, herd, http, locust_run, order, outage, sinks,
-              watchers
-simulation   a fleet in one process, in virtual time                                           simulate
-judge        compares what producers were promised with what ran, and says what went wrong; pure
-servers      real servers for this: single, replicated, clustered, and a proxy in front of them
+bench        figures beside the floor, which is the best that the server and redis-py do alone
+floor        the floor alone
+compare      the same scenarios for wheelq and for other delay queues that are installed
+torture      faults of every kind while jobs run, and a judge of the outcome
+simulate     a whole fleet in one process, in virtual time: see `simulation`
 
-python -m loadtest.bench --quick
+callbacks    how many callbacks a second, and how late they are beside a receiver that is down
+durability   the cost of each grade of durability for a producer
+failover     how late jobs are when the leader is killed, stopped or frozen
+herd         a million jobs due at one instant
+http         the HTTP server beside an empty FastAPI route
+locust_run   Locust's users against a fleet: `locustfile`, `shapes`
+outage       Redis away under an HTTP service that stays in use
+sinks        each job one row, while workers are killed
+watchers     the cost of open dashboards and scrapes
+pictures     pictures of the dashboard
+
+Behind them: `command` (what the commands share), `judge` (compares what producers were promised with what ran), `order`
+(jobs in order while workers fail, for tests) and `servers` (real servers: single, replicated, clustered, and a proxy in
+front of them).
 """

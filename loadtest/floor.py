@@ -9,21 +9,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
 from loadtest.bench.floor import measure
+from loadtest.command import parser
 from loadtest.servers.measured import add_options, server_at
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.floor", description=(__doc__ or "").partition("\n")[0])
-    add_options(parser)
-    parser.add_argument("--aof", default="off", choices=["off", "everysec", "always"], help="of the private server")
-    parser.add_argument("--rounds", type=int, default=3, choices=range(1, 100), metavar="N")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    arguments = parser("floor", __doc__)
+    add_options(arguments)
+    arguments.add_argument("--aof", default="off", choices=["off", "everysec", "always"], help="of the private server")
+    arguments.add_argument("--rounds", type=int, default=3, choices=range(1, 100), metavar="N")
+    arguments.add_argument("--json", action="store_true")
+    options = arguments.parse_args()
     with server_at(options.url, options.server, options.aof) as url:
         result = measure(url, options.rounds)
     print(json.dumps(result.as_dict(), indent=2) if options.json else result.as_table())

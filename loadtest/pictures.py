@@ -6,7 +6,6 @@ python -m loadtest.pictures --all DIRECTORY     every page, at desktop and phone
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
 import random
@@ -18,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from loadtest.command import parser
 from wheelq import AsyncClient, Bury, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
 from wheelq.server.run import HttpServer
@@ -180,9 +180,11 @@ async def _take_all(
 
 def main() -> None:
     """Read the options, and take the pictures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", type=Path, metavar="DIRECTORY", help="every page, in both widths and colour schemes")
-    directory: Path | None = parser.parse_args().all
+    arguments = parser("pictures", __doc__)
+    arguments.add_argument(
+        "--all", type=Path, metavar="DIRECTORY", help="every page, in both widths and colour schemes"
+    )
+    directory: Path | None = arguments.parse_args().all
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     asyncio.run(take(directory))

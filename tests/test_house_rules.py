@@ -222,9 +222,10 @@ def test_few_modules_serve_only_one_other() -> None:
     assert len(alone) <= MOST_MODULES_OF_ONE, sorted(alone)
 
 
-def test_no_imports_go_round_in_a_circle() -> None:
+@pytest.mark.parametrize("package", ["wheelq", "loadtest"])
+def test_no_imports_go_round_in_a_circle(package: str) -> None:
     """Neither those at the top of a module nor those inside a function."""
-    graph = grimp.build_graph("wheelq", exclude_type_checking_imports=True, cache_dir=None)
+    graph = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     list(graphlib.TopologicalSorter(imports).static_order())
 

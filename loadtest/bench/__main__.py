@@ -78,7 +78,7 @@ AOF = {
 def run(url: str, names: Sequence[str], sizes: Sizes, loop: str) -> tuple[floor.FloorResult, list[Outcome]]:
     """Measure the floor of the server at `url`, then these scenarios on it, each with keys of its own.
 
-    The outcome of a scenario that raises has no figures and is wrong; the other scenarios are measured all the same.
+    The outcome of a scenario that raises has no figures and is wrong; the other scenarios are still measured.
     """
     bare = floor.measure(url, sizes.rounds)
     outcomes = []

@@ -75,14 +75,9 @@ class FloorResult:
     e_async: float = _figure("bare EVALSHA, asyncio client", "calls/s")
     f_bytes: float = _figure("server memory per waiting job", "bytes")
 
-    @property
-    def c(self) -> float:
-        """The reading floor, jobs/s: that of the blocking client."""
-        return self.c_blocking
-
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, ready for JSON."""
-        return asdict(self) | {"c": self.c}
+        return asdict(self)
 
     def as_table(self) -> str:
         """The figures as aligned text, one line each."""

@@ -79,8 +79,8 @@ def short(stage: Stage) -> Outcome:
 def drain(stage: Stage) -> Outcome:
     """Jobs that are all overdue when the scheduler and the worker are started, in rounds.
 
-    The rate counts from the start of the first handler to that of the last, so promoting, reading, running and
-    acknowledging go on at once in it. The total counts from the start of both processes, with all that Python loads.
+    The rate counts from the start of the first handler to that of the last, so it includes promoting, reading, running
+    and acknowledging at the same time. The total counts from the start of both processes, with all that Python loads.
     """
     return _drained(stage, "drain", 0.32, lambda play: time.sleep(2 * SHORT_DELAY_S))
 

@@ -204,7 +204,7 @@ class Play:
             scheduler.stop()
 
     def warm_up(self) -> None:
-        """Start all processes, and run some jobs that are not measured, so that all of them surely work."""
+        """Start all processes, and run some jobs that are not measured, so that all of them work."""
         count = max(WARM_UP_JOBS, len(self.topics))
         self.schedule(waiting(count, 0.05))
         self.start()

@@ -24,7 +24,7 @@ SETTLE_S = 5.0  # until all processes are idle
 def bulk(stage: Stage) -> Outcome:
     """`schedule_many` of a hundred thousand jobs, blocking client; a topic for each round.
 
-    In one call, and in calls of 500 whose `JobSpec`s are made meanwhile.
+    In one call, and in calls of 500 that include making their `JobSpec`s.
     """
     whole: list[tuple[float, float]] = []
     parts: list[tuple[float, float]] = []

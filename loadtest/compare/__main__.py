@@ -61,8 +61,8 @@ def main() -> int:
                 for figure, value in shown.figures.items():
                     results.setdefault(figure, {}).setdefault(peer.name, []).append(value)
             if options.json:  # after every round: a comparison takes long, and may be interrupted
-                told = about | {"figures": _for_json(results), "wrong": wrong}
-                options.json.write_text(json.dumps(told, indent=2) + "\n")
+                found = about | {"figures": _for_json(results), "wrong": wrong}
+                options.json.write_text(json.dumps(found, indent=2) + "\n")
     print(as_table(peers, results, wrong))
     return 1 if any(wrong.get("wheelq", {}).values()) else 0
 

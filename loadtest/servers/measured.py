@@ -13,7 +13,6 @@ from typing import Literal
 import redis
 from redis.connection import parse_url
 
-from loadtest.bench.bare import connect
 from wheelq.embedded import EmbeddedServer
 from wheelq.embedded.server import binary_in_package
 
@@ -36,7 +35,7 @@ def server_at(url: str | None, server: str, aof: str) -> Iterator[str]:
     """
     if url:
         try:
-            connect(url).ping()
+            redis.Redis.from_url(url).ping()
         except redis.ConnectionError as error:
             raise SystemExit(f"no server answers at --url: {error}") from error
         yield url
@@ -71,7 +70,7 @@ def present() -> Mapping[str, str]:
 
 def describe(url: str) -> str:
     """Name, version and append-only setting of the server."""
-    with connect(url) as client:
+    with redis.Redis.from_url(url, protocol=2) as client:
         info, config = client.info("server"), client.config_get("append*")
     version = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
     return f"{version}, AOF {config['appendfsync'] if config['appendonly'] == 'yes' else 'off'}"

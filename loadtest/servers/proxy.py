@@ -12,7 +12,7 @@ addresses of the part's own doors. The faults of a door:
 | `shut`     | new connections are closed as soon as they are made                                                 |
 | `delay`    | bytes are delayed in both directions, and stay in order                                             |
 | `swallow`  | requests go through and replies do not: the call was done, and the caller does not learn it         |
-| `silence`  | the present connections carry nothing any more, and neither side is told: a cable was pulled        |
+| `silence`  | existing connections carry nothing, and neither side notices: a cable was pulled                    |
 
 Always true: bytes of one direction stay in order; a connection that has missed bytes never carries others (it is closed
 when the swallowing ends); when one side closes, bytes that were still delayed for the other are dropped, so that no
@@ -93,7 +93,7 @@ class Connection:
                 if is_reply and (self._door.swallows or self.has_missed):
                     self.has_missed = True
                     continue
-                writer.write(self._door.told(chunk) if is_reply else chunk)
+                writer.write(self._door.translate(chunk) if is_reply else chunk)
                 await writer.drain()
         self.end()
 
@@ -102,12 +102,14 @@ class Door:
     """One listening port, and the faults of its connections."""
 
     def __init__(
-        self, connect: Callable[[], Coroutine[Any, Any, Streams]], told: Callable[[bytes], bytes] = lambda reply: reply
+        self,
+        connect: Callable[[], Coroutine[Any, Any, Streams]],
+        translate: Callable[[bytes], bytes] = lambda reply: reply,
     ) -> None:
-        """`told` translates a reply of the server for the part."""
+        """`translate` rewrites a reply of the server for the part."""
         self._connect = connect
         self._connections: set[Connection] = set()
-        self.told = told
+        self.translate = translate
         self.is_shut = False
         self.delay_s = 0.0
         self.swallows = False
@@ -117,9 +119,22 @@ class Door:
         server = await asyncio.start_server(self._enter, "127.0.0.1", 0)
         return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
-    def each(self) -> list[Connection]:
-        """The connections of this moment."""
-        return list(self._connections)
+    def cut(self) -> None:
+        """End the connections of this moment."""
+        for connection in list(self._connections):
+            connection.end()
+
+    def silence(self) -> None:
+        """Make the connections of this moment carry nothing."""
+        for connection in self._connections:
+            connection.is_silent = True
+
+    def swallow(self, swallows: bool) -> None:
+        """Throw replies away, or end that: then the connections that missed any are closed."""
+        self.swallows = swallows
+        for connection in list(self._connections):
+            if connection.has_missed and not swallows:
+                connection.end()
 
     async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -166,10 +181,10 @@ class Proxy:
         if name not in self._doors:
             ports: dict[bytes, bytes] = {}
 
-            def told(reply: bytes) -> bytes:
+            def translate(reply: bytes) -> bytes:
                 return ADDRESS.sub(lambda found: found[1] + ports.get(found[2], found[2]), reply)
 
-            doors = [Door(partial(_connect, upstream), told) for upstream in self._upstreams]
+            doors = [Door(partial(_connect, upstream), translate) for upstream in self._upstreams]
             found = [self._run(door.open()) for door in doors]
             for upstream, address in zip(self._upstreams, found, strict=True):
                 ports[str(upstream.port).encode()] = address.partition(":")[2].encode()
@@ -182,57 +197,32 @@ class Proxy:
 
     def cut(self, *names: str) -> None:
         """End the connections through these doors (through all, without a name)."""
-
-        def tell(door: Door) -> None:
-            for connection in door.each():
-                connection.end()
-
-        self._each(tell, names)
+        self._each(names, Door.cut)
 
     def shut(self, shut: bool, *names: str) -> None:
         """Whether new connections are closed as soon as they are made."""
-
-        def tell(door: Door) -> None:
-            door.is_shut = shut
-
-        self._each(tell, names)
+        self._each(names, lambda door: setattr(door, "is_shut", shut))
 
     def delay(self, seconds: float, *names: str) -> None:
         """Delay bytes by this many seconds; 0 passes them on at once."""
-
-        def tell(door: Door) -> None:
-            door.delay_s = seconds
-
-        self._each(tell, names)
+        self._each(names, lambda door: setattr(door, "delay_s", seconds))
 
     def swallow(self, swallows: bool, *names: str) -> None:
         """Whether replies are thrown away. When it ends, the connections that missed any are closed."""
-
-        def tell(door: Door) -> None:
-            door.swallows = swallows
-            for connection in door.each():
-                if connection.has_missed and not swallows:
-                    connection.end()
-
-        self._each(tell, names)
+        self._each(names, lambda door: door.swallow(swallows))
 
     def silence(self, *names: str) -> None:
         """Make the present connections carry nothing from now on; new ones work."""
+        self._each(names, Door.silence)
 
-        def tell(door: Door) -> None:
-            for connection in door.each():
-                connection.is_silent = True
-
-        self._each(tell, names)
-
-    def _each(self, tell: Callable[[Door], None], names: tuple[str, ...]) -> None:
-        async def tell_all() -> None:
+    def _each(self, names: tuple[str, ...], change: Callable[[Door], None]) -> None:
+        async def change_all() -> None:
             for name, doors in self._doors.items():
                 if name in names or not names:
                     for door in doors:
-                        tell(door)
+                        change(door)
 
-        self._run(tell_all())
+        self._run(change_all())
 
     def _run(self, what: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)

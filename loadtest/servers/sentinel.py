@@ -8,12 +8,11 @@ with Watched(binary) as watched:
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from loadtest.servers.nodes import Node, Servers, free_port, until
+from loadtest.servers.processes import beside
 from wheelq.embedded import HOST
 
 SERVICE = "jobs"
@@ -56,7 +55,8 @@ class Watched(Servers):
             f"sentinel failover-timeout {SERVICE} 4000",
         ]
         configuration.write_text("\n".join(lines) + "\n")
-        self._running.enter_context(_running([str(self._binary), str(configuration), "--sentinel"]))
+        command = [str(self._binary), str(configuration), "--sentinel"]
+        self._running.enter_context(beside(command, output=subprocess.DEVNULL))
         sentinel = Node(None, port)
         self._running.callback(sentinel.close)
         until("the sentinel answers", lambda: sentinel.ask("PING") == "PONG")
@@ -91,19 +91,9 @@ class Watched(Servers):
         return all(_others(node) == (1, 2) for node in self.sentinels)
 
 
-@contextmanager
-def _running(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
 def _others(sentinel: Node) -> tuple[int, int]:
     """Replicas that are up, and other sentinels, as one sentinel knows them."""
     reply = sentinel.ask("SENTINEL", "MASTER", SERVICE)
-    said = dict(zip(reply[::2], reply[1::2], strict=True))
+    state = dict(zip(reply[::2], reply[1::2], strict=True))
     replicas = [dict(zip(one[::2], one[1::2], strict=True)) for one in sentinel.ask("SENTINEL", "REPLICAS", SERVICE)]
-    return sum(one["flags"] == "slave" for one in replicas), int(said["num-other-sentinels"])
+    return sum(one["flags"] == "slave" for one in replicas), int(state["num-other-sentinels"])

@@ -7,30 +7,32 @@
 
     world        virtual time, and the random numbers of a seed
     story        what happened, line by line
-    loop         the event loop of one simulated process
-    process      a process: its loop, its clocks, its fate
     network      connections, and everything that can happen to them
+    process      a process: its event loop, its clocks, its fate
     server       one Redis: sessions, blocking reads, channels, persistence, its clock
     refusals     the errors with which a server refuses commands
     sentinel     names the current primary
     store        the data: commands, scripts, the log of writes
     seams        replaces the product's time, randomness and names
     plan         the plan of a seed: topics, operations, faults, each with its time
+    ledger       records everything that happened
+    parts        the parts of a fleet, and the clients with which they act
     operations   the operations of producers
-    due_ranges   operations that change all jobs that are due in a range
-    web          the HTTP service, its callers and lessees
+    web          the HTTP service and its lessees
     receiver     the receiver of callbacks
     blocking     a producer with the blocking client
     threads      the threads of a process, and what they wait for
-    faults       the faults
     fleet        the nodes, workers, producers and their handlers
-    ledger       records everything that happened
+    faults       the faults
+    drawing      draws the plan of a seed
     oracle       checks every promise
     rest         checks that no keys are left when all jobs are done
     run          one run, from its plan to its verdict
+    plants       defects put in on purpose
     trials       many runs, each in a fork
+    shrink       the few steps of a run that still fail
 
-The product does not know that it is simulated. Its loops run on `loop.SimLoop`, which has virtual time and connects
-through `network`; every byte between redis-py and the server is real. A killed process never gets a turn again, so it
-closes and cancels nothing. A frozen process gets no turn until it wakes up.
+The product does not know that it is simulated. Its loops run on `process.SimLoop`, which has virtual time and
+connects through `network`; every byte between redis-py and the server is real. A killed process never gets a turn
+again, so it closes and cancels nothing. A frozen process gets no turn until it wakes up.
 """

@@ -9,19 +9,15 @@ import asyncio
 import functools
 import select
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from loadtest.simulation.network import Link, Network
-from loadtest.simulation.operations import Actor, Cancel, Reschedule, Schedule, ScheduleMany, operation
+from loadtest.simulation.ledger import Ledger
+from loadtest.simulation.network import Link
+from loadtest.simulation.parts import Actor, Part
 from loadtest.simulation.process import Process, current
 from loadtest.simulation.threads import SimThread, in_thread, this_thread
 from wheelq import Client
 from wheelq.settings import OutboxSettings, Settings
-
-if TYPE_CHECKING:
-    from loadtest.simulation.fleet import Fleet, Part
-
-BLUNT = "blunt-0"
 
 
 class SimSocket:
@@ -110,7 +106,7 @@ def connect(connection: Any) -> SimSocket:
     """Replaces redis-py's function that connects a socket. Raises: OSError, TimeoutError."""
     process, thread = current[-1], this_thread()
     assert thread is not None, "a loop connects"
-    network: Network = process.network
+    network = process.network
     address = f"{connection.host}:{connection.port}"
     link = Link(network, process, address, network.next_number())
     thread.sleep(link.latency())
@@ -143,21 +139,12 @@ class Threaded:
         return call
 
 
-async def produce(fleet: Fleet, part: Part, process: Process) -> None:
+async def produce(url: str, ledger: Ledger, part: Part) -> None:
     """Run the producer's process."""
-    client = Client.connect(fleet.url, Settings(outbox=OutboxSettings(path="outbox-blunt.db")))
+    client = Client.connect(url, Settings(outbox=OutboxSettings(path="outbox-blunt.db")))
     done = asyncio.Event()
     part.stop = done.set
-    part.actor = Actor(part.name, Threaded(client), fleet, fleet.ledger)  # type: ignore[arg-type]
+    part.actor = Actor(part.name, Threaded(client), ledger)  # type: ignore[arg-type]
     await done.wait()
     part.actor = None
     await in_thread(client.close)
-
-
-for name, weight, like in (
-    ("blunt-schedule", 50, Schedule),
-    ("blunt-many", 4, ScheduleMany),
-    ("blunt-cancel", 5, Cancel),
-    ("blunt-reschedule", 5, Reschedule),
-):
-    operation(name, weight, trait="blocking", who=BLUNT)(like)

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from random import Random
 
 from loadtest.simulation import refusals
-from loadtest.simulation.blocking import BLUNT
-from loadtest.simulation.fleet import Fleet, Part
+from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger, Trouble, Undone
-from loadtest.simulation.plan import WITH_OUTBOX, Step
+from loadtest.simulation.parts import Part
+from loadtest.simulation.plan import BLUNT, WEB, WITH_OUTBOX, Step
 from loadtest.simulation.receiver import ADDRESS, NAME
-from loadtest.simulation.web import WEB
 from loadtest.simulation.world import World
 
 Steps = Iterator[float]
@@ -97,24 +96,32 @@ def _kill(stage: Stage, part: Part) -> None:
     stage.ledger.deaths.append((part.name, stage.world.now))
 
 
+def _gone(stage: Stage, part: Part, seconds: float) -> Steps:
+    _kill(stage, part)
+    yield seconds
+    stage.fleet.replace(part)
+
+
+def _frozen(stage: Stage, part: Part, seconds: float) -> Steps:
+    process = part.process
+    stage.world.story.tell("FAULT", f"{part.name} is frozen")
+    process.freeze()
+    yield seconds
+    process.wake()
+
+
 @fault("kill-worker", 5, (0.5, 8))
 def kill_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.workers)
-    _kill(stage, part)
     stage.ledger.trouble("kill-worker", part.name, seconds + DEAD_S)
-    yield seconds
-    stage.fleet.replace(part)
+    yield from _gone(stage, part, seconds)
 
 
 @fault("freeze-worker", 5, (1, 14))
 def freeze_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.workers)
-    stage.world.story.tell("FAULT", f"{part.name} is frozen")
-    process = part.process
-    process.freeze()
     stage.ledger.trouble("freeze-worker", part.name, seconds + DEAD_S)
-    yield seconds
-    process.wake()
+    yield from _frozen(stage, part, seconds)
 
 
 @fault("restart-worker", 4, (0.2, 3))
@@ -147,21 +154,15 @@ def _restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) 
 @fault("kill-node", 5, (0.5, 15))
 def kill_node(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.nodes)
-    _kill(stage, part)
     _hurt_node(stage, "kill-node", part, seconds)
-    yield seconds
-    stage.fleet.replace(part)
+    yield from _gone(stage, part, seconds)
 
 
 @fault("freeze-node", 5, (1, 14))
 def freeze_node(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.nodes)
-    stage.world.story.tell("FAULT", f"{part.name} is frozen")
-    process = part.process
-    process.freeze()
     _hurt_node(stage, "freeze-node", part, seconds)
-    yield seconds
-    process.wake()
+    yield from _frozen(stage, part, seconds)
 
 
 def _hurt_node(stage: Stage, kind: str, part: Part, seconds: float) -> None:
@@ -193,19 +194,14 @@ def node_clock(stage: Stage, random: Random, seconds: float) -> Steps:
 @fault("kill-web", 6, (0.5, 6), needs="web")
 def kill_web(stage: Stage, random: Random, seconds: float) -> Steps:
     part = stage.fleet.parts[WEB]
-    _kill(stage, part)
     stage.ledger.trouble("kill-web", part.name, seconds + DEAD_S)
-    yield seconds
-    stage.fleet.replace(part)
+    yield from _gone(stage, part, seconds)
 
 
 @fault("kill-blunt", 5, (0.5, 6), needs="blocking")
 def kill_blunt(stage: Stage, random: Random, seconds: float) -> Steps:
     """The producer with the blocking client dies; another continues with its outbox."""
-    part = stage.fleet.parts[BLUNT]
-    _kill(stage, part)
-    yield seconds
-    stage.fleet.replace(part)
+    yield from _gone(stage, stage.fleet.parts[BLUNT], seconds)
 
 
 @fault("restart-web", 4, (0.2, 3), needs="web")
@@ -462,7 +458,7 @@ def fail_over(stage: Stage, random: Random, seconds: float) -> Steps:
     old.refusals.is_replica = True
     for session in list(old.sessions):
         session.link.reset()
-    stage.ledger.undone.append(Undone(begins, stage.world.now + 1.0))  # the former primary went on answering
+    stage.ledger.undone.append(Undone(begins, stage.world.now + 1.0))  # the former primary still answered
     new.replica_lag = [random.choice((0.001, 0.02, 0.3))]
     yield 0.0
 

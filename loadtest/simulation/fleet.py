@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.simulation import blocking
 from loadtest.simulation.ledger import Ledger, Run
 from loadtest.simulation.network import Network
-from loadtest.simulation.operations import OPERATIONS, Actor
-from loadtest.simulation.plan import NODES, PRODUCERS, WITH_OUTBOX, WORKERS, Plan, Step, TopicPlan
+from loadtest.simulation.operations import OPERATIONS
+from loadtest.simulation.parts import Actor, Part
+from loadtest.simulation.plan import BLUNT, NODES, PRODUCERS, WEB, WITH_OUTBOX, WORKERS, Plan, Step, TopicPlan
 from loadtest.simulation.process import Process
 from loadtest.simulation.receiver import ADDRESS, Receiver
 from loadtest.simulation.sentinel import Sentinel
 from loadtest.simulation.server import Server
-from loadtest.simulation.web import WEB, serve
+from loadtest.simulation.web import serve
 from loadtest.simulation.world import World
 from wheelq import AsyncClient, Bury, Job, Retry, RetryAfter, Scheduler, Worker
 from wheelq.errors import AuthenticationFailed, ServerError
-from wheelq.settings import OutboxSettings, Settings, TopicSettings, WorkerSettings
+from wheelq.settings import OutboxSettings, Settings, WorkerSettings
 
 GROUPS = ("default", "default", "default", "audit")
 """The group of each worker."""
@@ -31,18 +31,6 @@ START_S = 2.0
 
 class Misbehaved(BaseException):
     """A BaseException that a handler raises."""
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """A node, worker or producer: its current process, and a function that starts one."""
-
-    name: str
-    start: Callable[[Process], None]
-    process: Process
-    stop: Callable[[], None] = lambda: None
-    actor: Actor | None = None
-    former: list[Process] = field(default_factory=list)
 
 
 class Fleet:
@@ -61,18 +49,18 @@ class Fleet:
         if plan.has_sentinel:
             self.servers[1].refusals.is_replica = True
             self.primary.replica_lag = [self.random.choice((0.001, 0.02, 0.3))]
-            self.network.servers["sentinel:26379"] = Sentinel(world, "sentinel:26379", self)
+            self.network.servers["sentinel:26379"] = Sentinel(world, "sentinel:26379", lambda: self.primary)
             self.url = "redis+sentinel://sentinel:26379/main"
         ledger.watch(self.primary)
         ledger.clock_changed(self.primary)
         self.stopped: list[str] = []
-        """The parts that were told to stop."""
+        """The parts that were asked to stop."""
         self.nodes = [self._part(f"node-{n}", self._node) for n in range(NODES)]
         self.workers = [self._part(f"worker-{n}", self._worker(n)) for n in range(WORKERS)]
         self.producers = [self._part(f"producer-{n}", self._producer(n)) for n in range(PRODUCERS)]
         self.others = [self._part(WEB, self._web)] if "web" in plan.traits else []
         if "blocking" in plan.traits:
-            self.others.append(self._part(blocking.BLUNT, self._blocking))
+            self.others.append(self._part(BLUNT, self._blocking))
         self.receiver = Receiver(ledger)
         self.network.servers[ADDRESS] = self.receiver
         self.parts = {part.name: part for part in (*self.nodes, *self.workers, *self.producers, *self.others)}
@@ -87,10 +75,6 @@ class Fleet:
         for part in self.parts.values():
             for process in (*part.former, part.process):
                 process.end()
-
-    async def pause(self, seconds: float) -> None:
-        """Wait for that many seconds, in an operation."""
-        await asyncio.sleep(seconds)
 
     def start(self) -> None:
         """Start all parts."""
@@ -144,10 +128,10 @@ class Fleet:
         await node.run(patiently=True)
 
     async def _web(self, part: Part, process: Process) -> None:
-        await serve(self, part, process)
+        await serve(self.url, self.ledger, part, process)
 
     async def _blocking(self, part: Part, process: Process) -> None:
-        await blocking.produce(self, part, process)
+        await blocking.produce(self.url, self.ledger, part)
 
     def _worker(self, number: int) -> Callable[[Part, Process], Coroutine[Any, Any, None]]:
         group = GROUPS[number]
@@ -172,7 +156,7 @@ class Fleet:
             async with client:
                 if number == 0:
                     await self._make_topics(client)
-                part.actor = Actor(part.name, client, self, self.ledger)
+                part.actor = Actor(part.name, client, self.ledger)
                 await done.wait()
                 part.actor = None
 
@@ -293,6 +277,3 @@ def _payload(job: Job) -> tuple[float, int, str]:
         case [takes, fails, how]:
             return float(takes), int(fails), str(how)
     return 0.0, 0, "error"
-
-
-__all__ = ["GROUPS", "Fleet", "Handling", "Part", "TopicSettings"]

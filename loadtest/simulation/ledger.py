@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from loadtest.simulation.plan import Step
@@ -17,7 +17,7 @@ _KEY = re.compile(rb"^wheelq:\{([^:}]+):(\d+)\}:(\w+)")
 
 
 @dataclass(slots=True)
-class Told:
+class Call:
     """One operation on one job, and the answer to its producer."""
 
     step: Step
@@ -103,7 +103,7 @@ class Ledger:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.told: list[Told] = []
+        self.calls: list[Call] = []
         self.promotions: list[Promotion] = []
         self.runs: list[Run] = []
         self.troubles: list[Trouble] = []
@@ -120,7 +120,7 @@ class Ledger:
         self._waits: dict[tuple[bytes, bytes], float] = {}
         self.deaths: list[tuple[str, float]] = []
         """Killed workers, with the time."""
-        self.counted: list[tuple[Told, int, int]] = []
+        self.counted: list[tuple[Call, int, int]] = []
         """Calls that counted the jobs they changed: one of the jobs, the count in the answer, and the true count."""
         self.rewritten: defaultdict[str, int] = defaultdict(int)
         """How often the assignment was written."""
@@ -185,7 +185,7 @@ class Ledger:
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def trouble(self, kind: str, whom: str, lasts: float, *, since: float | None = None) -> None:
-        """Record a fault that explains lateness and repetition for that many seconds."""
+        """Record a fault that explains lateness and repetition for this many seconds."""
         begins = self.world.now if since is None else since
         self.troubles.append(Trouble(kind, whom, begins, self.world.now + lasts))
 
@@ -205,6 +205,3 @@ class Ledger:
         """Whether writes of a span of time may be lost; with `though_replicated`, even confirmed ones."""
         undone = [one for one in self.undone if one.is_power_loss or not though_replicated]
         return any(one.begins <= ends and one.ends >= begins for one in undone)
-
-
-__all__ = ["Ledger", "Promotion", "Run", "Told", "Trouble", "Undone", "field"]

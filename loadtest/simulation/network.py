@@ -16,8 +16,21 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from loadtest.simulation.process import Process
 from loadtest.simulation.world import World
+
+
+class Host(Protocol):
+    """The process that a connection belongs to."""
+
+    name: str
+    connections: dict[ProcessEnd, None]
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Its event loop."""
+
+    def deliver(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call something in its loop, in its next turn."""
 
 
 class ProcessEnd(Protocol):
@@ -65,7 +78,7 @@ class Network:
         self._numbers = iter(range(1 << 62))
         self.pids = iter(range(1 << 62))
 
-    async def connect(self, process: Process, address: str, protocol_factory: Callable[[], Any]) -> SimTransport:
+    async def connect(self, process: Host, address: str, protocol_factory: Callable[[], Any]) -> SimTransport:
         """Open a connection. Waits until it is cancelled if the address is cut off. Raises: OSError."""
         link = Link(self, process, address, self.next_number())
         await asyncio.sleep(link.latency())
@@ -117,7 +130,7 @@ class Network:
 class Link:
     """One connection."""
 
-    def __init__(self, network: Network, process: Process, address: str, number: int) -> None:
+    def __init__(self, network: Network, process: Host, address: str, number: int) -> None:
         self.network, self.process, self.address, self.number = network, process, address, number
         self.session: ServerEnd | None = None
         self.transport: ProcessEnd | None = None
@@ -248,7 +261,7 @@ class _Socket:
 class SimTransport(asyncio.Transport):
     """The process's end of a link."""
 
-    def __init__(self, process: Process, link: Link, protocol: Any) -> None:
+    def __init__(self, process: Host, link: Link, protocol: Any) -> None:
         super().__init__()
         self._process, self._link, self._protocol = process, link, protocol
         self._is_closing = self._is_lost = False

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from loadtest.simulation.ledger import Ledger, Promotion, Run, Told
+from loadtest.simulation.ledger import Call, Ledger, Promotion, Run
 from loadtest.simulation.plan import Plan
 from loadtest.simulation.world import EPOCH_S
 
@@ -46,21 +46,21 @@ def promise(name: str) -> Callable[[Promise], Promise]:
 class History:
     """All records about one job."""
 
-    told: list[Told] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     promotions: list[Promotion] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
 
     @property
     def is_muddled(self) -> bool:
         """Whether its producers cannot know its state."""
-        return any(not one.is_known for one in self.told) or any(
-            one.answered > other.sent for one, other in pairwise(sorted(self.told, key=lambda told: told.sent))
+        return any(not one.is_known for one in self.calls) or any(
+            one.answered > other.sent for one, other in pairwise(sorted(self.calls, key=lambda call: call.sent))
         )
 
     @property
     def lives(self) -> int:
         """The most times it can have been created."""
-        return sum(one.outcome in ("created", "unknown", "unanswered", "kept", "replaced") for one in self.told)
+        return sum(one.outcome in ("created", "unknown", "unanswered", "kept", "replaced") for one in self.calls)
 
 
 @dataclass(slots=True)
@@ -85,9 +85,9 @@ class Seen:
 def examine(ledger: Ledger, plan: Plan) -> list[str]:
     """Returns a sentence for each broken promise."""
     seen = Seen(ledger, plan, ledger.world.now)
-    for told in ledger.told:
-        if told.id:
-            seen.jobs[told.topic, told.id].told.append(told)
+    for call in ledger.calls:
+        if call.id:
+            seen.jobs[call.topic, call.id].calls.append(call)
     for promotion in ledger.promotions:
         seen.jobs[promotion.topic, promotion.id].promotions.append(promotion)
     for run in ledger.runs:
@@ -100,8 +100,8 @@ def lost(seen: Seen) -> Iterator[str]:
     """Every acknowledged job that was not cancelled has run to its end in every group."""
     groups = {topic.name: topic.groups for topic in seen.plan.topics}
     for (topic, id), history in seen.jobs.items():
-        made = [one for one in history.told if one.outcome in ("created", "replaced", "kept")]
-        if not made or any(one.outcome in ("cancelled", "unknown", "unanswered") for one in history.told):
+        made = [one for one in history.calls if one.outcome in ("created", "replaced", "kept")]
+        if not made or any(one.outcome in ("cancelled", "unknown", "unanswered") for one in history.calls):
             continue
         last = made[-1]
         is_replicated = last.step.args.get("durability") is not None
@@ -136,7 +136,7 @@ def _clock_was_set_back(seen: Seen, run: Run) -> bool:
 
 def _before_the_promise(seen: Seen, topic: str, id: str, history: History) -> Iterator[str]:
     """No job is promoted before the earliest time that a producer was promised."""
-    if seen.ledger.undone or any(one.outcome in ("promoted", "paused") for one in history.told):
+    if seen.ledger.undone or any(one.outcome in ("promoted", "paused") for one in history.calls):
         return
     least = [bound for one in _in_force(history) if (bound := _earliest_ms(seen, one)) is not None]
     first = [one for one in history.promotions if one.attempt == 1 and not one.group]
@@ -144,40 +144,40 @@ def _before_the_promise(seen: Seen, topic: str, id: str, history: History) -> It
         yield f"{topic}/{id} was promoted {min(least) - first[0].server_us / 1000:.0f} ms before what was promised"
 
 
-def _in_force(history: History) -> list[Told]:
+def _in_force(history: History) -> list[Call]:
     """Returns the calls that may have set the first due time; only the last if their order is known."""
     if history.is_muddled or not history.promotions:
-        return history.told
+        return history.calls
     promoted = min(one.at for one in history.promotions)
-    during = [one for one in history.told if one.sent <= promoted <= one.answered]
-    before = [one for one in history.told if one.answered < promoted and one.outcome in SETS_DUE]
-    return before[-1:] if before and not during else history.told
+    during = [one for one in history.calls if one.sent <= promoted <= one.answered]
+    before = [one for one in history.calls if one.answered < promoted and one.outcome in SETS_DUE]
+    return before[-1:] if before and not during else history.calls
 
 
-def _earliest_ms(seen: Seen, told: Told) -> float | None:
+def _earliest_ms(seen: Seen, call: Call) -> float | None:
     """Returns the earliest due time that a call asked for; None if it asked for none."""
-    if told.outcome == "moved":
-        return told.due_ms
-    if told.step.kind == "due-range" and told.outcome == "unanswered":
-        return told.asked_us / 1000  # it may have moved the job, for instance a job that the outbox delivered late
-    if "delay" in told.step.args or "jobs" in told.step.args:
+    if call.outcome == "moved":
+        return call.due_ms
+    if call.step.kind == "due-range" and call.outcome == "unanswered":
+        return call.asked_us / 1000  # it may have moved the job, for instance a job that the outbox delivered late
+    if "delay" in call.step.args or "jobs" in call.step.args:
         delay = next(
-            (job["delay"] for job in told.step.args.get("jobs", ()) if job["id"] == told.id),
-            told.step.args.get("delay"),
+            (job["delay"] for job in call.step.args.get("jobs", ()) if job["id"] == call.id),
+            call.step.args.get("delay"),
         )
-        if told.outcome.startswith("refused"):
+        if call.outcome.startswith("refused"):
             return None
-        until = told.answered if not told.kept else seen.ended
-        if any(told.sent - 0.1 <= since <= until + 0.1 for since, _, _ in seen.ledger.clock[1:]):
+        until = call.answered if not call.kept else seen.ended
+        if any(call.sent - 0.1 <= since <= until + 0.1 for since, _, _ in seen.ledger.clock[1:]):
             return 0.0  # unknown by which clock it was counted
-        return told.asked_us / 1000 + float(delay or 0) * 1000
+        return call.asked_us / 1000 + float(delay or 0) * 1000
     return None
 
 
 @promise("misdated")
 def misdated(seen: Seen) -> Iterator[str]:
     """A delay counts from the call, by the server's clock, also where an outbox has kept the job."""
-    for one in seen.ledger.told:
+    for one in seen.ledger.calls:
         if one.outcome not in ("created", "replaced", "kept") or "delay" not in one.step.args:
             continue
         if any(since <= one.answered for since, _, _ in seen.ledger.clock[1:]):
@@ -192,7 +192,7 @@ def misdated(seen: Seen) -> Iterator[str]:
 def doubled(seen: Seen) -> Iterator[str]:
     """Each life of a job is promoted once, and each of its attempts once in each group."""
     for (topic, id), history in seen.jobs.items():
-        if not history.told:  # recurring
+        if not history.calls:  # recurring
             continue
         normal = [one for one in history.promotions if not one.group]
         first = max(
@@ -208,7 +208,7 @@ def _was_made_again(seen: Seen, history: History, before: Promotion, again: Prom
     over = all(
         run.ended is not None and run.ended <= again.waits_since for run in history.runs if run.entry == before.entry
     )
-    calls = [one for one in history.told if one.sent <= again.waits_since <= one.answered + 30]
+    calls = [one for one in history.calls if one.sent <= again.waits_since <= one.answered + 30]
     missed = (seen.ledger.has_missed(one.step.who, before.waits_since, again.waits_since) for one in calls)
     return over and before.shard == again.shard and any(missed)
 
@@ -217,17 +217,17 @@ def _was_made_again(seen: Seen, history: History, before: Promotion, again: Prom
 def untrue(seen: Seen) -> Iterator[str]:
     """The answers to producers are true."""
     for (topic, id), history in seen.jobs.items():
-        if not history.told or history.is_muddled or seen.ledger.undone:
+        if not history.calls or history.is_muddled or seen.ledger.undone:
             continue
-        told = sorted(history.told, key=lambda one: one.sent)
-        if told and told[-1].outcome == "cancelled":
-            after = [run for run in history.runs if run.began > told[-1].answered]
+        calls = sorted(history.calls, key=lambda one: one.sent)
+        if calls and calls[-1].outcome == "cancelled":
+            after = [run for run in history.runs if run.began > calls[-1].answered]
             if after:
                 yield f"{topic}/{id} ran after it was cancelled"
-        was_refused = all(one.outcome.startswith("refused") for one in told if one.step.kind != "cancel")
-        if history.promotions and was_refused and told[0].step.kind != "cancel":
-            yield f"{topic}/{id} ran although its producer was told that it was refused"
-        for before, one in pairwise(told):
+        was_refused = all(one.outcome.startswith("refused") for one in calls if one.step.kind != "cancel")
+        if history.promotions and was_refused and calls[0].step.kind != "cancel":
+            yield f"{topic}/{id} ran although its producer was call that it was refused"
+        for before, one in pairwise(calls):
             if (
                 before.outcome in ("created", "replaced")
                 and one.outcome == "not_found"
@@ -239,11 +239,11 @@ def untrue(seen: Seen) -> Iterator[str]:
 @promise("miscounted")
 def miscounted(seen: Seen) -> Iterator[str]:
     """A change of many jobs counts each job once, and moves each by the requested time."""
-    for told, said, there in seen.ledger.counted:
-        if said != there and not seen.ledger.undone:
-            yield f"{told.topic}: {told.step.kind} has {told.outcome} {said} jobs of {there}"
+    for call, counted, there in seen.ledger.counted:
+        if counted != there and not seen.ledger.undone:
+            yield f"{call.topic}: {call.step.kind} has {call.outcome} {counted} jobs of {there}"
     for (topic, id), history in seen.jobs.items():
-        moved = [one for one in history.told if one.outcome == "moved"]
+        moved = [one for one in history.calls if one.outcome == "moved"]
         if moved and history.promotions and not seen.ledger.undone and history.promotions[0].due_ms != moved[-1].due_ms:
             yield f"{topic}/{id} was due at {history.promotions[0].due_ms}, and was moved to {moved[-1].due_ms}"
 
@@ -342,8 +342,8 @@ def late(seen: Seen) -> Iterator[str]:
 
 def _due_since(seen: Seen, one: Promotion) -> float:
     """Returns since when the job has had its due time: since it waits, or since a `run_now` that promoted it."""
-    told = seen.jobs[one.topic, one.id].told
-    asked = [call.sent for call in told if call.step.kind == "run-now" and call.asked_us // 1000 <= one.due_ms]
+    calls = seen.jobs[one.topic, one.id].calls
+    asked = [call.sent for call in calls if call.step.kind == "run-now" and call.asked_us // 1000 <= one.due_ms]
     return max([one.waits_since, *(sent for sent in asked if sent <= one.at)])
 
 
@@ -351,7 +351,7 @@ def _due_since(seen: Seen, one: Promotion) -> float:
 def shards(seen: Seen) -> Iterator[str]:
     """A topic keeps the number of shards of its last `set_shards` that was answered."""
     for topic, found in seen.ledger.shards.items():
-        calls = [one for one in seen.ledger.told if one.step.kind == "set-shards" and one.topic == topic]
+        calls = [one for one in seen.ledger.calls if one.step.kind == "set-shards" and one.topic == topic]
         done = [
             one for one in calls if one.outcome == "done" and not seen.ledger.was_undone(one.sent - 1, one.answered)
         ]

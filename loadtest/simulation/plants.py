@@ -14,22 +14,12 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from loadtest.torture import planted
 from wheelq.protocol import call
 from wheelq.protocol.scripts import script, script_names
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of Python, and its replacement."""
-
-    module: str
-    name: str
-    """The function or method, such as `Worker.run`."""
-    old: str
-    new: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +31,8 @@ class Plant:
     """The pattern of the problem that the simulator must report."""
     lua: Mapping[str, str] = field(default_factory=dict)
     """Old text → new text, in every script that contains the old text."""
-    lines: tuple[Line, ...] = ()
+    python: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By function, such as `wheelq.worker.loop:Worker.run`: its old text, and the new text."""
     torture: str = ""
     """The name of the torture defect."""
     first: int = 1
@@ -62,17 +53,13 @@ PLANTS: Mapping[str, Plant] = {
     "removed-first": Plant("promotion removes first, and one XADD in ten fails", "lost", torture="removed-first"),
     "ack-first": Plant("a worker acknowledges before it runs the handler", "lost", torture="ack-first"),
     "short-delay": Plant(
-        "a delay is 20 ms shorter than asked for",
-        "early.*promised",
-        {f"{_DUE}, fraction": f"{_DUE} - 20, fraction"},
+        "a delay is 20 ms shorter than asked for", "early.*promised", {f"{_DUE}, fraction": f"{_DUE} - 20, fraction"}
     ),
     "retry-lost": Plant(
         "a retry is recorded, but does not wait anywhere", "lost|left", {"redis.call('ZADD', delayed, due, member)": ""}
     ),
     "cancel-lies": Plant(
-        "a job that is cancelled runs",
-        "untrue",
-        {_CANCELLED: "if redis.call('ZSCORE', delayed, id) then"},
+        "a job that is cancelled runs", "untrue", {_CANCELLED: "if redis.call('ZSCORE', delayed, id) then"}
     ),
     "reschedule-lies": Plant(
         "a new due time is accepted, but not stored",
@@ -80,9 +67,7 @@ PLANTS: Mapping[str, Plant] = {
         {"redis.call('ZADD', delayed, score_of(due, score - stands), id)": ""},
     ),
     "remembers-all": Plant(
-        "finished jobs are not forgotten",
-        "left",
-        {"if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end": ""},
+        "finished jobs are not forgotten", "left", {"if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end": ""}
     ),
     "no-hints": Plant(
         "no leader hears of a job that is due soon",
@@ -97,14 +82,12 @@ PLANTS: Mapping[str, Plant] = {
     "shards-lie": Plant(
         "a new number of shards is confirmed, but not stored",
         "shards: .* asked for others",
-        lines=(
-            Line(
-                "wheelq.producer.topics",
-                "Topics.change",
+        python={
+            "wheelq.producer.topics:Topics.change": (
                 "after = change(before)",
                 "after = change(before) if change(before).shards == before.shards else before",
-            ),
-        ),
+            )
+        },
         first=2,
         within=2,
         needs="set-shards",
@@ -120,54 +103,46 @@ PLANTS: Mapping[str, Plant] = {
     "early-retry": Plant(
         "a retry in order starts by the worker's estimate of the clock (A23)",
         "early: order",
-        lines=(
-            Line(
-                "wheelq.worker.ordered.deliveries",
-                "OrderedDeliveries.until_due",
+        python={
+            "wheelq.worker.ordered.deliveries:OrderedDeliveries.until_due": (
                 "while entry.entry_id in self._put_off:",
                 "while False:",
-            ),
-        ),
+            )
+        },
         first=4,
     ),
     "unsettled-error": Plant(
-        "a BaseException leaves its job running for ever (A11)",
+        "a BaseException leaves its job running forever (A11)",
         "left|lost|died",
-        lines=(
-            Line(
-                "wheelq.worker.outcome",
-                "as_failure",
+        python={
+            "wheelq.worker.outcome:as_failure": (
                 "if isinstance(error, GeneratorExit) and _current_task() is not task:",
                 "if True:",
-            ),
-        ),
+            )
+        },
         first=301,
     ),
     "kept-for-ever": Plant(
         "finished jobs stay after the topic stops keeping them (A12)",
         "left.*finished",
-        lines=(
-            Line(
-                "wheelq.scheduler.leader",
-                "Leader.act",
+        python={
+            "wheelq.scheduler.leader:Leader.act": (
                 "if has_kept and now_ms >= self._tidy_at:",
                 "if now_ms >= self._tidy_at and (self._parts.topic.retention_ms or self._parts.topic.keep_done_ms):",
-            ),
-        ),
+            )
+        },
         first=302,
         needs="configure",
     ),
     "deaf-worker-ends": Plant(
         "a worker that may not listen ends with exit code 0 (B1)",
         "died",
-        lines=(
-            Line(
-                "wheelq.worker.upkeep.hints",
-                "HintListener.run",
+        python={
+            "wheelq.worker.upkeep.hints:HintListener.run": (
                 "self.is_listening = False\n",
                 "self.is_listening = False\n                if type(error).__name__ == 'NotPermitted': return\n",
-            ),
-        ),
+            )
+        },
         first=310,
         within=1,
         needs="no-channels",
@@ -175,14 +150,12 @@ PLANTS: Mapping[str, Plant] = {
     "one-bad-topic": Plant(
         "settings that cannot be read end every node (A5)",
         "late|lost|died",
-        lines=(
-            Line(
-                "wheelq.protocol.calls.registry",
-                "_each",
+        python={
+            "wheelq.protocol.calls.registry:_each": (
                 "topics.unreadable[name] = error.problem",
                 "raise ValueError(error.problem) from error",
-            ),
-        ),
+            )
+        },
         first=460,
         within=1,
         needs="foreign-settings",
@@ -190,35 +163,29 @@ PLANTS: Mapping[str, Plant] = {
     "group-stays": Plant(
         "a group that is removed keeps its jobs (B2)",
         "left",
-        lines=(
-            Line(
-                "wheelq.aio.client",
-                "AsyncClient.remove_group",
+        python={
+            "wheelq.aio.client:AsyncClient.remove_group": (
                 "return await self._change(lambda confirming: self._groups.remove(topic, group, force, confirming))",
                 "return True",
-            ),
-        ),
+            )
+        },
         first=309,
         needs="group",
     ),
     "order-grows": Plant(
         "the next runs of ordered jobs stay after the jobs have ended (A13)",
         "left.*next runs",
-        lines=(
-            Line("wheelq.worker.ordered.deliveries", "OrderedDeliveries.end", "self.finished.append(entry_id)", "pass"),
-        ),
+        python={"wheelq.worker.ordered.deliveries:OrderedDeliveries.end": ("self.finished.append(entry_id)", "pass")},
     ),
     "dead-worker-lives": Plant(
         "a dead worker's jobs are not taken over (A8)",
         "left|lost|abandoned|late",
-        lines=(
-            Line(
-                "wheelq.worker.delivery.peers",
-                "Peers.standing",
+        python={
+            "wheelq.worker.delivery.peers:Peers.standing": (
                 "is_silent = self._watch.silent(consumer) >= self._abandoned - NEARLY",
                 "is_silent = False",
-            ),
-        ),
+            )
+        },
         first=86,
         within=1,
         needs="kill-worker",
@@ -226,10 +193,10 @@ PLANTS: Mapping[str, Plant] = {
     "place-lost": Plant(
         "a job for which the machine has no thread fails, and its place is lost (A19)",
         "left|lost|late|slow",
-        lines=(
-            Line("wheelq.worker.handlers.threads", "Threads.run", "self._places.release()\n        raise", "raise"),
-            Line("wheelq.worker.handlers.threads", "Threads._in_time", "return await Loop(", "return begin()  # Loop("),
-        ),
+        python={
+            "wheelq.worker.handlers.threads:Threads.run": ("self._places.release()\n        raise", "raise"),
+            "wheelq.worker.handlers.threads:Threads._in_time": ("return await Loop(", "return begin()  # Loop("),
+        },
         first=418,
         within=1,
         needs="no-threads",
@@ -237,14 +204,12 @@ PLANTS: Mapping[str, Plant] = {
     "standby-sleeps": Plant(
         "a standby sleeps beyond the horizon of a leader that is frozen (A3)",
         "late",
-        lines=(
-            Line(
-                "wheelq.scheduler.standby",
-                "StandbyRules._rest_until",
+        python={
+            "wheelq.scheduler.standby:StandbyRules._rest_until": (
                 "instants.append(now_ms + UNLED_MS if look.horizon_ms is None else look.horizon_ms + self._hedge_ms)",
                 "instants += [now_ms + UNLED_MS] if look.horizon_ms is None else []",
-            ),
-        ),
+            )
+        },
         first=147,
         within=1,
         needs="freeze-node",
@@ -252,14 +217,12 @@ PLANTS: Mapping[str, Plant] = {
     "sent-again": Plant(
         "an outbox sends accepted jobs again while the server refuses the rest of a parcel (A2)",
         "doubled",
-        lines=(
-            Line(
-                "wheelq.producer.outbox.courier",
-                "delivery_round",
+        python={
+            "wheelq.producer.outbox.courier:delivery_round": (
                 "delivered += _settle(outbox, parcel, _accepted_before(error))",
                 "pass",
-            ),
-        ),
+            )
+        },
         first=87,
         within=1,
         needs="server-restart",
@@ -267,20 +230,16 @@ PLANTS: Mapping[str, Plant] = {
     "claimed-by-idle": Plant(
         "a living worker's jobs are taken over when they look idle by a clock that was set forward (A22)",
         "repeated",
-        lines=(
-            Line(
-                "wheelq.worker.delivery.peers",
-                "Peers.standing",
+        python={
+            "wheelq.worker.delivery.peers:Peers.standing": (
                 "return Standing.GONE if has_left or is_silent else Standing.LIVING",
                 "return Standing.GONE if has_left or is_silent else Standing.UNKNOWN",
             ),
-            Line(
-                "wheelq.worker.delivery.recovery",
-                "Recovery._look_if_due",
+            "wheelq.worker.delivery.recovery:Recovery._look_if_due": (
                 "now + LOOK_EVERY",
                 "now + self._settings.renew_ms / 1000",
             ),
-        ),
+        },
         first=18,
         within=1,
         needs="clock-forward",
@@ -288,14 +247,12 @@ PLANTS: Mapping[str, Plant] = {
     "outbox-by-own-clock": Plant(
         "jobs in an outbox are due by the clock of their producer (A20)",
         "early.*promised",
-        lines=(
-            Line(
-                "wheelq.producer.outbox.store",
-                "Outbox._asked_ms",
+        python={
+            "wheelq.producer.outbox.store:Outbox._asked_ms": (
                 "return asked.server_ms(self._server), NO_CALL",
                 "return asked.wall_ms, NO_CALL",
-            ),
-        ),
+            )
+        },
         first=481,
         within=1,
         needs="clock-forward",
@@ -303,20 +260,16 @@ PLANTS: Mapping[str, Plant] = {
     "nodes-by-old-clock": Plant(
         "a node reads the clock once, and judges by it whether other nodes live (A21)",
         "assigned|circles",
-        lines=(
-            Line(
-                "wheelq.scheduler.membership",
-                "Membership.beat",
+        python={
+            "wheelq.scheduler.membership:Membership.beat": (
                 "await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, told)))",
                 "await self._transport.send(heartbeats.beat_node(self._keys, self._node, told))",
             ),
-            Line(
-                "wheelq.scheduler.membership",
-                "Membership._read_nodes",
+            "wheelq.scheduler.membership:Membership._read_nodes": (
                 "for node in words if self._lives(node)",
                 "for node in words if words[node] > self._server.now_ms() - 1000 * self._silence",
             ),
-        ),
+        },
         first=7,
         within=1,
         needs="clock-forward",
@@ -324,15 +277,13 @@ PLANTS: Mapping[str, Plant] = {
     "clock-of-a-duplicate": Plant(
         "an outbox learns the server's clock from the due time of an existing job (A1)",
         "misdated|early.*promised",
-        lines=(
-            Line(
-                "wheelq.producer.scheduling",
-                "Scheduling.prepared",
+        python={
+            "wheelq.producer.scheduling:Scheduling.prepared": (
                 "self._server_clock.observe(sent_at, answer.server_us)",
                 "there = answer.receipts[0]; "
                 "self._server_clock.observe(sent_at, answer.server_us if there.created else there.due_ms * 1000)",
-            ),
-        ),
+            )
+        },
         first=111,
         within=1,
         needs="duplicate",
@@ -362,14 +313,12 @@ PLANTS: Mapping[str, Plant] = {
     "callback-forgets": Plant(
         "a callback that its receiver refused counts as delivered",
         "lost: called",
-        lines=(
-            Line(
-                "wheelq.callbacks.caller",
-                "CallbackCaller._again",
+        python={
+            "wheelq.callbacks.caller:CallbackCaller._again": (
                 'raise RetryAfter(max(pause_ms / 1000, after or 0.0), f"{place.shown} {why}", counts=True)',
                 "return",
-            ),
-        ),
+            )
+        },
         first=4,
         within=1,
         needs="http-schedule",
@@ -386,18 +335,19 @@ def plant(name: str) -> None:
         assert any(old in script(one).text for one in script_names()), f"{name} no longer fits: {old}"
     if found.lua:
         planted._patch(call, "script", planted._with(found.lua, script))
-    for line in found.lines:
-        _replace(name, line)
+    for place, (old, new) in found.python.items():
+        _replace(name, place, old, new)
 
 
-def _replace(name: str, line: Line) -> None:
-    module: Any = __import__(line.module, fromlist=["_"])
-    *owners, function = line.name.split(".")
+def _replace(plant: str, place: str, old: str, new: str) -> None:
+    path, _, name = place.partition(":")
+    module: Any = import_module(path)
+    *owners, function = name.split(".")
     owner = getattr(module, owners[0]) if owners else module
     text = textwrap.dedent(inspect.getsource(getattr(owner, function)))
-    assert text.count(line.old) == 1, f"{name} no longer fits {line.module}.{line.name}: {line.old}"
+    assert text.count(old) == 1, f"{plant} no longer fits {place}: {old}"
     there: dict[str, Any] = {}
-    exec(compile(text.replace(line.old, line.new), f"<plant {name}>", "exec"), vars(module), there)
+    exec(compile(text.replace(old, new), f"<plant {plant}>", "exec"), vars(module), there)
     before = getattr(owner, function)
     setattr(owner, function, there[function])
     for other in list(sys.modules.values()):  # modules that imported the function by name

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from loadtest.simulation.fleet import Fleet
+from loadtest.simulation.plan import WEB
 from loadtest.simulation.store.sorted_set import SortedSet
 from loadtest.simulation.store.stream import Stream
-from loadtest.simulation.web import WEB
 from wheelq.protocol import registry_codec
 
 LOOK_S = 12.0
@@ -17,7 +17,7 @@ MOST_COMMANDS = 90.0
 """The most commands a second of a fleet at rest."""
 MOST_TURNS, MOST_WEB_TURNS = 90.0, 150.0
 """The most turns a second of a process at rest: a worker that holds every ordered shard, and asks a Sentinel, has 65.
-The HTTP service has more, because its lessees go on asking."""
+The HTTP service has more, because its lessees keep asking."""
 HOLD = set(b"owner until asker asks_until asker_holds".split())
 _KEY = re.compile(rb"^wheelq:(?:\{([^:}]+):(\w+)\}:)?(.+)$")
 STAYS = {*b"epoch counts horizon shards rate lease dead buried fence groups topics".split()}

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,6 +165,3 @@ def _telling(world: World) -> Iterator[None]:
     finally:
         logger.removeHandler(teller)
         logger.level, logger.propagate = before
-
-
-__all__: Sequence[str] = ["Result", "run"]

@@ -379,8 +379,8 @@ class Server:
     def hello(self, session: Session, words: list[bytes]) -> Any:
         """HELLO."""
         role = b"slave" if self.refusals.is_replica else b"master"
-        told = [b"server", b"redis", b"version", b"7.4.0", b"proto", 2, b"id", session.number]
-        return [*told, b"mode", b"standalone", b"role", role, b"modules", []]
+        fields = [b"server", b"redis", b"version", b"7.4.0", b"proto", 2, b"id", session.number]
+        return [*fields, b"mode", b"standalone", b"role", role, b"modules", []]
 
     def info(self, session: Session, words: list[bytes]) -> bytes:
         """INFO, with the fields that wheelq reads."""

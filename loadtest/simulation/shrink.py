@@ -1,4 +1,4 @@
-"""The shrinker: removes steps while the run still fails in the same way, and tells the remaining story.
+"""The shrinker: removes steps while the run still fails in the same way, and shows the remaining story.
 
 Delta debugging (Zeller and Hildebrandt, 2002): it removes halves first, then quarters, down to single steps. Every step
 has its own random numbers, so the remaining steps do the same as before.
@@ -52,10 +52,10 @@ def _is_fault(plan: Plan, number: int) -> bool:
 
 def short_story(trial: Trial, steps: Sequence[Step], *, lines: int = 30) -> list[str]:
     """Returns the story on one screen: the steps, the log of the parts, and the problems."""
-    told = [line for line in trial.lines if "FAULT" in line or any(f"#{step.number} " in line for step in steps)]
-    said = [line for line in trial.lines if line not in told and " info:" not in line]
-    room = max(lines - len(told), 6)
-    shown = sorted((told + said[:room])[: lines + 6])
+    of_steps = [line for line in trial.lines if "FAULT" in line or any(f"#{step.number} " in line for step in steps)]
+    others = [line for line in trial.lines if line not in of_steps and " info:" not in line]
+    room = max(lines - len(of_steps), 6)
+    shown = sorted((of_steps + others[:room])[: lines + 6])
     return [
         f"{len(steps)} steps are left:",
         *(f"  {step.at:8.3f}  {step.who or 'fault'}: {step}"[:160] for step in steps[:12]),

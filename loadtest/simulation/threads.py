@@ -50,7 +50,7 @@ class SimThread:
             self._back.acquire()
 
     def pause(self, seconds: float | None = None) -> None:
-        """Called in the thread: let others run until `go_on` is called, or for that many seconds."""
+        """Called in the thread: let others run until `go_on` is called, or for this long."""
         timer = None if seconds is None else self.process.loop.call_later(seconds, self.go_on)
         self._back.release()
         self._turn.acquire()
@@ -58,7 +58,7 @@ class SimThread:
             timer.cancel()
 
     def sleep(self, seconds: float) -> None:
-        """Called in the thread: wait for that many seconds."""
+        """Called in the thread: wait this long."""
         until = self.process.monotonic() + seconds
         while (left := until - self.process.monotonic()) > 0:
             self.pause(left)

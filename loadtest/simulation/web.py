@@ -11,21 +11,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from loadtest.simulation.ledger import Run, Told
-from loadtest.simulation.operations import Actor, Args, drawn_job, operation
-from loadtest.simulation.plan import Draft, Step
+from loadtest.simulation.ledger import Ledger, Run
+from loadtest.simulation.parts import Actor, Part
 from loadtest.simulation.process import Process
 from loadtest.simulation.receiver import ADDRESS
 from wheelq.server.app import make_app
 from wheelq.server.service import Service
 from wheelq.settings import OutboxSettings, ServerSettings, Settings
 
-if TYPE_CHECKING:
-    from loadtest.simulation.fleet import Fleet, Part
-
-WEB, GROUP, LESSEES = "web-0", "lessees", 2
+GROUP, LESSEES = "lessees", 2
 STORED_GROUP = f"http.{GROUP}"
 SERVICES = f"""
 [services.shop]
@@ -53,7 +49,7 @@ class WebActor(Actor):
         headers: Mapping[str, str] | None = None,
         leaves_after: float = 0.0,
     ) -> tuple[int, Any]:
-        """Send a request. Returns the status and body. The caller leaves after these seconds; 0: after the answer."""
+        """Send a request; returns the status and body. The caller leaves after this many seconds, or when answered."""
         data, parts = b"" if body is None else json.dumps(body).encode(), []
         given = {
             "host": "localhost",
@@ -92,15 +88,15 @@ class WebActor(Actor):
         return status, json.loads(answer) if answer else None
 
 
-async def serve(fleet: Fleet, part: Part, process: Process) -> None:
+async def serve(url: str, ledger: Ledger, part: Part, process: Process) -> None:
     """Run the process of the service."""
     _write_services()
     server = ServerSettings(access="open", services="services.toml", drain_ms=3_000)
-    service = Service.connect(fleet.url, Settings(server=server, outbox=OutboxSettings(path="outbox-web.db")))
+    service = Service.connect(url, Settings(server=server, outbox=OutboxSettings(path="outbox-web.db")))
     done = asyncio.Event()
     part.stop = done.set
     async with service.running():
-        part.actor = actor = WebActor(part.name, service.client, fleet, fleet.ledger, make_app(service))
+        part.actor = actor = WebActor(part.name, service.client, ledger, make_app(service))
         lessees = [asyncio.create_task(Lessee(actor, process).run(), name=f"lessee {n}") for n in range(LESSEES)]
         await done.wait()
         part.actor = None
@@ -167,61 +163,9 @@ class Lessee:
 
     def _begin(self, job: Any, until: float) -> Run:
         shard, entry, deliveries, _ = job["handle"].split(".")
-        world, server_us = self._actor.ledger.world, self._actor.fleet.primary.clock_us()
+        world, server_us = self._actor.ledger.world, self._actor.ledger.server.clock_us()
         who, id = f"lessee of {self._process.name}", job["id"]
         place, attempt, due_ms = f"{shard}.{entry}", int(deliveries), job["due_ms"]
         run = Run(STORED_GROUP, "leased", id, place, attempt, who, world.now, server_us, due_ms, id, leased_until=until)
         self._actor.ledger.runs.append(run)
         return run
-
-
-def _note(told: Told, status: int, answer: Any) -> None:
-    if status in (200, 201, 202):
-        told.due_ms, told.kept = answer["due_ms"], answer["in_outbox"]
-        told.outcome = "kept" if told.kept else "created" if answer["created"] else "there"
-    else:
-        told.outcome = "unknown" if status == 504 else f"refused: {status}"
-
-
-@operation("http-schedule", weight=60, trait="web", who=WEB)
-class HttpSchedule:
-    """Schedule a job over HTTP for a lessee or a receiver; some repeat a failed request with its Idempotency-Key."""
-
-    @staticmethod
-    def draw(draft: Draft) -> Args:
-        job = drawn_job(draft)
-        target = {"service": "shop", "path": "/due"} if job["topic"] == "called" else None
-        return {**job, "partition_key": None, "target": target, "repeats": draft.random.random() < 0.3}
-
-    @staticmethod
-    async def do(actor: Any, step: Step) -> None:
-        args = step.args
-        async with actor.tells(step, args["topic"], args["id"]) as told:
-            body = {"id": args["id"], "delay": args["delay"], "payload": args["payload"]}
-            if args["target"]:
-                body["target"] = args["target"]
-            headers = {"idempotency-key": f"step-{step.number}"} if args["repeats"] else {}
-            path = f"/v1/topics/{args['topic']}/jobs"
-            status, answer = await actor.ask("POST", path, body, headers)
-            _note(told, status, answer)
-            if headers and status in (503, 504):
-                again, answer = await actor.ask("POST", path, body, headers)
-                if again < 300 or status == 503:
-                    _note(told, again, answer)
-
-
-@operation("http-cancel", weight=5, trait="web", who=WEB)
-class HttpCancel:
-    @staticmethod
-    def draw(draft: Draft) -> Args | None:
-        return {"topic": draft.topic().name, "place": draft.random.randrange(200)}
-
-    @staticmethod
-    async def do(actor: Any, step: Step) -> None:
-        made = [one for one in actor.ledger.told if one.step.kind == "http-schedule" and one.outcome == "created"]
-        if not made:
-            return
-        job = made[step.args["place"] % len(made)]
-        async with actor.tells(step, job.topic, job.id) as told:
-            status, _ = await actor.ask("DELETE", f"/v1/topics/{job.topic}/jobs/{job.id}")
-            told.outcome = {204: "cancelled", 404: "not_found", 409: "running", 504: "unknown"}.get(status, "refused")

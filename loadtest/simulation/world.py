@@ -46,7 +46,7 @@ class World:
         heapq.heappush(self._heap, (when, self._number, do))
 
     def after(self, seconds: float, do: Callable[[], object]) -> None:
-        """Call `do` after that many seconds."""
+        """Call `do` after this many seconds."""
         self.at(self.now + seconds, do)
 
     def run(self, until: float) -> None:

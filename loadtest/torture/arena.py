@@ -6,9 +6,9 @@
 | `sentinel` | a primary and a replica, watched by three sentinels | the replica has confirmed them            |
 | `cluster`  | three masters, each with a replica                  | the replica of their master has confirmed |
 
-All have an append-only file (everysec), and the parts reach them through a proxy. `Arena` is the interface for other
-set-ups: it starts its servers, gives every part an address of its own, and names the servers that faults can hit. The
-faults use nothing else (see `faults`); those that are impossible in an arena are `spared`.
+All have an append-only file (everysec), and the parts reach them through a proxy. An `Arena` starts its
+servers, gives every part an address of its own, and names the servers that faults can hit. The faults use nothing else
+(see `faults`); those that are impossible in an arena are `spared`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import redis
 
@@ -48,147 +49,116 @@ NEEDS_ONE_SERVER = frozenset({"step-clock", "fill-disk", "lock-out"})
 """These faults need a single server: servers that replicate sign in to each other, and compare their clocks."""
 
 
-class Arena(Protocol):
+class Arena(ABC):
     """A set-up of servers for torture. A context manager."""
 
     proxy: Proxy
     """The proxy between the parts and the servers."""
     control: Transport
     """A way to the servers that no fault affects."""
-    durability: Durability
-    """The durability that producers ask for."""
-    spared: frozenset[str]
-    """Faults that are impossible here."""
-    clock: SteppedClock | None
-    """The clock of its server; None if it cannot be set."""
-    disk: SmallDisk | None
-    """The disk of its server; None if it cannot be filled."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def url(self, part: str) -> str:
-        """The address for the part of this name."""
-        ...
-
-    def masters(self) -> Sequence[EmbeddedServer]:
-        """The servers that take writes."""
-        ...
-
-    def replicas(self) -> Sequence[EmbeddedServer]:
-        """The servers that replicate from a master."""
-        ...
-
-    def is_served(self) -> bool:
-        """Whether every key has a server that takes writes."""
-        ...
-
-    def is_whole(self) -> bool:
-        """Whether every server runs in its role, and all agree about each other."""
-        ...
-
-    def on_servers(self, call: Call[Any]) -> bool:
-        """Send a call to every server; returns whether all have carried it out."""
-        ...
-
-    def freeze(self, server: EmbeddedServer) -> None:
-        """Stop a server by SIGSTOP."""
-        ...
-
-    def wake(self, server: EmbeddedServer) -> None:
-        """Resume a frozen server."""
-        ...
-
-    def occupied(self, server: EmbeddedServer, silent_ms: int) -> AbstractContextManager[None]:
-        """Runs an endless script on a server, which answers BUSY after `silent_ms`, during the block."""
-        ...
-
-    def unable_to_save(self, server: EmbeddedServer) -> AbstractContextManager[None]:
-        """Makes snapshots of a server fail during the block, so that it refuses writes."""
-        ...
-
-    def switch_over(self, random: Random) -> bool:
-        """Tell a replica to take its master's place; False if that is impossible now."""
-        ...
-
-    def move_slot(self, key: str, random: Random) -> Iterator[float]:
-        """Move a key's slot to another master, in steps with pauses (seconds) between."""
-        ...
-
-
-class _Arena:
-    """The common part of all arenas."""
-
-    proxy: Proxy
-    control: Transport
     durability: Durability = "replicated"
+    """The durability that producers ask for."""
     spared: frozenset[str] = frozenset()
+    """Faults that are impossible here."""
     clock: SteppedClock | None = None
+    """The clock of its server; None if it cannot be set."""
     disk: SmallDisk | None = None
+    """The disk of its server; None if it cannot be filled."""
 
     def __init__(self) -> None:
         self._held = ExitStack()
         self._frozen: set[int] = set()
 
-    def _open(self, url: str, *upstreams: str) -> None:
-        self.proxy = self._held.enter_context(Proxy(*upstreams))
-        self.control = Transport(Address(url, CONTROL))
-        self._held.callback(self.control.close)
+    @abstractmethod
+    def __enter__(self) -> Self:
+        """Start the servers, and call `_open`."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._held.close()
 
+    def _open(self, url: str, *upstreams: str) -> None:
+        self.proxy = self._held.enter_context(Proxy(*upstreams))
+        self.control = Transport(Address(url, CONTROL))
+        self._held.callback(self.control.close)
+
+    @abstractmethod
+    def url(self, part: str) -> str:
+        """The address for the part of this name."""
+
+    @abstractmethod
+    def masters(self) -> Sequence[EmbeddedServer]:
+        """The servers that take writes."""
+
+    @abstractmethod
+    def replicas(self) -> Sequence[EmbeddedServer]:
+        """The servers that replicate from a master."""
+
+    @abstractmethod
+    def is_served(self) -> bool:
+        """Whether every key has a server that takes writes."""
+
+    @abstractmethod
+    def is_whole(self) -> bool:
+        """Whether every server runs in its role, and all agree about each other."""
+
+    @abstractmethod
+    def on_servers(self, call: Call[Any]) -> bool:
+        """Send a call to every server; returns whether all have carried it out."""
+
     def freeze(self, server: EmbeddedServer) -> None:
+        """Stop a server by SIGSTOP."""
         self._frozen.add(server.pid)
         os.kill(server.pid, signal.SIGSTOP)
 
     def wake(self, server: EmbeddedServer) -> None:
+        """Resume a frozen server."""
         self._frozen.discard(server.pid)
         os.kill(server.pid, signal.SIGCONT)
 
     @contextmanager
     def occupied(self, server: EmbeddedServer, silent_ms: int) -> Iterator[None]:
-        with redis.Redis.from_url(self._control_url(server)) as somebody, suppress(redis.RedisError):
-            somebody.config_set("lua-time-limit", silent_ms)
-            endless = somebody.connection_pool.get_connection()
+        """Runs an endless script on a server, which answers BUSY after `silent_ms`, during the block."""
+        with redis.Redis.from_url(self._control_url(server)) as admin, suppress(redis.RedisError):
+            admin.config_set("lua-time-limit", silent_ms)
+            endless = admin.connection_pool.get_connection()
             endless.send_command("EVAL", "while true do end", 0)
             try:
                 yield
             finally:
-                _until_killed(somebody)
+                _until_killed(admin)
                 endless.disconnect()
-                somebody.config_set("lua-time-limit", 5_000)
+                admin.config_set("lua-time-limit", 5_000)
 
     @contextmanager
     def unable_to_save(self, server: EmbeddedServer) -> Iterator[None]:
-        with redis.Redis.from_url(self._control_url(server), decode_responses=True) as somebody:
-            snapshot = Path(somebody.config_get("dir")["dir"], "dump.rdb")
+        """Makes snapshots of a server fail during the block, so that it refuses writes."""
+        with redis.Redis.from_url(self._control_url(server), decode_responses=True) as admin:
+            snapshot = Path(admin.config_get("dir")["dir"], "dump.rdb")
             snapshot.unlink(missing_ok=True)
             snapshot.mkdir()  # the new snapshot cannot take its place
-            somebody.config_set("save", "3600 1")
-            until("the snapshot fails", lambda: _fails_to_save(somebody))
+            admin.config_set("save", "3600 1")
+            until("the snapshot fails", lambda: _fails_to_save(admin))
             try:
                 yield
             finally:
-                somebody.config_set("save", "")  # without a plan to save a failure stops no writes
+                admin.config_set("save", "")  # without a plan to save a failure stops no writes
                 snapshot.rmdir()
 
     def _control_url(self, server: EmbeddedServer) -> str:
         return server.url
 
     def switch_over(self, random: Random) -> bool:
+        """Tell a replica to take its master's place; False if that is impossible now."""
         return False  # without replicas no server can take a master's place
 
     def move_slot(self, key: str, random: Random) -> Iterator[float]:
+        """Move a key's slot to another master, in steps with pauses (seconds) between."""
         return iter(())  # only a cluster has another master to move to
 
 
-class Single(_Arena):
+class Single(Arena):
     """One server."""
 
     durability: Durability = "server"
@@ -239,7 +209,7 @@ class Single(_Arena):
         return False
 
 
-class _Several(_Arena):
+class _Several(Arena):
     """Servers that replicate to each other."""
 
     def __init__(self, servers: Servers) -> None:
@@ -330,21 +300,21 @@ class InCluster(_Several):
         cluster.end_move(key, source, to)
 
 
-def _until_killed(somebody: redis.Redis) -> None:
+def _until_killed(admin: redis.Redis) -> None:
     """End the script that runs; it has written nothing, and can be ended."""
     for _ in range(500):
         try:
-            somebody.script_kill()
+            admin.script_kill()
         except redis.ResponseError as error:
             if "NOTBUSY" in str(error):
                 return
         time.sleep(0.02)
 
 
-def _fails_to_save(somebody: redis.Redis) -> bool:
+def _fails_to_save(admin: redis.Redis) -> bool:
     with suppress(redis.ResponseError):  # another is being written
-        somebody.bgsave()
-    return bool(somebody.info("persistence")["rdb_last_bgsave_status"] == "err")
+        admin.bgsave()
+    return bool(admin.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
 ARENAS: Mapping[str, Callable[[], Arena]] = {"single": Single, "sentinel": BehindSentinels, "cluster": InCluster}

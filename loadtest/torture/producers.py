@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from loadtest.torture.listening import Listening
-from loadtest.torture.promises import Answer, Asked, Told
+from loadtest.torture.promises import Answer, Asked, Call
 from wheelq import Client, JobSpec, Receipt, Settings
 from wheelq.errors import DuplicateJob, NotReplicated, OutcomeUnknown, PartlyScheduled, Refused, ServerError
 from wheelq.protocol.keys import Keys
@@ -50,7 +50,7 @@ class Producer(threading.Thread):
     ) -> None:
         """About `rate` jobs a second, none for later than `longest_delay` seconds."""
         super().__init__(name=name, daemon=True)
-        self.log: list[Told] = []
+        self.log: list[Call] = []
         self.topic_of: dict[str, str] = {}
         self.may_go_on = threading.Event()
         """Cleared: it pauses."""
@@ -66,7 +66,7 @@ class Producer(threading.Thread):
         self._longest_delay = longest_delay
         self._pause_s = 3.0 / rate  # an action schedules three jobs on average
         self._number = 0
-        self._recent: deque[Told] = deque(maxlen=REMEMBERED)
+        self._recent: deque[Call] = deque(maxlen=REMEMBERED)
         self._is_over = threading.Event()
         self._actions: tuple[tuple[Callable[[], None], int], ...] = (
             (self._schedule, 50),
@@ -146,11 +146,11 @@ class Producer(threading.Thread):
             self._note_receipt(Asked.SCHEDULE, topic, receipt, specs[place], due_ms[place])
         for place, id in unknown.items():
             self._note(Asked.SCHEDULE, topic, id, Answer.UNKNOWN, due_ms[place], specs[place])
-        # For the other jobs the producer was told that nothing was done. It does not know the ids of jobs without a
-        # key; the recording transport does.
-        told = {*unknown.values(), *(receipt.id for receipt in receipts.values())}
+        # Nothing was done for the other jobs, as the client reports. The producer does not know the ids of jobs
+        # without a key; the recording transport does.
+        known = {*unknown.values(), *(receipt.id for receipt in receipts.values())}
         for id in self._transport.sent:
-            if id not in told:
+            if id not in known:
                 self._note(Asked.SCHEDULE, topic, id, nothing, min(due_ms), JobSpec({"fails": 0}))
 
     def _cancel(self) -> None:
@@ -169,7 +169,7 @@ class Producer(threading.Thread):
         if (old := self._recall()) is not None:
             self._touch(old, Asked.RUN_NOW, _now_ms(), lambda topic: self._client.run_now(topic, old.id))
 
-    def _touch(self, old: Told, asked: Asked, due_ms: int, call: Callable[[str], object]) -> None:
+    def _touch(self, old: Call, asked: Asked, due_ms: int, call: Callable[[str], object]) -> None:
         topic = self.topic_of[old.id]
         try:
             answer = Answer(str(call(topic)))
@@ -197,24 +197,24 @@ class Producer(threading.Thread):
         lost, is_confirmed = self._transport.lost, self._transport.is_confirmed
         if answer is Answer.UNKNOWN:  # each of the calls that were sent may have been done
             lost = max(lost, self._transport.sent[id])
-        told = Told(asked, id, answer, due_ms, lost, spec.payload["fails"], could_be_due_ms, is_confirmed)
+        call = Call(asked, id, answer, due_ms, lost, spec.payload["fails"], could_be_due_ms, is_confirmed)
         self.topic_of[id] = topic
-        self.log.append(told)
+        self.log.append(call)
         if answer not in (Answer.UNKNOWN, Answer.REFUSED, Answer.UNAVAILABLE, Answer.CANCELLED, Answer.NOT_FOUND):
-            self._recent.append(told)
+            self._recent.append(call)
 
-    def _recall(self) -> Told | None:
+    def _recall(self) -> Call | None:
         """Returns a recent waiting job whose state is known, for the next action."""
         if not self._recent:
             return None
         now_ms = _now_ms()
-        places = [place for place, told in enumerate(self._recent) if told.due_ms > now_ms]  # those that surely wait
+        places = [place for place, call in enumerate(self._recent) if call.due_ms > now_ms]  # those that surely wait
         if not places or self._random.random() < 0.3:
             places = list(range(len(self._recent)))
         place = self._random.choice(places)
-        told = self._recent[place]
+        call = self._recent[place]
         del self._recent[place]  # it is remembered again when its answer is noted
-        return told
+        return call
 
     # --- new jobs --------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Derives promises for the judge from the answers that producers got. Pure.
 
-    Told        one answer about one job, in the order in which a producer got them
+    Call        one call about one job, and its answer
     promise     all answers about one id, combined into a `Promise`
 
 A job id belongs to one producer, which makes one call after the other, so its knowledge grows in order. After a lost
@@ -74,8 +74,8 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One answer about one job."""
+class Call:
+    """One call about one job, and its answer."""
 
     asked: Asked
     id: str
@@ -92,81 +92,81 @@ class Told:
     """False: there are replicas, and none has confirmed the change in time."""
 
 
-def promises(log: Iterable[Told]) -> dict[str, Promise]:
+def promises(log: Iterable[Call]) -> dict[str, Promise]:
     """The promise for every id."""
-    by_id: defaultdict[str, list[Told]] = defaultdict(list)
-    for told in log:
-        by_id[told.id].append(told)
-    return {id: promise(told) for id, told in by_id.items()}
+    by_id: defaultdict[str, list[Call]] = defaultdict(list)
+    for call in log:
+        by_id[call.id].append(call)
+    return {id: promise(calls) for id, calls in by_id.items()}
 
 
-def promise(told: Iterable[Told]) -> Promise:
+def promise(calls: Iterable[Call]) -> Promise:
     """Returns the promise that follows from all answers about one id, in order."""
     lives: list[Promise] = []
     fails = 0
-    for one in told:
+    for one in calls:
         fails = one.fails
         _take(lives, one)
     return replace(lives[-1], before=tuple(lives[:-1]), last_attempt=fails + 1)
 
 
-def _take(lives: list[Promise], told: Told) -> None:
+def _take(lives: list[Promise], call: Call) -> None:
     """Add what one answer says; the last of `lives` is the present one."""
-    if not told.is_confirmed and told.answer in _CHANGES:
-        _take_unconfirmed(lives, told)
+    if not call.is_confirmed and call.answer in _CHANGES:
+        _take_unconfirmed(lives, call)
         return
-    match told.answer:
+    match call.answer:
         case Answer.CREATED:
-            if told.lost and lives and told.asked is Asked.REPLACE:  # perhaps replaced by the call without an answer
+            if call.lost and lives and call.asked is Asked.REPLACE:  # perhaps replaced by the call without an answer
                 lives[-1] = replace(lives[-1], must_run=False)
-            lives += [*_made_by_lost_calls(told), Promise(told.due_ms, must_run=True)]
+            lives += [*_made_by_lost_calls(call), Promise(call.due_ms, must_run=True)]
         case Answer.REPLACED:
-            lives[-1:] = [Promise(told.due_ms, must_run=True)]
+            lives[-1:] = [Promise(call.due_ms, must_run=True)]
         case Answer.CANCELLED:
             lives[-1] = replace(lives[-1], must_run=False, may_run=False)
         case Answer.RESCHEDULED:
-            lives[-1] = replace(lives[-1], earliest_ms=told.due_ms)
+            lives[-1] = replace(lives[-1], earliest_ms=call.due_ms)
         case Answer.PROMOTED:
-            lives[-1] = _sooner(lives[-1], told.due_ms)
+            lives[-1] = _sooner(lives[-1], call.due_ms)
         case Answer.REFUSED | Answer.UNAVAILABLE if not lives:
-            lives.append(Promise(told.due_ms, must_run=False, may_run=False, was_refused=True))
+            lives.append(Promise(call.due_ms, must_run=False, may_run=False, was_refused=True))
         case Answer.UNKNOWN:
-            _take_unknown(lives, told)
+            _take_unknown(lives, call)
         case _:  # kept, running, not found: nothing was changed
             if not lives:
-                lives.append(Promise(told.due_ms, must_run=False))
+                lives.append(Promise(call.due_ms, must_run=False))
 
 
 _CHANGES = (Answer.CREATED, Answer.REPLACED, Answer.RESCHEDULED, Answer.CANCELLED)
 
 
-def _take_unconfirmed(lives: list[Promise], told: Told) -> None:
+def _take_unconfirmed(lives: list[Promise], call: Call) -> None:
     """Take an answer whose change stands, or was undone by a failover."""
-    match told.answer:
+    match call.answer:
         case Answer.CREATED:
-            lives += [*_made_by_lost_calls(told), Promise(told.due_ms, must_run=False)]
+            lives += [*_made_by_lost_calls(call), Promise(call.due_ms, must_run=False)]
         case Answer.REPLACED | Answer.RESCHEDULED:
-            lives[-1] = _sooner(lives[-1], told.due_ms)
+            lives[-1] = _sooner(lives[-1], call.due_ms)
         case Answer.CANCELLED:
             lives[-1] = replace(lives[-1], must_run=False)
 
 
-def _made_by_lost_calls(told: Told) -> list[Promise]:
+def _made_by_lost_calls(call: Call) -> list[Promise]:
     """Returns the lives that earlier calls with lost replies may have made."""
-    due_ms = told.due_ms if told.could_be_due_ms is None else min(told.due_ms, told.could_be_due_ms)
-    return [Promise(due_ms, must_run=False)] * told.lost
+    due_ms = call.due_ms if call.could_be_due_ms is None else min(call.due_ms, call.could_be_due_ms)
+    return [Promise(due_ms, must_run=False)] * call.lost
 
 
-def _take_unknown(lives: list[Promise], told: Told) -> None:
-    match told.asked:
+def _take_unknown(lives: list[Promise], call: Call) -> None:
+    match call.asked:
         case Asked.SCHEDULE | Asked.REPLACE:
-            if lives and told.asked is Asked.REPLACE:
-                lives[-1] = _sooner(lives[-1], told.due_ms)
-            lives += [Promise(told.due_ms, must_run=False)] * max(told.lost, 1)
+            if lives and call.asked is Asked.REPLACE:
+                lives[-1] = _sooner(lives[-1], call.due_ms)
+            lives += [Promise(call.due_ms, must_run=False)] * max(call.lost, 1)
         case Asked.CANCEL:
             lives[-1] = replace(lives[-1], must_run=False)
         case Asked.RESCHEDULE | Asked.RUN_NOW:
-            lives[-1] = _sooner(lives[-1], told.due_ms)
+            lives[-1] = _sooner(lives[-1], call.due_ms)
 
 
 def _sooner(life: Promise, due_ms: int) -> Promise:

@@ -7,10 +7,10 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from loadtest.judge import Disruption, Promotion, Verdict
-from loadtest.torture.promises import Told
+from loadtest.torture.promises import Call
 
 AFTER_MS = 3_000
 """How many milliseconds after its end a fault may still cause lateness."""
@@ -37,7 +37,7 @@ class Report:
     """Everything a run found."""
 
     verdict: Verdict
-    log: Sequence[Told]
+    log: Sequence[Call]
     promotions: Sequence[Promotion]
     strikes: Sequence[Disruption]
     """Every fault with its beginning and end."""
@@ -91,11 +91,11 @@ def as_table(report: Report) -> str:
     for row in report.costs():
         numbers = ["-" if number is None else f"{number:,}" for number in (row.worst_alone_ms, row.middle_alone_ms)]
         lines.append(f"{row.kind:<18}{row.times or '':>6}{row.worst_ms:>10,}{numbers[0]:>10}{numbers[1]:>11}")
-    answers = Counter(f"{told.asked} {told.answer}" for told in report.log)
+    answers = Counter(f"{call.asked} {call.answer}" for call in report.log)
     causes = ", ".join(f"{count} {kind}" for kind, count in sorted(report.verdict.causes.items()))
     lines += ["", "answers: " + ", ".join(f"{count} {answer}" for answer, count in answers.most_common())]
-    lines += [f"replies lost in schedule calls: {sum(told.lost > 0 for told in report.log)}"]
-    if unconfirmed := sum(not told.is_confirmed for told in report.log):
+    lines += [f"replies lost in schedule calls: {sum(call.lost > 0 for call in report.log)}"]
+    if unconfirmed := sum(not call.is_confirmed for call in report.log):
         lines += [f"answers that no replica confirmed: {unconfirmed}"]
     if report.verdict.undone:
         lines += [f"runs whose promotion a failover has undone: {report.verdict.undone}"]
@@ -109,7 +109,7 @@ def as_table(report: Report) -> str:
 def as_json(report: Report) -> str:
     """The report for programs."""
     verdict = report.verdict
-    told = Counter(f"{told.asked} {told.answer}" for told in report.log)
+    answers = Counter(f"{call.asked} {call.answer}" for call in report.log)
     return json.dumps(
         {
             "is_clean": report.is_clean,
@@ -121,14 +121,8 @@ def as_json(report: Report) -> str:
             "undone": verdict.undone,
             "causes": verdict.causes,
             "faults": len(report.strikes),
-            "costs": [
-                {
-                    name: getattr(row, name)
-                    for name in ("kind", "times", "worst_ms", "worst_alone_ms", "middle_alone_ms")
-                }
-                for row in report.costs()
-            ],
-            "answers": dict(told),
+            "costs": [asdict(cost) for cost in report.costs()],
+            "answers": dict(answers),
             "left": report.left,
             "fallen": list(report.fallen),
             "failures": list(report.failures),

@@ -30,7 +30,7 @@ from loadtest.torture.arena import ARENAS, Arena
 from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
 from loadtest.torture.fleet import Fleet
 from loadtest.torture.producers import Producer
-from loadtest.torture.promises import Told, promises
+from loadtest.torture.promises import Call, promises
 from loadtest.torture.remains import Remains
 from loadtest.torture.report import Report
 from loadtest.torture.scene import Planned, Scene, plan
@@ -60,7 +60,7 @@ class Options:
     duration: float = 60.0
     """Seconds of faults."""
     least_jobs: int = 0
-    """After the faults, producers go on until so many jobs are promised: a busy machine takes longer."""
+    """After the faults, producers continue until this many jobs are promised: a busy machine takes longer."""
     faults_per_minute: float = 12.0
     rate: float = 200.0
     """Jobs a second, of all producers together."""
@@ -194,18 +194,18 @@ class Torture:
         for name in self._fleet.fallen():
             self._fallen.append(f"{name}: {self._fleet.last_words(name)}")
             self._start_part(name.partition("-")[0])
-        said = sum(len(producer.log) for producer in self._producers)
+        answers = sum(len(producer.log) for producer in self._producers)
         gone_s = time.monotonic() - self._began
         last = self._scene.disruptions[-1].kind if self._scene.disruptions else "none yet"
         self._tell(
             f"{gone_s:5.0f} s of {self._options.duration:.0f}   {len(self._strikes)} faults (last {last})   "
-            f"{said} answers   {len(self._fallen)} fallen"
+            f"{answers} answers   {len(self._fallen)} fallen"
         )
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def _log(self) -> list[Told]:
-        return [told for producer in self._producers for told in producer.log]
+    def _log(self) -> list[Call]:
+        return [call for producer in self._producers for call in producer.log]
 
     def _work_off(self) -> None:
         """Wait until all jobs are done, or the time is up."""
@@ -225,7 +225,7 @@ class Torture:
     def _report(self) -> Report:
         found = list(self._remains.promotions())
         log = self._log()
-        (self._directory / "producers.log").write_text("".join(f"{told}\n" for told in log))
+        (self._directory / "producers.log").write_text("".join(f"{call}\n" for call in log))
         clock_error_ms = self._arena.clock.error_ms if self._arena.clock else 0
         verdict = judge(
             promises(log), found, self._fleet.runs(), self._scene.disruptions, clock_error_ms=clock_error_ms

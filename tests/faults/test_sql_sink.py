@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.trials.sinks import Show
+from loadtest.sinks import Show
 from tests.databases import DATABASES, database_url
 from wheelq.embedded import EmbeddedServer
 

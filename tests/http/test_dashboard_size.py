@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis.asyncio
 
-from loadtest.trials.watchers import watch
+from loadtest.watchers import watch
 from tests.http.conftest import Http
 from tests.transports import ALWAYS, Fault
 from wheelq import AsyncClient, JobSpec, Settings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.trials.outage import How, Play, outage
+from loadtest.outage import How, Play, outage
 from tests.transports import ALWAYS, Unreachable
 
 pytestmark = pytest.mark.timeout(300)

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from loadtest.simulation import run
+from loadtest.simulation.drawing import draw
 from loadtest.simulation.ledger import Ledger
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.plan import Plan, Step
 from loadtest.simulation.process import Process
 from loadtest.simulation.server import Server, Session
 from loadtest.simulation.world import World
 
 
 @pytest.mark.timeout(300)
-def test_who_may_not_listen_asks_again_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_without_channels_asks_again_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 2: nodes and workers connected and subscribed fifty times a second as long as channels were refused."""
     asked: Counter[str] = Counter()
     carry_out = Server._carry_out
@@ -50,7 +51,7 @@ def test_a_retry_in_order_waits_no_longer_than_a_clock_is_wrong() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_what_is_kept_of_a_job_that_ends_on_a_full_server_is_kept() -> None:
+def test_the_state_of_a_job_that_ends_on_a_full_server_is_kept() -> None:
     """Seed 106: the simulated server refused a script halfway, which no server does."""
     args = {"topic": "plain", "id": "p1", "delay": 0, "partition_key": None, "payload": [2.0, 0, "error"]}
     full = Step(1, 10.5, "full", "", {"seconds": 5.0, "salt": 1})
@@ -63,7 +64,7 @@ def test_what_is_kept_of_a_job_that_ends_on_a_full_server_is_kept() -> None:
 def test_nothing_of_a_run_is_left_to_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coroutines of killed and frozen processes ended outside of their loops, in whatever ran next."""
     gc.collect()  # what other tests have left
-    told: list[object] = []
+    ended: list[object] = []
     made: list[Process] = []
     init = Process.__init__
 
@@ -72,7 +73,7 @@ def test_nothing_of_a_run_is_left_to_the_garbage_collector(monkeypatch: pytest.M
         made.append(self)
 
     monkeypatch.setattr(Process, "__init__", seen)
-    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.object))
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: ended.append(what.object))
     kinds = ("kill-worker", "kill-node", "freeze-worker", "half-open")
     steps = [Step(n, 10.0 + 8 * n, kind, "", {"seconds": 5.0, "salt": 1}) for n, kind in enumerate(kinds)]
     assert run.run(_with(draw(3), *steps)).problems == ()
@@ -81,7 +82,7 @@ def test_nothing_of_a_run_is_left_to_the_garbage_collector(monkeypatch: pytest.M
     assert gc.isenabled()
     made.clear()
     gc.collect()
-    assert not told
+    assert not ended
 
 
 def test_how_long_a_job_has_waited_ends_with_its_promotion() -> None:

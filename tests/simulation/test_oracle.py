@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from loadtest.simulation import faults, oracle, run
+from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage
 from loadtest.simulation.fleet import Fleet
-from loadtest.simulation.ledger import Ledger, Promotion, Run, Told
+from loadtest.simulation.ledger import Call, Ledger, Promotion, Run
 from loadtest.simulation.oracle import Seen
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.plan import Plan, Step
 from loadtest.simulation.world import EPOCH_S, World
 
 ARGS = {"topic": "plain", "id": "p1", "delay": 0, "partition_key": None, "payload": [0, 0, "error"]}
@@ -40,7 +41,7 @@ def test_one_node_that_is_frozen_excuses_a_moment_only(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("begins", "is_late"), [(3.1, False), (7.0, True)])
-def test_what_begins_after_a_job_was_due_does_not_excuse_that_it_is_late(
+def test_a_fault_that_begins_after_a_job_was_due_does_not_excuse_its_lateness(
     ledger: Ledger, begins: float, is_late: bool
 ) -> None:
     ledger.promotions.append(_promotion(due=3.0, at=8.0, since=1.0))
@@ -49,10 +50,10 @@ def test_what_begins_after_a_job_was_due_does_not_excuse_that_it_is_late(
 
 
 @pytest.mark.parametrize(("who", "is_doubled"), [("producer-4", False), ("producer-5", True)])
-def test_a_call_is_repeated_only_where_its_reply_may_have_been_lost(ledger: Ledger, who: str, is_doubled: bool) -> None:
-    told = Told(SCHEDULE, "plain", "p1", 1.0, 0, answered=1.1, outcome="kept")
+def test_a_call_is_repeated_only_if_its_reply_may_have_been_lost(ledger: Ledger, who: str, is_doubled: bool) -> None:
+    call = Call(SCHEDULE, "plain", "p1", 1.0, 0, answered=1.1, outcome="kept")
     ledger.trouble("server-away", "", 20.0, since=0.0)
-    ledger.told.append(told)
+    ledger.calls.append(call)
     ledger.losses.append((who, 5.5))
     ledger.promotions += [_promotion(due=5.0, at=5.0, since=5.0), _promotion(due=6.0, at=6.0, since=6.0, entry="6-0")]
     ledger.runs.append(_run(5.0, ended=5.2))
@@ -69,10 +70,10 @@ def test_a_step_of_the_clock_does_not_excuse_that_a_living_workers_job_runs_twic
 
 
 @pytest.mark.parametrize(("late_ms", "is_misdated"), [(0, False), (100, False), (900, True), (-900, True)])
-def test_what_an_outbox_keeps_is_due_when_it_was_asked_for(ledger: Ledger, late_ms: int, is_misdated: bool) -> None:
+def test_a_job_in_an_outbox_is_due_when_it_was_asked_for(ledger: Ledger, late_ms: int, is_misdated: bool) -> None:
     asked_ms = int(EPOCH_S * 1000) + 1_000
-    told = Told(SCHEDULE, "plain", "p1", 1.0, asked_ms * 1000, answered=1.1, outcome="kept", due_ms=asked_ms + late_ms)
-    ledger.told.append(told)
+    call = Call(SCHEDULE, "plain", "p1", 1.0, asked_ms * 1000, answered=1.1, outcome="kept", due_ms=asked_ms + late_ms)
+    ledger.calls.append(call)
     assert bool(list(oracle.misdated(_seen(ledger)))) == is_misdated
 
 
@@ -106,8 +107,8 @@ def _with_callbacks() -> Plan:
 
 def _seen(ledger: Ledger) -> Seen:
     seen = Seen(ledger, draw(1), 100.0)
-    for told in ledger.told:
-        seen.jobs[told.topic, told.id].told.append(told)
+    for call in ledger.calls:
+        seen.jobs[call.topic, call.id].calls.append(call)
     for promotion in ledger.promotions:
         seen.jobs[promotion.topic, promotion.id].promotions.append(promotion)
     for one in ledger.runs:

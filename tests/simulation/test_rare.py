@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from loadtest.simulation import run
-from loadtest.simulation.operations import Actor, operation
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.drawing import draw
+from loadtest.simulation.operations import operation
+from loadtest.simulation.parts import Actor
+from loadtest.simulation.plan import Plan, Step
 from loadtest.simulation.plants import plant
 from loadtest.simulation.trials import Apart
 
@@ -42,19 +45,15 @@ def runs_and_problems(name: str, plan: Plan) -> tuple[int, str]:
 def test_a_call_that_is_repeated_while_its_topic_drains_runs_its_job_once(known: dict[str, Any]) -> None:
     """The reply to a replacement is lost, and the job has run in its former shard before the call is repeated."""
 
-    @operation("lose-reply", weight=0, trait="never")
-    class LoseReply:
-        draw = None
-
-        @staticmethod
-        async def do(actor: Actor, step: Step) -> None:
-            links = actor.fleet.network.links_of("producer-1")
-            actor.ledger.trouble("lost-replies", "", 3.0)
-            for link in links:
-                link.is_deaf = True
-            await actor.fleet.pause(1.0)
-            for link in links:
-                link.reset()
+    @operation("lose-reply", weight=0, draw=lambda draft: None, trait="never")
+    async def lose_reply(actor: Actor, step: Step) -> None:
+        links = [one.link for one in actor.ledger.server.sessions if one.link.process.name == "producer-1"]
+        actor.ledger.trouble("lost-replies", "", 3.0)
+        for link in links:
+            link.is_deaf = True
+        await asyncio.sleep(1.0)
+        for link in links:
+            link.reset()
 
     limit = replace(TOPICS[3], settings={"shards": 1, "keep_done_ms": 20_000})
     topics = (*TOPICS[:3], limit, TOPICS[4])

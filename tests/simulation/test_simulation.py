@@ -11,7 +11,8 @@ import sys
 import pytest
 
 from loadtest.simulation import trials
-from loadtest.simulation.plan import Plan, draw
+from loadtest.simulation.drawing import draw
+from loadtest.simulation.plan import Plan
 from loadtest.simulation.plants import PLANTS, plant
 from loadtest.simulation.run import Result
 from loadtest.simulation.shrink import short_story, shrink
@@ -46,7 +47,7 @@ def test_a_run_without_faults_and_odd_operations_is_what_was_asked_for() -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_seed_is_replayed_byte_for_byte_whatever_the_hash_seed() -> None:
+def test_a_seed_is_replayed_byte_for_byte_with_any_hash_seed() -> None:
     first, second = _simulate("--seed", "9"), _simulate("--seed", "9", hash_seed="77")
     assert first.returncode == 0, first.stdout
     assert first.stdout == second.stdout

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from loadtest.simulation import run
+from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage, _kill
 from loadtest.simulation.fleet import Fleet, Handling
-from loadtest.simulation.operations import Actor, operation
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.operations import operation
+from loadtest.simulation.parts import Actor
+from loadtest.simulation.plan import Plan, Step
 from wheelq import Job
 from wheelq.errors import WheelqError
 
@@ -109,13 +111,9 @@ def test_jobs_beside_one_that_kills_its_worker_are_not_buried(
 def test_a_group_made_during_a_change_of_shards_is_on_every_shard(
     ahead: float, fleets: list[Fleet], known: dict[str, Any]
 ) -> None:
-    @operation("join", weight=0, trait="never")
-    class Join:
-        draw = None
-
-        @staticmethod
-        async def do(actor: Actor, step: Step) -> None:
-            await actor.client.make_group("quiet", "late-comers")
+    @operation("join", weight=0, draw=lambda draft: None, trait="never")
+    async def join_late(actor: Actor, step: Step) -> None:
+        await actor.client.make_group("quiet", "late-comers")
 
     change = Step(1, 10.0, "set-shards", "producer-1", {"topic": "quiet", "shards": 4})
     join = Step(2, 10.0 + ahead, "join", "producer-2", {})
@@ -127,25 +125,21 @@ def test_a_group_made_during_a_change_of_shards_is_on_every_shard(
     assert all(b"late-comers" in groups for groups in ready.values()), ready
 
 
-def test_what_is_kept_of_a_job_does_not_grow_with_its_reruns(fleets: list[Fleet], known: dict[str, Any]) -> None:
+def test_the_kept_state_of_a_job_does_not_grow_with_its_reruns(fleets: list[Fleet], known: dict[str, Any]) -> None:
     sizes: list[int] = []
 
-    @operation("rerun", weight=0, trait="never")
-    class Rerun:
-        draw = None
-
-        @staticmethod
-        async def do(actor: Actor, step: Step) -> None:
-            await actor.client.configure("plain", keep_done_ms=30_000, retention_ms=60_000)
-            await actor.client.schedule("plain", [0, 1, "error"], delay=0, key="again")
-            for _ in range(30):
-                await actor.fleet.pause(1.2)
-                try:
-                    await actor.client.rerun("plain", group="default", since=BEFORE)
-                except WheelqError:
-                    continue
-                done = [value for key, value in actor.fleet.primary.store.values.items() if key.endswith(b":done")]
-                sizes.append(sum(len(name) + len(kept) for one in done for name, kept in one.items()))
+    @operation("rerun", weight=0, draw=lambda draft: None, trait="never")
+    async def rerun(actor: Actor, step: Step) -> None:
+        await actor.client.configure("plain", keep_done_ms=30_000, retention_ms=60_000)
+        await actor.client.schedule("plain", [0, 1, "error"], delay=0, key="again")
+        for _ in range(30):
+            await asyncio.sleep(1.2)
+            try:
+                await actor.client.rerun("plain", group="default", since=BEFORE)
+            except WheelqError:
+                continue
+            done = [value for key, value in actor.ledger.server.store.values.items() if key.endswith(b":done")]
+            sizes.append(sum(len(name) + len(kept) for one in done for name, kept in one.items()))
 
     assert run.run(Plan(4, TOPICS, False, (Step(1, 5.0, "rerun", "producer-1", {}),))).problems == ()
     assert len(sizes) > 10

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.simulation import faults, operations, oracle, run
-from loadtest.simulation.plan import Plan, Step, draw
+from loadtest.simulation.drawing import draw
+from loadtest.simulation.plan import Plan, Step
 
 README = Path(run.__file__).with_name("README.md")
-MODULES = {"operation": operations, "fault": faults, "promise": oracle}
+MODULES = {"operation": operations.jobs, "fault": faults, "promise": oracle}
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def taught() -> Iterator[None]:
     registries = (operations.OPERATIONS, faults.FAULTS, oracle.PROMISES)
     before = [dict(one) for one in registries]
     for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL):
-        kind = block[1 : block.index("(")]
+        kind = re.search(r"@(\w+)\(", block)[1]  # type: ignore[index]
         exec(compile(block, f"{README}: {kind}", "exec"), dict(vars(MODULES[kind])))
     yield
     for registry, known in zip(registries, before, strict=True):
@@ -30,7 +31,7 @@ def taught() -> Iterator[None]:
 
 
 @pytest.mark.timeout(300)
-def test_what_the_page_teaches_is_drawn_done_and_judged(taught: None) -> None:
+def test_the_examples_of_the_page_are_drawn_done_and_judged(taught: None) -> None:
     plan = draw(5)
     assert "expire" in {step.kind for step in plan.steps}
     expire = [step for step in plan.steps if step.kind == "expire"][:3]

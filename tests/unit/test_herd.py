@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.trials.herd import wrong
+from loadtest.herd import wrong
 
 PROMISED = {"a", "b", "c"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from loadtest.simulation.store.database import OK, WRONG_TYPE, Command, Database, Refusal, Status, Words
+from loadtest.simulation.store.database import OK, Command, Database, Refusal, Status, Words
 
 COMMANDS: dict[bytes, Command] = {}
 """Every command by name; XINFO and others have a name of two words."""
@@ -230,6 +230,3 @@ def incrby(db: Database, words: Words) -> int:
     value = int(db.get(words[1], bytes) or b"0") + int(words[2])
     db.values[words[1]] = b"%d" % value
     return value
-
-
-__all__ = ["COMMANDS", "WRONG_TYPE", "command", "wants"]

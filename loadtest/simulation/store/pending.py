@@ -26,8 +26,8 @@ def xpending(db: Database, words: Words) -> list[Any]:
         if not group.order:
             return [0, None, None, None]
         holders = Counter(one.consumer for one in group.pending.values())
-        told = [[name, b"%d" % count] for name, count in sorted(holders.items())]
-        return [len(group.order), id_text(group.order[0]), id_text(group.order[-1]), told]
+        counts = [[name, b"%d" % count] for name, count in sorted(holders.items())]
+        return [len(group.order), id_text(group.order[0]), id_text(group.order[-1]), counts]
     rest, least_idle = list(words[3:]), 0
     if rest[0].upper() == b"IDLE":
         least_idle, rest = int(rest[1]), rest[2:]
@@ -68,7 +68,7 @@ def xclaim(db: Database, words: Words) -> list[Any]:
         if b"RETRYCOUNT" in options:
             one.deliveries = int(options[b"RETRYCOUNT"])
         claimed.append(id)
-    return _told(stream, claimed, b"JUSTID" in options)
+    return _entries(stream, claimed, b"JUSTID" in options)
 
 
 @command("XAUTOCLAIM", writes=True)
@@ -92,7 +92,7 @@ def xautoclaim(db: Database, words: Words) -> list[Any]:
         elif db.now_ms - group.pending[id].delivered_ms >= int(least_idle):
             _claim(group, id, consumer, db.now_ms, b"JUSTID" in options)
             claimed.append(id)
-    return [cursor, _told(stream, claimed, b"JUSTID" in options), [id_text(id) for id in deleted]]
+    return [cursor, _entries(stream, claimed, b"JUSTID" in options), [id_text(id) for id in deleted]]
 
 
 def _claim(group: Group, id: Id, consumer: bytes, delivered_ms: int, only_id: bool) -> None:
@@ -101,7 +101,7 @@ def _claim(group: Group, id: Id, consumer: bytes, delivered_ms: int, only_id: bo
     one.deliveries += not only_id
 
 
-def _told(stream: Stream, ids: Sequence[Id], only_ids: bool) -> list[Any]:
+def _entries(stream: Stream, ids: Sequence[Id], only_ids: bool) -> list[Any]:
     return [id_text(id) if only_ids else [id_text(id), list(stream.entries[id])] for id in ids]
 
 

@@ -31,7 +31,7 @@ def _bound(text: bytes, is_end: bool) -> Id:
     return ms, sequence + 1
 
 
-def _told(stream: Stream, ids: Sequence[Id]) -> list[list[Any]]:
+def _entries(stream: Stream, ids: Sequence[Id]) -> list[list[Any]]:
     return [[id_text(id), list(stream.entries[id])] for id in ids]
 
 
@@ -82,7 +82,7 @@ def xrange(db: Database, words: Words) -> list[Any]:
     _, key, first, last, *rest = words
     stream = db.get(key, Stream)
     limit = int(rest[1]) if rest else -1
-    return [] if stream is None else _told(stream, stream.between(_bound(first, False), _bound(last, True), limit))
+    return [] if stream is None else _entries(stream, stream.between(_bound(first, False), _bound(last, True), limit))
 
 
 @command("XREVRANGE")
@@ -92,7 +92,7 @@ def xrevrange(db: Database, words: Words) -> list[Any]:
     if stream is None:
         return []
     found = stream.between(_bound(first, False), _bound(last, True))[::-1]
-    return _told(stream, found[: int(rest[1])] if rest else found)
+    return _entries(stream, found[: int(rest[1])] if rest else found)
 
 
 @command("XDEL", writes=True)
@@ -124,7 +124,7 @@ def xread(db: Database, words: Words) -> list[Any] | None:
         stream = db.get(key, Stream)
         if stream is None or after == b"$":
             continue
-        if entries := _told(stream, stream.after(_id(after), count)):
+        if entries := _entries(stream, stream.after(_id(after), count)):
             found.append([key, entries])
     return found or None
 
@@ -155,7 +155,7 @@ def xreadgroup(db: Database, words: Words) -> list[Any] | None:
         if not no_ack:
             for id in new:
                 own.deliver(id, Pending(consumer, db.now_ms, 1))
-        found.append([key, _told(stream, new)])
+        found.append([key, _entries(stream, new)])
     return found or None
 
 
@@ -238,23 +238,23 @@ def xgroup_delconsumer(db: Database, words: Words) -> int:
 @command("XINFO GROUPS")
 def xinfo_groups(db: Database, words: Words) -> list[Any]:
     stream = _stream(db, words[2])
-    told = []
+    rows = []
     for name, group in sorted(stream.groups.items()):
         lag = len(stream.after(group.last))
         fields = (b"name", name, b"consumers", len(group.consumers), b"pending", len(group.pending))
-        told.append([*fields, b"last-delivered-id", id_text(group.last), b"entries-read", None, b"lag", lag])
-    return told
+        rows.append([*fields, b"last-delivered-id", id_text(group.last), b"entries-read", None, b"lag", lag])
+    return rows
 
 
 @command("XINFO CONSUMERS")
 def xinfo_consumers(db: Database, words: Words) -> list[Any]:
     _, group = _group(db, words[2], words[3])
-    told = []
+    rows = []
     for name, (seen_ms, active_ms) in sorted(group.consumers.items()):
         pending = sum(one.consumer == name for one in group.pending.values())
         idle, inactive = max(db.now_ms - seen_ms, 0), -1 if active_ms < 0 else max(db.now_ms - active_ms, 0)
-        told.append([b"name", name, b"pending", pending, b"idle", idle, b"inactive", inactive])
-    return told
+        rows.append([b"name", name, b"pending", pending, b"idle", idle, b"inactive", inactive])
+    return rows
 
 
 @command("XINFO STREAM")

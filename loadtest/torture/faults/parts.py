@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 from loadtest.torture.faults.registry import Steps, fault
@@ -15,7 +16,8 @@ ABANDONED_S = 3.5
 MOST_SHARDS = 5
 
 
-def _kill(scene: Scene, random: Random, kind: str) -> Steps:
+def kill(scene: Scene, random: Random, kind: str) -> Steps:
+    """SIGKILL; another takes its place at once, or after a second."""
     name = scene.pick(random, kind)
     with scene.disrupting(f"kill-{kind}", name):
         scene.fleet.kill(name)
@@ -23,15 +25,18 @@ def _kill(scene: Scene, random: Random, kind: str) -> Steps:
         scene.start(kind)
 
 
-def _freeze(scene: Scene, random: Random, kind: str, seconds: float) -> Steps:
+def freeze(scene: Scene, random: Random, kind: str) -> Steps:
+    """SIGSTOP until a scheduler's leases have ended, or a worker's deliveries are given to others; then SIGCONT."""
+    longer = random.uniform(1.5, 3.0)
     name = scene.pick(random, kind)
     with scene.disrupting(f"freeze-{kind}", name):
         scene.fleet.freeze(name)
-        yield seconds
+        yield longer * scene.lease_ms / 1000 if kind == "scheduler" else ABANDONED_S + longer
         scene.fleet.wake(name)
 
 
-def _stop(scene: Scene, random: Random, kind: str) -> Steps:
+def stop(scene: Scene, random: Random, kind: str) -> Steps:
+    """SIGTERM; another is started at the same time."""
     name = scene.pick(random, kind)
     with scene.disrupting(f"stop-{kind}", name):
         scene.fleet.ask_to_stop(name)
@@ -40,40 +45,9 @@ def _stop(scene: Scene, random: Random, kind: str) -> Steps:
             yield 0.1
 
 
-@fault("kill-scheduler")
-def kill_scheduler(scene: Scene, random: Random) -> Steps:
-    """SIGKILL; another takes its place at once, or after a second."""
-    yield from _kill(scene, random, "scheduler")
-
-
-@fault("kill-worker")
-def kill_worker(scene: Scene, random: Random) -> Steps:
-    """SIGKILL; another takes its place at once, or after a second."""
-    yield from _kill(scene, random, "worker")
-
-
-@fault("freeze-scheduler")
-def freeze_scheduler(scene: Scene, random: Random) -> Steps:
-    """SIGSTOP past the end of its leases, then SIGCONT."""
-    yield from _freeze(scene, random, "scheduler", random.uniform(1.5, 3.0) * scene.lease_ms / 1000)
-
-
-@fault("freeze-worker")
-def freeze_worker(scene: Scene, random: Random) -> Steps:
-    """SIGSTOP until its deliveries are given to others, then SIGCONT."""
-    yield from _freeze(scene, random, "worker", ABANDONED_S + random.uniform(1.5, 3.0))
-
-
-@fault("stop-scheduler")
-def stop_scheduler(scene: Scene, random: Random) -> Steps:
-    """SIGTERM; another is started at the same time."""
-    yield from _stop(scene, random, "scheduler")
-
-
-@fault("stop-worker")
-def stop_worker(scene: Scene, random: Random) -> Steps:
-    """SIGTERM; another is started at the same time."""
-    yield from _stop(scene, random, "worker")
+for what in (kill, freeze, stop):
+    for kind in ("scheduler", "worker"):
+        fault(f"{what.__name__}-{kind}")(partial(what, kind=kind))
 
 
 @fault("pause-producers")

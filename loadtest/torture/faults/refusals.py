@@ -30,7 +30,7 @@ def refuse_alone(scene: Scene, random: Random) -> Steps:
     scene.arena.on_servers(command("CONFIG SET", "min-replicas-to-write", "9", read=bool))
     yield random.uniform(1.0, 6.0)
     again = command("CONFIG SET", "min-replicas-to-write", "0", read=bool)
-    yield from until(lambda: scene.arena.on_servers(again), "a server goes on wanting replicas")
+    yield from until(lambda: scene.arena.on_servers(again), "a server still wants replicas")
 
 
 @fault("lock-out", alone=True)

@@ -5,8 +5,8 @@
 
 `python -m loadtest.locust_run` starts this and the servers. To run it by hand, against servers of your own:
 
-    locust -f loadtest/trials/locustfile.py --headless --host redis://localhost:6379 --shape spike --seconds 30 Library
-    locust -f loadtest/trials/locustfile.py --headless --http http://127.0.0.1:7380 --processes 2 Http Pull Classic
+    locust -f loadtest/locustfile.py --headless --host redis://localhost:6379 --shape spike --seconds 30 Library
+    locust -f loadtest/locustfile.py --headless --http http://127.0.0.1:7380 --processes 2 Http Pull Classic
 """
 
 import argparse
@@ -23,7 +23,7 @@ from locust.env import Environment
 from locust.runners import WorkerRunner
 
 from loadtest.bench.stage import PAYLOAD_BYTES
-from loadtest.trials.shapes import JOBS_PER_USER, SHAPES
+from loadtest.shapes import JOBS_PER_USER, SHAPES
 from wheelq.testing.locust import WheelqUser, record_lateness
 
 DELAY_S = (0.05, 2.0)  # jobs are due evenly between these
@@ -133,21 +133,21 @@ class Classic(_OverHttp):
     def add(self) -> None:
         body = {"topic": f"{Ledger.topic}-classic", "timing_moment": int(time.time() + 1 + _delay()), "content": "{}"}
         with self.client.post("/delay/task/add", json=body, name="classic add", catch_response=True) as answer:
-            said = answer.json() if answer.status_code == 200 else {"dm_error": answer.status_code}
-            if said["dm_error"]:
-                answer.failure(str(said))
+            reply = answer.json() if answer.status_code == 200 else {"dm_error": answer.status_code}
+            if reply["dm_error"]:
+                answer.failure(str(reply))
             else:
-                Ledger.made[CLASSIC].append(str(said["task_id"]))
+                Ledger.made[CLASSIC].append(str(reply["task_id"]))
 
     @task(2)
     def pull(self) -> None:
         body = {"topic": f"{Ledger.topic}-classic"}
         with self.client.post("/delay/task/pull", json=body, name="classic pull", catch_response=True) as answer:
-            said = answer.json() if answer.status_code == 200 else {"dm_error": answer.status_code}
-            if said["dm_error"] not in (0, 1201):  # 1201: no task is due
-                answer.failure(str(said))
-            elif not said["dm_error"]:
-                Ledger.taken[CLASSIC].append(str(said["task_id"]))
+            reply = answer.json() if answer.status_code == 200 else {"dm_error": answer.status_code}
+            if reply["dm_error"] not in (0, 1201):  # 1201: no task is due
+                answer.failure(str(reply))
+            elif not reply["dm_error"]:
+                Ledger.taken[CLASSIC].append(str(reply["task_id"]))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """Runs jobs in order while workers fail, are killed and freeze, and judges the workers' logs.
 
 Each worker appends a line when a run starts and when it has succeeded, with the time of the machine's monotonic clock,
-which all its processes share. A child process runs `python -m loadtest.trials.order …`.
+which all its processes share. A child process runs `python -m loadtest.order …`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Show:
         """Start one more worker; returns its name."""
         log = self._directory / f"{len(list(self._directory.glob('*.events')))}.events"
         log.touch()
-        name = self.fleet.start("ordered", self._mode, str(log), module="loadtest.trials.order")
+        name = self.fleet.start("ordered", self._mode, str(log), module="loadtest.order")
         self._logs[name] = log.stem
         return name
 
