@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from wheelq.admin.figures import Fleet, by_slot, fleet
 from wheelq.base.clock import Clock
+from wheelq.base.fresh import Fresh
 from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.errors import ServerError
 from wheelq.producer.driver import AsyncDriver
+from wheelq.protocol.calls.registry import RegisteredTopics
 from wheelq.protocol.calls.shard_counts import WITHIN_MS
 from wheelq.protocol.keys import Keys
 from wheelq.settings import BreakerSettings
@@ -34,29 +36,23 @@ class FleetMetrics:
     def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock, version: str) -> None:
         self._transport = transport
         self._keys = keys
-        self._clock = clock
         self._version = version
         self._driver = AsyncDriver(transport, _ASKS_ALWAYS, clock)
-        self._asked_at = float("-inf")
-        self._found: Fleet | None = None
-        self._asking = asyncio.Lock()
+        self._known: RegisteredTopics | None = None
+        self._reading = Fresh(self._read, FRESH_S, clock)
 
     async def text(self, may_read: Callable[[str], bool] = lambda topic: True) -> str:
         """Returns the metrics of topics that may be read, in the text format of Prometheus. Never raises."""
-        async with self._asking:
-            now = self._clock.monotonic()
-            if now - self._asked_at >= FRESH_S:
-                self._found = await self._ask()
-                self._asked_at = now
-        return expose(self._found, self._version, may_read)
+        return expose(await self._reading.get(), self._version, may_read)
 
-    async def _ask(self) -> Fleet | None:
+    async def _read(self) -> Fleet | None:
         try:
             async with asyncio.timeout(DEADLINE_S):
-                known = self._found.read if self._found else None
-                return await self._driver.run(fleet(self._keys, by_slot(self._transport.slot), known))
+                found = await self._driver.run(fleet(self._keys, by_slot(self._transport.slot), self._known))
         except (ServerError, TimeoutError):
             return None
+        self._known = found.read
+        return found
 
 
 STATES = ("waiting", "ready", "running", "retrying", "dead")

@@ -19,6 +19,7 @@ from wheelq.admin import AsyncInspector, NodeInfo, WorkerInfo
 from wheelq.admin.diagnosis import Finding, Level
 from wheelq.admin.figures import by_slot
 from wheelq.base.clock import Clock
+from wheelq.base.fresh import Fresh
 from wheelq.model.topic import TopicInfo
 from wheelq.protocol.calls import registry, shard_counts
 from wheelq.protocol.calls.server import server_time_us
@@ -82,8 +83,7 @@ class Look:
         self._keys = keys
         self._clock = clock
         self._inspector = AsyncInspector(transport, keys, clock)
-        self._looking: asyncio.Task[Seen] | None = None
-        self._began = float("-inf")
+        self._looking = Fresh(self._look, FRESH_S, clock)
         self._counts: dict[ShardKeys, tuple[float, ShardCounts]] = {}
         self._readings: deque[FleetReading] = deque(maxlen=READINGS)
         self._first: set[str] = set()
@@ -100,22 +100,17 @@ class Look:
 
     async def now(self) -> Seen:
         """Returns a look at most `FRESH_S` old. Raises: ServerError."""
-        now = self._clock.monotonic()
-        if self._looking is None or (self._looking.done() and now - self._began >= FRESH_S):
-            self._began = now
-            self._looking = asyncio.create_task(self._look())
-        return await asyncio.shield(self._looking)
+        return await self._looking.get()
 
     def forget(self, topic: str | None = None) -> None:
         """Look again the next time, because something was changed, perhaps in this topic."""
-        self._began = float("-inf")
+        self._looking.forget()
         if topic is not None:
             self._first.add(topic)
 
     def close(self) -> None:
         """Look no longer."""
-        if self._looking is not None:
-            self._looking.cancel()
+        self._looking.close()
 
     async def _look(self) -> Seen:
         listed, nodes, workers = await asyncio.gather(
@@ -174,27 +169,12 @@ class Checkup:
     """The findings of `wheelq doctor`, read at most every half minute for all viewers."""
 
     def __init__(self, inspector: AsyncInspector, clock: Clock) -> None:
-        self._inspector = inspector
-        self._clock = clock
-        self._looking: asyncio.Task[list[Finding]] | None = None
-        self._began = float("-inf")
+        self._examining = Fresh(inspector.doctor, CHECKUP_FRESH_S, clock)
 
     async def findings(self) -> Sequence[Finding]:
         """Returns findings at most `CHECKUP_FRESH_S` old, the worst first. Raises: ServerError."""
-        now = self._clock.monotonic()
-        looking = self._looking
-        has_failed = looking is not None and looking.done() and (looking.cancelled() or looking.exception() is not None)
-        if looking is None or has_failed or (looking.done() and now - self._began >= CHECKUP_FRESH_S):
-            self._began = now
-            looking = self._looking = asyncio.create_task(self._inspector.doctor())
-        found = await asyncio.shield(looking)
-        return sorted(found, key=lambda finding: _WORST_FIRST[finding.level])
-
-    def forget(self) -> None:
-        """Examine again the next time, because something was changed."""
-        self._began = float("-inf")
+        return sorted(await self._examining.get(), key=lambda finding: _WORST_FIRST[finding.level])
 
     def close(self) -> None:
         """Ask no longer."""
-        if self._looking is not None:
-            self._looking.cancel()
+        self._examining.close()
