@@ -108,6 +108,11 @@ class TopicLookup:
             raise TopicNotFound(topic)
         return found
 
+    def recent(self, topic: str, within_s: float) -> Topic | None:
+        """Returns the topic if it was read within these seconds."""
+        found = self._known.get(topic)
+        return found.topic if found and found.until - self._ttl + within_s > self._clock.monotonic() else None
+
     def shards(self, topic: str) -> Operation[list[ShardKeys]]:
         """The keys of all shards that hold jobs of the topic. Raises: TopicNotFound."""
         found = yield from self.read_existing(topic)
@@ -152,6 +157,13 @@ class TopicLookup:
         shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
         counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
         return shard_counts.add_up(settings, shards, counts)
+
+    def info(self, topic: str) -> Operation[TopicInfo]:
+        """Returns one topic with its job counts. Raises: TopicNotFound."""
+        found = yield from self.read_existing(topic)
+        shards = [self._keys.shard(topic, n) for n in range(found.all_shards)]
+        counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
+        return shard_counts.add_up({topic: found}, shards, counts)[0]
 
     def make_group(self, topic: str, group: str) -> Operation[None]:
         """Register the topic, and create a consumer group on all its shards, including those added meanwhile."""

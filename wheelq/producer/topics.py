@@ -28,8 +28,7 @@ class Topics(TopicLookup):
         if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_LIMIT:
             raise InvalidInput("shards", f"must be 1 to {SHARDS_LIMIT:,}, not {shards!r}")
         yield from self.change(topic, lambda before: before.resharded(shards, before.drained_by_ms), confirming)
-        infos = yield from self.list()
-        return next(info for info in infos if info.name == topic)
+        return (yield from self.info(topic))
 
     def configure(
         self, topic: str, changes: Mapping[str, Any], confirming: Confirmation[Any] | None = None
