@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
-from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.errors import InvalidInput
 from wheelq.model.topic import KEPT_HOURS
-from wheelq.protocol.calls import registry
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
@@ -55,10 +54,7 @@ async def list_topics(request: Request) -> Response:
 )
 async def get_topic(request: Request, topic: Topic) -> Response:
     """Returns the topic's job counts now."""
-    for info in await service_of(request).client.topics():
-        if info.name == topic:
-            return answer(counts(info))
-    raise TopicNotFound(topic)
+    return answer(counts(await service_of(request).client.topic(topic)))
 
 
 @routes.get(
@@ -96,11 +92,7 @@ async def history(
 )
 async def get_settings(request: Request, topic: Topic) -> Response:
     """Returns the topic's settings."""
-    service = service_of(request)
-    found = await service.transport.send(registry.topic(service.keys, topic))
-    if found is None:
-        raise TopicNotFound(topic)
-    return answer(standing(topic, found))
+    return answer(standing(topic, await service_of(request).client.settings_of(topic)))
 
 
 @routes.patch(
