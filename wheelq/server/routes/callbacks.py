@@ -11,7 +11,7 @@ from wheelq.producer.breaker import BreakerState
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
+from wheelq.server.routing import answer, caller_of, documented, router, service_of
 from wheelq.server.schemas.model import Answer
 
 routes = router("callbacks")
@@ -41,13 +41,7 @@ def destination_view(info: DestinationInfo) -> dict[str, Any]:
     return {name: getattr(info, name) for name in DestinationView.model_fields}
 
 
-@routes.get(
-    "/destinations",
-    summary="See the health of receivers",
-    response_class=Response,
-    responses={200: {"model": DestinationList}, **problems_of()},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/destinations", **documented("See the health of receivers", Verb.READ, DestinationList))
 async def destinations(request: Request) -> Response:
     """Returns the receivers that this process has called: whether they answer, and the state of their circuit breakers.
 

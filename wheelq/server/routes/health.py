@@ -16,7 +16,7 @@ from wheelq.producer.outbox.store import OutboxInfo
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.readiness import Readiness
-from wheelq.server.routing import ANYONE, answer, caller_of, needs, problems_of, router, service_of
+from wheelq.server.routing import ANYONE, answer, caller_of, documented, needs, problems_of, router, service_of
 from wheelq.server.schemas.model import Answer
 
 routes = router("health", prefix="")
@@ -41,13 +41,7 @@ class Version(Answer):
     version: str
 
 
-@routes.get(
-    "/healthz",
-    summary="Alive?",
-    response_class=Response,
-    responses={200: {"model": Alive}, **problems_of()},
-    openapi_extra=ANYONE,
-)
+@routes.get("/healthz", **documented("Alive?", None, Alive))
 async def is_alive() -> Response:
     """Tells whether this process answers, without asking Redis. Use it to decide on a restart."""
     return answer({"status": "alive"})
@@ -67,13 +61,7 @@ async def is_ready(request: Request) -> Response:
     return answer(found.model_dump(), 200 if found.ready else problems.NOT_READY.status, headers)
 
 
-@routes.get(
-    "/version",
-    summary="Which version?",
-    response_class=Response,
-    responses={200: {"model": Version}, **problems_of()},
-    openapi_extra=ANYONE,
-)
+@routes.get("/version", **documented("Which version?", None, Version))
 async def version() -> Response:
     """Returns the version of this server."""
     body: dict[str, Any] = {"name": "wheelq", "version": __version__}

@@ -11,7 +11,7 @@ from wheelq.errors import InvalidInput
 from wheelq.model.topic import KEPT_HOURS
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
+from wheelq.server.routing import answer, caller_of, documented, router, service_of
 from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.topics import (
     Forecast,
@@ -25,19 +25,9 @@ from wheelq.server.schemas.topics import (
 )
 
 routes = router("topics")
-_STANDING: dict[str, Any] = {
-    "response_class": Response,
-    "responses": {200: {"model": TopicStanding}, **problems_of(problems.TOPIC_NOT_FOUND)},
-}
 
 
-@routes.get(
-    "/topics",
-    summary="List topics",
-    response_class=Response,
-    responses={200: {"model": TopicCountsList}, **problems_of()},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics", **documented("List topics", Verb.READ, TopicCountsList))
 async def list_topics(request: Request) -> Response:
     """Returns the topics that the key may read, with their job counts."""
     found = await service_of(request).client.topics()
@@ -45,24 +35,14 @@ async def list_topics(request: Request) -> Response:
     return answer({"topics": [counts(info) for info in found if caller.may(Verb.READ, info.name)]})
 
 
-@routes.get(
-    "/topics/{topic}",
-    summary="Count a topic's jobs",
-    response_class=Response,
-    responses={200: {"model": TopicCounts}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics/{topic}", **documented("Count a topic's jobs", Verb.READ, TopicCounts, problems.TOPIC_NOT_FOUND))
 async def get_topic(request: Request, topic: Topic) -> Response:
     """Returns the topic's job counts now."""
     return answer(counts(await service_of(request).client.topic(topic)))
 
 
 @routes.get(
-    "/topics/{topic}/forecast",
-    summary="See when jobs are due",
-    response_class=Response,
-    responses={200: {"model": Forecast}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
+    "/topics/{topic}/forecast", **documented("See when jobs are due", Verb.READ, Forecast, problems.TOPIC_NOT_FOUND)
 )
 async def forecast(request: Request, topic: Topic) -> Response:
     """Returns how many waiting jobs are due already, within a second, ten, a minute … a week, and later."""
@@ -70,13 +50,7 @@ async def forecast(request: Request, topic: Topic) -> Response:
     return answer({"spans": [asdict(span) for span in spans]})
 
 
-@routes.get(
-    "/topics/{topic}/history",
-    summary="See what happened",
-    response_class=Response,
-    responses={200: {"model": History}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics/{topic}/history", **documented("See what happened", Verb.READ, History, problems.TOPIC_NOT_FOUND))
 async def history(
     request: Request,
     topic: Topic,
@@ -88,7 +62,8 @@ async def history(
 
 
 @routes.get(
-    "/topics/{topic}/settings", summary="Look a topic's settings up", openapi_extra=needs(Verb.READ), **_STANDING
+    "/topics/{topic}/settings",
+    **documented("Look a topic's settings up", Verb.READ, TopicStanding, problems.TOPIC_NOT_FOUND),
 )
 async def get_settings(request: Request, topic: Topic) -> Response:
     """Returns the topic's settings."""
@@ -96,7 +71,8 @@ async def get_settings(request: Request, topic: Topic) -> Response:
 
 
 @routes.patch(
-    "/topics/{topic}/settings", summary="Change a topic's settings", openapi_extra=needs(Verb.MANAGE), **_STANDING
+    "/topics/{topic}/settings",
+    **documented("Change a topic's settings", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND),
 )
 async def change_settings(request: Request, topic: Topic, change: TopicSettingsChange) -> Response:
     """Changes a live topic, or creates a new one with these settings."""
@@ -108,13 +84,17 @@ async def change_settings(request: Request, topic: Topic, change: TopicSettingsC
     return answer(standing(topic, await service_of(request).client.configure(topic, **asked)))
 
 
-@routes.post("/topics/{topic}/pause", summary="Pause a topic", openapi_extra=needs(Verb.MANAGE), **_STANDING)
+@routes.post(
+    "/topics/{topic}/pause", **documented("Pause a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
+)
 async def pause(request: Request, topic: Topic) -> Response:
     """Nothing is promoted until the topic is resumed; jobs can be scheduled, and wait."""
     return answer(standing(topic, await service_of(request).client.pause(topic)))
 
 
-@routes.post("/topics/{topic}/resume", summary="Resume a topic", openapi_extra=needs(Verb.MANAGE), **_STANDING)
+@routes.post(
+    "/topics/{topic}/resume", **documented("Resume a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
+)
 async def resume(request: Request, topic: Topic) -> Response:
     """Jobs that fell due meanwhile are promoted at once, earliest first."""
     return answer(standing(topic, await service_of(request).client.resume(topic)))
