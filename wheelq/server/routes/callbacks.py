@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import Request, Response
+from pydantic import Field
 
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
@@ -12,33 +11,24 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, caller_of, documented, router, service_of
-from wheelq.server.schemas.model import Answer
+from wheelq.server.schemas.model import Answer, mirrors
 
 routes = router("callbacks")
 
 
+@mirrors(DestinationInfo)
 class DestinationView(Answer):
     """A receiver of callbacks, as this server process sees it."""
 
-    name: str
-    state: BreakerState
-    """closed: it is called. open: it has failed repeatedly, and is not called. half_open: it is tried."""
-    in_flight: int
-    deferred: int
-    succeeded: int
-    failed: int
-    last_error: str | None
+    state: BreakerState = Field(
+        description="closed: it is called. open: it has failed repeatedly, and is not called. half_open: it is tried."
+    )
 
 
 class DestinationList(Answer):
     """The receivers that this process has called so far, by name."""
 
     destinations: list[DestinationView]
-
-
-def destination_view(info: DestinationInfo) -> dict[str, Any]:
-    """A receiver as an answer: see `DestinationView`."""
-    return {name: getattr(info, name) for name in DestinationView.model_fields}
 
 
 @routes.get("/destinations", **documented("See the health of receivers", Verb.READ, DestinationList))
@@ -51,4 +41,4 @@ async def destinations(request: Request) -> Response:
         raise Problem(problems.NOT_ALLOWED, "Receivers belong to no topic: the key needs the scope read:*.")
     calling = service_of(request).calling
     infos = calling.destinations() if calling is not None else ()
-    return answer({"destinations": [destination_view(info) for info in infos]})
+    return answer({"destinations": [DestinationView.shows(info) for info in infos]})

@@ -12,7 +12,7 @@ from wheelq.server.leases import PREFIX
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, documented, router, service_of
 from wheelq.server.schemas.model import Topic
-from wheelq.server.schemas.topics import Force, TopicGroups, group_view
+from wheelq.server.schemas.topics import Force, TopicGroup, TopicGroups
 
 routes = router("groups")
 Group = Annotated[
@@ -31,7 +31,7 @@ Group = Annotated[
 )
 async def list_groups(request: Request, topic: Topic) -> Response:
     """Returns the lag of each group, and its workers."""
-    return answer({"groups": [group_view(group) for group in await service_of(request).client.groups(topic)]})
+    return answer({"groups": [TopicGroup.shows(group) for group in await service_of(request).client.groups(topic)]})
 
 
 @routes.delete(

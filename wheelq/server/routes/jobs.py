@@ -202,7 +202,7 @@ async def list_jobs(
     found = await client.jobs(
         topic, state=wanted, since=views.at(since), until=views.at(until), error=error, limit=limit, cursor=cursor
     )
-    return answer({"jobs": [views.listed(job) for job in found.jobs], "cursor": found.cursor})
+    return answer({"jobs": [views.ListedView.shows(job) for job in found.jobs], "cursor": found.cursor})
 
 
 @routes.get("/topics/{topic}/jobs/{id:path}", **documented("Look a job up", Verb.READ, JobView, problems.JOB_NOT_FOUND))

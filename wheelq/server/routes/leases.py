@@ -15,8 +15,8 @@ from wheelq.server.access import Verb
 from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
 from wheelq.server.problems import Problem
 from wheelq.server.routing import StrictRequest, answer, documented, router, service_of, takes
-from wheelq.server.schemas.jobs import moment, payload_fields
-from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model
+from wheelq.server.schemas.jobs import payload_fields
+from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, moment
 
 routes = router("leases")
 MOST = 100

@@ -13,9 +13,8 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, documented, router, service_of
-from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, moment, payload_fields
-from wheelq.server.schemas.jobs import made as made_job
-from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, Topic, optional, parse_at
+from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, made, payload_fields
+from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, Topic, mirrors, moment, optional, parse_at
 
 routes = router("recurring")
 _DONE: dict[int, str] = {204: "Done."}
@@ -90,12 +89,11 @@ class RecurringRule(Model):
         return said
 
 
+@mirrors(RecurringReceipt)
 class RecurringMade(Answer):
     """The outcome of a change."""
 
-    name: str
-    outcome: str
-    next_ms: int | None
+    outcome: str = Field(description="created, updated or unchanged.")
 
 
 class RecurringView(Answer):
@@ -119,11 +117,6 @@ class RecurringList(Answer):
     """All recurring jobs of a topic, by name."""
 
     recurring: list[RecurringView]
-
-
-def made(receipt: RecurringReceipt) -> dict[str, Any]:
-    """See `RecurringMade`."""
-    return {"name": receipt.name, "outcome": receipt.outcome, "next_ms": receipt.next_ms}
 
 
 def view(info: RecurringInfo) -> dict[str, Any]:
@@ -169,7 +162,7 @@ async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
 async def put_recurring(request: Request, topic: Topic, name: Name, rule: RecurringRule) -> Response:
     """Creates the recurring job, or changes it from now on. A repeated request changes nothing."""
     found = await service_of(request).client.recurring.put(topic, name, **rule.said())
-    return answer(made(found), 201 if found.outcome is RecurringOutcome.CREATED else 200)
+    return answer(RecurringMade.shows(found), 201 if found.outcome is RecurringOutcome.CREATED else 200)
 
 
 @routes.delete(
@@ -208,7 +201,7 @@ async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Respo
     receipt = await service_of(request).client.recurring.trigger(topic, name)
     if receipt is None:
         raise Problem(problems.RECURRING_NOT_FOUND)
-    return answer(made_job(receipt), 201)
+    return answer(made(receipt), 201)
 
 
 def _done(outcome: RecurringOutcome) -> Response:

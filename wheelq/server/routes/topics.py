@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -16,11 +15,12 @@ from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.topics import (
     Forecast,
     History,
+    MinuteView,
+    SpanView,
     TopicCounts,
     TopicCountsList,
     TopicSettingsChange,
     TopicStanding,
-    counts,
     standing,
 )
 
@@ -32,13 +32,13 @@ async def list_topics(request: Request) -> Response:
     """Returns the topics that the key may read, with their job counts."""
     found = await service_of(request).client.topics()
     caller = caller_of(request)
-    return answer({"topics": [counts(info) for info in found if caller.may(Verb.READ, info.name)]})
+    return answer({"topics": [TopicCounts.shows(info) for info in found if caller.may(Verb.READ, info.name)]})
 
 
 @routes.get("/topics/{topic}", **documented("Count a topic's jobs", Verb.READ, TopicCounts, problems.TOPIC_NOT_FOUND))
 async def get_topic(request: Request, topic: Topic) -> Response:
     """Returns the topic's job counts now."""
-    return answer(counts(await service_of(request).client.topic(topic)))
+    return answer(TopicCounts.shows(await service_of(request).client.topic(topic)))
 
 
 @routes.get(
@@ -47,7 +47,7 @@ async def get_topic(request: Request, topic: Topic) -> Response:
 async def forecast(request: Request, topic: Topic) -> Response:
     """Returns how many waiting jobs are due already, within a second, ten, a minute … a week, and later."""
     spans = await service_of(request).client.forecast(topic)
-    return answer({"spans": [asdict(span) for span in spans]})
+    return answer({"spans": [SpanView.shows(span) for span in spans]})
 
 
 @routes.get("/topics/{topic}/history", **documented("See what happened", Verb.READ, History, problems.TOPIC_NOT_FOUND))
@@ -58,7 +58,7 @@ async def history(
 ) -> Response:
     """Returns the counts of each minute of the last hours, without the current minute."""
     minutes = await service_of(request).client.history(topic, hours)
-    return answer({"minutes": [asdict(minute) for minute in minutes]})
+    return answer({"minutes": [MinuteView.shows(minute) for minute in minutes]})
 
 
 @routes.get(
