@@ -179,7 +179,7 @@ def metrics_page() -> str:
         "|---|---|---|---|",
     ]
     text = metrics_text({200: 1}, [_receiver()], expose(_fleet(), __version__), _outbox(), now_ms=2)
-    for family in sorted(text_string_to_metric_families(text.decode()), key=lambda one: one.name):
+    for family in sorted(text_string_to_metric_families(text), key=lambda one: one.name):
         if not family.name.startswith("wheelq_") or family.name.endswith("_created"):
             continue
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -159,7 +159,7 @@ async def test_while_redis_is_away_there_is_something_to_watch_all_the_same(serv
 
 def test_the_state_of_a_receivers_breaker_is_one_of_three() -> None:
     info = DestinationInfo("shop", BreakerState.OPEN, 3, 0, 7, 5, "answered 500")
-    found = samples(metrics_text({}, [info], "", None, 0).decode())
+    found = samples(metrics_text({}, [info], "", None, 0))
     states = {state: found["wheelq_destination_state", "shop", state] for state in BreakerState}
     assert states == {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 0}
     assert found["wheelq_callbacks_total", "shop", "succeeded"] == 7

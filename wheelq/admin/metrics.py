@@ -2,7 +2,8 @@
 
 Every process exposes the same figures, because they are kept in Redis: aggregate over the scraped processes with `max`,
 not with `sum`. Left out are counters that are zero, and the histograms of removed groups and of topics that ran nothing
-in the last hour. The lines are made here because prometheus-client takes ten times as long for thousands of topics.
+in the last hour. The lines are made here because prometheus-client takes three to ten times as long: with 3,000 topics
+it would hold the event loop for 0.4 s and more.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ Sample = tuple[str, float]
 
 def expose(fleet: Fleet | None, version: str, may_read: Callable[[str], bool] = lambda topic: True) -> str:
     """Returns the metrics of the fleet, for topics that may be read; without a fleet, only that Redis is away."""
-    page = _Page()
+    page = Exposition()
     info = {} if fleet is None else fleet.info
     kind = "" if not info else "valkey" if "valkey_version" in info else "redis"
     number = info.get("valkey_version", info.get("redis_version", ""))
-    versions = _labels(version=version, server=kind, server_version=number)
+    versions = labels_of(version=version, server=kind, server_version=number)
     page.gauge("wheelq_build_info", "Versions of wheelq and of the server.", [(versions, 1)])
     page.gauge("wheelq_redis_up", "Whether Redis answers.", [("", float(fleet is not None))])
     if fleet is not None:
@@ -109,11 +110,11 @@ def expose(fleet: Fleet | None, version: str, may_read: Callable[[str], bool] = 
         _recurring(page, fleet, readable)
         _server(page, fleet)
         _histograms(page, fleet, readable)
-    return "".join(page.lines)
+    return page.text()
 
 
-class _Page:
-    """The lines written so far."""
+class Exposition:
+    """Metrics in the text format of Prometheus, as far as they are written."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -123,12 +124,17 @@ class _Page:
         self.lines.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
         self.lines += [f"{name}{labels} {_number(value)}\n" for labels, value in samples]
 
+    def text(self) -> str:
+        """Returns what is written."""
+        return "".join(self.lines)
+
     def counter(self, name: str, text: str, samples: Iterable[Sample]) -> None:
         """Write a counter."""
         self.gauge(name, text, samples, "counter")
 
 
-def _labels(**labels: str) -> str:
+def labels_of(**labels: str) -> str:
+    """Returns the labels of a sample as text."""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
 
 
@@ -142,7 +148,7 @@ def _number(value: float) -> str:
     return repr(int(value) if value == int(value) else value)
 
 
-def _counters(page: _Page, fleet: Fleet, topics: Collection[str]) -> None:
+def _counters(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None:
     counted = {topic: Counter[tuple[str, str]]() for topic in fleet.shards if topic in topics}
     for topic, sums in counted.items():
         for one in fleet.shards[topic]:
@@ -170,14 +176,14 @@ def _counters(page: _Page, fleet: Fleet, topics: Collection[str]) -> None:
     swept = "Jobs promoted by a sweep, because their hint was lost or late."
     page.counter("wheelq_swept_total", swept, total("swept"))
     text = "Deliveries that ended; a job that was cancelled while it waited has no group."
-    finished = ((_labels(topic=topic, group=group, outcome=how), n) for topic, group, how, n in of_groups(FINISHED))
+    finished = ((labels_of(topic=topic, group=group, outcome=how), n) for topic, group, how, n in of_groups(FINISHED))
     page.counter("wheelq_finished_total", text, finished)
-    recovered = ((_labels(topic=topic, group=group), n) for topic, group, _, n in of_groups(("recovered",)))
+    recovered = ((labels_of(topic=topic, group=group), n) for topic, group, _, n in of_groups(("recovered",)))
     page.counter("wheelq_recovered_total", "Deliveries taken over from workers that are gone.", recovered)
     page.counter("wheelq_leader_changes_total", "How often another node became the leader of a shard.", total("led"))
 
 
-def _gauges(page: _Page, fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
+def _gauges(page: Exposition, fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
     jobs = ((f'{{topic="{info.name}",state="{state}"}}', getattr(info, state)) for info in topics for state in STATES)
     page.gauge("wheelq_jobs", "Jobs by state; each counts once.", jobs)
     due = (
@@ -198,8 +204,8 @@ def _gauges(page: _Page, fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
     page.gauge("wheelq_schedulers", "Live scheduler nodes.", [("", len(fleet.nodes))])
 
 
-def _groups(page: _Page, fleet: Fleet, topics: Collection[str]) -> None:
-    groups = [(_labels(topic=one.topic, group=one.name), one) for one in fleet.groups if one.topic in topics]
+def _groups(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None:
+    groups = [(labels_of(topic=one.topic, group=one.name), one) for one in fleet.groups if one.topic in topics]
     lags = ((labels, one.lag) for labels, one in groups)
     page.gauge("wheelq_group_lag_jobs", "Entries not yet delivered to the group.", lags)
     ages_ms = ((labels, max(0, fleet.at_ms - (one.oldest_ms or fleet.at_ms))) for labels, one in groups)
@@ -208,15 +214,15 @@ def _groups(page: _Page, fleet: Fleet, topics: Collection[str]) -> None:
     workers = {(one.topic, one.name): one.workers for _, one in groups} | {
         place: n for place, n in fleet.serving.items() if place[0] in topics
     }
-    told = ((_labels(topic=topic, group=group), n) for (topic, group), n in workers.items())
+    told = ((labels_of(topic=topic, group=group), n) for (topic, group), n in workers.items())
     page.gauge("wheelq_workers", "Live workers of each group that has ever had one.", told)
     text = "Workers that ended without a word in the last ten minutes."
     page.gauge("wheelq_lost_workers", text, [("", fleet.processes.lost_workers)])
 
 
-def _recurring(page: _Page, fleet: Fleet, topics: Collection[str]) -> None:
+def _recurring(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None:
     times = [
-        (_labels(topic=topic, name=name), one) for (topic, name), one in fleet.recurring.items() if topic in topics
+        (labels_of(topic=topic, name=name), one) for (topic, name), one in fleet.recurring.items() if topic in topics
     ]
     last = ((labels, one.last_ms / 1000) for labels, one in times if one.last_ms is not None)
     page.gauge("wheelq_recurring_last_timestamp_seconds", "When the last occurrence was due.", last)
@@ -225,7 +231,7 @@ def _recurring(page: _Page, fleet: Fleet, topics: Collection[str]) -> None:
     page.gauge("wheelq_recurring_next_timestamp_seconds", text, following)
 
 
-def _server(page: _Page, fleet: Fleet) -> None:
+def _server(page: Exposition, fleet: Fleet) -> None:
     used, limit = _figure(fleet, "used_memory"), _figure(fleet, "maxmemory") or _figure(fleet, "total_system_memory")
     text = "Memory in use, as a share of maxmemory, or of the machine's where there is no limit."
     page.gauge("wheelq_redis_memory_ratio", text, [("", round(used / limit, 6))] if limit else [])
@@ -239,7 +245,7 @@ def _figure(fleet: Fleet, name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _histograms(page: _Page, fleet: Fleet, topics: Collection[str]) -> None:
+def _histograms(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None:
     groups = {(one.topic, one.name) for one in fleet.groups}
     for measured, (name, text) in HISTOGRAMS.items():
         page.lines.append(f"# HELP {name} {text}\n# TYPE {name} histogram\n")
