@@ -15,7 +15,7 @@ from wheelq.protocol.calls.dead import DeadSummary
 from wheelq.server.dashboard import charts, words
 from wheelq.server.dashboard.charts import AxisMark, Bar, BarPart, TimeWindow, scale
 from wheelq.server.dashboard.pages.dead import alike, key_of
-from wheelq.server.dashboard.past import series
+from wheelq.server.dashboard.timeline import series
 from wheelq.server.dashboard.visit import moment
 from wheelq.server.dashboard.words import in_words
 

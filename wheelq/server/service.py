@@ -32,10 +32,9 @@ from wheelq.server.audit import Audit
 from wheelq.server.classic import Tasks
 from wheelq.server.client import ServerClient
 from wheelq.server.coalescing import Coalescing
-from wheelq.server.dashboard.horizon import Horizon
 from wheelq.server.dashboard.look import Look
-from wheelq.server.dashboard.past import Past
 from wheelq.server.dashboard.stream import TabStream
+from wheelq.server.dashboard.timeline import Horizon, Past
 from wheelq.server.idempotency import Answers
 from wheelq.server.intake import Intake
 from wheelq.server.leases import Leases

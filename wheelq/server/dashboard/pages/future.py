@@ -18,8 +18,7 @@ from wheelq.model.topic import TopicInfo
 from wheelq.server.access import Verb
 from wheelq.server.dashboard import charts
 from wheelq.server.dashboard.charts import DAY, FINEST_MS, HOUR, MINUTE, SPANS, AxisMark, Bar, BarPart, colours_of
-from wheelq.server.dashboard.horizon import Outlook, TopicLane
-from wheelq.server.dashboard.past import PastSeries, series
+from wheelq.server.dashboard.timeline import Outlook, PastSeries, TopicLane, series
 from wheelq.server.dashboard.visit import Visit, shows
 from wheelq.server.dashboard.words import iso, relative
 from wheelq.server.problems import NOT_ALLOWED, Problem

@@ -14,9 +14,9 @@ from wheelq.errors import InvalidInput
 from wheelq.model.topic import TopicChanges
 from wheelq.protocol.calls import heartbeats, shard_counts
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.asking import ask_all
 from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.pages.future import chart, past
+from wheelq.server.dashboard.timeline import ask_all
 from wheelq.server.dashboard.visit import Form, Visit, does, shows
 from wheelq.server.problems import GROUP_NOT_FOUND, Problem
 from wheelq.settings import TopicSettings
