@@ -32,8 +32,7 @@ from wheelq.server.audit import Audit
 from wheelq.server.classic import Tasks
 from wheelq.server.client import ServerClient
 from wheelq.server.coalescing import Coalescing
-from wheelq.server.dashboard.look import Look
-from wheelq.server.dashboard.stream import TabStream
+from wheelq.server.dashboard.look import Look, TabStream
 from wheelq.server.dashboard.timeline import Horizon, Past
 from wheelq.server.idempotency import Answers
 from wheelq.server.intake import Intake
