@@ -26,7 +26,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from wheelq import __version__, errors
-from wheelq.admin.figures import Fleet, RecurringTimes
+from wheelq.admin.figures import Fleet, Processes, RecurringTimes, WorkerInfo
 from wheelq.admin.metrics import FINISHED, SCHEDULED, expose
 from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo
@@ -36,6 +36,7 @@ from wheelq.producer.breaker import BreakerState
 from wheelq.producer.outbox.store import OutboxInfo
 from wheelq.protocol.calls.registry import RegisteredTopics
 from wheelq.protocol.calls.shard_counts import GroupCounts, Measure, ShardCounts
+from wheelq.protocol.keys import Keys
 from wheelq.server.routes.health import metrics_text
 from wheelq.settings.declaration import Declaration, declarations
 from wheelq.settings.environment import variable_of
@@ -178,7 +179,7 @@ def metrics_page() -> str:
         "|---|---|---|---|",
     ]
     text = metrics_text({200: 1}, [_receiver()], expose(_fleet(), __version__), _outbox(), now_ms=2)
-    for family in sorted(text_string_to_metric_families(text.decode()), key=lambda one: one.name):
+    for family in sorted(text_string_to_metric_families(text), key=lambda one: one.name):
         if not family.name.startswith("wheelq_") or family.name.endswith("_created"):
             continue
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -194,13 +195,12 @@ def _fleet() -> Fleet:
     counted = {(outcome, ""): 1 for outcome in (*SCHEDULED, "promoted", "swept", "led")}
     counted |= {(outcome, "shop"): 1 for outcome in (*FINISHED, "recovered")}
     topics = {"orders": Topic()}
+    worker = WorkerInfo("worker", 1, "shop", ("orders",), 0, 0, 0, 0, 0)
     return Fleet(
-        now_ms=1,
-        read=RegisteredTopics(1, topics, {}),
-        topics=topics,
-        shards={"orders": [Measure(counts, [1, 1, 1, 1], True, counted, 1)]},
+        RegisteredTopics(1, topics, {}),
+        {Keys().shard("orders", 0): Measure(counts, [1, 1, 1, 1], True, counted, 1)},
+        Processes(1, [], [worker]),
         histograms={(kind, "orders", "shop"): [1] * (len(BOUNDS[kind]) + 2) for kind in Measured},
-        workers={("orders", "shop"): 1},
         recurring={("orders", "nightly"): RecurringTimes(1, 2)},
         info={"used_memory": "1", "maxmemory": "2", "maxmemory_policy": "noeviction", "redis_version": "7.0"},
     )

@@ -22,6 +22,7 @@ from wheelq.protocol.calls import heartbeats, leader, producer, registry
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.server.client import ServerClient
 from wheelq.server.leases import Leases
 from wheelq.settings import SchedulerSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport
@@ -367,7 +368,8 @@ async def test_nodes_do_not_take_each_other_for_dead_when_the_clock_is_stepped(
 async def leasing(url: str) -> AsyncIterator[Leases]:
     """What leases jobs in one HTTP server."""
     transport = AsyncTransport(Address(url))
-    leases = Leases(transport, Keys(), SystemClock(), max_deliveries=10, max_waiting=10)
+    client = ServerClient(transport, Keys())
+    leases = Leases(client, transport, Keys(), SystemClock(), max_deliveries=10, max_waiting=10)
     running = asyncio.create_task(leases.run())
     try:
         yield leases

@@ -18,6 +18,7 @@ from tests.transports import AsyncWith, Fault
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
 from wheelq.admin import metrics
+from wheelq.protocol.call import Call
 from wheelq.server import readiness
 from wheelq.server.app import make_app
 from wheelq.server.connection import Limits
@@ -64,6 +65,13 @@ async def serve(url: str, settings: Settings) -> AsyncIterator[Callable[..., Any
             return await stack.enter_async_context(http)
 
         yield start
+
+
+class Counting(Fault):
+    """Strikes nothing, and counts what is sent."""
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        return [call]
 
 
 class Listening:

@@ -12,12 +12,11 @@ import pytest
 import redis.asyncio
 
 from loadtest.watchers import watch
-from tests.http.conftest import Http
-from tests.transports import ALWAYS, Fault
+from tests.http.conftest import Counting, Http
+from tests.transports import ALWAYS
 from wheelq import AsyncClient, JobSpec, Settings
 from wheelq.base.clock import wall_ms
 from wheelq.protocol import codec
-from wheelq.protocol.call import Call
 from wheelq.protocol.keys import Keys
 
 SLOWEST_S = 1.5
@@ -100,13 +99,6 @@ async def test_every_page_answers_with_many_topics_and_jobs(
     page = (await http.get("/topics/busy/dead")).text
     assert "Among the newest 2,000 of 3,000." in page
     assert '<td class="n">2,000</td>' in page, "their errors differ only in numbers"
-
-
-class Counting(Fault):
-    """Strikes nothing, and counts what is sent."""
-
-    def strike(self, call: Call[Any]) -> list[Call[Any]]:
-        return [call]
 
 
 async def test_a_first_overview_writes_few_batches_however_many_topics_there_are(

@@ -12,12 +12,10 @@ import httpx
 import pytest
 import redis
 
-from tests.http.conftest import Http
-from tests.transports import Fault
+from tests.http.conftest import Counting, Http
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
 from wheelq.embedded import EmbeddedServer
-from wheelq.protocol.call import Call
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server import readiness
@@ -27,17 +25,6 @@ from wheelq.server.service import Service
 from wheelq.transport import Address, AsyncTransport
 
 JOBS = "/v1/topics/orders/jobs"
-
-
-class Counting(Fault):
-    """Nothing goes wrong; the calls are counted."""
-
-    def calls(self, call: Call[Any]) -> list[Call[Any]]:
-        self.met += 1
-        return [call]
-
-    def strike(self, call: Call[Any]) -> list[Call[Any]]:
-        return [call]
 
 
 async def said(http: Http) -> tuple[int, dict[str, Any]]:
@@ -148,6 +135,7 @@ async def test_a_look_at_any_number_of_topics_is_bounded_and_shared(
     await until(is_found)
     assert await is_found(), "what was overdue is looked at each time"
     monkeypatch.setattr(readiness, "FRESH_S", 60.0)
+    http = await serve(counting)
     await said(http)
     counting.met = 0
     await asyncio.gather(*(said(http) for _ in range(50)))

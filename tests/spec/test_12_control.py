@@ -38,8 +38,26 @@ async def test_a_topics_settings_can_be_changed_and_read(client: Client, topic: 
     topic_now = client.configure(topic, max_pending=5_000, retention_ms=60_000)
     assert (topic_now.max_pending, topic_now.retention_ms, topic_now.shards) == (5_000, 60_000, 1)
     client.configure(topic, max_pending=0)
-    settings = next(info.settings for info in client.topics() if info.name == topic)
+    settings = client.topic(topic).settings
     assert (settings.max_pending, settings.retention_ms) == (0, 60_000)
+
+
+async def test_one_topic_is_looked_up_as_it_is_listed_among_all(
+    client: Client, aclient: AsyncClient, topic: str
+) -> None:
+    """With its settings and counts of this moment, also after another client has changed them."""
+    for look_up in (aclient.topic(topic), asyncio.to_thread(client.topic, topic)):
+        with pytest.raises(TopicNotFound):
+            await look_up
+    client.schedule(topic, delay=60)
+    client.set_shards(topic, 3)
+    client.schedule_many(topic, [JobSpec(delay=60)] * 9)
+    before = await aclient.topic(topic)
+    client.configure(topic, max_rate=5.0)
+    for found in (client.topic(topic), await aclient.topic(topic)):
+        assert (found.waiting, found.shards, found.settings.max_rate) == (10, 3, 5.0)
+        assert [found] == [info for info in client.topics() if info.name == topic]
+    assert before.settings.max_rate == 0
 
 
 def test_a_rate_that_was_given_as_a_whole_number_may_become_a_fraction(client: Client, topic: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from wheelq.admin import NodeInfo
+from wheelq.admin.figures import Flow, NodeInfo, Processes
 from wheelq.base.metrics import Lateness
 from wheelq.errors import InvalidInput
 from wheelq.model.topic import TopicMinute
@@ -15,7 +15,7 @@ from wheelq.protocol.calls.dead import DeadSummary
 from wheelq.server.dashboard import charts, words
 from wheelq.server.dashboard.charts import AxisMark, Bar, BarPart, TimeWindow, scale
 from wheelq.server.dashboard.pages.dead import alike, key_of
-from wheelq.server.dashboard.past import FleetReading, flow, series
+from wheelq.server.dashboard.timeline import series
 from wheelq.server.dashboard.visit import moment
 from wheelq.server.dashboard.words import in_words
 
@@ -101,12 +101,12 @@ def node(name: str, promoted: int, *late: int) -> NodeInfo:
 
 
 def test_rates_are_what_grew_and_a_process_that_began_again_counts_from_nothing() -> None:
-    before = FleetReading.of(0, [node("a", 100, 90, 10), node("b", 50, 50)], [])
-    after = FleetReading.of(10_000, [node("a", 130, 110, 20), node("b", 5, 5)], [])
-    found = flow([before, after])
-    assert (found.promoted, found.rate(found.promoted)) == (35, 3.5)
-    assert found.lateness.counts == (25, 10)
-    assert flow([after]).rate(1) is None
+    before = Processes(0, [node("a", 100, 90, 10), node("b", 50, 50)], [])
+    after = Processes(10_000, [node("a", 130, 110, 20), node("b", 5, 5), node("c", 2, 2)], [])
+    found = Flow.between(before, after)
+    assert (found.promoted, found.rate(found.promoted)) == (37, 3.7)
+    assert found.lateness.counts == (27, 10)
+    assert Flow.between(after, after).rate(1) is None
 
 
 def test_the_past_ends_with_the_last_whole_minute() -> None:

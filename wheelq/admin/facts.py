@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from wheelq.admin.diagnosis import JobFacts, ServerFacts
 from wheelq.admin.diagnosis.server import CHANNELS
-from wheelq.admin.figures import Fleet, Parts, fleet, one_by_one
+from wheelq.admin.figures import Fleet, Parts, fleet, recurring_times
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld
-from wheelq.model.topic import TopicInfo
 from wheelq.producer.operation import Do, Operation, Step, ask, ask_all
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import access, heartbeats, notes, removal, shard_counts
+from wheelq.protocol.calls import access, heartbeats, notes, removal
 from wheelq.protocol.calls.server import (
     config,
     info,
@@ -70,53 +68,43 @@ def server_facts(keys: Keys, clock: Clock, try_to_listen: Callable[[], Any]) -> 
     return ServerFacts(reported, configuration, tuple(missing), refused, writes_refused, skew_ms, error_ms)
 
 
-def job_facts(keys: Keys, parts: Parts = one_by_one) -> Operation[JobFacts]:
+def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:
     """Collects facts about jobs, schedulers and workers."""
     seen = yield from fleet(keys, parts)
-    topics = _topics(keys, seen)
+    topics = seen.topics
     paused = {topic.name: topic.overdue_ms for topic in topics if topic.settings.paused}
     others = yield from other_prefixes(keys, thoroughly=not topics)
-    missed = {place: seen.now_ms - one.next_ms for place, one in seen.recurring.items() if one.next_ms is not None}
+    recurring = yield from recurring_times(keys, seen)
+    missed = {place: seen.at_ms - one.next_ms for place, one in recurring.items() if one.next_ms is not None}
     return JobFacts(
         waiting=sum(topic.waiting for topic in topics),
-        schedulers=seen.schedulers,
+        schedulers=len(seen.nodes),
         overdue_ms={topic.name: topic.overdue_ms for topic in topics if topic.name not in paused},
         paused=paused,
-        leaderless={topic: n for topic in seen.topics if (n := seen.without_leader(topic))},
-        lost_workers=seen.lost_workers,
+        leaderless={topic: n for topic in seen.shards if (n := seen.without_leader(topic))},
+        lost_workers=seen.processes.lost_workers,
         missed={place: ms for place, ms in missed.items() if ms > MISSED_MS and place[0] not in paused},
-        open_destinations=tuple(sorted(seen.open_destinations)),
+        open_destinations=tuple(sorted(seen.processes.open_destinations)),
         unread={topic.name: topic.ready for topic in topics},
-        served=frozenset(topic for topic, _ in seen.workers),
+        served=frozenset(topic for topic, _ in seen.serving),
         unserved=(yield from _unserved(keys, seen)),
         leaving=tuple(topic.name for topic in topics if topic.settings.removing),
-        unreadable=seen.read.unreadable,
+        unreadable=seen.unreadable,
         prefix=keys.prefix,
         other_prefixes=others,
         unreadable_keys=(yield from _unreadable_keys(keys)),
     )
 
 
-def _topics(keys: Keys, seen: Fleet) -> list[TopicInfo]:
-    """Every topic, with its jobs."""
-    shards = [keys.shard(topic, n) for topic, measured in seen.shards.items() for n in range(len(measured))]
-    counts = [one.counts for measured in seen.shards.values() for one in measured]
-    return shard_counts.add_up(seen.topics, shards, counts)
-
-
 def _unserved(keys: Keys, seen: Fleet) -> Operation[dict[tuple[str, str], int]]:
     """Counts the unfinished jobs of each group without a live worker and without a recently active consumer."""
-    left: Counter[tuple[str, str]] = Counter()
-    for topic, measured in seen.shards.items():
-        for group in (group for one in measured for group in one.counts.groups):
-            left[topic, group.name] += group.lag + group.pending
     unserved = {}
-    for (topic, name), jobs in left.items():
-        if (topic, name) not in seen.workers:
-            shards = (keys.shard(topic, n) for n in range(len(seen.shards[topic])))
-            asked = [removal.consumers(shard, name, heartbeats.BELIEVED_MS) for shard in shards]
+    for group in seen.groups:
+        if not group.workers:
+            shards = (keys.shard(group.topic, n) for n in range(len(seen.shards[group.topic])))
+            asked = [removal.consumers(shard, group.name, heartbeats.BELIEVED_MS) for shard in shards]
             if not any((yield from ask_all(asked))):
-                unserved[topic, name] = jobs
+                unserved[group.topic, group.name] = group.lag + group.pending
     return unserved
 
 

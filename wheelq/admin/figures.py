@@ -1,6 +1,11 @@
-"""Collects the data of the fleet's metrics: topics, groups, workers, schedulers, recurring jobs, the server.
+"""The figures of the fleet, read and derived in one place.
 
-The cost grows with the number of shards and groups, never with that of jobs.
+    fleet()  ──▶ Fleet: topics, groups, schedulers, workers    ──▶ wheelq stats, top, doctor · pages · /metrics
+    Flow     ◀── what happened between two readings, and rates ──▶ wheelq top · pages
+
+Schedulers and workers are known by their heartbeats, one every five seconds. A heartbeat is valid for 15 seconds by the
+server's clock, so a killed process, whose entry stays behind, is not listed after that. The cost of a reading grows
+with the number of shards and groups, never with that of jobs.
 """
 
 from __future__ import annotations
@@ -8,151 +13,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeVar
 
 from wheelq.base.metrics import Lateness, Series
 from wheelq.errors import Refused
-from wheelq.model.topic import Topic, TopicInfo
+from wheelq.model.topic import TopicInfo
 from wheelq.producer.operation import Operation, ask, ask_all
-from wheelq.protocol.calls import counts, heartbeats, recurring, registry, shard_counts
+from wheelq.protocol.calls import heartbeats, recurring, registry, shard_counts
 from wheelq.protocol.calls.registry import RegisteredTopics
-from wheelq.protocol.calls.server import info, server_time_us
-from wheelq.protocol.calls.shard_counts import AT_ONCE, Measure
+from wheelq.protocol.calls.server import server_time_us
+from wheelq.protocol.calls.shard_counts import AT_ONCE, GroupCounts, Measure
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.settings import BreakerSettings
 
+ASKS_ALWAYS = BreakerSettings(failures=1_000_000_000)
+"""For readers of figures: an operator wants the server's own answer each time."""
 NEAR_MS = 500
 """A shard with a job that is due within this time needs a leader."""
 LOST_MS = 600_000
 """How long a worker that ended without a word is counted as lost."""
+NOT_TOLD = Lateness()
 _YEAR_MS = 366 * 86_400_000
 
 Parts = Callable[[Sequence[ShardKeys]], Sequence[Sequence[ShardKeys]]]
 """Divides shards into parts that one call may name."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecurringTimes:
-    """When a recurring job was due last, and is due next, in ms since the epoch; None: never."""
-
-    last_ms: int | None
-    next_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """Topics, groups, workers, schedulers, recurring jobs and the server, at one moment."""
-
-    now_ms: int
-    """The server's time."""
-    read: RegisteredTopics
-    """The topics as last read."""
-    topics: Mapping[str, Topic] = field(default_factory=dict)
-    shards: Mapping[str, Sequence[Measure]] = field(default_factory=dict)
-    """By topic."""
-    histograms: Mapping[Series, Sequence[int]] = field(default_factory=dict)
-    workers: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Live workers by topic and group."""
-    lost_workers: int = 0
-    """Workers that ended without a word in the last ten minutes."""
-    schedulers: int = 0
-    recurring: Mapping[tuple[str, str], RecurringTimes] = field(default_factory=dict)
-    """By topic and name; the first hundred of each topic."""
-    open_destinations: Mapping[str, int] = field(default_factory=dict)
-    info: Mapping[str, str] = field(default_factory=dict)
-    """`INFO` about the server and its memory."""
-
-    def without_leader(self, topic: str) -> int:
-        """How many shards of a topic have a job that is due within half a second, or overdue, and no leader."""
-        if self.topics[topic].paused or self.topics[topic].removing:
-            return 0
-        return sum(not one.has_leader and is_near(one) for one in self.shards[topic])
-
-
-def is_near(shard: Measure) -> bool:
-    """Whether the shard's first waiting job is due within `NEAR_MS`, or overdue."""
-    first = shard.counts.first_due_ms
-    return first is not None and first <= shard.counts.server_us // 1000 + NEAR_MS
-
-
-def by_slot(slot: Callable[[str], int]) -> Parts:
-    """Divides shards into calls of `AT_ONCE`; in a cluster each names the shards of one slot, which `slot` tells."""
-
-    def divide(shards: Sequence[ShardKeys]) -> Sequence[Sequence[ShardKeys]]:
-        found: dict[int, list[ShardKeys]] = {}
-        for shard in shards:
-            found.setdefault(slot(shard.delayed), []).append(shard)
-        return [some[n : n + AT_ONCE] for some in found.values() for n in range(0, len(some), AT_ONCE)]
-
-    return divide
-
-
-def one_by_one(shards: Sequence[ShardKeys]) -> Sequence[Sequence[ShardKeys]]:
-    """Returns each shard as a part of its own, as a cluster needs it."""
-    return [[shard] for shard in shards]
-
-
-def fleet(keys: Keys, parts: Parts = one_by_one, known: RegisteredTopics | None = None) -> Operation[Fleet]:
-    """Collects the data. Topics that are `known` are read again only after a change. Raises: ServerError."""
-    if known is None or known.version != (yield from ask(registry.topics_version(keys))):
-        known = yield from ask(registry.topics(keys))
-    topics = dict(sorted(known.settings.items()))
-    shards = [keys.shard(name, n) for name, topic in topics.items() for n in range(topic.all_shards)]
-    by_topic: dict[str, list[Measure]] = {name: [] for name in topics}
-    divided = parts(shards)
-    answers = yield from ask_all(shard_counts.measure(part) for part in divided)
-    for part, measured in zip(divided, answers, strict=True):
-        for shard, one in zip(part, measured, strict=True):
-            by_topic[shard.topic].append(one)
-    now_ms = (yield from ask(server_time_us())) // 1000
-    said = yield from ask(heartbeats.alive(keys.workers))
-    living = heartbeats.living(said, now_ms)
-    silent = [now_ms - what.get("seen_ms", 0) for name, what in said.items() if name not in living]
-    nodes = heartbeats.living((yield from ask(heartbeats.alive(keys.nodes))), now_ms)
-    return Fleet(
-        now_ms,
-        known,
-        topics,
-        by_topic,
-        (yield from ask(counts.histograms(keys))),
-        Counter((topic, what.get("group", "")) for what in living.values() for topic in what.get("topics", ())),
-        sum(0 < ms <= LOST_MS for ms in silent),
-        len(nodes),
-        (yield from _recurring(keys, by_topic)),
-        Counter(name for what in living.values() for name in what.get("open_destinations", ())),
-        (yield from _info()),
-    )
-
-
-def _recurring(
-    keys: Keys, shards: Mapping[str, Sequence[Measure]]
-) -> Operation[Mapping[tuple[str, str], RecurringTimes]]:
-    topics = [topic for topic, measured in shards.items() if any(one.recurring for one in measured)]
-    found: dict[tuple[str, str], RecurringTimes] = {}
-    try:
-        answers = yield from ask_all(recurring.near(keys.shard(topic, 0), _YEAR_MS) for topic in topics)
-    except Refused:  # a read-only user may lack a right
-        return found
-    for topic, near in zip(topics, answers, strict=True):
-        for one in near.coming:
-            last, following = one.state.last_ms, one.state.next_ms
-            found[topic, one.name] = RecurringTimes(
-                None if last is None else one.rule.due_ms(one.name, last),
-                None if following is None else one.rule.due_ms(one.name, following),
-            )
-    return found
-
-
-def _info() -> Operation[Mapping[str, str]]:
-    found: dict[str, str] = {}
-    try:
-        for section in ("server", "memory"):  # one by one: Redis 6.2 takes a single section
-            found |= yield from ask(info(section))
-    except Refused:
-        pass
-    return found
-
-
-NOT_TOLD = Lateness()
+Measures = Mapping[ShardKeys, Measure]
+"""The figures of shards, sorted by topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +79,46 @@ class WorkerInfo:
     """Jobs that were too late, and were dropped or buried."""
 
 
+P = TypeVar("P", NodeInfo, WorkerInfo)
+
+
+class Processes(NamedTuple):
+    """The schedulers and workers that live at one moment, by name."""
+
+    at_ms: int
+    """The server's time."""
+    nodes: list[NodeInfo]
+    workers: list[WorkerInfo]
+    lost_workers: int = 0
+    """Workers that ended without a word in the last ten minutes."""
+    open_destinations: frozenset[str] = frozenset()
+    """Receivers of callbacks that some worker does not call, because they failed too often."""
+
+
+class GroupFigures(NamedTuple):
+    """How far one consumer group of a topic is, all shards together."""
+
+    topic: str
+    name: str
+    lag: int
+    """Entries not yet delivered to the group."""
+    pending: int
+    """Deliveries that are not acknowledged."""
+    oldest_ms: int | None
+    """When the oldest of these entries was promoted."""
+    has_more: bool
+    """Whether `lag` is only a lower bound."""
+    workers: int
+    """Workers of the group that live and serve the topic."""
+
+
+class RecurringTimes(NamedTuple):
+    """When a recurring job was due last, and is due next, in ms since the epoch; None: never."""
+
+    last_ms: int | None
+    next_ms: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Every topic, live scheduler and live worker."""
@@ -204,44 +132,249 @@ class Stats:
     """Topics whose settings cannot be read here, and why: a newer release or another program wrote them."""
 
 
-def stats(keys: Keys) -> Operation[Stats]:
-    """Returns every topic, live scheduler and live worker, by name."""
-    settings, unreadable = (yield from ask(registry.topics(keys)))[1:]
-    shards = [keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
-    counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
-    server_ms = (yield from ask(server_time_us())) // 1000
-    return Stats(
-        server_ms,
-        shard_counts.add_up(settings, shards, counts),
-        [_node(name, said) for name, said in (yield from _alive(keys.nodes, server_ms))],
-        [_worker(name, said) for name, said in (yield from _alive(keys.workers, server_ms))],
-        unreadable,
-    )
+@dataclass(frozen=True)
+class Fleet:
+    """Topics, groups, schedulers and workers at one moment."""
+
+    registered: RegisteredTopics
+    measures: Measures
+    processes: Processes
+    age_s: float = 0.0
+    """How old the oldest of the measures is, if not all shards were measured this time."""
+    recurring: Mapping[tuple[str, str], RecurringTimes] = field(default_factory=dict)
+    """By topic and name, the first hundred of each topic; only for `doctor` and metrics."""
+    histograms: Mapping[Series, Sequence[int]] = field(default_factory=dict)
+    """Only for metrics."""
+    info: Mapping[str, str] = field(default_factory=dict)
+    """`INFO` about the server and its memory, only for metrics."""
+
+    @property
+    def at_ms(self) -> int:
+        """The server's time."""
+        return self.processes.at_ms
+
+    @property
+    def nodes(self) -> list[NodeInfo]:
+        """The live schedulers, by name."""
+        return self.processes.nodes
+
+    @property
+    def workers(self) -> list[WorkerInfo]:
+        """The live workers, by name."""
+        return self.processes.workers
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Topics whose settings cannot be read here, and why."""
+        return self.registered.unreadable
+
+    @cached_property
+    def shards(self) -> Mapping[str, Sequence[Measure]]:
+        """The measured shards of each topic."""
+        found: dict[str, list[Measure]] = {}
+        for shard, one in self.measures.items():
+            found.setdefault(shard.topic, []).append(one)
+        return found
+
+    @cached_property
+    def topics(self) -> list[TopicInfo]:
+        """Every topic with its job counts, by name."""
+        counts = [one.counts for one in self.measures.values()]
+        return shard_counts.add_up(self.registered.settings, [*self.measures], counts)
+
+    @cached_property
+    def serving(self) -> Mapping[tuple[str, str], int]:
+        """How many live workers serve each topic and group."""
+        return Counter((topic, worker.group) for worker in self.workers for topic in worker.topics)
+
+    @cached_property
+    def groups(self) -> list[GroupFigures]:
+        """Every group of every topic, by topic and name."""
+        parts: dict[tuple[str, str], list[GroupCounts]] = {}
+        for shard, one in self.measures.items():
+            for group in one.counts.groups:
+                parts.setdefault((shard.topic, group.name), []).append(group)
+        return [
+            GroupFigures(
+                topic,
+                name,
+                sum(part.lag for part in found),
+                sum(part.pending for part in found),
+                min((part.oldest_ms for part in found if part.oldest_ms is not None), default=None),
+                any(part.is_more for part in found),
+                self.serving.get((topic, name), 0),
+            )
+            for (topic, name), found in sorted(parts.items())
+        ]
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """The topic with this name."""
+        return next((info for info in self.topics if info.name == name), None)
+
+    def without_leader(self, topic: str) -> int:
+        """How many shards of a topic have a job that is due within half a second, or overdue, and no leader."""
+        settings = self.registered.settings[topic]
+        if settings.paused or settings.removing:
+            return 0
+        return sum(not one.has_leader and _is_near(one) for one in self.shards[topic])
+
+    def stats(self) -> Stats:
+        """Returns what `wheelq stats` shows."""
+        return Stats(self.at_ms, self.topics, self.nodes, self.workers, self.unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What happened within some seconds, all processes together."""
+
+    seconds: float
+    """0: there is only one reading yet, and no rate is known."""
+    promoted: int
+    handled: int
+    failed: int
+    lateness: Lateness
+
+    @classmethod
+    def between(cls, before: Processes, after: Processes) -> Flow:
+        """Returns what happened between two readings."""
+        if before is after:
+            return cls(0.0, 0, 0, 0, Lateness())
+        former = {node.name: node.lateness for node in before.nodes}
+        lateness = sum((_later(former.get(node.name), node.lateness) for node in after.nodes), Lateness())
+        return cls(
+            max(0.001, (after.at_ms - before.at_ms) / 1000),
+            sum(grown(before.nodes, after.nodes, "promoted").values()),
+            sum(grown(before.workers, after.workers, "handled").values()),
+            sum(grown(before.workers, after.workers, "failed").values()),
+            lateness,
+        )
+
+    def rate(self, count: int) -> float | None:
+        """Returns `count` as a rate per second; None if there is only one reading yet."""
+        return count / self.seconds if self.seconds else None
+
+
+def grown(before: Sequence[P], after: Sequence[P], figure: str) -> dict[str, int]:
+    """Returns how much a figure of each process has grown.
+
+    A process counts from its start: one that is new, or was restarted under its name, has grown from zero.
+    """
+    former: dict[str, int] = {one.name: getattr(one, figure) for one in before}
+    counts: dict[str, int] = {one.name: getattr(one, figure) for one in after}
+    return {name: count - then if (then := former.get(name, 0)) <= count else count for name, count in counts.items()}
+
+
+def rates(before: Sequence[P], after: Sequence[P], figure: str) -> dict[str, float | None]:
+    """Returns by how much a figure of each process grows per second; None for one without two heartbeats."""
+    former, more = {one.name: one.seen_ms for one in before}, grown(before, after, figure)
+    passed_ms = {one.name: one.seen_ms - former.get(one.name, one.seen_ms) for one in after}
+    return {name: more[name] * 1000 / ms if ms > 0 else None for name, ms in passed_ms.items()}
+
+
+def by_slot(slot: Callable[[str], int]) -> Parts:
+    """Divides shards into calls of `AT_ONCE`; in a cluster each names the shards of one slot, which `slot` tells."""
+
+    def divide(shards: Sequence[ShardKeys]) -> Sequence[Sequence[ShardKeys]]:
+        found: dict[int, list[ShardKeys]] = {}
+        for shard in shards:
+            found.setdefault(slot(shard.delayed), []).append(shard)
+        return [some[n : n + AT_ONCE] for some in found.values() for n in range(0, len(some), AT_ONCE)]
+
+    return divide
+
+
+def fleet(keys: Keys, parts: Parts, known: RegisteredTopics | None = None) -> Operation[Fleet]:
+    """Reads the fleet. Topics that are `known` are read again only after a change. Raises: ServerError."""
+    topics = yield from registered(keys, known)
+    measures = yield from measured(shards_of(keys, topics), parts)
+    return Fleet(topics, measures, (yield from processes(keys)))
+
+
+def registered(keys: Keys, known: RegisteredTopics | None) -> Operation[RegisteredTopics]:
+    """Returns every topic, read again only if one has changed since it was `known`."""
+    if known is not None and known.version == (yield from ask(registry.topics_version(keys))):
+        return known
+    return (yield from ask(registry.topics(keys)))
+
+
+def shards_of(keys: Keys, topics: RegisteredTopics) -> list[ShardKeys]:
+    """Returns every shard, sorted by topic."""
+    return [keys.shard(name, n) for name, topic in sorted(topics.settings.items()) for n in range(topic.all_shards)]
+
+
+def measured(shards: Sequence[ShardKeys], parts: Parts) -> Operation[Measures]:
+    """Measures these shards; returns their figures in the same order."""
+    divided = parts(shards)
+    answers = yield from ask_all(shard_counts.measure(part) for part in divided)
+    found: dict[ShardKeys, Measure] = {}
+    for part, measures in zip(divided, answers, strict=True):
+        found |= zip(part, measures, strict=True)
+    return {shard: found[shard] for shard in shards}
 
 
 def nodes(keys: Keys) -> Operation[list[NodeInfo]]:
     """Returns every live scheduler, by name."""
-    server_ms = (yield from ask(server_time_us())) // 1000
-    return [_node(name, said) for name, said in (yield from _alive(keys.nodes, server_ms))]
+    return (yield from _nodes(keys, (yield from ask(server_time_us())) // 1000))
 
 
-def workers(keys: Keys) -> Operation[list[WorkerInfo]]:
-    """Returns every live worker, by name."""
-    server_ms = (yield from ask(server_time_us())) // 1000
-    return [_worker(name, said) for name, said in (yield from _alive(keys.workers, server_ms))]
+def processes(keys: Keys) -> Operation[Processes]:
+    """Returns every live scheduler and worker, by name."""
+    now_ms = (yield from ask(server_time_us())) // 1000
+    told = yield from ask(heartbeats.alive(keys.workers))
+    living = heartbeats.living(told, now_ms)
+    silent_ms = [now_ms - what.get("seen_ms", 0) for name, what in told.items() if name not in living]
+    return Processes(
+        now_ms,
+        (yield from _nodes(keys, now_ms)),
+        [_worker(name, what) for name, what in sorted(living.items())],
+        sum(0 < ms <= LOST_MS for ms in silent_ms),
+        frozenset(name for what in living.values() for name in what.get("open_destinations", ())),
+    )
 
 
-def _alive(hash_key: str, server_ms: int) -> Operation[list[tuple[str, Mapping[str, Any]]]]:
-    said = yield from ask(heartbeats.alive(hash_key))
-    return sorted(heartbeats.living(said, server_ms).items())
+def recurring_times(keys: Keys, seen: Fleet) -> Operation[Mapping[tuple[str, str], RecurringTimes]]:
+    """Returns when the recurring jobs of each topic were due and will be, by topic and name."""
+    topics = [topic for topic, shards in seen.shards.items() if any(one.recurring for one in shards)]
+    found: dict[tuple[str, str], RecurringTimes] = {}
+    try:
+        answers = yield from ask_all(recurring.near(keys.shard(topic, 0), _YEAR_MS) for topic in topics)
+    except Refused:  # a read-only user may lack a right
+        return found
+    for topic, near in zip(topics, answers, strict=True):
+        for one in near.coming:
+            last, following = one.state.last_ms, one.state.next_ms
+            found[topic, one.name] = RecurringTimes(
+                None if last is None else one.rule.due_ms(one.name, last),
+                None if following is None else one.rule.due_ms(one.name, following),
+            )
+    return found
 
 
-def _node(name: str, said: Mapping[str, Any]) -> NodeInfo:
+def _is_near(shard: Measure) -> bool:
+    """Whether the shard's first waiting job is due within `NEAR_MS`, or overdue."""
+    first = shard.counts.first_due_ms
+    return first is not None and first <= shard.counts.server_us // 1000 + NEAR_MS
+
+
+def _later(before: Lateness | None, after: Lateness) -> Lateness:
+    """Returns the lateness of the jobs since the former reading of a process."""
+    if before is None or before.jobs > after.jobs:
+        return after
+    pairs = zip_longest(after.counts, before.counts, fillvalue=0)
+    return Lateness(after.total_ms - before.total_ms, tuple(max(0, now - then) for now, then in pairs))
+
+
+def _nodes(keys: Keys, now_ms: int) -> Operation[list[NodeInfo]]:
+    living = heartbeats.living((yield from ask(heartbeats.alive(keys.nodes))), now_ms)
+    return [_node(name, told) for name, told in sorted(living.items())]
+
+
+def _node(name: str, told: Mapping[str, Any]) -> NodeInfo:
     figures = ("seen_ms", "shards", "leading", "promoted", "clock_skew_ms")
-    lateness = Lateness(said.get("late_ms", 0), tuple(said.get("lateness", ())))
-    return NodeInfo(name, **{figure: said.get(figure, 0) for figure in figures}, lateness=lateness)
+    lateness = Lateness(told.get("late_ms", 0), tuple(told.get("lateness", ())))
+    return NodeInfo(name, **{figure: told.get(figure, 0) for figure in figures}, lateness=lateness)
 
 
-def _worker(name: str, said: Mapping[str, Any]) -> WorkerInfo:
-    figures = (said.get(figure, 0) for figure in ("running", "handled", "failed", "lateness_p99_ms", "skipped"))
-    return WorkerInfo(name, said.get("seen_ms", 0), said.get("group", "?"), tuple(said.get("topics", ())), *figures)
+def _worker(name: str, told: Mapping[str, Any]) -> WorkerInfo:
+    figures = (told.get(figure, 0) for figure in ("running", "handled", "failed", "lateness_p99_ms", "skipped"))
+    return WorkerInfo(name, told.get("seen_ms", 0), told.get("group", "?"), tuple(told.get("topics", ())), *figures)

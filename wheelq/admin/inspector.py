@@ -10,15 +10,12 @@ from typing import Self
 
 from wheelq.admin import facts, figures
 from wheelq.admin.diagnosis import Finding, JobFacts, ServerFacts, diagnose, diagnose_server
-from wheelq.admin.figures import NodeInfo, Stats, WorkerInfo, by_slot
+from wheelq.admin.figures import ASKS_ALWAYS, NodeInfo, Stats, by_slot
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.producer.driver import Driver
 from wheelq.protocol.keys import Keys
-from wheelq.settings import BreakerSettings, ClientSettings, Settings, settings_in_force
+from wheelq.settings import ClientSettings, Settings, settings_in_force
 from wheelq.transport import Transport, server_address
-
-ASKS_ALWAYS = BreakerSettings(failures=1_000_000_000)
-"""An operator wants the server's own answer each time."""
 
 
 class Inspector:
@@ -50,15 +47,11 @@ class Inspector:
 
     def stats(self) -> Stats:
         """Returns every topic, live scheduler and live worker, by name. Raises: ServerError."""
-        return self._driver.run(figures.stats(self._keys))
+        return (self._driver.run(figures.fleet(self._keys, by_slot(self._transport.slot)))).stats()
 
     def nodes(self) -> list[NodeInfo]:
         """Returns every live scheduler, by name. Raises: ServerError."""
         return self._driver.run(figures.nodes(self._keys))
-
-    def workers(self) -> list[WorkerInfo]:
-        """Returns every live worker, by name. Raises: ServerError."""
-        return self._driver.run(figures.workers(self._keys))
 
     def doctor(self) -> list[Finding]:
         """Returns findings about the server and its users. Raises: Unavailable, AuthenticationFailed, ServerBusy."""

@@ -459,6 +459,10 @@ class AsyncClient:
         """
         return await self._driver.run(history(self._topics, topic, hours))
 
+    async def topic(self, name: str) -> TopicInfo:
+        """Returns one topic with its settings and job counts. Raises: TopicNotFound."""
+        return await self._driver.run(self._topics.info(name))
+
     async def topics(self) -> list[TopicInfo]:
         """Returns every topic with its job counts, by name."""
         return await self._driver.run(self._topics.list())

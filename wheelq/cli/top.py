@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from wheelq.admin import Inspector, Stats
+from wheelq.admin.figures import rates
 from wheelq.cli.options import Config, Json, Url, inspector_of
 from wheelq.cli.output import distance, say_json, stdout, table_of
 from wheelq.model.topic import TopicInfo
@@ -60,20 +61,24 @@ class Now:
     @classmethod
     def between(cls, before: Stats, now: Stats) -> Now:
         """Compares two looks. Schedulers and workers report every five seconds."""
-        nodes = {node.name: node for node in before.nodes}
-        workers = {worker.name: worker for worker in before.workers}
-        schedulers = []
-        for node in now.nodes:
-            old = nodes.get(node.name)
-            promoted = _rate(node.promoted, node.seen_ms, (old.promoted, old.seen_ms) if old else None)
-            schedulers.append(SchedulerNow(node.name, node.leading, promoted, node.lateness.percentile(0.99)))
-        working = []
-        for worker in now.workers:
-            was = workers.get(worker.name)
-            done = _rate(worker.handled, worker.seen_ms, (was.handled, was.seen_ms) if was else None)
-            failed = _rate(worker.failed, worker.seen_ms, (was.failed, was.seen_ms) if was else None)
-            where = (worker.name, worker.group, worker.topics, worker.running)
-            working.append(WorkerNow(*where, done, failed, worker.lateness_p99_ms))
+        promoted = rates(before.nodes, now.nodes, "promoted")
+        handled = rates(before.workers, now.workers, "handled")
+        failed = rates(before.workers, now.workers, "failed")
+        schedulers = [
+            SchedulerNow(one.name, one.leading, promoted[one.name], one.lateness.percentile(0.99)) for one in now.nodes
+        ]
+        working = [
+            WorkerNow(
+                one.name,
+                one.group,
+                one.topics,
+                one.running,
+                handled[one.name],
+                failed[one.name],
+                one.lateness_p99_ms,
+            )
+            for one in now.workers
+        ]
         return cls(now.server_ms, sorted(now.topics, key=_soonest), schedulers, working)
 
 
@@ -153,13 +158,6 @@ def board(now: Now) -> RenderableType:
 
 def _soonest(topic: TopicInfo) -> tuple[bool, int, str]:
     return topic.first_due_ms is None, topic.first_due_ms or 0, topic.name
-
-
-def _rate(count: int, seen_ms: int, before: tuple[int, int] | None) -> float | None:
-    """Returns the rate per second between two heartbeats; None without two."""
-    if before is None or seen_ms <= before[1]:
-        return None
-    return (count - before[0]) * 1000 / (seen_ms - before[1])
 
 
 def _shown(rate: float | None) -> str:

@@ -458,6 +458,10 @@ class Client:
         """
         return self._driver.run(history(self._topics, topic, hours))
 
+    def topic(self, name: str) -> TopicInfo:
+        """Returns one topic with its settings and job counts. Raises: TopicNotFound."""
+        return self._driver.run(self._topics.info(name))
+
     def topics(self) -> list[TopicInfo]:
         """Returns every topic with its job counts, by name."""
         return self._driver.run(self._topics.list())

@@ -298,21 +298,3 @@ def check_hours(hours: int) -> int:
 def shard_of(partition_key: str, shards: int) -> int:
     """Returns the shard of a job: a hash of its partition key (or its id), the same on every machine."""
     return 0 if shards == 1 else zlib.crc32(partition_key.encode()) % shards
-
-
-class KnownTopics:
-    """A client's cache of topics, each trusted for a while. Times are monotonic seconds."""
-
-    def __init__(self, ttl_ms: int) -> None:
-        self._ttl = ttl_ms / 1000
-        self._known: dict[str, tuple[float, Topic]] = {}
-
-    def find(self, topic: str, now: float) -> Topic | None:
-        """Returns the cached topic, or None if it is missing or too old."""
-        found = self._known.get(topic)
-        return found[1] if found is not None and found[0] > now else None
-
-    def remember(self, topic: str, found: Topic, now: float) -> Topic:
-        """Cache a topic for a while; returns it."""
-        self._known[topic] = (now + self._ttl, found)
-        return found

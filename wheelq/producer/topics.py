@@ -113,6 +113,11 @@ class Topics:
             raise TopicNotFound(topic)
         return found
 
+    def recent(self, topic: str, within_s: float) -> Topic | None:
+        """Returns the topic if it was read within these seconds."""
+        found = self._known.get(topic)
+        return found.topic if found and found.until - self._ttl + within_s > self._clock.monotonic() else None
+
     def shards(self, topic: str) -> Operation[list[ShardKeys]]:
         """The keys of all shards that hold jobs of the topic. Raises: TopicNotFound."""
         found = yield from self.read_existing(topic)
@@ -158,6 +163,13 @@ class Topics:
         counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
         return shard_counts.add_up(settings, shards, counts)
 
+    def info(self, topic: str) -> Operation[TopicInfo]:
+        """Returns one topic with its job counts. Raises: TopicNotFound."""
+        found = yield from self.read_existing(topic)
+        shards = [self._keys.shard(topic, n) for n in range(found.all_shards)]
+        counts = yield from ask_all(shard_counts.counts(shard) for shard in shards)
+        return shard_counts.add_up({topic: found}, shards, counts)[0]
+
     def make_group(self, topic: str, group: str) -> Operation[None]:
         """Register the topic, and create a consumer group on all its shards, including those added meanwhile."""
         found = (yield from self.read(topic)) or (yield from self.register(topic)).topic
@@ -195,8 +207,7 @@ class Topics:
         if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_LIMIT:
             raise InvalidInput("shards", f"must be 1 to {SHARDS_LIMIT:,}, not {shards!r}")
         yield from self.change(topic, lambda before: before.resharded(shards, before.drained_by_ms), confirming)
-        infos = yield from self.list()
-        return next(info for info in infos if info.name == topic)
+        return (yield from self.info(topic))
 
     def configure(
         self, topic: str, changes: Mapping[str, Any], confirming: Confirmation[Any] | None = None

@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from wheelq.base.clock import Clock
+from wheelq.base.fresh import Fresh
 from wheelq.errors import AWAY, InvalidInput
 from wheelq.model.checks import TOPIC_PATTERN
 from wheelq.protocol.calls import access as calls
@@ -230,7 +231,7 @@ class Keyring:
         self._known: dict[str, ApiKey] = {}
         self._unreadable: dict[str, str] = {}
         self._failure = ""
-        self._read_at = float("-inf")
+        self._reading_again = Fresh(self.read, AGAIN_S, clock)
 
     @property
     def problems(self) -> list[str]:
@@ -240,7 +241,6 @@ class Keyring:
 
     async def read(self) -> int:
         """Read the keys again; returns how many there are. Raises: ServerError."""
-        self._read_at = self._clock.monotonic()
         found = await self._transport.send(calls.api_keys(self._keys))
         self._known = {id: ApiKey.read(id, what) for id, what in found.stored.items()}
         for id, why in found.unreadable.items():
@@ -274,8 +274,8 @@ class Keyring:
 
     async def find(self, id: str) -> ApiKey:
         """Returns the key with this id, or `NOBODY`. Raises: ServerError, if keys were never read."""
-        if id and id not in self._known and self._clock.monotonic() - self._read_at > AGAIN_S:
-            await self.read()
+        if id and id not in self._known:
+            await self._reading_again.get()
         return self._known.get(id, NOBODY)
 
     def named(self, id: str) -> Caller | None:

@@ -8,6 +8,7 @@ from functools import partial
 from wheelq.aio import AsyncClient
 from wheelq.model.job import JobSpec, OnDuplicate, Payload, Receipt
 from wheelq.model.recurring import RecurringOutcome, Rule
+from wheelq.model.topic import Topic
 from wheelq.producer.dead import Dead
 from wheelq.producer.operation import Do, Operation
 from wheelq.producer.recurring import KEEP, Recurrences
@@ -40,6 +41,11 @@ class ServerClient(AsyncClient):
             return receipt
 
         return await self._driver.run(tracing.one(topic, spec, make, partial(self._scheduling.shard_of, topic)))
+
+    async def settings_of(self, topic: str, within_s: float = 0.0) -> Topic:
+        """Returns a topic's settings, as they were read within these seconds. Raises: TopicNotFound."""
+        recent = self._topics.recent(topic, within_s)
+        return recent if recent is not None else await self._driver.run(self._topics.read_existing(topic))
 
     async def newest_dead(self, topic: str, most: int) -> list[DeadSummary]:
         """The newest dead jobs without payloads, for grouping them by error. Raises: TopicNotFound."""

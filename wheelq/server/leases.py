@@ -26,17 +26,18 @@ from dataclasses import dataclass
 from wheelq import reminders
 from wheelq.base.clock import Clock
 from wheelq.base.plural import counted
-from wheelq.errors import GroupNotFound, InvalidInput, ServerError, TopicNotFound
+from wheelq.errors import GroupNotFound, InvalidInput, ServerError
 from wheelq.model.dead import Reason
 from wheelq.model.retry import Retry
-from wheelq.model.topic import KnownTopics, Topic
+from wheelq.model.topic import Topic
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leases as calls
-from wheelq.protocol.calls import registry, worker
+from wheelq.protocol.calls import worker
 from wheelq.protocol.calls.leases import LONGEST_MS, LeaseId, LeaseTime
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.server.client import ServerClient
 from wheelq.server.long_poll import LongPolls
 from wheelq.settings import TopicSettings
 from wheelq.telemetry import is_traced
@@ -45,7 +46,7 @@ from wheelq.worker.outcome import Buried, Dropped, too_late
 
 logger = logging.getLogger("wheelq.server")
 
-TOPICS_MS = 1_000
+TOPICS_S = 1.0
 """How long a topic's settings are cached."""
 AGAIN_S = 1.0
 """How often a waiting request looks again without a wake-up, for ended leases and failed reads."""
@@ -74,15 +75,21 @@ class Leases:
     """Leases of all topics and groups."""
 
     def __init__(
-        self, transport: AsyncTransport, keys: Keys, clock: Clock, max_deliveries: int, max_waiting: int
+        self,
+        client: ServerClient,
+        transport: AsyncTransport,
+        keys: Keys,
+        clock: Clock,
+        max_deliveries: int,
+        max_waiting: int,
     ) -> None:
+        self._client = client
         self._transport = transport
         self._keys = keys
         self._clock = clock
         self._lease_clock = LeaseClock(transport, keys, clock)
         self._max_deliveries = max_deliveries
         self._max_waiting = max_waiting
-        self._topics = KnownTopics(TOPICS_MS)
         self._next_look: dict[tuple[str, str], float] = {}
         self._first: defaultdict[str, int] = defaultdict(int)
         self._polls = LongPolls(transport)
@@ -296,14 +303,7 @@ class Leases:
         return done
 
     async def _topic(self, topic: str) -> Topic:
-        now = self._clock.monotonic()
-        known = self._topics.find(topic, now)
-        if known is not None:
-            return known
-        found = await self._transport.send(registry.topic(self._keys, topic))
-        if found is None:
-            raise TopicNotFound(topic)
-        return self._topics.remember(topic, found, now)
+        return await self._client.settings_of(topic, TOPICS_S)
 
     async def _shards(self, topic: str) -> list[ShardKeys]:
         return [self._keys.shard(topic, shard) for shard in range((await self._topic(topic)).all_shards)]

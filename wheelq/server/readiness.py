@@ -17,6 +17,7 @@ from pydantic import Field
 
 from wheelq.admin import AsyncInspector, NodeInfo
 from wheelq.base.clock import Clock
+from wheelq.base.fresh import Fresh
 from wheelq.errors import Refused, ServerError, ServerFull, Unavailable
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import leader, notes, registry, shard_counts
@@ -60,28 +61,20 @@ class ReadinessCheck:
         self._transport = transport
         self._inspector = AsyncInspector(transport, keys, clock)
         self._keys = keys
-        self._clock = clock
-        self._looking: asyncio.Task[Readiness] | None = None
-        self._began = float("-inf")
+        self._looking = Fresh(self._look, FRESH_S, clock)
         self._next = 0
         self._late: dict[str, ShardKeys] = {}
 
     async def look(self) -> Readiness:
         """Returns the result; never raises, and answers within `DEADLINE_S`."""
-        now = self._clock.monotonic()
-        looking = self._looking
-        if looking is None or (looking.done() and now - self._began >= FRESH_S):
-            self._began = now
-            looking = self._looking = asyncio.create_task(self._look())
-        await asyncio.wait([looking], timeout=max(0.0, self._began + DEADLINE_S - now))
-        if not looking.done():
+        try:
+            return await self._looking.get(DEADLINE_S)
+        except TimeoutError:
             return unready(Unavailable(f"Redis has not answered within {DEADLINE_S:g} s"))
-        return looking.result()
 
     def close(self) -> None:
         """Stop checking."""
-        if self._looking is not None:
-            self._looking.cancel()
+        self._looking.close()
 
     async def _look(self) -> Readiness:
         try:

@@ -145,6 +145,37 @@ def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = Non
     return Response(as_json(body), status, headers, "application/json")
 
 
+def documented(
+    summary: str,
+    verb: Verb | None,
+    answers: type[BaseModel] | Mapping[int, type[BaseModel] | tuple[type[BaseModel], str] | str],
+    *kinds: problems.Kind,
+    **extra: Any,
+) -> dict[str, Any]:
+    """The keyword arguments of a route: what the document tells of it, and the right that its caller needs.
+
+    `answers` is the model of its answer, or by status a model, a model with a description or a description, the usual
+    status first; `kinds` are the problems it may end in, besides those that every route may. Without `verb` it is open
+    to all. `extra` comes from `takes`.
+    """
+    responses: dict[int | str, dict[str, Any]] = {}
+    for status, given in ({200: answers} if isinstance(answers, type) else answers).items():
+        match given:
+            case str():
+                responses[status] = {"description": given}
+            case (model, description):
+                responses[status] = {"model": model, "description": description}
+            case _:
+                responses[status] = {"model": given}
+    return {
+        "summary": summary,
+        "status_code": next(iter(responses)),
+        "response_class": Response,
+        "responses": {**responses, **problems_of(*kinds)},
+        "openapi_extra": {**(ANYONE if verb is None else needs(verb)), **extra},
+    }
+
+
 def problems_of(*kinds: problems.Kind) -> dict[int | str, dict[str, Any]]:
     """For `responses`: the problems a route may end in, besides those that every route may."""
     found: dict[int | str, dict[str, Any]] = {}

@@ -20,6 +20,7 @@ from wheelq import __version__
 from wheelq.admin import AsyncInspector
 from wheelq.admin.metrics import FleetMetrics
 from wheelq.base.clock import Clock, SystemClock
+from wheelq.base.fresh import Fresh
 from wheelq.callbacks.services import Services
 from wheelq.callbacks.worker import CallbackWorker
 from wheelq.errors import ConfigurationError
@@ -31,10 +32,8 @@ from wheelq.server.audit import Audit
 from wheelq.server.classic import Tasks
 from wheelq.server.client import ServerClient
 from wheelq.server.coalescing import Coalescing
-from wheelq.server.dashboard.horizon import Horizon
-from wheelq.server.dashboard.look import Checkup, Look
-from wheelq.server.dashboard.past import Past
-from wheelq.server.dashboard.stream import TabStream
+from wheelq.server.dashboard.look import Look, TabStream
+from wheelq.server.dashboard.timeline import Horizon, Past
 from wheelq.server.idempotency import Answers
 from wheelq.server.intake import Intake
 from wheelq.server.leases import Leases
@@ -46,6 +45,8 @@ from wheelq.transport import AsyncTransport, server_address
 logger = logging.getLogger("wheelq.server")
 
 BEARER = "bearer "
+CHECKUP_FRESH_S = 30.0
+"""For how many seconds the findings of the doctor are reused."""
 HOST_CHARS = 270
 """The longest host name, and a port."""
 
@@ -75,9 +76,8 @@ class Service:
         self.keyring = Keyring(transport, self.keys, self.clock, settings.server.keys_ms)
         self.rates = Rates(settings.server.rate)
         self.audit = Audit(settings.server.audit)
-        self.leases = Leases(
-            transport, self.keys, self.clock, settings.server.max_deliveries, settings.server.max_waiting
-        )
+        limits = (settings.server.max_deliveries, settings.server.max_waiting)
+        self.leases = Leases(self.client, transport, self.keys, self.clock, *limits)
         self.tasks = Tasks(
             self.client,
             self.coalescing,
@@ -92,7 +92,7 @@ class Service:
         self.reminders = Reminders(self.clock)
         """Logs once, and not for every request, that Redis is away or refuses."""
         self.look = Look(transport, self.keys, self.clock)
-        self.checkup = Checkup(self.inspector, self.clock)
+        self.checkup = Fresh(self.inspector.doctor, CHECKUP_FRESH_S, self.clock)
         self.horizon = Horizon(transport, self.keys, self.clock)
         self.past = Past(transport, self.keys, self.clock)
         self.stream = TabStream(self.look, self.clock)

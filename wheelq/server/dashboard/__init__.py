@@ -10,11 +10,8 @@ reader's time zone and keeps the figures of open tabs live.
     visit       one request of a viewer, what its forms hold, and the places that can be visited
     pages       one module for each noun: what it shows and does
 
-    asking      many calls, written to Redis in a few batches
-    look        one look at Redis for all pages and tabs, at most every five seconds; a checkup every half minute
-    horizon     how many jobs are due when, topic by topic
-    past        the counts of each recent minute, and the rates of the last one
-    stream      tells open tabs that there is something new
+    look        one look at Redis for all pages and tabs, at most every five seconds; tells open tabs of it
+    timeline    what happened in each recent minute, and how many jobs are due when, topic by topic
 
     charts      SVG, the marks of its axes, and spans of time (pure)
     words       numbers, times, cron expressions and payloads as people read them (pure)

@@ -1,200 +1,196 @@
-"""`Look`: one look at Redis for all pages, tabs and streams of a process, at most every five seconds.
+"""`Look`: one look at Redis for all pages and tabs, at most every five seconds. `TabStream` tells open tabs of it.
 
     pages, streams ──▶ now() ──▶ the last look, while it is fresh; else a new one, shared by all callers meanwhile
 
 A look takes one call for 50 shards, in a cluster one for each. If there are more than `SHARDS` shards, each look counts
 those whose counts are the oldest, so that the cost stays the same however many topics there are.
-`Checkup` keeps the findings of `wheelq doctor` in the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 
-from wheelq.admin import AsyncInspector, NodeInfo, WorkerInfo
-from wheelq.admin.diagnosis import Finding, Level
-from wheelq.admin.figures import by_slot
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+
+from wheelq.admin.figures import (
+    ASKS_ALWAYS,
+    Fleet,
+    Flow,
+    Processes,
+    by_slot,
+    measured,
+    processes,
+    registered,
+    shards_of,
+)
 from wheelq.base.clock import Clock
-from wheelq.model.topic import TopicInfo
-from wheelq.protocol.calls import registry, shard_counts
-from wheelq.protocol.calls.server import server_time_us
-from wheelq.protocol.calls.shard_counts import GroupCounts, ShardCounts, measure
+from wheelq.base.fresh import Fresh
+from wheelq.errors import WheelqError
+from wheelq.producer.driver import AsyncDriver
+from wheelq.producer.operation import Operation
+from wheelq.protocol.calls.registry import RegisteredTopics
+from wheelq.protocol.calls.shard_counts import Measure
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.server.dashboard.past import FleetReading, Flow, flow
+from wheelq.server import problems
+from wheelq.server.problems import Problem
 from wheelq.transport import AsyncTransport
 
 FRESH_S = 5.0
 """For how many seconds a look is reused."""
-CHECKUP_FRESH_S = 30.0
-"""For how many seconds the findings of a checkup are reused."""
 SHARDS = 200
 """The most shards that are counted in one look."""
 READINGS = 13
 """How many looks are kept to compute rates: those of a minute."""
-_WORST_FIRST = {Level.PROBLEM: 0, Level.WARNING: 1, Level.OK: 2}
+STREAMS = 500
+"""The most streams of one process: each keeps a connection."""
+KEEP_ALIVE_S = 15.0
+"""A stream without news says so this often: proxies close connections that are silent."""
 
-
-class GroupSeen(NamedTuple):
-    """How far one consumer group of a topic is, all shards together."""
-
-    topic: str
-    name: str
-    lag: int
-    pending: int
-    oldest_ms: int | None
-    has_more: bool
-    """Whether `lag` is only a lower bound."""
-    workers: int
-    """Workers of the group that live and serve the topic, by their heartbeats."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What one look saw."""
-
-    at_ms: int
-    """The server's time."""
-    topics: Sequence[TopicInfo]
-    nodes: Sequence[NodeInfo]
-    workers: Sequence[WorkerInfo]
-    groups: Sequence[GroupSeen]
-    unreadable: dict[str, str]
-    """Topics whose settings cannot be read here, and why."""
-    flow: Flow
-    """How much happened lately."""
-    age_s: float = 0.0
-    """How old the oldest of the counts is; more than `FRESH_S` only with many shards."""
-
-    def topic(self, name: str) -> TopicInfo | None:
-        """The topic with this name."""
-        return next((info for info in self.topics if info.name == name), None)
+Check = Callable[[], Awaitable[object]]
 
 
 class Look:
     """Looks at Redis on request, and remembers what it saw."""
 
     def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
-        self._transport = transport
         self._keys = keys
         self._clock = clock
-        self._inspector = AsyncInspector(transport, keys, clock)
-        self._looking: asyncio.Task[Seen] | None = None
-        self._began = float("-inf")
-        self._counts: dict[ShardKeys, tuple[float, ShardCounts]] = {}
-        self._readings: deque[FleetReading] = deque(maxlen=READINGS)
+        self._driver = AsyncDriver(transport, ASKS_ALWAYS, clock)
+        self._parts = by_slot(transport.slot)
+        self._looking = Fresh(self._look, FRESH_S, clock)
+        self._topics: RegisteredTopics | None = None
+        self._measured: dict[ShardKeys, tuple[float, Measure]] = {}
+        self._readings: deque[Processes] = deque(maxlen=READINGS)
         self._first: set[str] = set()
 
-    async def showing(self, topic: str | None) -> Seen:
-        """As `now`, but a look that shows this topic, if there is one by now. Raises: ServerError."""
+    async def now(self) -> Fleet:
+        """Returns a look at most `FRESH_S` old. Raises: ServerError."""
+        return await self._looking.get()
+
+    async def showing(self, topic: str) -> Fleet:
+        """As `now`, but a look that shows this topic, which exists. Raises: ServerError."""
         seen = await self.now()
-        if topic is None or seen.topic(topic) is not None:
-            return seen
-        if await self._transport.send(registry.topic(self._keys, topic)) is None:
+        if seen.topic(topic) is not None:
             return seen
         self.forget(topic)
         return await self.now()
 
-    async def now(self) -> Seen:
-        """Returns a look at most `FRESH_S` old. Raises: ServerError."""
-        now = self._clock.monotonic()
-        if self._looking is None or (self._looking.done() and now - self._began >= FRESH_S):
-            self._began = now
-            self._looking = asyncio.create_task(self._look())
-        return await asyncio.shield(self._looking)
+    def flow(self) -> Flow:
+        """Returns what happened within the last minute."""
+        return Flow.between(self._readings[0], self._readings[-1])
 
     def forget(self, topic: str | None = None) -> None:
         """Look again the next time, because something was changed, perhaps in this topic."""
-        self._began = float("-inf")
+        self._looking.forget()
         if topic is not None:
             self._first.add(topic)
 
     def close(self) -> None:
         """Look no longer."""
-        if self._looking is not None:
-            self._looking.cancel()
+        self._looking.close()
 
-    async def _look(self) -> Seen:
-        listed, nodes, workers = await asyncio.gather(
-            self._transport.send(registry.topics(self._keys)), self._inspector.nodes(), self._inspector.workers()
-        )
-        settings = listed.settings
-        shards = [self._keys.shard(name, n) for name in sorted(settings) for n in range(settings[name].all_shards)]
-        await self._count(shards)
-        now = self._clock.monotonic()
-        at_ms = await self._transport.send(server_time_us()) // 1000
-        counts = [self._counts[shard][1] for shard in shards if shard in self._counts]
-        known = [shard for shard in shards if shard in self._counts]
-        age_s = max((now - self._counts[shard][0] for shard in known), default=0.0)
-        self._readings.append(FleetReading.of(at_ms, nodes, workers))
-        topics = shard_counts.add_up(settings, known, counts)
-        groups = _groups(zip(known, counts, strict=True), workers)
-        return Seen(at_ms, topics, nodes, workers, groups, listed.unreadable, flow(tuple(self._readings)), age_s)
+    async def _look(self) -> Fleet:
+        found = await self._driver.run(self._read())
+        self._readings.append(found.processes)
+        return found
 
-    async def _count(self, shards: Sequence[ShardKeys]) -> None:
-        """Count those that were never counted or are the oldest, and all of topics that were changed."""
-        wanted = set(shards)
-        self._counts = {shard: found for shard, found in self._counts.items() if shard in wanted}
+    def _read(self) -> Operation[Fleet]:
+        self._topics = yield from registered(self._keys, self._topics)
+        shards = shards_of(self._keys, self._topics)
         first, self._first = self._first, set()
         chosen = sorted(shards, key=lambda shard: (shard.topic not in first, self._since(shard)))[:SHARDS]
-        parts = by_slot(self._transport.slot)(chosen)
-        found = await asyncio.gather(*(self._transport.send(measure(part)) for part in parts))
+        found = yield from measured(chosen, self._parts)
         now = self._clock.monotonic()
-        for part, measured in zip(parts, found, strict=True):
-            self._counts |= {shard: (now, one.counts) for shard, one in zip(part, measured, strict=True)}
+        remembered = self._measured | {shard: (now, one) for shard, one in found.items()}
+        self._measured = {shard: remembered[shard] for shard in shards if shard in remembered}
+        age_s = max((now - since for since, _ in self._measured.values()), default=0.0)
+        measures = {shard: one for shard, (_, one) in self._measured.items()}
+        return Fleet(self._topics, measures, (yield from processes(self._keys)), age_s)
 
     def _since(self, shard: ShardKeys) -> float:
-        return self._counts[shard][0] if shard in self._counts else float("-inf")
+        return self._measured[shard][0] if shard in self._measured else float("-inf")
 
 
-def _groups(counted: Iterable[tuple[ShardKeys, ShardCounts]], workers: Sequence[WorkerInfo]) -> list[GroupSeen]:
-    parts: dict[tuple[str, str], list[GroupCounts]] = {}
-    for shard, counts in counted:
-        for group in counts.groups:
-            parts.setdefault((shard.topic, group.name), []).append(group)
-    serving = Counter((topic, worker.group) for worker in workers for topic in worker.topics)
-    return [
-        GroupSeen(
-            topic,
-            name,
-            sum(part.lag for part in found),
-            sum(part.pending for part in found),
-            min((part.oldest_ms for part in found if part.oldest_ms is not None), default=None),
-            any(part.is_more for part in found),
-            serving[topic, name],
-        )
-        for (topic, name), found in sorted(parts.items())
-    ]
+class TabStream:
+    """Tells every open tab of one server process that there is something new to see.
 
+    While there are tabs, one task of the process looks at Redis for all of them, every `FRESH_S` seconds. A tab gets
+    the moment of each look as a server-sent event, and asks for the parts of its page again. A tab that is hidden
+    closes its stream. What a page shows depends on its viewer, so it is not in the events.
+    """
 
-class Checkup:
-    """The findings of `wheelq doctor`, read at most every half minute for all viewers."""
-
-    def __init__(self, inspector: AsyncInspector, clock: Clock) -> None:
-        self._inspector = inspector
+    def __init__(self, look: Look, clock: Clock) -> None:
+        self._look = look
         self._clock = clock
-        self._looking: asyncio.Task[list[Finding]] | None = None
-        self._began = float("-inf")
+        self._tabs: set[asyncio.Queue[bytes | None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
 
-    async def findings(self) -> Sequence[Finding]:
-        """Returns findings at most `CHECKUP_FRESH_S` old, the worst first. Raises: ServerError."""
-        now = self._clock.monotonic()
-        looking = self._looking
-        has_failed = looking is not None and looking.done() and (looking.cancelled() or looking.exception() is not None)
-        if looking is None or has_failed or (looking.done() and now - self._began >= CHECKUP_FRESH_S):
-            self._began = now
-            looking = self._looking = asyncio.create_task(self._inspector.doctor())
-        found = await asyncio.shield(looking)
-        return sorted(found, key=lambda finding: _WORST_FIRST[finding.level])
+    @property
+    def open(self) -> int:
+        """How many tabs listen."""
+        return len(self._tabs)
 
-    def forget(self) -> None:
-        """Examine again the next time, because something was changed."""
-        self._began = float("-inf")
+    def listen(self, check: Check) -> AsyncIterator[bytes]:
+        """Yields events for one tab until it goes or the server stops. Raises: Problem, if there are too many.
+
+        `check` is called before each event; the stream ends when it raises `Problem`.
+        """
+        if self._is_closed or len(self._tabs) >= STREAMS:
+            raise Problem(problems.OVERLOADED, f"{len(self._tabs):,} tabs listen already.")
+        return self._events(check)
 
     def close(self) -> None:
-        """Ask no longer."""
+        """Let every tab go: the server stops."""
+        self._is_closed = True
+        for tab in self._tabs:
+            tab.put_nowait(None)
         if self._looking is not None:
             self._looking.cancel()
+
+    async def _events(self, check: Check) -> AsyncIterator[bytes]:
+        tab: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._tabs.add(tab)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._run(), name="wheelq dashboard")
+        try:
+            yield format_sse_event(event="hello", data_str="{}", retry=int(FRESH_S * 1000))
+            while True:
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_S):
+                        event = await tab.get()
+                except TimeoutError:
+                    event = KEEPALIVE_COMMENT
+                if event is None or not await _passes(check):
+                    return
+                yield event
+        finally:
+            self._tabs.discard(tab)
+
+    async def _run(self) -> None:
+        while self._tabs and not self._is_closed:
+            await self._clock.sleep(FRESH_S)
+            if self._tabs:
+                event = await self._event()
+                for tab in self._tabs:
+                    if tab.empty():  # one that does not read gets only the latest
+                        tab.put_nowait(event)
+
+    async def _event(self) -> bytes:
+        try:
+            seen = await self._look.now()
+        except WheelqError:
+            return format_sse_event(event="away", data_str="{}")
+        return format_sse_event(event="look", data_str=f'{{"at_ms":{seen.at_ms}}}')
+
+
+async def _passes(check: Check) -> bool:
+    try:
+        await check()
+    except Problem:
+        return False
+    except WheelqError:  # it cannot be read now: the events hold no data, and the next one is checked again
+        return True
+    return True

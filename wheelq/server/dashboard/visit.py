@@ -15,9 +15,12 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from wheelq.admin.figures import Fleet
 from wheelq.base.as_json import parse
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
+from wheelq.model.topic import TopicInfo
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.server.access import Caller, Verb
 from wheelq.server.dashboard.rendering import render
 from wheelq.server.service import Service
@@ -115,6 +118,14 @@ class Visit:
     def may(self, verb: str, topic: str | None = None) -> bool:
         """Whether the viewer may do this with the topic; None: with any topic."""
         return self.caller.may(Verb(verb), topic)
+
+    def readable(self, seen: Fleet) -> list[TopicInfo]:
+        """The topics that the viewer may read."""
+        return [info for info in seen.topics if self.may(Verb.READ, info.name)]
+
+    async def now_ms(self) -> int:
+        """The server's time. Raises: ServerError."""
+        return await self.service.transport.send(server_time_us()) // 1000
 
     def url(self, path: str, **query: Any) -> str:
         """The path as browsers reach it, with the query fields that are not None or empty."""

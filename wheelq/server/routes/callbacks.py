@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import Request, Response
+from pydantic import Field
 
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
-from wheelq.server.schemas.model import Answer
+from wheelq.server.routing import answer, caller_of, documented, router, service_of
+from wheelq.server.schemas.model import Answer, mirrors
 
 routes = router("callbacks")
 
 
+@mirrors(DestinationInfo)
 class DestinationView(Answer):
     """A receiver of callbacks, as this server process sees it."""
 
-    name: str
-    state: BreakerState
-    """closed: it is called. open: it has failed repeatedly, and is not called. half_open: it is tried."""
-    in_flight: int
-    deferred: int
-    succeeded: int
-    failed: int
-    last_error: str | None
+    state: BreakerState = Field(
+        description="closed: it is called. open: it has failed repeatedly, and is not called. half_open: it is tried."
+    )
 
 
 class DestinationList(Answer):
@@ -36,18 +31,7 @@ class DestinationList(Answer):
     destinations: list[DestinationView]
 
 
-def destination_view(info: DestinationInfo) -> dict[str, Any]:
-    """A receiver as an answer: see `DestinationView`."""
-    return {name: getattr(info, name) for name in DestinationView.model_fields}
-
-
-@routes.get(
-    "/destinations",
-    summary="See the health of receivers",
-    response_class=Response,
-    responses={200: {"model": DestinationList}, **problems_of()},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/destinations", **documented("See the health of receivers", Verb.READ, DestinationList))
 async def destinations(request: Request) -> Response:
     """Returns the receivers that this process has called: whether they answer, and the state of their circuit breakers.
 
@@ -57,4 +41,4 @@ async def destinations(request: Request) -> Response:
         raise Problem(problems.NOT_ALLOWED, "Receivers belong to no topic: the key needs the scope read:*.")
     calling = service_of(request).calling
     infos = calling.destinations() if calling is not None else ()
-    return answer({"destinations": [destination_view(info) for info in infos]})
+    return answer({"destinations": [DestinationView.shows(info) for info in infos]})

@@ -10,7 +10,7 @@ from wheelq.model.dead import ReplayOutcome, Where
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, needs, problems_of, router, service_of
+from wheelq.server.routing import answer, documented, router, service_of
 from wheelq.server.schemas import views
 from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.views import (
@@ -39,13 +39,7 @@ Filter = Annotated[Where, Depends(_filter)]
 """The filter for dead jobs."""
 
 
-@routes.get(
-    "/topics/{topic}/dead",
-    summary="List dead jobs",
-    response_class=Response,
-    responses={200: {"model": DeadList}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics/{topic}/dead", **documented("List dead jobs", Verb.READ, DeadList, problems.TOPIC_NOT_FOUND))
 async def list_dead(
     request: Request,
     topic: Topic,
@@ -60,10 +54,7 @@ async def list_dead(
 
 @routes.post(
     "/topics/{topic}/dead/replay",
-    summary="Replay dead jobs",
-    response_class=Response,
-    responses={200: {"model": ReplayedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.MANAGE),
+    **documented("Replay dead jobs", Verb.MANAGE, ReplayedCount, problems.TOPIC_NOT_FOUND),
 )
 async def replay(request: Request, topic: Topic, where: Filter, all: All = None) -> Response:
     """All matching jobs (or all, with `all=true`) run again from attempt 1, each in its group only. Safe to repeat."""
@@ -73,14 +64,14 @@ async def replay(request: Request, topic: Topic, where: Filter, all: All = None)
 
 @routes.post(
     "/topics/{topic}/dead/replay-one",
-    summary="Replay one dead job",
-    status_code=204,
-    response_class=Response,
-    responses={
-        204: {"description": "It waits to run again."},
-        **problems_of(problems.TOPIC_NOT_FOUND, problems.DEAD_NOT_FOUND, problems.DUPLICATE),
-    },
-    openapi_extra=needs(Verb.MANAGE),
+    **documented(
+        "Replay one dead job",
+        Verb.MANAGE,
+        {204: "It waits to run again."},
+        problems.TOPIC_NOT_FOUND,
+        problems.DEAD_NOT_FOUND,
+        problems.DUPLICATE,
+    ),
 )
 async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Response:
     """It runs again with the same id, payload and headers, from attempt 1, in its group only."""
@@ -94,10 +85,7 @@ async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Respons
 
 @routes.post(
     "/topics/{topic}/dead/purge",
-    summary="Remove dead jobs for good",
-    response_class=Response,
-    responses={200: {"model": PurgedCount}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.MANAGE),
+    **documented("Remove dead jobs for good", Verb.MANAGE, PurgedCount, problems.TOPIC_NOT_FOUND),
 )
 async def purge(request: Request, topic: Topic, where: Filter, all: All = None) -> Response:
     """Removes all matching jobs, or with `all=true` all dead jobs of the topic. They cannot be replayed any more."""

@@ -10,9 +10,9 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.leases import PREFIX
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, needs, problems_of, router, service_of
+from wheelq.server.routing import answer, documented, router, service_of
 from wheelq.server.schemas.model import Topic
-from wheelq.server.schemas.topics import Force, TopicGroups, group_view
+from wheelq.server.schemas.topics import Force, TopicGroup, TopicGroups
 
 routes = router("groups")
 Group = Annotated[
@@ -27,24 +27,23 @@ Group = Annotated[
 
 
 @routes.get(
-    "/topics/{topic}/groups",
-    summary="List a topic's groups",
-    response_class=Response,
-    responses={200: {"model": TopicGroups}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
+    "/topics/{topic}/groups", **documented("List a topic's groups", Verb.READ, TopicGroups, problems.TOPIC_NOT_FOUND)
 )
 async def list_groups(request: Request, topic: Topic) -> Response:
     """Returns the lag of each group, and its workers."""
-    return answer({"groups": [group_view(group) for group in await service_of(request).client.groups(topic)]})
+    return answer({"groups": [TopicGroup.shows(group) for group in await service_of(request).client.groups(topic)]})
 
 
 @routes.delete(
     "/topics/{topic}/groups/{group}",
-    summary="Remove a group",
-    status_code=204,
-    response_class=Response,
-    responses=problems_of(problems.TOPIC_NOT_FOUND, problems.GROUP_NOT_FOUND, problems.IN_USE),
-    openapi_extra=needs(Verb.MANAGE),
+    **documented(
+        "Remove a group",
+        Verb.MANAGE,
+        {204: "Nothing of it is left."},
+        problems.TOPIC_NOT_FOUND,
+        problems.GROUP_NOT_FOUND,
+        problems.IN_USE,
+    ),
 )
 async def remove_group(request: Request, topic: Topic, group: Group, force: Force = None) -> Response:
     """Also removes the group's unread, running, retrying and dead jobs. Other groups keep theirs. May be repeated."""
@@ -58,11 +57,9 @@ async def remove_group(request: Request, topic: Topic, group: Group, force: Forc
 
 @routes.delete(
     "/topics/{topic}",
-    summary="Remove a topic",
-    status_code=204,
-    response_class=Response,
-    responses=problems_of(problems.TOPIC_NOT_FOUND, problems.IN_USE),
-    openapi_extra=needs(Verb.MANAGE),
+    **documented(
+        "Remove a topic", Verb.MANAGE, {204: "Nothing of it is left."}, problems.TOPIC_NOT_FOUND, problems.IN_USE
+    ),
 )
 async def remove_topic(request: Request, topic: Topic, force: Force = None) -> Response:
     """Removes the topic with everything in it. Takes 10 seconds, until all producers' caches have expired. May be

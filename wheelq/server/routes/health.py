@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Request, Response
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from wheelq import __version__
+from wheelq.admin.metrics import Exposition, labels_of
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.producer.outbox.store import OutboxInfo
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.readiness import Readiness
-from wheelq.server.routing import ANYONE, answer, caller_of, needs, problems_of, router, service_of
+from wheelq.server.routing import ANYONE, answer, caller_of, documented, needs, problems_of, router, service_of
 from wheelq.server.schemas.model import Answer
 
 routes = router("health", prefix="")
@@ -41,13 +40,7 @@ class Version(Answer):
     version: str
 
 
-@routes.get(
-    "/healthz",
-    summary="Alive?",
-    response_class=Response,
-    responses={200: {"model": Alive}, **problems_of()},
-    openapi_extra=ANYONE,
-)
+@routes.get("/healthz", **documented("Alive?", None, Alive))
 async def is_alive() -> Response:
     """Tells whether this process answers, without asking Redis. Use it to decide on a restart."""
     return answer({"status": "alive"})
@@ -67,13 +60,7 @@ async def is_ready(request: Request) -> Response:
     return answer(found.model_dump(), 200 if found.ready else problems.NOT_READY.status, headers)
 
 
-@routes.get(
-    "/version",
-    summary="Which version?",
-    response_class=Response,
-    responses={200: {"model": Version}, **problems_of()},
-    openapi_extra=ANYONE,
-)
+@routes.get("/version", **documented("Which version?", None, Version))
 async def version() -> Response:
     """Returns the version of this server."""
     body: dict[str, Any] = {"name": "wheelq", "version": __version__}
@@ -103,69 +90,47 @@ async def metrics(request: Request) -> Response:
 
 def metrics_text(
     answered: Mapping[int, int],
-    destinations: Iterable[DestinationInfo],
+    destinations: Sequence[DestinationInfo],
     fleet: str,
     outbox: OutboxInfo | None,
     now_ms: int,
-) -> bytes:
+) -> str:
     """Returns all metrics in the text format of Prometheus, at `now_ms` by this machine's clock.
 
     First come those of this process: its requests by status (`answered`), the receivers that it calls, and its outbox;
-    None: there is none. Then come those of the `fleet`, from `admin.exposition`; while Redis is away they are missing,
-    and `wheelq_redis_up` is 0.
+    None: there is none. Then come those of the `fleet`, from `admin.metrics`; while Redis is away they are missing, and
+    `wheelq_redis_up` is 0.
     """
-    registry = CollectorRegistry()
-    metrics = (
-        _of_requests(answered),
-        *_of_destinations(destinations),
-        *(_of_outbox(outbox, now_ms) if outbox is not None else ()),
+    page = Exposition()
+    requests = ((labels_of(status=str(status)), count) for status, count in sorted(answered.items()))
+    page.counter("wheelq_http_requests_total", "HTTP requests answered, by status.", requests)
+    _destinations(page, destinations)
+    if outbox is not None:
+        _outbox(page, outbox, now_ms)
+    return page.text() + fleet
+
+
+def _destinations(page: Exposition, infos: Sequence[DestinationInfo]) -> None:
+    states = (
+        (labels_of(destination=info.name, state=state), float(info.state is state))
+        for info in infos
+        for state in BreakerState
     )
-    for metric in metrics:
-        registry.register(_Collected(metric))
-    return generate_latest(registry) + fleet.encode()
-
-
-class _Collected:
-    """Passes ready metrics to the library, which asks a collector."""
-
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._metric
-
-
-def _of_requests(answered: Mapping[int, int]) -> Metric:
-    requests = CounterMetricFamily("wheelq_http_requests", "HTTP requests answered, by status.", labels=["status"])
-    for status, count in sorted(answered.items()):
-        requests.add_metric([str(status)], count)
-    return requests
-
-
-def _of_destinations(infos: Iterable[DestinationInfo]) -> Iterator[Metric]:
-    state = GaugeMetricFamily(
-        "wheelq_destination_state", "1 for the state of a receiver's circuit breaker.", labels=["destination", "state"]
+    page.gauge("wheelq_destination_state", "1 for the state of a receiver's circuit breaker.", states)
+    in_flight = ((labels_of(destination=info.name), info.in_flight) for info in infos)
+    page.gauge("wheelq_callbacks_in_flight", "Callback requests in flight.", in_flight)
+    made = (
+        (labels_of(destination=info.name, outcome=outcome), getattr(info, outcome))
+        for info in infos
+        for outcome in ("succeeded", "failed")
     )
-    in_flight = GaugeMetricFamily("wheelq_callbacks_in_flight", "Callback requests in flight.", labels=["destination"])
-    made = CounterMetricFamily(
-        "wheelq_callbacks", "Callback requests made, by outcome.", labels=["destination", "outcome"]
-    )
-    for info in infos:
-        for possible in BreakerState:
-            state.add_metric([info.name, possible], float(info.state is possible))
-        in_flight.add_metric([info.name], info.in_flight)
-        made.add_metric([info.name, "succeeded"], info.succeeded)
-        made.add_metric([info.name, "failed"], info.failed)
-    yield from (state, in_flight, made)
+    page.counter("wheelq_callbacks_total", "Callback requests made, by outcome.", made)
 
 
-def _of_outbox(info: OutboxInfo, now_ms: int) -> Iterator[Metric]:
+def _outbox(page: Exposition, info: OutboxInfo, now_ms: int) -> None:
     age_ms = 0 if info.oldest_kept_ms is None else max(0, now_ms - info.oldest_kept_ms)
-    yield GaugeMetricFamily("wheelq_outbox_jobs", "Jobs that wait on this server's disk for Redis.", info.jobs)
-    yield GaugeMetricFamily("wheelq_outbox_bytes", "Bytes of packed payloads on this server's disk.", info.bytes)
-    yield GaugeMetricFamily(
-        "wheelq_outbox_oldest_seconds",
-        "How long the oldest job on this server's disk has waited for Redis.",
-        age_ms / 1000,
-    )
-    yield GaugeMetricFamily("wheelq_outbox_rejected_jobs", "Jobs that Redis refused, set aside.", info.rejected)
+    page.gauge("wheelq_outbox_jobs", "Jobs that wait on this server's disk for Redis.", [("", info.jobs)])
+    page.gauge("wheelq_outbox_bytes", "Bytes of packed payloads on this server's disk.", [("", info.bytes)])
+    text = "How long the oldest job on this server's disk has waited for Redis."
+    page.gauge("wheelq_outbox_oldest_seconds", text, [("", age_ms / 1000)])
+    page.gauge("wheelq_outbox_rejected_jobs", "Jobs that Redis refused, set aside.", [("", info.rejected)])

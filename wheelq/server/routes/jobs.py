@@ -18,7 +18,7 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.idempotency import KEY_CHARS, nonce_of
 from wheelq.server.problems import Problem, problem_in
-from wheelq.server.routing import StrictRequest, answer, caller_of, needs, problems_of, router, service_of, takes
+from wheelq.server.routing import StrictRequest, answer, caller_of, documented, router, service_of, takes
 from wheelq.server.schemas import reading, views
 from wheelq.server.schemas.jobs import (
     BulkAnswer,
@@ -62,19 +62,19 @@ IfMatch = Annotated[
 
 @routes.post(
     "/topics/{topic}/jobs",
-    summary="Schedule a job",
-    status_code=201,
-    response_class=Response,
-    responses={
-        201: {"model": Made, "description": "The job is scheduled."},
-        200: {"model": Made, "description": "A live job has this id; see created and replaced."},
-        202: {
-            "model": Made,
-            "description": "Redis is away: the job is kept on this server's disk for now (in_outbox).",
+    **documented(
+        "Schedule a job",
+        Verb.SCHEDULE,
+        {
+            201: (Made, "The job is scheduled."),
+            200: (Made, "A live job has this id; see created and replaced."),
+            202: (Made, "Redis is away: the job is kept on this server's disk for now (in_outbox)."),
         },
-        **problems_of(problems.DUPLICATE, problems.KEY_REUSED, problems.NOT_CONFIRMED),
-    },
-    openapi_extra={**needs(Verb.SCHEDULE), **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY)},
+        problems.DUPLICATE,
+        problems.KEY_REUSED,
+        problems.NOT_CONFIRMED,
+        **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY),
+    ),
 )
 async def make_job(request: StrictRequest) -> Response:
     """The job runs when its time has come. A request repeated with the same `id` makes no second job while the first is
@@ -98,17 +98,16 @@ async def make_job(request: StrictRequest) -> Response:
 
 @routes.post(
     "/topics/{topic}/bulk",
-    summary="Schedule many jobs",
-    response_class=Response,
-    responses={
-        200: {"model": ManyMade, "description": "One outcome for each job, in order."},
-        202: {
-            "model": ManyMade,
-            "description": "Redis is away: jobs are kept on this server's disk for now (in_outbox).",
+    **documented(
+        "Schedule many jobs",
+        Verb.SCHEDULE,
+        {
+            200: (ManyMade, "One outcome for each job, in order."),
+            202: (ManyMade, "Redis is away: jobs are kept on this server's disk for now (in_outbox)."),
         },
-        **problems_of(problems.KEY_REUSED),
-    },
-    openapi_extra={**needs(Verb.SCHEDULE), **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY)},
+        problems.KEY_REUSED,
+        **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY),
+    ),
 )
 async def make_jobs(request: StrictRequest) -> Response:
     """Schedules up to 500 jobs. An invalid job does not stop the others."""
@@ -172,13 +171,7 @@ async def _once(request: Request, make: Make) -> dict[str, Any]:
     return body
 
 
-@routes.get(
-    "/topics/{topic}/jobs",
-    summary="List jobs",
-    response_class=Response,
-    responses={200: {"model": JobList}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics/{topic}/jobs", **documented("List jobs", Verb.READ, JobList, problems.TOPIC_NOT_FOUND))
 async def list_jobs(
     request: Request,
     topic: Topic,
@@ -209,16 +202,10 @@ async def list_jobs(
     found = await client.jobs(
         topic, state=wanted, since=views.at(since), until=views.at(until), error=error, limit=limit, cursor=cursor
     )
-    return answer({"jobs": [views.listed(job) for job in found.jobs], "cursor": found.cursor})
+    return answer({"jobs": [views.ListedView.shows(job) for job in found.jobs], "cursor": found.cursor})
 
 
-@routes.get(
-    "/topics/{topic}/jobs/{id:path}",
-    summary="Look a job up",
-    response_class=Response,
-    responses={200: {"model": JobView}, **problems_of(problems.JOB_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics/{topic}/jobs/{id:path}", **documented("Look a job up", Verb.READ, JobView, problems.JOB_NOT_FOUND))
 async def get_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Returns the state of a job, overall and in each group: attempt, worker, times, last error, progress, result.
 
@@ -229,13 +216,14 @@ async def get_job(request: Request, topic: Topic, id: PathId, partition_key: Par
 
 @routes.patch(
     "/topics/{topic}/jobs/{id:path}",
-    summary="Move a job to another time",
-    response_class=Response,
-    responses={
-        200: {"model": JobView, "description": "It has the new due time."},
-        **problems_of(problems.JOB_NOT_FOUND, problems.TOO_LATE, problems.CHANGED),
-    },
-    openapi_extra=needs(Verb.CHANGE),
+    **documented(
+        "Move a job to another time",
+        Verb.CHANGE,
+        {200: (JobView, "It has the new due time.")},
+        problems.JOB_NOT_FOUND,
+        problems.TOO_LATE,
+        problems.CHANGED,
+    ),
 )
 async def move_job(
     request: Request,
@@ -261,14 +249,13 @@ async def move_job(
 
 @routes.delete(
     "/topics/{topic}/jobs/{id:path}",
-    summary="Cancel a job",
-    status_code=204,
-    response_class=Response,
-    responses={
-        204: {"description": "It will never run."},
-        **problems_of(problems.JOB_NOT_FOUND, problems.TOO_LATE),
-    },
-    openapi_extra=needs(Verb.CHANGE),
+    **documented(
+        "Cancel a job",
+        Verb.CHANGE,
+        {204: "It will never run."},
+        problems.JOB_NOT_FOUND,
+        problems.TOO_LATE,
+    ),
 )
 async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Only a waiting job can be cancelled."""
@@ -282,14 +269,14 @@ async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: 
 
 @routes.post(
     "/topics/{topic}/run/{id:path}",
-    summary="Run a job now",
-    status_code=204,
-    response_class=Response,
-    responses={
-        204: {"description": "The job is ready for its consumers."},
-        **problems_of(problems.JOB_NOT_FOUND, problems.TOO_LATE, problems.PAUSED),
-    },
-    openapi_extra=needs(Verb.CHANGE),
+    **documented(
+        "Run a job now",
+        Verb.CHANGE,
+        {204: "The job is ready for its consumers."},
+        problems.JOB_NOT_FOUND,
+        problems.TOO_LATE,
+        problems.PAUSED,
+    ),
 )
 async def run_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Runs a waiting job at once."""
@@ -305,10 +292,7 @@ async def run_job(request: Request, topic: Topic, id: PathId, partition_key: Par
 
 @routes.post(
     "/topics/{topic}/jobs/cancel",
-    summary="Cancel the jobs of a range",
-    response_class=Response,
-    responses={200: {"model": BulkAnswer}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.CHANGE),
+    **documented("Cancel the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND),
 )
 async def cancel_due(request: Request, topic: Topic, which: DueRangeBody) -> Response:
     """Cancels waiting jobs by their due time, some thousands in one request; repeat it with the `cursor` until `done`.
@@ -321,10 +305,7 @@ async def cancel_due(request: Request, topic: Topic, which: DueRangeBody) -> Res
 
 @routes.post(
     "/topics/{topic}/jobs/reschedule",
-    summary="Move the jobs of a range",
-    response_class=Response,
-    responses={200: {"model": BulkAnswer}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.CHANGE),
+    **documented("Move the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND),
 )
 async def reschedule_due(request: Request, topic: Topic, which: MoveRangeBody) -> Response:
     """Moves waiting jobs by their due time, some thousands in one request; repeat it with the `cursor` until `done`.

@@ -14,9 +14,9 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
 from wheelq.server.problems import Problem
-from wheelq.server.routing import StrictRequest, answer, needs, problems_of, router, service_of, takes
-from wheelq.server.schemas.jobs import moment, payload_fields
-from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model
+from wheelq.server.routing import StrictRequest, answer, documented, router, service_of, takes
+from wheelq.server.schemas.jobs import payload_fields
+from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, moment
 
 routes = router("leases")
 MOST = 100
@@ -143,10 +143,13 @@ def leased(found: list[Delivered]) -> dict[str, Any]:
 
 @routes.post(
     "/topics/{topic}/groups/{group}/lease",
-    summary="Lease jobs that are ready",
-    response_class=Response,
-    responses={200: {"model": LeasedJobs}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra={**needs(Verb.CONSUME), **takes(LeaseRequest, TOPIC, GROUP)},
+    **documented(
+        "Lease jobs that are ready",
+        Verb.CONSUME,
+        LeasedJobs,
+        problems.TOPIC_NOT_FOUND,
+        **takes(LeaseRequest, TOPIC, GROUP),
+    ),
 )
 async def lease(request: StrictRequest) -> Response:
     """Run a leased job and acknowledge it before the lease ends; otherwise another consumer gets it.
@@ -170,10 +173,9 @@ async def lease(request: StrictRequest) -> Response:
 
 @routes.post(
     "/topics/{topic}/groups/{group}/ack",
-    summary="Acknowledge leased jobs",
-    response_class=Response,
-    responses={200: {"model": Answered}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra={**needs(Verb.CONSUME), **takes(AckRequest, TOPIC, GROUP)},
+    **documented(
+        "Acknowledge leased jobs", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(AckRequest, TOPIC, GROUP)
+    ),
 )
 async def ack(request: StrictRequest) -> Response:
     """The jobs are done, and this group does not get them again. A repeated request finds that they are no longer
@@ -185,10 +187,9 @@ async def ack(request: StrictRequest) -> Response:
 
 @routes.post(
     "/topics/{topic}/groups/{group}/extend",
-    summary="Extend leases",
-    response_class=Response,
-    responses={200: {"model": Answered}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra={**needs(Verb.CONSUME), **takes(ExtendRequest, TOPIC, GROUP)},
+    **documented(
+        "Extend leases", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(ExtendRequest, TOPIC, GROUP)
+    ),
 )
 async def extend(request: StrictRequest) -> Response:
     """Extends leases of jobs that take longer, from now."""
@@ -199,10 +200,13 @@ async def extend(request: StrictRequest) -> Response:
 
 @routes.post(
     "/topics/{topic}/groups/{group}/fail",
-    summary="Say that leased jobs failed",
-    response_class=Response,
-    responses={200: {"model": Answered}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra={**needs(Verb.CONSUME), **takes(FailRequest, TOPIC, GROUP)},
+    **documented(
+        "Say that leased jobs failed",
+        Verb.CONSUME,
+        Answered,
+        problems.TOPIC_NOT_FOUND,
+        **takes(FailRequest, TOPIC, GROUP),
+    ),
 )
 async def fail(request: StrictRequest) -> Response:
     """Each job gets another attempt after a pause, in this group only, or becomes a dead job with this error.
@@ -217,10 +221,9 @@ async def fail(request: StrictRequest) -> Response:
 
 @routes.post(
     "/topics/{topic}/groups/{group}/release",
-    summary="Give leased jobs back",
-    response_class=Response,
-    responses={200: {"model": Answered}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra={**needs(Verb.CONSUME), **takes(ReleaseRequest, TOPIC, GROUP)},
+    **documented(
+        "Give leased jobs back", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(ReleaseRequest, TOPIC, GROUP)
+    ),
 )
 async def release(request: StrictRequest) -> Response:
     """Other consumers may have the jobs, at once or after a pause."""

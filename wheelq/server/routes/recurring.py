@@ -12,18 +12,12 @@ from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringRec
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, needs, problems_of, router, service_of
-from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, moment, payload_fields
-from wheelq.server.schemas.jobs import made as made_job
-from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, Topic, optional, parse_at
+from wheelq.server.routing import answer, documented, router, service_of
+from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, made, payload_fields
+from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, Topic, mirrors, moment, optional, parse_at
 
 routes = router("recurring")
-_CHANGED: dict[str, Any] = {
-    "status_code": 204,
-    "response_class": Response,
-    "responses": {204: {"description": "Done."}, **problems_of(problems.RECURRING_NOT_FOUND)},
-    "openapi_extra": needs(Verb.MANAGE),
-}
+_DONE: dict[int, str] = {204: "Done."}
 Name = Annotated[
     str,
     Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Its name in the topic.", examples=["nightly"]),
@@ -95,12 +89,11 @@ class RecurringRule(Model):
         return said
 
 
+@mirrors(RecurringReceipt)
 class RecurringMade(Answer):
     """The outcome of a change."""
 
-    name: str
-    outcome: str
-    next_ms: int | None
+    outcome: str = Field(description="created, updated or unchanged.")
 
 
 class RecurringView(Answer):
@@ -126,11 +119,6 @@ class RecurringList(Answer):
     recurring: list[RecurringView]
 
 
-def made(receipt: RecurringReceipt) -> dict[str, Any]:
-    """See `RecurringMade`."""
-    return {"name": receipt.name, "outcome": receipt.outcome, "next_ms": receipt.next_ms}
-
-
 def view(info: RecurringInfo) -> dict[str, Any]:
     """See `RecurringView`."""
     return {
@@ -148,13 +136,7 @@ def view(info: RecurringInfo) -> dict[str, Any]:
     }
 
 
-@routes.get(
-    "/topics/{topic}/recurring",
-    summary="List recurring jobs",
-    response_class=Response,
-    responses={200: {"model": RecurringList}, **problems_of()},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics/{topic}/recurring", **documented("List recurring jobs", Verb.READ, RecurringList))
 async def list_recurring(request: Request, topic: Topic) -> Response:
     """Lists all recurring jobs of the topic, by name."""
     found = await service_of(request).client.recurring.list(topic)
@@ -163,10 +145,7 @@ async def list_recurring(request: Request, topic: Topic) -> Response:
 
 @routes.get(
     "/topics/{topic}/recurring/{name}",
-    summary="Look a recurring job up",
-    response_class=Response,
-    responses={200: {"model": RecurringView}, **problems_of(problems.RECURRING_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
+    **documented("Look a recurring job up", Verb.READ, RecurringView, problems.RECURRING_NOT_FOUND),
 )
 async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Returns the recurring job with its next and last occurrence."""
@@ -178,30 +157,36 @@ async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
 
 @routes.put(
     "/topics/{topic}/recurring/{name}",
-    summary="Create or change a recurring job",
-    response_class=Response,
-    responses={200: {"model": RecurringMade}, 201: {"model": RecurringMade}, **problems_of()},
-    openapi_extra=needs(Verb.MANAGE),
+    **documented("Create or change a recurring job", Verb.MANAGE, {200: RecurringMade, 201: RecurringMade}),
 )
 async def put_recurring(request: Request, topic: Topic, name: Name, rule: RecurringRule) -> Response:
     """Creates the recurring job, or changes it from now on. A repeated request changes nothing."""
     found = await service_of(request).client.recurring.put(topic, name, **rule.said())
-    return answer(made(found), 201 if found.outcome is RecurringOutcome.CREATED else 200)
+    return answer(RecurringMade.shows(found), 201 if found.outcome is RecurringOutcome.CREATED else 200)
 
 
-@routes.delete("/topics/{topic}/recurring/{name}", summary="Remove a recurring job", **_CHANGED)
+@routes.delete(
+    "/topics/{topic}/recurring/{name}",
+    **documented("Remove a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
+)
 async def remove_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Also removes its waiting occurrence."""
     return _done(await service_of(request).client.recurring.remove(topic, name))
 
 
-@routes.post("/topics/{topic}/recurring/{name}/pause", summary="Pause a recurring job", **_CHANGED)
+@routes.post(
+    "/topics/{topic}/recurring/{name}/pause",
+    **documented("Pause a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
+)
 async def pause_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """It does not occur until it is resumed."""
     return _done(await service_of(request).client.recurring.pause(topic, name))
 
 
-@routes.post("/topics/{topic}/recurring/{name}/resume", summary="Resume a recurring job", **_CHANGED)
+@routes.post(
+    "/topics/{topic}/recurring/{name}/resume",
+    **documented("Resume a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
+)
 async def resume_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """It occurs again from now on; occurrences missed during the pause do not run."""
     return _done(await service_of(request).client.recurring.resume(topic, name))
@@ -209,18 +194,14 @@ async def resume_recurring(request: Request, topic: Topic, name: Name) -> Respon
 
 @routes.post(
     "/topics/{topic}/recurring/{name}/trigger",
-    summary="Run a recurring job once, now",
-    status_code=201,
-    response_class=Response,
-    responses={201: {"model": Made}, **problems_of(problems.RECURRING_NOT_FOUND)},
-    openapi_extra=needs(Verb.MANAGE),
+    **documented("Run a recurring job once, now", Verb.MANAGE, {201: Made}, problems.RECURRING_NOT_FOUND),
 )
 async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Runs it besides its occurrences, even while it is paused."""
     receipt = await service_of(request).client.recurring.trigger(topic, name)
     if receipt is None:
         raise Problem(problems.RECURRING_NOT_FOUND)
-    return answer(made_job(receipt), 201)
+    return answer(made(receipt), 201)
 
 
 def _done(outcome: RecurringOutcome) -> Response:

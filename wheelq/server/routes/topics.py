@@ -2,85 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
-from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.errors import InvalidInput
 from wheelq.model.topic import KEPT_HOURS
-from wheelq.protocol.calls import registry
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.routing import answer, caller_of, needs, problems_of, router, service_of
+from wheelq.server.routing import answer, caller_of, documented, router, service_of
 from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.topics import (
     Forecast,
     History,
+    MinuteView,
+    SpanView,
     TopicCounts,
     TopicCountsList,
     TopicSettingsChange,
     TopicStanding,
-    counts,
     standing,
 )
 
 routes = router("topics")
-_STANDING: dict[str, Any] = {
-    "response_class": Response,
-    "responses": {200: {"model": TopicStanding}, **problems_of(problems.TOPIC_NOT_FOUND)},
-}
 
 
-@routes.get(
-    "/topics",
-    summary="List topics",
-    response_class=Response,
-    responses={200: {"model": TopicCountsList}, **problems_of()},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics", **documented("List topics", Verb.READ, TopicCountsList))
 async def list_topics(request: Request) -> Response:
     """Returns the topics that the key may read, with their job counts."""
     found = await service_of(request).client.topics()
     caller = caller_of(request)
-    return answer({"topics": [counts(info) for info in found if caller.may(Verb.READ, info.name)]})
+    return answer({"topics": [TopicCounts.shows(info) for info in found if caller.may(Verb.READ, info.name)]})
 
 
-@routes.get(
-    "/topics/{topic}",
-    summary="Count a topic's jobs",
-    response_class=Response,
-    responses={200: {"model": TopicCounts}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics/{topic}", **documented("Count a topic's jobs", Verb.READ, TopicCounts, problems.TOPIC_NOT_FOUND))
 async def get_topic(request: Request, topic: Topic) -> Response:
     """Returns the topic's job counts now."""
-    for info in await service_of(request).client.topics():
-        if info.name == topic:
-            return answer(counts(info))
-    raise TopicNotFound(topic)
+    return answer(TopicCounts.shows(await service_of(request).client.topic(topic)))
 
 
 @routes.get(
-    "/topics/{topic}/forecast",
-    summary="See when jobs are due",
-    response_class=Response,
-    responses={200: {"model": Forecast}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
+    "/topics/{topic}/forecast", **documented("See when jobs are due", Verb.READ, Forecast, problems.TOPIC_NOT_FOUND)
 )
 async def forecast(request: Request, topic: Topic) -> Response:
     """Returns how many waiting jobs are due already, within a second, ten, a minute … a week, and later."""
     spans = await service_of(request).client.forecast(topic)
-    return answer({"spans": [asdict(span) for span in spans]})
+    return answer({"spans": [SpanView.shows(span) for span in spans]})
 
 
-@routes.get(
-    "/topics/{topic}/history",
-    summary="See what happened",
-    response_class=Response,
-    responses={200: {"model": History}, **problems_of(problems.TOPIC_NOT_FOUND)},
-    openapi_extra=needs(Verb.READ),
-)
+@routes.get("/topics/{topic}/history", **documented("See what happened", Verb.READ, History, problems.TOPIC_NOT_FOUND))
 async def history(
     request: Request,
     topic: Topic,
@@ -88,23 +58,21 @@ async def history(
 ) -> Response:
     """Returns the counts of each minute of the last hours, without the current minute."""
     minutes = await service_of(request).client.history(topic, hours)
-    return answer({"minutes": [asdict(minute) for minute in minutes]})
+    return answer({"minutes": [MinuteView.shows(minute) for minute in minutes]})
 
 
 @routes.get(
-    "/topics/{topic}/settings", summary="Look a topic's settings up", openapi_extra=needs(Verb.READ), **_STANDING
+    "/topics/{topic}/settings",
+    **documented("Look a topic's settings up", Verb.READ, TopicStanding, problems.TOPIC_NOT_FOUND),
 )
 async def get_settings(request: Request, topic: Topic) -> Response:
     """Returns the topic's settings."""
-    service = service_of(request)
-    found = await service.transport.send(registry.topic(service.keys, topic))
-    if found is None:
-        raise TopicNotFound(topic)
-    return answer(standing(topic, found))
+    return answer(standing(topic, await service_of(request).client.settings_of(topic)))
 
 
 @routes.patch(
-    "/topics/{topic}/settings", summary="Change a topic's settings", openapi_extra=needs(Verb.MANAGE), **_STANDING
+    "/topics/{topic}/settings",
+    **documented("Change a topic's settings", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND),
 )
 async def change_settings(request: Request, topic: Topic, change: TopicSettingsChange) -> Response:
     """Changes a live topic, or creates a new one with these settings."""
@@ -116,13 +84,17 @@ async def change_settings(request: Request, topic: Topic, change: TopicSettingsC
     return answer(standing(topic, await service_of(request).client.configure(topic, **asked)))
 
 
-@routes.post("/topics/{topic}/pause", summary="Pause a topic", openapi_extra=needs(Verb.MANAGE), **_STANDING)
+@routes.post(
+    "/topics/{topic}/pause", **documented("Pause a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
+)
 async def pause(request: Request, topic: Topic) -> Response:
     """Nothing is promoted until the topic is resumed; jobs can be scheduled, and wait."""
     return answer(standing(topic, await service_of(request).client.pause(topic)))
 
 
-@routes.post("/topics/{topic}/resume", summary="Resume a topic", openapi_extra=needs(Verb.MANAGE), **_STANDING)
+@routes.post(
+    "/topics/{topic}/resume", **documented("Resume a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
+)
 async def resume(request: Request, topic: Topic) -> Response:
     """Jobs that fell due meanwhile are promoted at once, earliest first."""
     return answer(standing(topic, await service_of(request).client.resume(topic)))

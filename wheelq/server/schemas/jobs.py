@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import sys
 from datetime import datetime
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
@@ -27,6 +26,7 @@ from wheelq.server.schemas.model import (
     WHOLE,
     Answer,
     Model,
+    moment,
     optional,
     parse_at,
 )
@@ -388,9 +388,3 @@ def payload_fields(payload: Any) -> dict[str, Any]:
     if isinstance(payload, bytes):
         return {"payload_base64": base64.b64encode(payload).decode()}
     return {"payload": payload}
-
-
-@lru_cache(maxsize=4_096)  # jobs that are scheduled together are often due together
-def moment(ms: int) -> str:
-    """Milliseconds since the epoch in RFC 3339, UTC."""
-    return from_ms(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

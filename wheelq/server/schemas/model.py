@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import sys
 from calendar import isleap
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_origin, get_type_hints
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from wheelq.base.clock import wall_ms
 from wheelq.model.checks import ID_BYTES_LIMIT, TOPIC_PATTERN
 from wheelq.model.job import from_ms
 
+A = TypeVar("A", bound="Answer")
 NOT_CONTROL = r"^[^\x00-\x1f\x7f]+$"
 ID_SCHEMA: dict[str, Any] = {
     "type": "string",
@@ -96,6 +112,62 @@ class Answer(BaseModel):
     """The base of every model of an answer."""
 
     model_config = ConfigDict(extra="forbid")
+    mirrored: ClassVar[tuple[str, ...]] = ()
+    """The fields that are those of a class of the library: see `mirrors`."""
+
+    @classmethod
+    def shows(cls, source: Any) -> dict[str, Any]:
+        """Returns the mirrored fields of an object, and beside each moment in milliseconds the same in RFC 3339."""
+        found = {name: getattr(source, name) for name in cls.mirrored}
+        return found | {name: moment(found[f"{name}_ms"]) for name in cls.model_fields if f"{name}_ms" in found}
+
+
+def mirrors(source: type, *left_out: str) -> Callable[[type[A]], type[A]]:
+    """Gives a model the fields of a dataclass or named tuple with their docstrings, except those left out.
+
+    The fields that the model itself declares come after them, or replace them.
+    """
+
+    def fill(model: type[A]) -> type[A]:
+        meanings = _docstrings(source.__module__)
+        kinds = {name: kind for name, kind in get_type_hints(source).items() if get_origin(kind) is not ClassVar}
+        names = [name for name in kinds if name not in left_out]
+        fields: dict[str, Any] = {
+            name: (kinds[name], Field(description=meanings.get((source.__name__, name)))) for name in names
+        }
+        fields |= {name: (own.annotation, own) for name, own in model.model_fields.items()}
+        told: dict[str, Any] = {"__doc__": model.__doc__, "__module__": model.__module__}
+        made = cast(type[A], create_model(model.__name__, __base__=Answer, **told, **fields))
+        made.mirrored = tuple(names)
+        return made
+
+    return fill
+
+
+@cache
+def _docstrings(module: str) -> dict[tuple[str, str], str]:
+    """Returns the docstrings of fields, by class and field, in words for JSON; none where no sources are installed."""
+    try:
+        body = ast.parse(inspect.getsource(sys.modules[module])).body
+    except OSError:
+        return {}
+    meanings = {}
+    for found in body:
+        for field, text in pairwise(found.body if isinstance(found, ast.ClassDef) else ()):
+            match found, field, text:
+                case (
+                    ast.ClassDef(name=of),
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str() as meaning)),
+                ):
+                    meanings[of, name] = " ".join(meaning.split()).replace("None", "null")
+    return meanings
+
+
+@lru_cache(maxsize=4_096)  # jobs that are scheduled together are often due together
+def moment(ms: int) -> str:
+    """Milliseconds since the epoch in RFC 3339, UTC."""
+    return from_ms(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def optional(schema: dict[str, Any]) -> Any:

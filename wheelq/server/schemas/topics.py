@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import ConfigDict, Field, WithJsonSchema, create_model
 
-from wheelq.model.topic import Group, Topic, TopicInfo
-from wheelq.server.schemas.model import WHOLE, Answer, Model
+from wheelq.model.topic import Group, Span, Topic, TopicInfo, TopicMinute
+from wheelq.server.schemas.model import WHOLE, Answer, Model, mirrors
 from wheelq.settings import Misfire, TopicSettings
 from wheelq.settings.declaration import declarations
 
@@ -63,18 +63,9 @@ class TopicSettingsChange(Model):
     )
 
 
+@mirrors(TopicInfo, "settings")
 class TopicCounts(Answer):
     """The job counts of a topic now."""
-
-    name: str
-    shards: int
-    waiting: int = Field(description="Jobs that wait for their due time.")
-    ready: int = Field(description="Promoted jobs that some group has not delivered to a worker.")
-    running: int = Field(description="Jobs delivered to a worker and not acknowledged.")
-    retrying: int = Field(description="Failed jobs that wait for their next attempt.")
-    dead: int
-    first_due_ms: int | None = Field(description="When the first waiting job is due.")
-    overdue_ms: int = Field(description="How long that job has been due; 0 if it is not due yet.")
 
 
 class TopicCountsList(Answer):
@@ -83,11 +74,9 @@ class TopicCountsList(Answer):
     topics: list[TopicCounts]
 
 
+@mirrors(Span)
 class SpanView(Answer):
     """How many jobs are due in one span of time, which begins where the previous one ends."""
-
-    until_ms: int | None = Field(description="Its end, from now; 0: jobs already due; null: all later jobs.")
-    jobs: int
 
 
 class Forecast(Answer):
@@ -96,16 +85,9 @@ class Forecast(Answer):
     spans: list[SpanView]
 
 
+@mirrors(TopicMinute)
 class MinuteView(Answer):
     """The counts of one minute."""
-
-    at_ms: int = Field(description="When it began, in ms since the epoch.")
-    scheduled: int = Field(description="Jobs that were scheduled.")
-    promoted: int = Field(description="Jobs that became ready, including retries.")
-    done: int = Field(description="Runs that succeeded.")
-    retried: int = Field(description="Runs that failed and are repeated.")
-    buried: int = Field(description="Runs that failed for good.")
-    late: int = Field(description="Jobs that were promoted a second or more after their due time.")
 
 
 class History(Answer):
@@ -119,14 +101,11 @@ _STANDING |= {one.name: (type(one.default), Field(description=one.full)) for one
 TopicStanding = create_model("TopicStanding", __base__=Answer, __doc__="A topic's settings.", **_STANDING)
 
 
+@mirrors(Group, "has_more")
 class TopicGroup(Answer):
     """One consumer group of a topic."""
 
-    name: str
     lag: int = Field(description="Entries not yet delivered to the group; at most 10,000 on some servers.")
-    pending: int = Field(description="Jobs delivered to a worker and not acknowledged.")
-    oldest_ms: int | None = Field(description="When the oldest undelivered or unacknowledged entry was promoted.")
-    workers: list[str] = Field(description="The workers that are alive.")
 
 
 class TopicGroups(Answer):
@@ -135,16 +114,6 @@ class TopicGroups(Answer):
     groups: list[TopicGroup]
 
 
-def counts(info: TopicInfo) -> dict[str, Any]:
-    """See `TopicCounts`."""
-    return {name: getattr(info, name) for name in TopicCounts.model_fields}
-
-
 def standing(name: str, topic: Topic) -> dict[str, Any]:
     """See `TopicStanding`."""
     return {"name": name, "paused": topic.paused, **{one: getattr(topic, one) for one in _SETTINGS}}
-
-
-def group_view(group: Group) -> dict[str, Any]:
-    """See `TopicGroup`."""
-    return {name: getattr(group, name) for name in TopicGroup.model_fields}

@@ -13,10 +13,10 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from wheelq.model.dead import DeadJob
 from wheelq.model.job import WaitingJob
-from wheelq.model.state import GroupInfo, JobInfo, JobState, ListedJob, Progress
+from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobState, ListedJob, Progress
 from wheelq.producer.listing import CURSOR_PATTERN
-from wheelq.server.schemas.jobs import moment, payload_fields
-from wheelq.server.schemas.model import AT_PATTERN, Answer, parse_at
+from wheelq.server.schemas.jobs import payload_fields
+from wheelq.server.schemas.model import AT_PATTERN, Answer, mirrors, moment, parse_at
 
 _PROGRESS: dict[str, Any] = {"fraction": 0.4, "text": "page 2 of 5", "at_ms": 1_763_000_002_500}
 _ATTEMPT: dict[str, Any] = {
@@ -71,22 +71,16 @@ _DONE: dict[str, Any] = {
 }
 
 
+@mirrors(Progress)
 class ProgressView(Answer):
     """A handler's report of its progress."""
 
-    fraction: float = Field(description="0 to 1.")
-    text: str
-    at_ms: int = Field(description="When it reported this.")
 
-
+@mirrors(Attempt)
 class AttemptView(Answer):
     """One run of a job that has ended."""
 
-    started_ms: int
     started: str
-    duration_ms: int
-    worker: str
-    error: str | None = Field(description="The beginning of its error; null if it succeeded.")
 
 
 class _Run(Answer):
@@ -167,8 +161,8 @@ def _run(info: JobInfo | GroupInfo) -> dict[str, Any]:
     return {
         **{name: getattr(info, name) for name in same},
         **_result(info.result),
-        "progress": _progress(info.progress),
-        "attempts": [{**one._asdict(), "started": moment(one.started_ms)} for one in info.attempts],
+        "progress": None if info.progress is None else ProgressView.shows(info.progress),
+        "attempts": [AttemptView.shows(one) for one in info.attempts],
     }
 
 
@@ -176,10 +170,6 @@ def _result(result: Any) -> dict[str, Any]:
     if isinstance(result, bytes):
         return {"result_base64": base64.b64encode(result).decode()}
     return {"result": result}
-
-
-def _progress(said: Progress | None) -> dict[str, Any] | None:
-    return None if said is None else {"fraction": said.fraction, "text": said.text, "at_ms": said.at_ms}
 
 
 Limit = Annotated[int, Query(ge=1, le=500, description="The most jobs on the page.")]
@@ -217,23 +207,13 @@ DeadId = Annotated[
 ]
 
 
+@mirrors(ListedJob)
 class ListedView(Answer):
     """A job in a list. Unknown fields are null; looking the job up tells more."""
 
-    id: str
-    state: JobState
-    at_ms: int = Field(
-        description="What the list is ordered by: when it is due (waiting, retrying), was promoted (ready, running), "
-        "ended (done) or was buried (dead)."
-    )
     at: str
-    due_ms: int
     due: str
-    group: str | None = Field(description="The only group concerned, as in a retry.")
-    attempt: int | None
-    worker: str | None
-    error: str | None = Field(description="The error of its last failed attempt.")
-    dead_id: str | None
+    dead_id: str | None = Field(description="Names a dead job, to replay it.")
 
 
 class JobList(Answer):
@@ -243,23 +223,15 @@ class JobList(Answer):
     cursor: str | None = Field(description="For the next page; null: this was the last.")
 
 
+@mirrors(DeadJob, "topic", "traceback", "payload")
 class DeadView(Answer):
     """A job that one group gave up."""
 
-    dead_id: str
-    id: str
-    group: str
-    reason: str
-    error: str
-    attempt: int
-    due_ms: int
-    first_due_ms: int
-    buried_ms: int
+    dead_id: str = Field(description="Names it, to replay it.")
+    reason: str = Field(description="Why it was given up, such as failed or expired.")
     buried: str
     payload: Any = None
     payload_base64: str | None = None
-    headers: dict[str, str]
-    replays: int
 
 
 class DeadList(Answer):
@@ -282,26 +254,15 @@ class PurgedCount(Answer):
     purged: int
 
 
-def listed(job: ListedJob) -> dict[str, Any]:
-    """See `ListedView`."""
-    return {**job._asdict(), "at": moment(job.at_ms), "due": moment(job.due_ms)}
-
-
 def waiting(job: WaitingJob) -> dict[str, Any]:
     """See `ListedView`."""
     state = JobState.WAITING if job.group is None else JobState.RETRYING
-    return listed(ListedJob(job.id, state, job.due_ms, job.due_ms, job.group))
+    return ListedView.shows(ListedJob(job.id, state, job.due_ms, job.due_ms, job.group))
 
 
 def dead(job: DeadJob) -> dict[str, Any]:
     """See `DeadView`."""
-    same = ("dead_id", "id", "group", "reason", "error", "attempt", "due_ms", "first_due_ms", "buried_ms", "replays")
-    return {
-        **{name: getattr(job, name) for name in same},
-        "buried": moment(job.buried_ms),
-        "headers": dict(job.headers),
-        **payload_fields(job.payload),
-    }
+    return {**DeadView.shows(job), "headers": dict(job.headers), **payload_fields(job.payload)}
 
 
 def at(text: str | None) -> datetime | None:

@@ -19,16 +19,12 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from wheelq.base.plural import counted
-from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.errors import InvalidInput
 from wheelq.model.dead import ReplayOutcome
 from wheelq.model.job import from_ms
-from wheelq.protocol.calls import registry, shard_counts
 from wheelq.protocol.calls.dead import DeadSummary
-from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.asking import ask_all
-from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.visit import Visit, does, shows
 from wheelq.server.problems import Problem
 
@@ -72,7 +68,7 @@ class ActedOn(NamedTuple):
 async def topics(visit: Visit) -> Response:
     """The topics that have dead jobs."""
     seen = await visit.service.look.now()
-    found = sorted((info for info in readable(visit, seen) if info.dead), key=lambda info: -info.dead)
+    found = sorted((info for info in visit.readable(seen) if info.dead), key=lambda info: -info.dead)
     return visit.page("dead_topics.html", seen=seen, topics=found)
 
 
@@ -99,7 +95,7 @@ async def dead(visit: Visit) -> Response:
         chosen=chosen or "",
         groups=sorted({job.group for job in newest}),
         reasons=sorted({job.reason for job in newest}),
-        now_ms=await visit.service.transport.send(server_time_us()) // 1000,
+        now_ms=await visit.now_ms(),
     )
 
 
@@ -108,7 +104,7 @@ async def one(visit: Visit) -> Response:
     found = await visit.service.client.dead.show(visit.topic, visit.query.needed("dead_id"))
     if found is None:
         raise Problem(problems.DEAD_NOT_FOUND)
-    now_ms = await visit.service.transport.send(server_time_us()) // 1000
+    now_ms = await visit.now_ms()
     return visit.page("dead_job.html", topic=visit.topic, job=found, shows_payloads=visit.shows_payloads, now_ms=now_ms)
 
 
@@ -148,7 +144,7 @@ async def confirm(visit: Visit) -> Response:
         is_exact=is_exact,
         newest=len(newest),
         total=total,
-        until_ms=await visit.service.transport.send(server_time_us()) // 1000,
+        until_ms=await visit.now_ms(),
     )
 
 
@@ -213,13 +209,7 @@ def _matches(job: DeadSummary, group: str | None, reason: str | None, kind: str 
 
 async def _total(visit: Visit) -> int:
     """How many dead jobs the topic has. Raises: TopicNotFound."""
-    service, name = visit.service, visit.topic
-    settings = await service.transport.send(registry.topic(service.keys, name))
-    if settings is None:
-        raise TopicNotFound(name)
-    calls = [shard_counts.counts(service.keys.shard(name, n)) for n in range(settings.all_shards)]
-    counts = await ask_all(service.transport, calls)
-    return sum(one.dead for one in counts)
+    return (await visit.service.client.topic(visit.topic)).dead
 
 
 async def _replay(visit: Visit, ids: list[str]) -> ActedOn:

@@ -11,16 +11,14 @@ from typing import NamedTuple
 from markupsafe import Markup
 from starlette.responses import Response
 
+from wheelq.admin.figures import Fleet
 from wheelq.base.plural import counted
-from wheelq.errors import TopicNotFound
 from wheelq.model.durations import span
 from wheelq.model.topic import TopicInfo
 from wheelq.server.access import Verb
 from wheelq.server.dashboard import charts
 from wheelq.server.dashboard.charts import DAY, FINEST_MS, HOUR, MINUTE, SPANS, AxisMark, Bar, BarPart, colours_of
-from wheelq.server.dashboard.horizon import Outlook, TopicLane
-from wheelq.server.dashboard.look import Seen
-from wheelq.server.dashboard.past import PastSeries, series
+from wheelq.server.dashboard.timeline import Outlook, PastSeries, TopicLane, series
 from wheelq.server.dashboard.visit import Visit, shows
 from wheelq.server.dashboard.words import iso, relative
 from wheelq.server.problems import NOT_ALLOWED, Problem
@@ -51,8 +49,8 @@ async def future(visit: Visit) -> Response:
     """The next minute, hour, day or week, or the part of it that was chosen, of all topics or of one."""
     query = visit.query
     chosen, name = query.get("topic"), query.text("span", "hour")
-    seen = await visit.service.look.showing(chosen)
-    topics = _topics(visit, seen, chosen)
+    seen = await _seen(visit, chosen)
+    topics = [info for info in visit.readable(seen) if chosen in (None, info.name)]
     outlook, is_zoomed = await _outlook(visit, name, topics)
     busy, first = [lane for lane in outlook.lanes if lane.jobs], query.whole("first", 0, 10**6) or 0
     shown = busy[first : first + LANES]
@@ -72,21 +70,22 @@ async def future(visit: Visit) -> Response:
         spans=list(SPANS),
         span_name=name if name in SPANS else "hour",
         chosen=chosen,
-        topic_names=[info.name for info in seen.topics if visit.may(Verb.READ, info.name)],
+        topic_names=[info.name for info in visit.readable(seen)],
         is_zoomed=is_zoomed,
         table=_table(visit, outlook, chosen),
         bar_words=span(outlook.window.bar_ms),
     )
 
 
-def _topics(visit: Visit, seen: Seen, chosen: str | None) -> list[TopicInfo]:
-    """The chosen topic, or all that the viewer may read. Raises: Problem, TopicNotFound."""
-    if chosen is not None and not visit.may(Verb.READ, chosen):
+async def _seen(visit: Visit, chosen: str | None) -> Fleet:
+    """Returns a look that shows the chosen topic. Raises: Problem, TopicNotFound, ServerError."""
+    look = visit.service.look
+    if chosen is None:
+        return await look.now()
+    if not visit.may(Verb.READ, chosen):
         raise Problem(NOT_ALLOWED)
-    topics = [info for info in seen.topics if visit.may(Verb.READ, info.name) and chosen in (None, info.name)]
-    if chosen is not None and not topics:
-        raise TopicNotFound(chosen)
-    return topics
+    await visit.service.client.settings_of(chosen)
+    return await look.showing(chosen)
 
 
 async def _outlook(visit: Visit, name: str, topics: list[TopicInfo]) -> tuple[Outlook, bool]:

@@ -17,15 +17,12 @@ from starlette.responses import Response
 
 from wheelq.base.ids import make_id
 from wheelq.base.plural import counted
-from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome, from_ms
 from wheelq.model.state import GroupInfo, JobInfo, JobState
-from wheelq.protocol.calls import registry
-from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.pages.overview import readable
 from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, shows, when_of
 from wheelq.server.problems import NOT_ALLOWED, Problem
 
@@ -63,15 +60,13 @@ async def find(visit: Visit) -> Response:
     if topic is not None:
         return visit.back(f"/topics/{topic}/jobs")
     seen = await visit.service.look.now()
-    return visit.page("find.html", topics=readable(visit, seen))
+    return visit.page("find.html", topics=visit.readable(seen))
 
 
 async def jobs(visit: Visit) -> Response:
     """One page of the jobs in one state."""
     service, name, query = visit.service, visit.topic, visit.query
-    settings = await service.transport.send(registry.topic(service.keys, name))
-    if settings is None:
-        raise TopicNotFound(name)
+    settings = await service.client.settings_of(name)
     asked = query.text("state", "waiting")
     state = asked if asked in STATES else "waiting"
     found = await service.client.jobs(
@@ -89,7 +84,7 @@ async def jobs(visit: Visit) -> Response:
         state=state,
         states=STATES,
         at=AT[state],
-        now_ms=await service.transport.send(server_time_us()) // 1000,
+        now_ms=await visit.now_ms(),
         jobs=found.jobs,
         cursor=found.cursor,
         since=query.text("since"),
@@ -195,7 +190,7 @@ async def job(visit: Visit) -> Response:
     """Where the job stands, in each group."""
     id = visit.query.needed("id")
     info = await _get(visit, id, visit.query.get("partition_key"))
-    now_ms = await visit.service.transport.send(server_time_us()) // 1000
+    now_ms = await visit.now_ms()
     return visit.page(
         "job.html",
         topic=visit.topic,
@@ -290,7 +285,7 @@ async def _form_page(visit: Visit, asked: Form, problem: str = "", status: int =
     return visit.page(
         "schedule.html",
         status,
-        topics=[info.name for info in readable(visit, seen) if visit.may(Verb.SCHEDULE, info.name)],
+        topics=[info.name for info in visit.readable(seen) if visit.may(Verb.SCHEDULE, info.name)],
         values={field: asked.text(field) for field in FIELDS},
         priorities=PRIORITIES,
         problem=problem,

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from wheelq.admin import WorkerInfo
 from wheelq.admin.diagnosis import Finding, Level
+from wheelq.admin.figures import Fleet, Flow
 from wheelq.base.metrics import Lateness
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.breaker import BreakerState
@@ -22,13 +23,12 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.entering import viewer_of
-from wheelq.server.dashboard.look import Seen
 from wheelq.server.dashboard.pages.future import PastCharts, chart, past
-from wheelq.server.dashboard.past import Flow
 from wheelq.server.dashboard.visit import Visit, shows
 from wheelq.server.problems import Problem
 
 MOST_TOPICS = 12
+_WORST_FIRST = {Level.PROBLEM: 0, Level.WARNING: 1, Level.OK: 2}
 MOST_WORKERS = 200
 
 
@@ -49,11 +49,11 @@ class Totals(NamedTuple):
 async def overview(visit: Visit) -> Response:
     """The figures of the last look, and what `wheelq doctor` finds."""
     seen = await visit.service.look.now()
-    topics = readable(visit, seen)
+    topics = visit.readable(seen)
     outlook, lately, findings = await asyncio.gather(
         visit.service.horizon.span("hour", topics), past(visit, topics, seen.at_ms), _findings(visit)
     )
-    flow = seen.flow if visit.caller.reads_all else _flow_of(lately)
+    flow = visit.service.look.flow() if visit.caller.reads_all else _flow_of(lately)
     return visit.page(
         "overview.html",
         seen=seen,
@@ -82,13 +82,10 @@ def _flow_of(lately: PastCharts) -> Flow:
 
 
 async def _findings(visit: Visit) -> Sequence[Finding]:
-    """What the checkup finds; it concerns all topics."""
-    return await visit.service.checkup.findings() if visit.caller.reads_all else ()
-
-
-def readable(visit: Visit, seen: Seen) -> list[TopicInfo]:
-    """Returns the topics that the viewer may read."""
-    return [info for info in seen.topics if visit.may(Verb.READ, info.name)]
+    """What the checkup finds, the worst first; it concerns all topics."""
+    if not visit.caller.reads_all:
+        return ()
+    return sorted(await visit.service.checkup.get(), key=lambda finding: _WORST_FIRST[finding.level])
 
 
 def _totals(topics: Sequence[TopicInfo]) -> Totals:
@@ -137,7 +134,7 @@ async def fleet(visit: Visit) -> Response:
     )
 
 
-def readable_workers(visit: Visit, seen: Seen) -> list[WorkerInfo]:
+def readable_workers(visit: Visit, seen: Fleet) -> list[WorkerInfo]:
     """Returns the workers of at least one topic that the viewer may read."""
     if visit.caller.reads_all:
         return list(seen.workers)

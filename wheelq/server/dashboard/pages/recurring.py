@@ -13,7 +13,6 @@ from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.durations import parse_duration, span
 from wheelq.model.job import from_ms
 from wheelq.model.recurring import RecurringInfo, RecurringOutcome, Rule
-from wheelq.protocol.calls.server import server_time_us
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, shows
@@ -53,7 +52,7 @@ async def recurring(visit: Visit) -> Response:
         found=len(found),
         more=first + PER_PAGE if len(found) > first + PER_PAGE else None,
         topic=topic or "",
-        now_ms=await visit.service.transport.send(server_time_us()) // 1000,
+        now_ms=await visit.now_ms(),
         can_manage={info.topic for info in found if visit.may(Verb.MANAGE, info.topic)},
     )
 
@@ -134,7 +133,7 @@ async def _get(visit: Visit, topic: str, name: str) -> RecurringInfo:
 async def _form(
     visit: Visit, info: RecurringInfo | None, values: dict[str, str], problem: str = "", status: int = 200
 ) -> Response:
-    now_ms = await visit.service.transport.send(server_time_us()) // 1000
+    now_ms = await visit.now_ms()
     return visit.page(
         "recurring_form.html",
         status,

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from wheelq.errors import InvalidInput, TopicNotFound
+from wheelq.errors import InvalidInput
 from wheelq.model.topic import TopicChanges
-from wheelq.protocol.calls import heartbeats, registry, shard_counts
+from wheelq.protocol.calls import heartbeats, shard_counts
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.asking import ask_all
 from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.pages.future import chart, past
-from wheelq.server.dashboard.pages.overview import readable
+from wheelq.server.dashboard.timeline import ask_all
 from wheelq.server.dashboard.visit import Form, Visit, does, shows
 from wheelq.server.problems import GROUP_NOT_FOUND, Problem
 from wheelq.settings import TopicSettings
@@ -53,7 +52,7 @@ async def topics(visit: Visit) -> Response:
     """Every topic that the viewer may read, by name."""
     seen, query = await visit.service.look.now(), visit.query
     asked, first = query.text("q").lower(), query.whole("first") or 0
-    found = [info for info in readable(visit, seen) if asked in info.name.lower()]
+    found = [info for info in visit.readable(seen) if asked in info.name.lower()]
     more = first + PER_PAGE if len(found) > first + PER_PAGE else None
     page = found[first : first + PER_PAGE]
     return visit.page("topics.html", seen=seen, topics=page, found=len(found), asked=query.text("q"), more=more)
@@ -62,9 +61,7 @@ async def topics(visit: Visit) -> Response:
 async def topic(visit: Visit) -> Response:
     """One topic."""
     service, name = visit.service, visit.topic
-    settings = await service.transport.send(registry.topic(service.keys, name))
-    if settings is None:
-        raise TopicNotFound(name)
+    settings = await service.client.settings_of(name)
     shards = [service.keys.shard(name, n) for n in range(min(settings.all_shards, MOST_SHARDS))]
     counts = await ask_all(service.transport, [shard_counts.counts(shard) for shard in shards])
     [info] = shard_counts.add_up({name: settings}, shards, counts)
@@ -94,9 +91,7 @@ async def topic(visit: Visit) -> Response:
 async def change(visit: Visit) -> Response:
     """Change settings of the topic: those that differ from what it has."""
     service, name = visit.service, visit.topic
-    settings = await service.transport.send(registry.topic(service.keys, name))
-    if settings is None:
-        raise TopicNotFound(name)
+    settings = await service.client.settings_of(name)
     asked = {field: _value(visit.form, field) for field in SETTINGS if visit.form.get(field) is not None}
     differs: dict[str, Any] = {field: value for field, value in asked.items() if value != getattr(settings, field)}
     if not differs:
