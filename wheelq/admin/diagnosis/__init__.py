@@ -7,15 +7,13 @@ jobs can be lost, or do not run, in normal operation: it must be fixed. A *warni
 have made on purpose. *ok* shows that something was checked.
 
 facts        facts and findings
-server       findings about the server: version, permissions, eviction, persistence, replicas, load, clock
-jobs         findings about jobs, schedulers and workers
+findings     about the server, and about jobs, schedulers, workers and API keys
 """
 
 from __future__ import annotations
 
 from wheelq.admin.diagnosis.facts import Finding, JobFacts, Level, ServerFacts
-from wheelq.admin.diagnosis.jobs import job_findings
-from wheelq.admin.diagnosis.server import durability_findings, load_findings, server_findings
+from wheelq.admin.diagnosis.findings import durability_findings, job_findings, load_findings, server_findings
 
 __all__ = ["Finding", "JobFacts", "Level", "ServerFacts", "diagnose", "diagnose_server"]
 
