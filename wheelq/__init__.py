@@ -11,7 +11,7 @@ This is the way of one job through the code, and the order in which to read it:
     protocol.calls.producer         describes the round trip as a value; `transport` alone talks to Redis
     protocol/lua/schedule.lua       writes it to the sorted set; hints the leader if it is due soon
       … waits …
-    scheduler.loop, .window         the shard's leader loads the jobs that are due soon
+    scheduler.loop, .leader         the shard's leader loads the jobs that are due soon
     scheduler.wheel                 says which ids are due now
     protocol/lua/promote.lua        sorted set → stream, in one step
     worker.lanes.reader             reads the stream

@@ -27,11 +27,11 @@ from loadtest.simulation.world import EPOCH_S, World
 from wheelq import transport
 from wheelq.base import clock, ids
 from wheelq.producer import breaker
-from wheelq.producer.outbox import courier, file
-from wheelq.producer.outbox.file import File
+from wheelq.producer.outbox import courier, store
+from wheelq.producer.outbox.store import File
 from wheelq.worker.handlers import threads
 
-WITH_THREADS: tuple[Any, ...] = (courier, file, breaker, transport.blocking, transport.routes, transport.topology)
+WITH_THREADS: tuple[Any, ...] = (courier, store, breaker, transport.blocking, transport.routes, transport.topology)
 """The modules whose threads, locks and events are simulated."""
 WITH_CLOCKS: tuple[Any, ...] = (clock, http11)
 """The modules that read clocks; httpcore closes idle connections by its own."""

@@ -23,8 +23,7 @@ from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import Call
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
-from wheelq.worker.ordered.ordering import OrderedLane
-from wheelq.worker.ordered.shard import OrderedShard
+from wheelq.worker.ordered.ordering import OrderedLane, OrderedShard
 
 CALLS = (
     "hold",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.worker.ordered.sequence import Sequence
+from wheelq.worker.ordered.deliveries import Sequence
 
 
 def lined_up(*items: tuple[str, int]) -> Sequence[str]:

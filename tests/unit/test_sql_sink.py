@@ -37,7 +37,7 @@ from tests.waiting import PATIENCE
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
 from wheelq.sinks import SqlSink
-from wheelq.sinks.trouble import Trouble, trouble_of
+from wheelq.sinks.sql import Trouble, trouble_of
 
 
 def job(id: str, payload: Any = None, *, attempt: int = 1, redelivered: bool = False, topic: str = "orders") -> Job:

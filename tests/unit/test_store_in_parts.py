@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelq.sinks.trouble import store_in_parts
+from wheelq.sinks.sql import store_in_parts
 
 
 class Bad(Exception):

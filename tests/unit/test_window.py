@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelq.protocol.calls.leader import Opened
-from wheelq.scheduler.window import Window
+from wheelq.scheduler.leader import Window
 from wheelq.settings import SchedulerSettings
 
 NOW = 1_750_000_000_000

@@ -21,10 +21,10 @@ from wheelq.producer import dead as dead_jobs
 from wheelq.producer.operation import Operation, ask_all
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import dead as dead_calls
-from wheelq.protocol.calls import listing as calls
 from wheelq.protocol.calls import producer
-from wheelq.protocol.calls.listing import Score
+from wheelq.protocol.calls import state as calls
 from wheelq.protocol.calls.producer import HALF_MS
+from wheelq.protocol.calls.state import Score
 from wheelq.protocol.keys import ShardKeys, raw_member
 
 CURSOR_PATTERN = r"-?[0-9]{1,14}\.[0-9]{2}~(?:[0-9a-f]{2}){1,600}|[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}"

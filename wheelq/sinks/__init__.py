@@ -1,7 +1,6 @@
 """Sinks: batch handlers that store jobs somewhere, exactly once.
 
 sql         `SqlSink`: one transaction for a batch; waits while the database is away; remembers what it has stored
-trouble     classifies errors of the database, and stores the good rows of a refused batch by halving it
 
 Needs SQLAlchemy and a driver: `pip install wheelq[sql] pymysql`, or `psycopg[binary]`; SQLite needs none.
 """

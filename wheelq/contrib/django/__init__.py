@@ -15,7 +15,6 @@ apps        the Django app, which brings the command
 backend     `WheelqBackend`: enqueues tasks as jobs, looks results up; its OPTIONS
 payloads    a task as the payload of a job, and back
 results     a job as a task's result
-running     the worker that runs the tasks
 tasks       imports the names of Django's tasks from either source
-management  the command `wheelq_worker`
+management  the command `wheelq_worker`, which runs the tasks
 """

@@ -7,7 +7,6 @@
 
     kept      the values that these parts pass to each other
     store     the kept jobs, in order, and the rejected ones
-    file      an SQLite file, shared by processes, safe over forks
     courier   delivers in the background: a thread for the blocking client, a task for the asyncio one
 
 **Kept** means on disk: the jobs survive a restart of the producer, of the server, and of the machine. **In order**:

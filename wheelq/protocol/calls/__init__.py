@@ -1,9 +1,8 @@
 """Every operation, each as a pure function that returns a `Call`.
 
 producer    schedule, cancel, reschedule, run_now
-state       get, progress, results
+state       get, progress, results; a page of the jobs in one state
 bulk        count, cancel and move the jobs that are due in a range; rerun
-listing     a page of the jobs in one state
 dead        find, replay and purge dead jobs
 recurring   recurring jobs and their occurrences
 leader      acquire, renew, release, open_window, promote, sweep
