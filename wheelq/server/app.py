@@ -28,7 +28,6 @@ from wheelq.server.routes import (
     callbacks,
     classic,
     dead,
-    groups,
     health,
     jobs,
     leases,
@@ -48,9 +47,10 @@ def make_app(service: Service) -> FastAPI:
     # Document and page are our own, because FastAPI's pages load scripts from the internet.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
-    for resource in (jobs, callbacks, classic, leases, topics, groups, dead, recurring, health):
+    for resource in (jobs, callbacks, classic, leases, topics, dead, recurring, health):
         # Not include_router, which would match every request twice: by router, then by route.
         app.router.routes += resource.routes.routes
+    app.router.routes += topics.group_routes.routes
     site.install(app, service)
     settings = service.settings.server
     document.install(app, service.needs_key, service.intake.is_open, settings.base_path)

@@ -2,8 +2,7 @@
 
 jobs        schedule, look up, move, cancel and run jobs, one or all that are due in a range
 leases      pull: lease jobs, extend, acknowledge, release
-topics      the counts and settings of topics, pause and resume
-groups      groups of a topic, and the removal of groups and topics
+topics      the counts and settings of topics, pause and resume; their groups; the removal of groups and topics
 dead        dead jobs: list, replay, purge
 recurring   recurring jobs
 callbacks   the receivers of callbacks
