@@ -122,7 +122,7 @@ class Server:
     def write(self, connection: Any, call: Call[Any], *commands: list[Argument]) -> None:
         """Send commands at once. Raises: OutcomeUnknown."""
         try:
-            packed = b"".join(hiredis.pack_command(tuple(words)) for words in commands)  # type: ignore[arg-type]  # its stub knows one-word commands only
+            packed = b"".join([hiredis.pack_command(tuple(words)) for words in commands])  # type: ignore[arg-type]  # its stub knows one-word commands only
             connection.send_packed_command([packed], check_health=False)
         except REDIS_FAILURES as error:
             raise not_answered(error, self._address, call.name) from error
