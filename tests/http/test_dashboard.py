@@ -226,7 +226,7 @@ async def test_the_overview_counts_only_what_happened_in_the_viewer_s_topics(
         seen_ms = db.time()[0] * 1_000
         busy = {"seen_ms": seen_ms, "group": "g", "topics": ["secret"], "handled": 6_000_000, "failed": 6_000_000}
         db.hset(Keys(settings.prefix).workers, "busy", msgpack.packb(busy))
-    http.service.look.forget()  # type: ignore[attr-defined]
+    http.service.snapshot.forget()  # type: ignore[attr-defined]
     page = (await http.get("/")).text
     assert (_tile(page, "Done"), _tile(page, "Failed"), _tile(page, "Running", "note")) == ("0/s", "0/s", "0 workers")
     http.headers["authorization"] = f"Bearer {everything}"

@@ -74,10 +74,10 @@ class Coalescing:
         if on_duplicate == "raise":  # its error would concern all jobs of the call
             return await self._client.schedule_spec(topic, spec, on_duplicate)
         if is_traced():
-            return await self._client.within_span(topic, spec, lambda spec: self._gather(topic, spec, on_duplicate))
-        return await self._gather(topic, spec, on_duplicate)
+            return await self._client.within_span(topic, spec, lambda spec: self._coalesce(topic, spec, on_duplicate))
+        return await self._coalesce(topic, spec, on_duplicate)
 
-    async def _gather(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> Receipt:
+    async def _coalesce(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> Receipt:
         queue = self._queues.get((topic, on_duplicate))
         if queue is None:
             queue = self._queues[topic, on_duplicate] = _Queue()

@@ -32,8 +32,8 @@ from wheelq.server.audit import Audit
 from wheelq.server.classic import Tasks
 from wheelq.server.client import ServerClient
 from wheelq.server.coalescing import Coalescing
-from wheelq.server.dashboard.look import Look, TabStream
-from wheelq.server.dashboard.timeline import Horizon, Past
+from wheelq.server.dashboard.snapshot import FleetSnapshot, TabStream
+from wheelq.server.dashboard.timeline import DueCounts, TopicHistory
 from wheelq.server.idempotency import Answers
 from wheelq.server.intake import Intake
 from wheelq.server.leases import Leases
@@ -45,7 +45,7 @@ from wheelq.transport import AsyncTransport, server_address
 logger = logging.getLogger("wheelq.server")
 
 BEARER = "bearer "
-CHECKUP_FRESH_S = 30.0
+DIAGNOSIS_FRESH_S = 30.0
 """For how many seconds the findings of the doctor are reused."""
 HOST_CHARS = 270
 """The longest host name, and a port."""
@@ -88,14 +88,14 @@ class Service:
             settings.server.classic_kept_ms,
             self.clock,
         )
-        self.lookout = ReadinessCheck(transport, self.keys, self.clock)
+        self.readiness_check = ReadinessCheck(transport, self.keys, self.clock)
         self.reminders = Reminders(self.clock)
         """Logs once, and not for every request, that Redis is away or refuses."""
-        self.look = Look(transport, self.keys, self.clock)
-        self.checkup = Fresh(self.inspector.doctor, CHECKUP_FRESH_S, self.clock)
-        self.horizon = Horizon(transport, self.keys, self.clock)
-        self.past = Past(transport, self.keys, self.clock)
-        self.stream = TabStream(self.look, self.clock)
+        self.snapshot = FleetSnapshot(transport, self.keys, self.clock)
+        self.diagnosis = Fresh(self.inspector.doctor, DIAGNOSIS_FRESH_S, self.clock)
+        self.due_counts = DueCounts(transport, self.keys, self.clock)
+        self.history = TopicHistory(transport, self.keys, self.clock)
+        self.stream = TabStream(self.snapshot, self.clock)
         self.answered: Counter[int] = Counter()
         """The requests of this process, by status."""
         self.is_draining = False
@@ -141,9 +141,9 @@ class Service:
                 if self.calling is not None and calling is not None:
                     self.calling.stop(self.settings.server.drain_ms / 1000)
                     await asyncio.gather(calling, return_exceptions=True)
-                self.lookout.close()
-                self.look.close()
-                self.checkup.close()
+                self.readiness_check.close()
+                self.snapshot.close()
+                self.diagnosis.close()
                 self.stream.close()
                 await self.leases.close()
 
@@ -157,7 +157,7 @@ class Service:
         """Checks whether requests should come here; never raises, and answers within `readiness.DEADLINE_S`."""
         if self.is_draining:
             return readiness.unready("this server stops")
-        found = await self.lookout.look()
+        found = await self.readiness_check.look()
         if not self.keyring.problems:
             return found
         return found.model_copy(update={"problems": [*found.problems, *self.keyring.problems]})

@@ -10,7 +10,7 @@ reader's time zone and keeps the figures of open tabs live.
     visit       one request of a viewer, what its forms hold, and the places that can be visited
     pages       one module for each noun: what it shows and does
 
-    look        one look at Redis for all pages and tabs, at most every five seconds; tells open tabs of it
+    snapshot    one look at Redis for all pages and tabs, at most every five seconds; tells open tabs of it
     timeline    what happened in each recent minute, and how many jobs are due when, topic by topic
 
     charts      SVG, the marks of its axes, and spans of time (pure)

@@ -1,4 +1,4 @@
-"""Topics over time: `Past` is what happened in each of the last minutes, `Horizon` how many jobs are due when.
+"""Topics over time: `TopicHistory` is what happened in each recent minute, `DueCounts` how many jobs are due when.
 
 Both ask each shard, by `ask_all`: many calls, written to Redis in a few batches.
 """
@@ -74,7 +74,7 @@ class PastSeries:
     """Runs that failed, whether they were repeated or not."""
 
 
-class Past:
+class TopicHistory:
     """Reads the history of topics, as the leaders recorded it in Redis, and remembers the hours that are over.
 
     An hour that is over does not change, so it is read once. The last two hours are read again after a minute. One
@@ -156,7 +156,7 @@ class Outlook:
         ] * self.window.bars
 
 
-class Horizon:
+class DueCounts:
     """Counts the jobs that are due, and caches the counts for a short time.
 
     The sorted sets are counted by ranges, never read. Each shard answers one call with all bars of the window, in

@@ -161,7 +161,7 @@ class Visit:
 
     def changed(self, topic: str | None = None) -> None:
         """Record that something was changed, so that the next page looks again."""
-        self.service.look.forget(topic)
+        self.service.snapshot.forget(topic)
 
 
 Handler = Callable[[Visit], Awaitable[Response]]

@@ -67,7 +67,7 @@ class ActedOn(NamedTuple):
 
 async def topics(visit: Visit) -> Response:
     """The topics that have dead jobs."""
-    seen = await visit.service.look.now()
+    seen = await visit.service.snapshot.now()
     found = sorted((info for info in visit.readable(seen) if info.dead), key=lambda info: -info.dead)
     return visit.page("dead_topics.html", seen=seen, topics=found)
 

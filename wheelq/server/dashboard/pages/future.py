@@ -79,22 +79,22 @@ async def future(visit: Visit) -> Response:
 
 async def _seen(visit: Visit, chosen: str | None) -> Fleet:
     """Returns a look that shows the chosen topic. Raises: Problem, TopicNotFound, ServerError."""
-    look = visit.service.look
+    snapshot = visit.service.snapshot
     if chosen is None:
-        return await look.now()
+        return await snapshot.now()
     if not visit.may(Verb.READ, chosen):
         raise Problem(NOT_ALLOWED)
     await visit.service.client.settings_of(chosen)
-    return await look.showing(chosen)
+    return await snapshot.showing(chosen)
 
 
 async def _outlook(visit: Visit, name: str, topics: list[TopicInfo]) -> tuple[Outlook, bool]:
     """Returns the outlook, and whether the viewer chose a part of the future."""
-    horizon, query = visit.service.horizon, visit.query
+    due_counts, query = visit.service.due_counts, visit.query
     from_ms, to_ms = query.whole("from", 0, FURTHEST_MS), query.whole("to", 0, FURTHEST_MS)
     if from_ms is not None and to_ms is not None and to_ms > from_ms:
-        return await horizon.between(from_ms, to_ms, topics), True
-    return await horizon.span(name, topics), False
+        return await due_counts.between(from_ms, to_ms, topics), True
+    return await due_counts.span(name, topics), False
 
 
 def chart(visit: Visit, outlook: Outlook, chosen: str | None, colours: Mapping[str, int], height: int) -> Markup:
@@ -190,7 +190,7 @@ async def past(visit: Visit, topics: Sequence[TopicInfo], now_ms: int) -> PastCh
         left -= info.settings.all_shards
         if left >= 0 or not chosen:
             chosen.append(info)
-    minutes = await visit.service.past.minutes(chosen, now_ms)
+    minutes = await visit.service.history.minutes(chosen, now_ms)
     return PastCharts(
         _chart(series(minutes, now_ms, MINUTE, 60), HOUR, "Jobs in each minute of the last hour"),
         _chart(series(minutes, now_ms, 15 * MINUTE, 96), DAY, "Jobs in each quarter of an hour of the last day"),

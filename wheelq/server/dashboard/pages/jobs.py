@@ -59,7 +59,7 @@ async def find(visit: Visit) -> Response:
         return visit.back(f"/topics/{topic}/job", id=id, partition_key=query.get("partition_key"))
     if topic is not None:
         return visit.back(f"/topics/{topic}/jobs")
-    seen = await visit.service.look.now()
+    seen = await visit.service.snapshot.now()
     return visit.page("find.html", topics=visit.readable(seen))
 
 
@@ -281,7 +281,7 @@ def _arguments(asked: Form) -> dict[str, Any]:
 
 
 async def _form_page(visit: Visit, asked: Form, problem: str = "", status: int = 200) -> Response:
-    seen = await visit.service.look.now()
+    seen = await visit.service.snapshot.now()
     return visit.page(
         "schedule.html",
         status,

@@ -48,12 +48,12 @@ class Totals(NamedTuple):
 
 async def overview(visit: Visit) -> Response:
     """The figures of the last look, and what `wheelq doctor` finds."""
-    seen = await visit.service.look.now()
+    seen = await visit.service.snapshot.now()
     topics = visit.readable(seen)
     outlook, lately, findings = await asyncio.gather(
-        visit.service.horizon.span("hour", topics), past(visit, topics, seen.at_ms), _findings(visit)
+        visit.service.due_counts.span("hour", topics), past(visit, topics, seen.at_ms), _findings(visit)
     )
-    flow = visit.service.look.flow() if visit.caller.reads_all else _flow_of(lately)
+    flow = visit.service.snapshot.flow() if visit.caller.reads_all else _flow_of(lately)
     return visit.page(
         "overview.html",
         seen=seen,
@@ -85,7 +85,7 @@ async def _findings(visit: Visit) -> Sequence[Finding]:
     """What the checkup finds, the worst first; it concerns all topics."""
     if not visit.caller.reads_all:
         return ()
-    return sorted(await visit.service.checkup.get(), key=lambda finding: _WORST_FIRST[finding.level])
+    return sorted(await visit.service.diagnosis.get(), key=lambda finding: _WORST_FIRST[finding.level])
 
 
 def _totals(topics: Sequence[TopicInfo]) -> Totals:
@@ -120,7 +120,7 @@ async def events(visit: Visit) -> Response:
 
 async def fleet(visit: Visit) -> Response:
     """Every scheduler and worker that lives, by their heartbeats."""
-    seen = await visit.service.look.now()
+    seen = await visit.service.snapshot.now()
     sees_all = visit.caller.reads_all
     workers = readable_workers(visit, seen)
     return visit.page(

@@ -50,7 +50,7 @@ class ShardRow(NamedTuple):
 
 async def topics(visit: Visit) -> Response:
     """Every topic that the viewer may read, by name."""
-    seen, query = await visit.service.look.now(), visit.query
+    seen, query = await visit.service.snapshot.now(), visit.query
     asked, first = query.text("q").lower(), query.whole("first") or 0
     found = [info for info in visit.readable(seen) if asked in info.name.lower()]
     more = first + PER_PAGE if len(found) > first + PER_PAGE else None
@@ -68,9 +68,9 @@ async def topic(visit: Visit) -> Response:
     posts, groups, seen = await asyncio.gather(
         service.transport.send(heartbeats.assignment(service.keys)),
         service.client.groups(name),
-        service.look.showing(name),
+        service.snapshot.showing(name),
     )
-    outlook = await service.horizon.span("hour", [info])
+    outlook = await service.due_counts.span("hour", [info])
     return visit.page(
         "topic.html",
         topic=name,
@@ -128,7 +128,7 @@ async def resume(visit: Visit) -> Response:
 
 async def groups(visit: Visit) -> Response:
     """Every group that the viewer may read, with its lag and oldest job."""
-    seen = await visit.service.look.now()
+    seen = await visit.service.snapshot.now()
     found = [group for group in seen.groups if visit.may(Verb.READ, group.topic)]
     found.sort(key=lambda group: (-group.lag, -group.pending, group.topic, group.name))
     return visit.page("groups.html", seen=seen, groups=found[:MOST_GROUPS], left_out=max(0, len(found) - MOST_GROUPS))

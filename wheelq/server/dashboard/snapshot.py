@@ -1,4 +1,4 @@
-"""`Look`: one look at Redis for all pages and tabs, at most every five seconds. `TabStream` tells open tabs of it.
+"""`FleetSnapshot`: one look at Redis for all pages and tabs, at most every five seconds; `TabStream` tells tabs of it.
 
     pages, streams ──▶ now() ──▶ the last look, while it is fresh; else a new one, shared by all callers meanwhile
 
@@ -51,7 +51,7 @@ KEEP_ALIVE_S = 15.0
 Check = Callable[[], Awaitable[object]]
 
 
-class Look:
+class FleetSnapshot:
     """Looks at Redis on request, and remembers what it saw."""
 
     def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
@@ -121,8 +121,8 @@ class TabStream:
     closes its stream. What a page shows depends on its viewer, so it is not in the events.
     """
 
-    def __init__(self, look: Look, clock: Clock) -> None:
-        self._look = look
+    def __init__(self, snapshot: FleetSnapshot, clock: Clock) -> None:
+        self._snapshot = snapshot
         self._clock = clock
         self._tabs: set[asyncio.Queue[bytes | None]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -180,7 +180,7 @@ class TabStream:
 
     async def _event(self) -> bytes:
         try:
-            seen = await self._look.now()
+            seen = await self._snapshot.now()
         except WheelqError:
             return format_sse_event(event="away", data_str="{}")
         return format_sse_event(event="look", data_str=f'{{"at_ms":{seen.at_ms}}}')
