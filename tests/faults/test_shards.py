@@ -15,6 +15,7 @@ from tests.waiting import eventually
 from wheelq import CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
+from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 from wheelq.transport import Address, Transport
@@ -86,7 +87,7 @@ def test_the_next_client_finishes_an_interrupted_change(clients: tuple[Client, C
     one, other = clients
     transport = Transport(Address(url))
     shard = Keys().shard(topic, 0)
-    transport.send(command("SET", shard.shards, "3", read=bool))
+    transport.send(registry.fence(shard, "3", 1))
     assert other.schedule(topic, delay=3600, key="third").created
     assert next(info for info in one.topics() if info.name == topic).shards == 3
     transport.close()
