@@ -201,18 +201,22 @@ def _take_apart(url: str) -> tuple[ServerKind, tuple[Node, ...], str, str]:
     kinds = {"cluster": ServerKind.CLUSTER, "sentinel": ServerKind.SENTINEL}
     if kind_name not in kinds or scheme not in ("redis", "rediss"):
         raise ValueError(f"{scheme}+{kind_name} is not known")
-    kind, parts = kinds[kind_name], urlsplit(url)
-    login, at, hosts = parts.netloc.rpartition("@")
+    kind = kinds[kind_name]
+    place = url.partition("://")[2]
+    network = re.split("[/?#]", place, maxsplit=1)[0]
+    login, at, hosts = network.rpartition("@")
     nodes = tuple(
         _node(text, SENTINEL_PORT if kind is ServerKind.SENTINEL else SERVER_PORT) for text in hosts.split(",")
     )
+    # Of several hosts only the first: urlsplit refuses brackets in the middle.
+    parts = urlsplit(f"{scheme}://{login}{at}{nodes[0]}{place[len(network) :]}")
     service, path = "", parts.path
     if kind is ServerKind.SENTINEL:
         service, _, database = parts.path.strip("/").partition("/")
         path = f"/{database}" if database else ""
         if not service:
             raise ValueError("the service that the sentinels watch is missing: …/service")
-    return kind, nodes, service, parts._replace(scheme=scheme, netloc=f"{login}{at}{nodes[0]}", path=path).geturl()
+    return kind, nodes, service, parts._replace(path=path).geturl()
 
 
 def _check_options(options: dict[str, Any], connect: Callable[[], object], shown: str) -> None:
