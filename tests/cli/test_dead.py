@@ -68,7 +68,7 @@ def test_replay_of_named_ones(url: str, topic: str, dead_ids: list[str]) -> None
     assert [one["outcome"] for one in again.json] == ["not_found", "replayed"]
 
 
-def test_replay_of_those_that_match(url: str, topic: str, dead_ids: list[str]) -> None:
+def test_replay_by_filter(url: str, topic: str, dead_ids: list[str]) -> None:
     said = wheelq("dead", "replay", topic, "--group", "billing", "--rate", 100, url=url).out
     assert said == f"2 jobs of {topic} run again\n"
     assert wheelq("dead", "replay", topic, "--all", "--json", url=url).json == {"replayed": 1, "kept": 0}
@@ -77,7 +77,7 @@ def test_replay_of_those_that_match(url: str, topic: str, dead_ids: list[str]) -
 
 
 @pytest.mark.parametrize("command", ["replay", "purge"])
-def test_which_ones_has_to_be_said(url: str, topic: str, dead_ids: list[str], command: str) -> None:
+def test_replay_and_purge_need_a_choice(url: str, topic: str, dead_ids: list[str], command: str) -> None:
     for arguments in ((), (dead_ids[0], "--all"), ("--all", "--group", "mail")):
         assert wheelq("dead", command, topic, *arguments, url=url).code == 2
 

@@ -116,7 +116,7 @@ def test_a_promotion_one_millisecond_before_the_due_time_is_early() -> None:
     assert faults(ledger_of(run_of(late_ms=-1.0))) == [("early", "order-1")]
 
 
-def test_a_start_long_before_the_due_time_is_early_whatever_the_promotion_says() -> None:
+def test_a_start_long_before_the_due_time_is_early_even_after_a_good_promotion() -> None:
     run = run_of()._replace(started_ms=DUE_MS - CLOCK_ERROR_MS - 1.0)
     assert faults(ledger_of(run)) == [("early", "order-1")]
 
@@ -145,7 +145,7 @@ def test_a_failing_attempt_that_ran_twice_is_doubled() -> None:
     assert faults(ledger_of(run_of(failed=True), run_of(failed=True), again)) == [("doubled", "order-1")]
 
 
-def test_a_retry_of_what_had_ended_well_is_doubled() -> None:
+def test_a_retry_of_a_finished_job_is_doubled() -> None:
     assert faults(ledger_of(run_of(), run_of(due_ms=DUE_MS + 700, attempt=2))) == [("doubled", "order-1")]
 
 

@@ -65,7 +65,7 @@ def suggested(out: str, port: int) -> list[list[str]]:
     return [shlex.split(line.replace(str(UP_PORT), str(port))) for line in lines]
 
 
-def test_what_init_suggests_works_as_printed(tmp_path: Path, start: Start) -> None:
+def test_the_commands_that_init_suggests_work_as_printed(tmp_path: Path, start: Start) -> None:
     port = free_port()
     up, schedule, _ = suggested(wheelq("init", tmp_path).out.replace(f"cd {tmp_path}", "cd"), port)[1:]
     running = start(tmp_path, *up[1:], "--port", port)
@@ -77,7 +77,7 @@ def test_what_init_suggests_works_as_printed(tmp_path: Path, start: Start) -> No
 # demo
 
 
-def test_what_the_demo_suggests_works_as_printed_and_shows_the_job(tmp_path: Path, start: Start) -> None:
+def test_the_commands_that_the_demo_suggests_work_as_printed_and_show_the_job(tmp_path: Path, start: Start) -> None:
     port = free_port()
     up, schedule = suggested("\n".join(f"next: {each}" for each in command.NEXT), port)
     running = start(tmp_path, *up[1:], "--port", port)

@@ -19,7 +19,7 @@ def test_a_page_is_shown_for_reading() -> None:
     assert "```" not in answer.out
 
 
-def test_a_page_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_a_missing_page_is_refused_with_a_list_of_pages() -> None:
     answer = wheelq("guide", "../README")
     assert answer.code == 2
     assert "not a page of the guide" in answer.err

@@ -32,7 +32,7 @@ def test_a_server_without_redis_is_healthy_but_not_ready(tmp_path: Path, start: 
     assert f"127.0.0.1:{port}/readyz answered 503" in answer.err
 
 
-def test_nobody_at_the_port_is_said() -> None:
+def test_an_unanswered_port_is_reported() -> None:
     port = free_port()
     answer = wheelq("health", "--port", port)
     assert answer.code == 1

@@ -52,7 +52,7 @@ def test_the_first_topic_of_a_prefix_names_another_prefix_in_use(
     )
 
 
-def test_what_was_scheduled_is_there(url: str, topic: str) -> None:
+def test_a_scheduled_job_is_there(url: str, topic: str) -> None:
     wheelq("schedule", topic, '{"id": 42}', "--delay", "1h", "--key", "k", "--header", "source=web", url=url)
     with Client.connect(url) as client:
         found = client.get(topic, "k")
@@ -157,7 +157,7 @@ def test_bad_input_is_one_sentence_that_names_it(arguments: list[str], words: st
 
 
 @pytest.mark.parametrize("url", ["http://localhost:6379", "redis://localhost:port"])
-def test_what_is_no_server_url_says_how_one_looks(url: str) -> None:
+def test_a_wrong_server_url_is_refused_with_an_example(url: str) -> None:
     answer = wheelq("cancel", "t", "k", "--url", url)
     assert answer.code == 2
     assert f"'{url}' is not a server URL" in answer.err
@@ -197,7 +197,7 @@ def test_a_missing_or_wrong_password_is_told_without_repeating_it(
     assert "wrong" not in answer.err
 
 
-def test_the_traceback_is_there_for_those_who_ask() -> None:
+def test_the_traceback_is_shown_on_request() -> None:
     with pytest.raises(Unavailable):
         wheelq("--debug", "cancel", "t", "k", url=NOBODY)
 

@@ -31,5 +31,5 @@ def test_jobs_goes_on_at_a_cursor(url: str, topic: str) -> None:
     assert "more: --cursor " in wheelq("jobs", topic, "-n", 1, url=url).out
 
 
-def test_jobs_refuses_a_state_that_is_none(url: str, topic: str) -> None:
+def test_jobs_refuses_an_unknown_state(url: str, topic: str) -> None:
     assert wheelq("jobs", topic, "--state", "cancelled", url=url).code == 2

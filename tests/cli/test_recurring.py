@@ -64,7 +64,7 @@ def test_pause_resume_trigger_and_remove_say_what_happened(url: str, topic: str)
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "resume", "trigger", "remove"])
-def test_what_is_not_there_is_exit_code_3(url: str, topic: str, command: str) -> None:
+def test_a_missing_recurring_job_is_exit_code_3(url: str, topic: str, command: str) -> None:
     answer = wheelq("recurring", command, topic, "nightly", url=url)
     assert answer.code == 3
     assert "not found" in answer.out

@@ -62,7 +62,7 @@ def test_a_second_signal_ends_everything_at_once() -> None:
     assert log == ["start server", "start one", "kill one", "kill server"]
 
 
-def test_what_cannot_start_at_all_ends_everything() -> None:
+def test_a_process_that_cannot_start_ends_everything() -> None:
     log: list[str] = []
     with pytest.raises(ConfigurationError, match="one cannot start"):
         Supervisor([[Fake("server", log)], [Fake("one", log, fails=True)]]).run(lambda: None)

@@ -56,7 +56,7 @@ def test_an_id_that_is_longer_than_a_line_goes_on_in_the_next_one() -> None:
     assert max(map(cell_len, lines)) <= 80
 
 
-def test_what_looks_like_markup_is_text() -> None:
+def test_text_that_looks_like_markup_is_shown_as_text() -> None:
     assert "[red]id[/red]" in printed(FittingTable(("id",), [("[red]id[/red]",)]))[1]
 
 

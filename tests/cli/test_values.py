@@ -21,7 +21,7 @@ def test_a_moment_without_one_is_refused_with_the_remedy(text: str) -> None:
         parse_at(text)
 
 
-def test_what_is_no_moment_is_refused() -> None:
+def test_a_wrong_moment_is_refused() -> None:
     with pytest.raises(InvalidInput, match="not an ISO 8601 time"):
         parse_at("tomorrow")
 
@@ -42,7 +42,7 @@ def test_a_range_of_time_is_from_now_ago_or_exact(text: str, moment: str) -> Non
     assert parse_range(None, text, round(1000 * noon.timestamp())) == (None, exact)
 
 
-def test_what_is_no_json_is_shown_shortened() -> None:
+def test_text_that_is_not_json_is_shown_shortened() -> None:
     with pytest.raises(InvalidInput, match=r"'x{39}…' is not JSON"):
         parse_json("x" * 1_000_000)
 

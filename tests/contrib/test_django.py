@@ -184,7 +184,7 @@ def test_with_on_commit_a_task_is_enqueued_when_its_transaction_commits(project:
     assert project.ask("in_transaction", "rollback") == {"inside": False, "after": False}
 
 
-def test_what_cannot_be_done_is_refused_by_djangos_own_errors(project: Project) -> None:
+def test_unsupported_options_are_refused_by_djangos_own_errors(project: Project) -> None:
     names = [name for name, _ in project.ask("refusals")]
     assert names == [
         "InvalidTask",

@@ -18,7 +18,7 @@ from wheelq.embedded import EmbeddedServer
 KEYS = [f"order-{number}" for number in range(20)]
 
 
-def test_a_restored_snapshot_has_every_job_of_its_moment_and_runs_it(
+def test_every_job_of_a_restored_snapshot_runs(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path, start: Callable[..., Running]
 ) -> None:
     copy = tmp_path / "copy"

@@ -38,7 +38,7 @@ def test_each_process_answers_its_probe_and_stops_at_sigterm(
 
 
 @pytest.mark.parametrize("file", [COMPOSE, MANIFESTS], ids=lambda file: str(file.name))
-def test_the_server_starts_once_the_key_is_made_that_the_file_tells_to_make(
+def test_the_server_starts_once_the_key_from_the_instructions_is_made(
     file: Path, private_server: Callable[..., EmbeddedServer], tmp_path: Path, start: Callable[..., Running]
 ) -> None:
     url, port = private_server().url, free_port()

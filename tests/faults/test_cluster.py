@@ -115,7 +115,7 @@ def test_durability_is_that_of_the_node_that_serves_the_job(cluster: Cluster, to
     assert len(caught.value.receipts) == 100
 
 
-async def test_whether_a_connection_is_open_is_asked_of_the_node_that_has_it(cluster: Cluster) -> None:
+async def test_the_node_that_has_a_connection_is_asked_whether_it_is_open(cluster: Cluster) -> None:
     """A connection is a run id and a number; where nobody has the run id, it counts as open."""
     transport = AsyncTransport(Address(cluster.url))
 
@@ -143,7 +143,7 @@ async def test_whether_a_connection_is_open_is_asked_of_the_node_that_has_it(clu
 # --- slots that move ----------------------------------------------------------------------------------------------
 
 
-def test_what_has_moved_is_found(cluster: Cluster, topic: str) -> None:
+def test_a_key_that_has_moved_is_found(cluster: Cluster, topic: str) -> None:
     """MOVED: the call was not done, and is sent where the answer says; the map is learned."""
     with Client.connect(cluster.url) as client:
         client.schedule(topic, 1, delay=60, key="k")

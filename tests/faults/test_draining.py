@@ -68,7 +68,7 @@ def placed(shard: int, shards: int, *, then: int, of: int) -> str:
 # With schedulers and a worker
 
 
-async def test_up_and_down_nothing_is_lost_and_former_numbers_are_forgotten(
+async def test_raising_and_lowering_shards_loses_nothing_and_forgets_former_numbers(
     url: str, settings: Settings, topic: str
 ) -> None:
     """1 → 4 → 3 shards with waiting jobs, and producers that know the previous number; shard 0 is never empty."""
@@ -125,7 +125,7 @@ async def test_up_and_down_nothing_is_lost_and_former_numbers_are_forgotten(
 # What stands in the way
 
 
-async def test_who_knew_the_former_number_is_answered_with_the_terms_in_force(
+async def test_a_client_with_the_former_number_is_answered_with_the_terms_in_force(
     url: str, client: Client, clearing: Draining, settings: Settings, topic: str
 ) -> None:
     """After the number went up and after it went down, also by shards beyond it, which no node serves any more."""
@@ -148,7 +148,7 @@ async def test_who_knew_the_former_number_is_answered_with_the_terms_in_force(
                 client.cancel(topic, key)
 
 
-async def test_who_asks_a_shard_that_was_given_up_learns_the_number_in_force_and_does_not_change_it(
+async def test_a_client_of_an_abandoned_shard_learns_the_number_in_force_and_does_not_change_it(
     url: str, client: Client, settings: Settings, clearing: Draining, topic: str
 ) -> None:
     """That shard requires its former terms, which no client is about to publish."""
@@ -233,7 +233,7 @@ async def test_a_promoted_job_that_nobody_has_finished(
     assert standing(client, topic).draining == ()
 
 
-async def test_what_is_dead_or_kept_since_it_finished(
+async def test_dead_and_kept_jobs_are_found_after_a_change(
     url: str, client: Client, clearing: Draining, settings: Settings, topic: str, clock: ManualClock
 ) -> None:
     """Dead jobs are found by their id, and so are finished jobs as long as they are kept."""
@@ -375,7 +375,7 @@ class JustBefore(Fault):
 
 @pytest.mark.parametrize(("shards", "then"), [(4, 2), (1, 0)])
 @pytest.mark.parametrize("call", ["GET", "EXISTS", "XLEN", "HSCAN", "XRANGE", "HGET"])
-async def test_a_dead_job_that_is_replayed_meanwhile_stands_in_the_way(
+async def test_a_dead_job_replayed_meanwhile_blocks_the_replay(
     url: str, client: Client, settings: Settings, topic: str, shards: int, then: int, call: str
 ) -> None:
     """At any moment of the search: it was not yet among the live jobs, and is no longer among the dead ones."""

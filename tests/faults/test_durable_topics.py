@@ -135,7 +135,7 @@ def schedule(client: Client, count: int) -> None:
         client.schedule_many("orders", [JobSpec(delay=60)] * count)
 
 
-async def test_nor_with_an_asyncio_client(unconfirmed_topics: Places) -> None:
+async def test_a_job_is_not_safe_before_its_topic_is_with_an_asyncio_client(unconfirmed_topics: Places) -> None:
     async with AsyncClient(AsyncSplit(unconfirmed_topics), settings=SETTINGS) as client:
         with pytest.raises(NotReplicated):
             await client.schedule("orders", delay=60)

@@ -74,7 +74,7 @@ def put(raw: redis.Redis, keys: ShardKeys, member: bytes, score: float | str, re
 
 
 @pytest.mark.parametrize("record", [b"", b"\x01", b"hello", b"5", b"0-0", b"\x01\x01", b"\x09\x01\x91\x01", None])
-async def test_a_record_that_is_none(
+async def test_an_unreadable_record_is_buried_or_passed_over(
     raw: redis.Redis, client: Client, keys: ShardKeys, topic: str, runs: list[str], record: bytes | None
 ) -> None:
     """It comes among the dead, or is passed over; another call about its id is answered."""
@@ -99,7 +99,7 @@ async def test_a_record_that_is_none(
         {"f": 2**63},
     ],
 )
-async def test_an_option_that_cannot_be(
+async def test_an_invalid_option_is_refused(
     raw: redis.Redis, client: Client, keys: ShardKeys, topic: str, runs: list[str], options: dict[str, object]
 ) -> None:
     put(raw, keys, b"bad", 1, b"\x01\x01" + msgpack.packb([1, options]))
@@ -129,7 +129,7 @@ async def test_a_member_that_is_no_id(
 
 
 @pytest.mark.parametrize("due", ["inf", "-inf", "nan", "-5", "soon", "", "9" * 400, "+inf", "+-5"])
-def test_a_due_time_that_is_none_is_refused_before_anything_is_done(
+def test_a_wrong_due_time_is_refused_before_anything_is_done(
     raw: redis.Redis, url: str, keys: ShardKeys, due: str
 ) -> None:
     transport = Transport(Address(url))
@@ -140,7 +140,7 @@ def test_a_due_time_that_is_none_is_refused_before_anything_is_done(
 
 
 @pytest.mark.parametrize("record", [b"", b"\x01", b"hello"])
-def test_a_record_that_is_none_is_refused_before_anything_is_done(
+def test_a_wrong_record_is_refused_before_anything_is_done(
     raw: redis.Redis, url: str, keys: ShardKeys, record: bytes
 ) -> None:
     transport = Transport(Address(url))
@@ -215,14 +215,14 @@ WRITTEN: dict[str, Callable[[redis.Redis, ShardKeys], object]] = {
 
 
 @pytest.mark.parametrize("what", WRITTEN)
-async def test_a_value_that_cannot_be(
+async def test_an_invalid_value_is_refused(
     raw: redis.Redis, client: Client, keys: ShardKeys, topic: str, runs: list[str], what: str
 ) -> None:
     WRITTEN[what](raw, keys)
     await all_goes_on(client, topic, runs)
 
 
-async def test_a_rate_that_cannot_be(
+async def test_an_invalid_rate_is_refused(
     raw: redis.Redis, client: Client, keys: ShardKeys, topic: str, runs: list[str]
 ) -> None:
     for n, rate in enumerate(["fast", "nan", "inf", "-inf"]):
@@ -246,7 +246,7 @@ async def test_a_rate_beyond_all_measure(
 
 
 @pytest.mark.parametrize("name", ["retention_ms", "dead_retention_ms", "keep_done_ms", "dead_max", "max_ready"])
-async def test_what_is_to_be_kept_for_longer_than_clocks_have_run(
+async def test_a_retention_longer_than_any_clock_stops_nothing(
     raw: redis.Redis, client: Client, keys: ShardKeys, topic: str, runs: list[str], name: str
 ) -> None:
     client.configure(topic, **{name: 2**53})  # type: ignore[arg-type]
@@ -297,7 +297,7 @@ async def test_a_recurring_job_that_is_none(
     assert "tick" in [info.name for info in client.recurring.list(topic)]
 
 
-async def test_what_is_written_of_an_ordered_shard_ends_no_worker(
+async def test_foreign_data_of_an_ordered_shard_end_no_worker(
     raw: redis.Redis, url: str, client: Client, settings: Settings, topic: str, keys: ShardKeys
 ) -> None:
     found: list[str] = []

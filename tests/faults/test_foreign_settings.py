@@ -118,7 +118,7 @@ def test_doctor_names_the_topics_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("field", ["nodes", "workers", "assignment"])
-async def test_what_another_program_writes_in_the_registries_ends_no_node(
+async def test_foreign_data_in_the_registries_end_no_node(
     raw: redis.Redis, client: Client, settings: Settings, scheduler: Scheduler, field: str
 ) -> None:
     client.schedule("orders", delay=0.1)

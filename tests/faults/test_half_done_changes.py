@@ -94,7 +94,7 @@ def terms_of(raw: redis.Redis, settings: Settings, topic: str, shards: int) -> s
     return {(raw.get(shard.shards) or b"").decode() for shard in keys}
 
 
-async def test_a_change_that_takes_long_holds_once_it_has_returned(url: str, settings: Settings, topic: str) -> None:
+async def test_a_slow_change_holds_when_it_returns(url: str, settings: Settings, topic: str) -> None:
     """Leaders and producers that meet it half done do not undo it, and lead and schedule on meanwhile."""
     scheduler = Scheduler.connect(url, settings)
     running = asyncio.create_task(scheduler.run())
@@ -177,9 +177,7 @@ def test_a_change_that_was_left_half_done_is_completed(url: str, settings: Setti
     transport.close()
 
 
-def test_who_comes_late_with_terms_that_were_changed_since_changes_nothing(
-    url: str, settings: Settings, topic: str
-) -> None:
+def test_a_late_client_with_outdated_terms_changes_nothing(url: str, settings: Settings, topic: str) -> None:
     transport = Transport(Address(url))
     shard = Keys(settings.prefix).shard(topic, 0)
     with Client.connect(url, settings) as client:

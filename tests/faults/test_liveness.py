@@ -111,7 +111,7 @@ async def test_a_dead_workers_jobs_do_not_hide_behind_those_of_living_ones(
         assert raw.xpending(keys.ready, "g")["pending"] == 10_000
 
 
-async def test_what_a_consumer_without_a_heartbeat_does_not_renew_is_taken_over(
+async def test_deliveries_that_a_consumer_without_a_heartbeat_does_not_renew_are_taken_over(
     url: str, topic: str, transport: AsyncTransport
 ) -> None:
     """In another language; found by a look every 45 seconds at most, here by one after 2 seconds."""
@@ -378,9 +378,7 @@ async def leasing(url: str) -> AsyncIterator[Leases]:
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
-async def test_an_http_lease_lasts_as_long_as_it_was_given_for_whatever_the_clock_shows(
-    stepping: Stepping, topic: str, step: float
-) -> None:
+async def test_an_http_lease_lasts_its_whole_time_with_any_clock(stepping: Stepping, topic: str, step: float) -> None:
     """And no longer: a server that has leased nothing before agrees with one that has."""
     async with (
         AsyncClient.connect(stepping.url) as client,

@@ -76,7 +76,7 @@ def test_a_repeated_call_does_not_take_its_own_job_for_a_duplicate(url: str, top
     assert client.schedule(topic, 1, delay=60, key="a", on_duplicate="raise").created
 
 
-def test_a_client_that_gives_up_tells_which_job_it_does_not_know_of(url: str, topic: str, raw: redis.Redis) -> None:
+def test_a_client_that_gives_up_names_the_job_of_unknown_outcome(url: str, topic: str, raw: redis.Redis) -> None:
     client = client_with(url, ReplyLost("schedule", times=2))
     with pytest.raises(OutcomeUnknown) as caught:
         client.schedule(topic, 1, delay=60)
@@ -140,7 +140,7 @@ def test_a_lost_reply_to_the_registration_of_the_topic_is_made_good(url: str, to
 
 
 @pytest.mark.parametrize("fault", [Refusing, Unreachable])
-def test_what_was_refused_was_not_done(url: str, topic: str, raw: redis.Redis, fault: type[Fault]) -> None:
+def test_a_refused_call_was_not_done(url: str, topic: str, raw: redis.Redis, fault: type[Fault]) -> None:
     with pytest.raises(ServerError) as caught:
         client_with(url, fault("schedule")).schedule(topic, 1, delay=60)
     assert not isinstance(caught.value, OutcomeUnknown)
@@ -183,9 +183,7 @@ def test_schedule_many_to_replace_replaces_each_job_once(url: str, topic: str, r
     assert Look(raw, topic).delayed() == {receipt.id: receipt.due_ms for receipt in receipts}
 
 
-def test_schedule_many_that_gives_up_tells_which_jobs_it_does_not_know_of(
-    url: str, topic: str, raw: redis.Redis
-) -> None:
+def test_schedule_many_that_gives_up_names_the_jobs_of_unknown_outcome(url: str, topic: str, raw: redis.Redis) -> None:
     client = client_with(url, ReplyLost("schedule", after=1, times=ALWAYS))
     with pytest.raises(OutcomeUnknown) as caught:
         client.schedule_many(topic, [JobSpec(n, delay=60) for n in range(1_400)])
@@ -227,7 +225,7 @@ def test_a_server_that_has_lost_its_scripts_takes_many_jobs_once(
         assert [receipt.id for receipt in receipts] == [f"{count}-{n}" for n in range(count)]
 
 
-def test_what_was_partly_scheduled_can_be_completed_without_doubles(url: str, topic: str, raw: redis.Redis) -> None:
+def test_a_partly_scheduled_batch_can_be_completed_without_doubles(url: str, topic: str, raw: redis.Redis) -> None:
     """Repeat with the jobs that have no receipt, giving those whose outcome is unknown their id as key."""
     client = client_with(url, ReplyLost("schedule", after=1, times=ALWAYS))
     specs = [JobSpec(n, delay=60) for n in range(1_400)]

@@ -21,7 +21,7 @@ from wheelq.scheduler.shard import Role
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", ["acquire", "sweep", "open_window", "promote", "renew"])
-async def test_a_leader_promotes_each_job_once_whatever_call_of_its_goes_wrong(
+async def test_a_leader_promotes_each_job_once_although_any_of_its_calls_fails(
     url: str, topic: str, raw: redis.Redis, call: str, fault: type[Fault]
 ) -> None:
     """Some are overdue, some fall due now, and one a while later (so late that the lease is renewed in between)."""
@@ -99,7 +99,7 @@ async def test_a_standby_leads_as_soon_as_the_leader_says_that_it_goes(url: str,
     await staying.close()
 
 
-async def test_a_standby_leaves_a_lease_to_the_leader_for_whom_it_is_given_back(url: str, topic: str) -> None:
+async def test_a_standby_leaves_a_returned_lease_to_its_leader(url: str, topic: str) -> None:
     """A shard that is only handed over has somebody else to lead it."""
     stage = Stage(url, topic, role=Role.STANDBY)
     stage.schedule(1, first_ms=60_000)
@@ -115,7 +115,7 @@ async def test_a_standby_leaves_a_lease_to_the_leader_for_whom_it_is_given_back(
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", ["look", "hedge", "acquire"])
-async def test_a_standby_promotes_each_job_once_whatever_call_of_its_goes_wrong(
+async def test_a_standby_promotes_each_job_once_although_any_of_its_calls_fails(
     url: str, topic: str, raw: redis.Redis, call: str, fault: type[Fault]
 ) -> None:
     """With a leader that is frozen it hedges; without one it takes the lease."""

@@ -80,7 +80,7 @@ async def test_a_job_that_is_given_up_is_buried_once(
 
 
 @pytest.mark.parametrize("call", ["ack", "retry"])
-async def test_what_was_settled_by_a_call_whose_reply_was_lost_does_not_count_as_lost(
+async def test_deliveries_settled_by_a_call_with_a_lost_reply_do_not_count_as_lost(
     bench: Callable[..., Bench], call: str
 ) -> None:
     at = bench(ReplyLost(call))

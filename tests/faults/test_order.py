@@ -232,7 +232,7 @@ def shards(worker: Worker) -> list[OrderedShard]:
     return list(lane._shards.values()) if isinstance(lane, OrderedLane) else []
 
 
-async def test_nothing_starts_while_the_rest_of_what_a_dead_holder_left_is_taken_over(
+async def test_nothing_starts_while_a_dead_holders_remaining_jobs_are_taken_over(
     url: str, prefix: str, raw: redis.Redis
 ) -> None:
     """It renewed one delivery later than the next one: the later job is abandoned, and taken over, before the first."""
@@ -268,7 +268,7 @@ async def test_nothing_starts_while_the_rest_of_what_a_dead_holder_left_is_taken
 
 @pytest.mark.parametrize(("name", "after"), [("adopt", 0), ("HMGET", 1)])  # the first HMGET asks what the topic is
 @pytest.mark.parametrize("fault", [ReplyLost, Refusing])
-async def test_what_a_dead_holder_left_runs_although_taking_it_over_fails_midway(
+async def test_a_dead_holders_jobs_run_although_taking_them_over_fails_midway(
     url: str, prefix: str, raw: redis.Redis, name: str, after: int, fault: type[Fault]
 ) -> None:
     done: list[str] = []
@@ -312,7 +312,7 @@ async def test_a_worker_that_stops_leaves_nothing_of_the_retries_that_have_ended
     assert raw.hkeys(Keys(prefix).shard("ordered", 0).order("default")) == []
 
 
-async def test_what_a_killed_holder_left_of_retries_that_have_ended_is_forgotten(
+async def test_traces_of_ended_retries_of_a_killed_holder_are_forgotten(
     url: str, prefix: str, raw: redis.Redis
 ) -> None:
     done: set[str] = set()
@@ -332,7 +332,7 @@ async def test_what_a_killed_holder_left_of_retries_that_have_ended_is_forgotten
         await running
 
 
-async def test_no_retry_starts_early_however_wrong_the_worker_takes_the_servers_clock_to_be(
+async def test_no_retry_starts_early_with_a_wrong_estimate_of_the_servers_clock(
     url: str, prefix: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a slow link its estimate is off by up to half a round trip; here it is 200 ms ahead."""

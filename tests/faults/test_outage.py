@@ -109,7 +109,7 @@ async def test_an_asyncio_client_fails_fast_as_well(server: EmbeddedServer) -> N
         assert CircuitOpen in seen
 
 
-def test_what_the_server_refuses_does_not_open_the_breaker(server: EmbeddedServer) -> None:
+def test_a_refusal_of_the_server_does_not_open_the_breaker(server: EmbeddedServer) -> None:
     transport = Transport(Address(server.url))
     ready = Keys().shard(TOPIC, 0).delayed
     transport.send(command("SET", ready, "in the way", read=bool, key=ready))
@@ -123,7 +123,7 @@ def test_what_the_server_refuses_does_not_open_the_breaker(server: EmbeddedServe
 # The outbox
 
 
-def test_what_is_scheduled_while_the_server_is_away_is_kept_and_delivered_in_order(
+def test_jobs_scheduled_while_the_server_is_away_are_kept_and_delivered_in_order(
     client: Client, server: EmbeddedServer, path: Path
 ) -> None:
     assert not client.schedule(TOPIC, delay=0, key="before").in_outbox
@@ -151,7 +151,7 @@ def test_a_due_time_is_kept_over_the_outage(client: Client, server: EmbeddedServ
     assert (found.due_ms, found.payload) == (kept.due_ms, {"id": 1})
 
 
-def test_what_is_kept_survives_a_producer_that_is_killed(server: EmbeddedServer, path: Path) -> None:
+def test_kept_jobs_survive_a_killed_producer(server: EmbeddedServer, path: Path) -> None:
     """Another process keeps jobs and is killed right after it was told so; the next producer delivers them."""
     program = (
         "import sys, time\n"
@@ -200,7 +200,7 @@ async def test_an_asyncio_producer_delivers_what_a_former_one_kept_though_it_sch
         assert await other.get(TOPIC, "left") is not None
 
 
-def test_whoever_only_asks_for_a_kept_job_goes_on_to_deliver(
+def test_a_producer_that_only_asks_for_a_kept_job_goes_on_to_deliver(
     client: Client, server: EmbeddedServer, path: Path
 ) -> None:
     """It has the file's lock from then on, so nobody else would."""
@@ -306,7 +306,7 @@ def test_jobs_of_a_topic_nobody_has_used_are_kept_as_well(server: EmbeddedServer
         assert client.schedule_many("unused", [JobSpec(delay=60)])[0].in_outbox
 
 
-def test_what_a_full_topic_takes_of_a_parcel_runs_once(server: EmbeddedServer, path: Path) -> None:
+def test_jobs_of_a_parcel_that_a_full_topic_takes_run_once(server: EmbeddedServer, path: Path) -> None:
     """A job that is due at once needs no room: it runs, and is forgotten, while those beside it are refused."""
     settings = Settings(topic=TopicSettings(max_pending=1), outbox=OutboxSettings(path=str(path), retry_ms=10))
     with Client.connect(server.url, settings) as client:
@@ -440,7 +440,7 @@ def test_a_bad_job_among_those_that_cannot_be_kept_is_named(client: Client, stuc
     assert (caught.value.place, sorted(caught.value.receipts)) == (700, list(range(500)))
 
 
-def test_a_job_does_not_pass_one_of_its_own_id_that_waits(client: Client, stuck: Outbox) -> None:
+def test_a_job_does_not_overtake_a_waiting_one_with_its_id(client: Client, stuck: Outbox) -> None:
     for schedule in (
         lambda: client.schedule(TOPIC, "second", delay=60, key="waits", on_duplicate="replace"),
         lambda: client.schedule_many(TOPIC, [JobSpec("second", delay=60, key="waits")], on_duplicate="replace"),
@@ -509,7 +509,7 @@ def test_a_delay_counts_from_the_call_and_not_from_when_its_job_was_kept(
         assert (one.in_outbox, one.due_ms) == (True, now_ms + 60_000)
 
 
-def test_the_delays_of_a_bulk_call_count_from_the_call_but_not_of_what_comes_one_by_one(
+def test_delays_of_a_list_count_from_the_call_and_those_of_an_iterator_do_not(
     server: EmbeddedServer, path: Path, clock: ManualClock
 ) -> None:
     """What an iterator yields may have been asked for just now, and would run early."""

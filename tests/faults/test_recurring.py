@@ -99,7 +99,7 @@ async def test_a_maker_that_was_frozen_between_look_and_make_makes_nothing(place
     assert place.waiting() == {}
 
 
-async def test_whoever_stops_a_maker_and_is_cancelled_meanwhile_is_cancelled(place: Place) -> None:
+async def test_a_task_that_is_cancelled_while_it_stops_a_maker_is_cancelled(place: Place) -> None:
     """A node that was stopped while it gave shards away went on, and its process did not end."""
     maker = place.maker()
     maker.start()
@@ -123,7 +123,7 @@ async def test_a_maker_that_dies_between_look_and_make_is_replaced_by_any_other(
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("struck", ["recurring_near", "recurring_make"])
-async def test_a_maker_makes_an_occurrence_once_whatever_happens_to_its_calls(
+async def test_a_maker_makes_an_occurrence_once_although_its_calls_fail(
     place: Place, fault: type[Fault], struck: str
 ) -> None:
     due = place.now_ms + 5_000
@@ -143,7 +143,7 @@ async def test_a_maker_makes_an_occurrence_once_whatever_happens_to_its_calls(
     assert (entry.state.last_ms, entry.state.next_ms) == (due, due + HOUR_MS)
 
 
-async def test_what_was_missed_coalesces_to_one_with_many_makers(place: Place) -> None:
+async def test_missed_occurrences_coalesce_to_one_with_many_makers(place: Place) -> None:
     start = place.now_ms - 100 * HOUR_MS - 5
     place.put(start, start_ms=start)
     await asyncio.gather(*(place.maker().step() for _ in range(5)))
@@ -183,7 +183,7 @@ async def test_each_of_the_missed_is_made_once_with_many_makers(place: Place) ->
     ],
     ids=["payload", "priority", "every", "missed", "jitter"],
 )
-async def test_what_was_missed_runs_after_a_change_unless_the_rule_has_changed(
+async def test_missed_occurrences_run_after_a_change_unless_the_rule_has_changed(
     place: Place, change: dict[str, Any], runs: bool
 ) -> None:
     """With "all", too: a new rule counts from the change, so what the former rule missed is dropped."""
@@ -208,7 +208,7 @@ async def test_a_pause_drops_what_was_missed_before_it(place: Place) -> None:
     assert place.waiting() == {}
 
 
-async def test_one_that_cannot_be_understood_here_does_not_hold_up_the_others(
+async def test_a_recurring_job_with_an_unknown_time_zone_does_not_hold_up_the_others(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     due = place.now_ms + 5_000
@@ -253,7 +253,7 @@ def test_an_unknown_outcome_stays_unknown_when_the_repeated_call_fails(url: str,
 
 
 @pytest.mark.parametrize("fault", [Unreachable, Refusing])
-def test_what_was_refused_was_not_done(url: str, topic: str, fault: type[Fault]) -> None:
+def test_a_refused_call_was_not_done(url: str, topic: str, fault: type[Fault]) -> None:
     with Client(BlockingWith(url, fault("recurring_change"))) as client:
         with pytest.raises((Unavailable, Refused)):
             client.recurring.put(topic, NAME, every=3600)

@@ -96,7 +96,7 @@ ALL: list[Refusal] = [too_few_replicas, no_snapshot, a_script_that_runs_on, anot
 
 @pytest.mark.every_server
 @pytest.mark.parametrize("refusal", ALL)
-async def test_what_is_refused_while_it_runs_is_waited_out_and_said_once(
+async def test_a_refusal_while_a_part_runs_is_waited_out_and_reported_once(
     server: EmbeddedServer, admin: AsyncTransport, refusal: Refusal, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker for plain and ordered topics, and a scheduler: jobs from before and from after the refusal are done."""
@@ -146,7 +146,7 @@ def worker(url: str) -> Worker:
 @pytest.mark.every_server
 @pytest.mark.parametrize("make", [node, worker])
 @pytest.mark.parametrize("refusal", [too_few_replicas, no_snapshot])
-async def test_what_is_refused_at_the_start_is_waited_out(
+async def test_a_refusal_at_the_start_is_waited_out(
     server: EmbeddedServer,
     admin: AsyncTransport,
     refusal: Refusal,

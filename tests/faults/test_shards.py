@@ -32,7 +32,7 @@ def clients(url: str, topic: str) -> Iterator[tuple[Client, Client]]:
         yield one, other
 
 
-def test_what_waited_before_a_change_is_found_after_it(clients: tuple[Client, Client], topic: str) -> None:
+def test_jobs_that_waited_before_a_change_are_found_after_it(clients: tuple[Client, Client], topic: str) -> None:
     """Looked up, moved and cancelled by id, by those who know of the change and those who do not."""
     one, other = clients
     ids = [receipt.id for receipt in one.schedule_many(topic, [JobSpec(n, delay=3600) for n in range(60)])]
@@ -81,9 +81,7 @@ def test_a_key_stays_taken_where_a_former_number_placed_it(clients: tuple[Client
     assert fresh.created
 
 
-def test_a_change_that_was_cut_short_is_finished_by_whoever_meets_it(
-    clients: tuple[Client, Client], topic: str, url: str
-) -> None:
+def test_the_next_client_finishes_an_interrupted_change(clients: tuple[Client, Client], topic: str, url: str) -> None:
     """The shards ask for a number that was never published: the next producer publishes it."""
     one, other = clients
     transport = Transport(Address(url))

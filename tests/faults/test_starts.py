@@ -136,7 +136,7 @@ async def test_the_patient_wait_for_a_server_that_is_away(
 
 
 @pytest.mark.parametrize("make", [node, worker])
-async def test_who_waits_can_be_stopped(
+async def test_a_waiting_process_can_be_stopped(
     make: Callable[[str, str], Scheduler | Worker], server: EmbeddedServer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = make(server.url, topic)
@@ -177,7 +177,7 @@ async def test_an_http_server_that_needs_its_keys_waits_for_them(
         await listening
 
 
-async def test_what_was_waited_for_is_the_first_thing_that_is_done(
+async def test_jobs_run_as_soon_as_the_awaited_server_is_there(
     server: EmbeddedServer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing has to be started again: jobs run as soon as the server is there."""

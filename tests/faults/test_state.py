@@ -29,7 +29,7 @@ def raw(url: str) -> redis.Redis:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_what_is_known_of_a_finished_job_is_kept_once(
+async def test_the_state_of_a_finished_job_is_kept_once(
     url: str, topic: str, raw: redis.Redis, fault: type[Fault]
 ) -> None:
     at = Bench(url, topic, struck := fault("conclude"))
@@ -83,7 +83,9 @@ def test_a_rerun_that_was_broken_off_continues_by_its_name(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_who_waits_gets_the_result_though_news_are_lost(url: str, topic: str, fault: type[Fault]) -> None:
+async def test_a_waiting_client_gets_the_result_although_a_message_is_lost(
+    url: str, topic: str, fault: type[Fault]
+) -> None:
     """It takes a few seconds longer then."""
     plain, keys = Transport(Address(url)), Keys().shard(topic, 0)
     client = AsyncClient(AsyncWith(url, struck := fault("XREAD")), topic_settings=KEEPS)

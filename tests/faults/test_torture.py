@@ -102,7 +102,7 @@ def test_a_planted_defect_is_found(tmp_path: Path, planted: str) -> None:
 
 
 @for_every(BROKEN_SCRIPTS)
-def test_what_is_to_be_broken_stands_in_a_script(planted: str) -> None:
+def test_every_planted_defect_still_fits_a_script(planted: str) -> None:
     """A script was rewritten? Then its defect has to be planted again."""
     for old in BROKEN_SCRIPTS[planted]:
         assert any(old in script(name).text for name in script_names()), old

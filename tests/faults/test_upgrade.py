@@ -179,7 +179,7 @@ def test_producers_of_two_releases_share_an_outbox(
 
 
 @pytest.mark.slow
-def test_what_the_former_release_left_in_its_data_directory_is_taken_up(
+def test_a_data_directory_of_the_former_release_is_taken_over(
     server_binary: Path, former: Path, tmp_path: Path, private_server: Callable[..., EmbeddedServer]
 ) -> None:
     """Jobs that wait, recur, wait for a retry, are ready, dead and kept, on a server that was stopped."""

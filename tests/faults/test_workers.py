@@ -92,7 +92,7 @@ def test_a_worker_killed_midway_loses_nothing_and_its_jobs_run_again_within_six_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scene", [100], indirect=True)
-def test_whatever_fails_and_dies_every_group_acks_or_buries_every_job(scene: Scene) -> None:
+def test_every_group_acks_or_buries_every_job_under_failures_and_kills(scene: Scene) -> None:
     """1,000 jobs, three groups, 30 % of the attempts fail, and two of five workers are killed at random times."""
     seed = random.randrange(10**6)
     draw = random.Random(seed)

@@ -140,7 +140,7 @@ async def test_an_expired_key_opens_nothing(serve: Callable[..., Any], give: Giv
     assert (await http.get(f"{JOBS}/a")).status_code == 401
 
 
-async def test_a_new_key_works_at_once_and_a_revoked_one_soon_not_any_more(
+async def test_a_new_key_works_at_once_and_a_revoked_one_soon_stops_working(
     serve: Callable[..., Any], give: Give, transport: AsyncTransport, settings: Settings
 ) -> None:
     await give("*:*")
@@ -157,7 +157,7 @@ async def test_a_new_key_works_at_once_and_a_revoked_one_soon_not_any_more(
 
 
 @pytest.mark.parametrize("what", ["revoked", "narrowed"])
-async def test_a_key_that_is_taken_away_gets_no_job_through_a_lease_that_waits(
+async def test_a_revoked_key_gets_no_job_from_its_waiting_lease(
     serve: Callable[..., Any],
     give: Give,
     transport: AsyncTransport,
@@ -213,7 +213,7 @@ async def test_health_and_docs_need_no_key(serve: Callable[..., Any], give: Give
 
 
 @pytest.mark.parametrize(("access", "host"), [("keys", "127.0.0.1"), ("auto", "0.0.0.0"), ("auto", "10.1.2.3")])
-async def test_it_does_not_start_where_it_needs_keys_and_there_are_none(
+async def test_the_server_does_not_start_without_the_keys_it_needs(
     serve: Callable[..., Any], access: str, host: str
 ) -> None:
     """Beyond loopback it never listens without keys, unless told so; the message says how to go on."""
@@ -221,7 +221,7 @@ async def test_it_does_not_start_where_it_needs_keys_and_there_are_none(
         await serve(access=access, host=host)
 
 
-async def test_it_starts_open_beyond_loopback_only_if_told_so(serve: Callable[..., Any]) -> None:
+async def test_the_server_starts_open_beyond_loopback_only_on_request(serve: Callable[..., Any]) -> None:
     http = await serve(access="open", host="0.0.0.0")
     assert (await http.get(f"{JOBS}/a")).status_code == 404
 
@@ -295,7 +295,7 @@ async def test_a_body_has_a_limit_whether_it_says_its_length_or_not(serve: Calla
     assert (await http.post(JOBS, content=endless(), headers=kind)).status_code == 413
 
 
-async def test_beyond_what_it_can_bear_the_answer_is_503_at_once(serve: Callable[..., Any]) -> None:
+async def test_an_overloaded_server_answers_503_at_once(serve: Callable[..., Any]) -> None:
     http = await serve(max_in_flight=2)
     answers = await asyncio.gather(*(http.post(JOBS, json={"delay": 60}) for _ in range(10)))
     codes = sorted(answer.status_code for answer in answers)
@@ -400,7 +400,7 @@ async def test_cors_is_on_for_the_sites_that_are_named(serve: Callable[..., Any]
 # Keys and rates, as values
 
 
-def test_what_is_stored_of_a_key_does_not_hold_its_secret() -> None:
+def test_the_stored_key_does_not_contain_its_secret() -> None:
     key, token = new_key("a", ("*:*",), 0)
     assert token.split("_", 2)[2].encode() not in str(key.stored()).encode()
     assert ApiKey.read(key.id, key.stored()) == key
@@ -418,7 +418,7 @@ def test_a_rotated_key_has_a_new_secret_and_the_old_one_ends() -> None:
 
 
 @pytest.mark.parametrize("scope", ["", "read", "reed:*", "read:", "read:a b", "read:*:*"])
-def test_a_scope_that_is_none_is_named(scope: str) -> None:
+def test_a_wrong_scope_is_named(scope: str) -> None:
     with pytest.raises(InvalidInput, match="scope"):
         new_key("a", (scope,), 0)
 

@@ -75,7 +75,7 @@ async def test_a_task_can_be_pulled_by_its_id_once_it_is_due(http: Http) -> None
     assert (await pull(http, task_id=1))["dm_error"] == 1203
 
 
-async def test_what_was_pulled_can_be_looked_up_for_days(http: Http, url: str) -> None:
+async def test_a_pulled_task_can_be_looked_up_for_days(http: Http, url: str) -> None:
     """By default three; kept in Redis with that time to live."""
     added = await add(http)
     await pull(http)
@@ -138,7 +138,7 @@ async def test_tasks_added_at_once_through_several_servers_have_ids_of_their_own
     assert len({task["task_id"] for task in tasks}) == 300
 
 
-async def test_who_pulls_at_once_gets_different_tasks(http: Http) -> None:
+async def test_simultaneous_pulls_get_different_tasks(http: Http) -> None:
     for n in range(20):
         await add(http, content=str(n))
     found = await asyncio.gather(*(pull(http) for _ in range(25)))
@@ -302,7 +302,7 @@ KINDS = st.sampled_from(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(path=st.sampled_from([ADD, PULL]), body=BODIES, kind=KINDS)
-async def test_no_body_whatever_gives_a_500_or_hangs(http: Http, path: str, body: bytes, kind: str) -> None:
+async def test_no_body_causes_a_500_or_hangs(http: Http, path: str, body: bytes, kind: str) -> None:
     async with asyncio.timeout(PATIENCE):
         answer = await http.post(path, content=body, headers={"content-type": kind})
     assert answer.status_code < 500

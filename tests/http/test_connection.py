@@ -66,7 +66,7 @@ async def test_empty_lines_are_no_requests(listen: Callable[..., Any]) -> None:
     assert (await listening.said(b"\r\n" * 600)).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_a_head_is_bounded_whatever_is_long_in_it(listen: Callable[..., Any]) -> None:
+async def test_every_part_of_a_head_is_bounded(listen: Callable[..., Any]) -> None:
     listening = await listen()
     for head in (
         b"GET /%b HTTP/1.1\r\n" % (b"x" * 200_000),
@@ -96,7 +96,7 @@ async def test_trailers_are_bounded_and_reach_nobody(listen: Callable[..., Any])
     assert b"HTTP/1.1 201 " not in await hasty.said(POST + body + b"t: x\r\n")
 
 
-async def test_of_headers_without_end_no_more_are_kept_than_the_limit(listen: Callable[..., Any]) -> None:
+async def test_endless_headers_are_kept_only_up_to_the_limit(listen: Callable[..., Any]) -> None:
     listening = await listen(Limits(linger_s=0.2))
     async with listening.connection() as (reader, writer):
         writer.write(GET)
@@ -144,7 +144,7 @@ async def test_a_burst_of_callers_is_no_attack(listen: Callable[..., Any]) -> No
         assert said.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_where_connections_run_out_the_longest_idle_are_closed(listen: Callable[..., Any]) -> None:
+async def test_the_longest_idle_connections_are_closed_when_connections_run_out(listen: Callable[..., Any]) -> None:
     """A request under way is left alone."""
     listening = await listen(Limits(connections=10))
     await listening.said(POST + b'b\r\n{"delay":9}\r\n0\r\n\r\n', b"GET / HTTP/1.0\r\n\r\n")
@@ -189,7 +189,7 @@ async def test_more_requests_at_once_than_anybody_needs_are_not_kept(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_of_more_jobs_at_once_than_are_kept_each_answered_one_is_made_as_it_was_sent(
+async def test_every_answered_job_is_made_as_sent_although_connections_are_closed(
     listen: Callable[..., Any], caplog: pytest.LogCaptureFixture, aclient: AsyncClient
 ) -> None:
     """The connection is closed between two requests: no body is taken for another's, and none is made after the cut."""

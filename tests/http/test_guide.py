@@ -41,7 +41,7 @@ async def test_a_page_names_the_file_of_a_program(http: Http) -> None:
     assert "<em>shop.py</em>" in (await http.get("/guide/getting-started")).text
 
 
-async def test_what_is_not_there_is_not_found(http: Http) -> None:
+async def test_a_missing_page_is_not_found(http: Http) -> None:
     for path in (
         "/guide/nothing",
         "/guide/..%2f__init__",

@@ -67,7 +67,7 @@ async def test_on_duplicate_replaces_or_refuses(http: Http) -> None:
     assert (await http.get(f"{JOBS}/a")).json()["payload"] == 2
 
 
-async def test_what_json_has_no_number_for_is_null_in_it(http: Http, aclient: AsyncClient) -> None:
+async def test_infinities_and_nan_are_null_in_json(http: Http, aclient: AsyncClient) -> None:
     await aclient.schedule("orders", [math.nan, math.inf, 1.5], delay=60, key="a")
     assert (await http.get(f"{JOBS}/a")).json()["payload"] == [None, None, 1.5]
 
@@ -116,7 +116,7 @@ async def test_a_bad_field_is_named_and_nothing_is_made(http: Http, body: Any, f
 
 
 @pytest.mark.parametrize("at", ["tomorrow", "2030-01-31", "2030-01-31T08:00:00", "2030-02-30T08:00:00Z"])
-async def test_what_a_moment_must_look_like_is_told_by_an_example(http: Http, at: str) -> None:
+async def test_a_wrong_moment_is_refused_with_an_example(http: Http, at: str) -> None:
     detail = (await http.post(JOBS, json={"at": at})).json()["detail"]
     assert "time zone" in detail
     assert "2030-01-31T09:00:00+01:00" in detail
@@ -124,7 +124,7 @@ async def test_what_a_moment_must_look_like_is_told_by_an_example(http: Http, at
 
 
 @pytest.mark.parametrize("raw", [b"{", b'{"delay": NaN}', b'{"payload": "\\ud800", "delay": 1}', b"[" * 5_000, b"\xff"])
-async def test_what_is_not_json_is_refused(http: Http, raw: bytes) -> None:
+async def test_a_body_that_is_not_json_is_refused(http: Http, raw: bytes) -> None:
     answer = await http.post(JOBS, content=raw, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["type"]) == (400, "/docs#bad-request")
 
@@ -308,7 +308,7 @@ async def test_a_request_repeated_after_a_lost_reply_is_answered_as_the_first_wo
     assert (await aclient.topics())[0].waiting == 1
 
 
-async def test_what_is_wrong_with_a_job_is_named_as_ever_beside_an_idempotency_key(http: Http) -> None:
+async def test_a_wrong_field_is_named_beside_an_idempotency_key_too(http: Http) -> None:
     for more in ({}, {"on_duplicate": "raise"}):
         key = {"idempotency-key": f"k-{len(more)}"}
         answer = await http.post(JOBS, json={"delay": 60, "payload": 2**70, **more}, headers=key)
@@ -316,7 +316,7 @@ async def test_what_is_wrong_with_a_job_is_named_as_ever_beside_an_idempotency_k
 
 
 @pytest.mark.parametrize("path", [JOBS, "/v1/topics/orders/bulk"])
-async def test_a_request_repeated_after_its_job_has_run_makes_it_no_more_where_the_topic_keeps_what_is_done(
+async def test_a_request_repeated_after_its_job_has_run_makes_no_other_in_a_topic_that_keeps_finished_jobs(
     serve: Callable[..., Any], aclient: AsyncClient, url: str, settings: Settings, path: str
 ) -> None:
     """The reply was lost, the job ran, and only then the caller comes again."""
@@ -399,13 +399,13 @@ async def test_while_redis_is_away_the_answer_is_503_with_retry_after(serve: Cal
     assert (await http.post(JOBS, json={"delay": 60})).status_code == 201
 
 
-async def test_what_redis_refuses_was_not_done(serve: Callable[..., Any]) -> None:
+async def test_a_write_that_redis_refuses_was_not_done(serve: Callable[..., Any]) -> None:
     http = await serve(Refusing("schedule"))
     answer = await http.post(JOBS, json={"delay": 60})
     assert answer.status_code in (502, 503)
 
 
-async def test_of_many_for_a_full_topic_those_are_made_that_fit(http: Http) -> None:
+async def test_a_full_topic_takes_as_many_jobs_as_fit(http: Http) -> None:
     assert (await http.patch("/v1/topics/orders/settings", json={"max_pending": 2})).is_success
     jobs = {"jobs": [{"delay": 60, "id": id} for id in "abc"]}
     outcomes = (await http.post("/v1/topics/orders/bulk", json=jobs)).json()["outcomes"]
@@ -415,7 +415,7 @@ async def test_of_many_for_a_full_topic_those_are_made_that_fit(http: Http) -> N
     assert there == [404 if status == 429 else 200 for status in told]
 
 
-async def test_of_many_each_says_what_is_known_of_it(serve: Callable[..., Any]) -> None:
+async def test_each_of_many_jobs_reports_its_own_outcome(serve: Callable[..., Any]) -> None:
     http = await serve(ReplyLost("schedule", times=2))
     jobs = {"jobs": [{"delay": 60, "id": "a"}, {"delay": -1}]}
     outcomes = (await http.post("/v1/topics/orders/bulk", json=jobs)).json()["outcomes"]

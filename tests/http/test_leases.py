@@ -47,7 +47,7 @@ async def test_a_leased_job_is_acknowledged_and_gone(http: Http, aclient: AsyncC
     assert await done(http, "ack", job["handle"]) == [False]
 
 
-async def test_who_waits_for_a_job_is_told_that_it_was_acknowledged(http: Http, aclient: AsyncClient) -> None:
+async def test_a_waiting_caller_hears_that_the_job_was_acknowledged(http: Http, aclient: AsyncClient) -> None:
     """In a topic that keeps finished jobs; scheduled again, by who did not hear that it was made, it is found there."""
     await aclient.configure("orders", keep_done_ms=60_000)
     await make_ready(aclient, "a")
@@ -124,7 +124,7 @@ async def test_every_group_gets_every_job(http: Http, aclient: AsyncClient) -> N
         assert [job["id"] for job in answer.json()["jobs"]] == ["a"]
 
 
-async def test_who_waits_gets_a_job_as_soon_as_it_is_ready(http: Http, aclient: AsyncClient) -> None:
+async def test_a_long_poll_gets_a_job_as_soon_as_it_is_ready(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "first")
     await lease(http)
     waiting = [asyncio.create_task(lease(http, wait=20)) for _ in range(3)]
@@ -136,7 +136,7 @@ async def test_who_waits_gets_a_job_as_soon_as_it_is_ready(http: Http, aclient: 
     assert sorted(found) == ["a", "b", "c"]
 
 
-async def test_who_waits_for_nothing_is_answered_in_the_end(http: Http, aclient: AsyncClient) -> None:
+async def test_a_long_poll_without_jobs_is_answered_in_the_end(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "a")
     await lease(http)
     async with asyncio.timeout(PATIENCE):
@@ -183,7 +183,7 @@ async def test_a_job_leased_for_a_caller_that_has_just_gone_is_handed_back_uncou
     assert (job["id"], job["deliveries"]) == ("a", 1)
 
 
-async def test_at_a_stop_who_waits_is_answered_at_once(http: Http, aclient: AsyncClient) -> None:
+async def test_a_stop_answers_waiting_callers_at_once(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "a")
     await lease(http)
     waiting = asyncio.create_task(lease(http, wait=20))
@@ -278,14 +278,14 @@ async def test_bytes_and_unknown_topics(http: Http, aclient: AsyncClient) -> Non
 
 
 @pytest.mark.parametrize("handle", ["", "?", "AAAA", "MCBhIGIgYw", "x" * 5_000])
-async def test_what_is_no_handle_is_refused(http: Http, aclient: AsyncClient, handle: str) -> None:
+async def test_a_wrong_handle_is_refused(http: Http, aclient: AsyncClient, handle: str) -> None:
     await make_ready(aclient, "a")
     answer = await http.post(f"{PULL}/ack", json={"handles": [handle]})
     assert (answer.status_code, answer.json()["field"]) == (422, "handles")
 
 
 @pytest.mark.parametrize(("body", "field"), [({"count": 0}, "count"), ({"lease": 0}, "lease"), ({"wait": 99}, "wait")])
-async def test_what_cannot_be_asked_is_named(http: Http, body: dict[str, Any], field: str) -> None:
+async def test_a_wrong_field_is_named_in_the_answer(http: Http, body: dict[str, Any], field: str) -> None:
     answer = await http.post(f"{PULL}/lease", json=body)
     assert (answer.status_code, answer.json()["field"]) == (422, field)
 

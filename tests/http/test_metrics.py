@@ -77,7 +77,7 @@ async def test_without_an_outbox_nothing_is_told_of_one(http: Http) -> None:
     assert "outbox" not in (await http.get("/metrics")).text
 
 
-async def test_what_the_fleet_counted_and_measured_is_told(http: Http, url: str, settings: Settings) -> None:
+async def test_the_counts_and_measurements_of_the_fleet_are_exposed(http: Http, url: str, settings: Settings) -> None:
     """By the topic; processes have no label."""
     await http.post("/v1/topics/orders/jobs", json={"delay": 0.05})
     scheduler = Scheduler.connect(url, replace(settings, scheduler=SchedulerSettings(heartbeat_ms=50, topics_ms=50)))

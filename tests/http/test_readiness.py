@@ -89,7 +89,7 @@ async def test_a_server_that_refuses_writes_is_not_ready(alone: Http, own: Embed
             await until(partial(is_answered, alone, 200))
 
 
-async def test_while_redis_is_frozen_the_answer_comes_at_once_to_all_who_ask(
+async def test_all_callers_are_answered_at_once_while_redis_is_frozen(
     alone: Http, own: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await said(alone))[0] == 200
@@ -129,7 +129,7 @@ async def test_jobs_that_are_overdue_are_told(http: Http, aclient: AsyncClient) 
     assert "topic 'late' has jobs that are due, and a shard without a leader" in (await said(http))[1]["problems"]
 
 
-async def test_however_many_topics_there_are_a_look_is_bounded_and_shared(
+async def test_a_look_at_any_number_of_topics_is_bounded_and_shared(
     serve: Callable[..., Any], aclient: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "SHARDS", 4)

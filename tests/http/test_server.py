@@ -40,7 +40,7 @@ def serve(start: Callable[..., Running], directory: Path, url: str, port: int, *
     return running
 
 
-def test_where_it_listens_is_said_once_it_does(
+def test_the_address_is_printed_once_the_server_listens(
     start: Callable[..., Running], url: str, port: int, tmp_path: Path
 ) -> None:
     first = serve(start, tmp_path, url, port)

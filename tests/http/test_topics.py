@@ -168,7 +168,7 @@ async def test_a_list_without_a_state_is_of_waiting_jobs_and_none_of_them_has_an
 @pytest.mark.parametrize(
     "cursor", ["", "x", "0-0:0", "99999999999999999999-0:0", "1763000000000.00~6b", "1~6b", "٣-٣:٣"]
 )
-async def test_a_cursor_that_is_none_is_named(http: Http, cursor: str) -> None:
+async def test_a_wrong_cursor_is_named(http: Http, cursor: str) -> None:
     """Also one of another list."""
     await http.post(f"{TOPIC}/jobs", json={"delay": 60})
     lists = [f"{TOPIC}/dead"] if "~" in cursor else [f"{TOPIC}/dead", f"{TOPIC}/jobs"]
@@ -178,7 +178,7 @@ async def test_a_cursor_that_is_none_is_named(http: Http, cursor: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"limit": "0"}, {"limit": "501"}, {"cursor": "x"}, {"due_from": "yesterday"}])
-async def test_what_cannot_be_asked_is_named(http: Http, asked: dict[str, str]) -> None:
+async def test_a_wrong_field_is_named_in_the_answer(http: Http, asked: dict[str, str]) -> None:
     answer = await http.get(f"{TOPIC}/jobs", params=asked)
     assert (answer.status_code, answer.json()["field"]) == (422, next(iter(asked)))
 
@@ -310,7 +310,7 @@ async def test_the_history_tells_what_happened_in_each_minute(http: Http) -> Non
 # Recurring
 
 
-async def test_a_recurring_job_is_said_looked_at_and_removed(http: Http) -> None:
+async def test_a_recurring_job_is_put_shown_and_removed(http: Http) -> None:
     rule = {"cron": "0 2 * * *", "tz": "Europe/Berlin", "payload": {"kind": "sales"}}
     said = [await http.put(f"{TOPIC}/recurring/nightly", json=rule) for _ in range(2)]
     assert [(answer.status_code, answer.json()["outcome"]) for answer in said] == [(201, "created"), (200, "unchanged")]
@@ -328,6 +328,6 @@ async def test_a_recurring_job_is_said_looked_at_and_removed(http: Http) -> None
     ("rule", "field"),
     [({"cron": "x"}, "cron"), ({}, "body"), ({"every": 60, "tz": "Mars/X"}, "tz"), ({"every": 0}, "every")],
 )
-async def test_a_rule_that_is_none_is_named(http: Http, rule: dict[str, Any], field: str) -> None:
+async def test_a_wrong_rule_is_named(http: Http, rule: dict[str, Any], field: str) -> None:
     answer = await http.put(f"{TOPIC}/recurring/x", json=rule)
     assert (answer.status_code, answer.json()["field"]) == (422, field)

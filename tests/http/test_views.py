@@ -55,7 +55,7 @@ def test_nothing_that_is_known_is_left_out(view: type, known: type) -> None:
 
 
 @pytest.mark.parametrize("view", [JobView, GroupView])
-def test_the_examples_of_the_document_are_such_answers(view: type) -> None:
+def test_the_examples_of_the_document_have_the_form_of_answers(view: type) -> None:
     for example in TypeAdapter(view).json_schema()["examples"]:
         TypeAdapter(view).validate_python(example)
 

@@ -84,12 +84,12 @@ def test_a_second_life_may_have_been_due_sooner() -> None:
 
 
 @pytest.mark.parametrize(("answers", "expected"), UNCONFIRMED.values(), ids=UNCONFIRMED)
-def test_what_no_replica_confirmed_may_have_been_undone(answers: list[Call], expected: Promise) -> None:
+def test_an_unconfirmed_change_may_have_been_undone(answers: list[Call], expected: Promise) -> None:
     """It was answered, and a failover may have taken it back."""
     assert promise([replace(one, is_confirmed=False) for one in answers]) == expected
 
 
-def test_what_was_confirmed_is_not_weakened_by_what_was_not() -> None:
+def test_a_confirmed_change_is_not_weakened_by_an_unconfirmed_one() -> None:
     """The job must run, only the time is open; the next confirmed change settles it."""
     moved = call(Asked.RESCHEDULE, Answer.RESCHEDULED, DUE + 9)
     assert promise([CREATED, replace(moved, is_confirmed=False)]) == SURE

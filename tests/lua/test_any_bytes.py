@@ -145,7 +145,7 @@ def test_members_are_compared_byte_by_byte(one: bytes, other: bytes) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"-3:", b"7:", b"1:h1:1", b"x"])
-def test_what_another_program_wrote_behind_a_finished_job_goes_with_its_next_end(shard: Shard, behind: bytes) -> None:
+def test_foreign_bytes_behind_a_finished_job_go_when_the_job_ends_again(shard: Shard, behind: bytes) -> None:
     shard.make_group("h")
     conclude(shard, shard.deliver("a"))
     shard.redis.hset(shard.keys.done, "a", shard.redis.hget(shard.keys.done, "a") + behind)
@@ -156,7 +156,7 @@ def test_what_another_program_wrote_behind_a_finished_job_goes_with_its_next_end
 
 
 @pytest.mark.parametrize("stored", [b"", b"-3:", b"3:1-0", b"no job", packed(b"x", b"y", b"z")])
-def test_what_is_no_finished_job_is_not_found_and_gives_way_to_one(shard: Shard, stored: bytes) -> None:
+def test_a_foreign_record_is_not_found_and_gives_way_to_a_finished_job(shard: Shard, stored: bytes) -> None:
     shard.redis.hset(shard.keys.done, "a", stored)
     assert shard.send(state.get(shard.keys, "a")) is None
     conclude(shard, shard.deliver("a"))

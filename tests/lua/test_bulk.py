@@ -54,7 +54,7 @@ def test_a_call_changes_500_and_a_repeated_one_goes_on_behind_them(shard: Shard)
     assert 0 < shard.redis.pttl(shard.keys.replays) <= bulk.REMEMBERED_MS
 
 
-def test_what_is_scheduled_before_the_place_that_was_reached_is_left_alone(shard: Shard) -> None:
+def test_a_job_scheduled_before_the_reached_position_is_left_alone(shard: Shard) -> None:
     at = shard.now_ms() + HOUR_MS
     shard.schedule(*((f"j{n}", at + n) for n in range(500)))
     shard.schedule(("last", at + 600))

@@ -43,7 +43,7 @@ def test_one_job_in_each_state(shard: Shard) -> None:
     assert abs(found.server_us // 1000 - shard.now_ms()) < 60_000
 
 
-def test_a_job_counts_once_whatever_the_number_of_its_attempts(shard: Shard) -> None:
+def test_a_job_counts_once_after_any_number_of_attempts(shard: Shard) -> None:
     """The entries of former attempts stay in the stream behind a pending one, and count for nothing."""
     [_, failing] = shard.deliver("slow", "failing")
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_a_job_counts_once_whatever_the_number_of_its_attempts(shard: Shard) -> 
     assert states(shard) == (0, 0, 1, 0, 0)
 
 
-def test_what_retention_keeps_does_not_count(shard: Shard) -> None:
+def test_entries_kept_by_retention_do_not_count(shard: Shard) -> None:
     entries = shard.deliver("a", "b")
     shard.ack(entries, retention_ms=HOUR_MS)
     assert len(shard.snapshot()["ready"]) == 2
@@ -134,7 +134,7 @@ def test_each_group_tells_what_it_has_yet_to_do(shard: Shard) -> None:
     assert busy == GroupCounts("busy", 0, False, 3, oldest_ms)
 
 
-def test_where_the_server_does_not_tell_the_lag_is_counted_up_to_a_bound(shard: Shard) -> None:
+def test_the_lag_is_counted_up_to_a_bound_when_the_server_does_not_know_it(shard: Shard) -> None:
     """Old servers never tell it, and none does while a deleted entry lies ahead of the group."""
     shard.make_group("g")
     ids = []
@@ -158,7 +158,7 @@ def uncounted(shard: Shard) -> None:
     shard.redis.delete(shard.keys.retries)
 
 
-def test_what_a_release_wrote_that_counts_no_retries_becomes_right_with_their_promotion(shard: Shard) -> None:
+def test_counts_of_a_release_without_retries_become_right_with_their_promotion(shard: Shard) -> None:
     entries = shard.deliver("a", "b")
     for entry in entries:
         shard.retry(entry)

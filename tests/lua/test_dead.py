@@ -103,7 +103,7 @@ def test_a_time_has_a_beginning_that_belongs_to_it_and_an_end_that_does_not(shar
     assert ids(find(shard, DeadFilter(since_ms=job.buried_ms + 1))) == []
 
 
-def test_what_is_none_of_wheelqs_is_shown_all_the_same(shard: Shard) -> None:
+def test_a_foreign_entry_is_shown_too(shard: Shard) -> None:
     shard.redis.xadd(shard.keys.dead, {"hello": b"\xff"})
     [(job, _)] = find(shard).jobs
     assert (job.id, job.group, job.payload) == ("", "", None)

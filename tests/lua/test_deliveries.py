@@ -122,7 +122,7 @@ def test_holders_tells_who_holds_how_much(shard: Shard) -> None:
     assert shard.send(worker.holders([shard.keys], "g")) == [{"w2": 2}]
 
 
-def test_all_that_a_consumer_holds_that_is_gone_is_taken_over_however_idle_it_is(shard: Shard) -> None:
+def test_all_deliveries_of_a_departed_consumer_are_taken_over_at_any_idle_time(shard: Shard) -> None:
     a, b, c = shard.deliver("a", "b", "c")
     give(shard, "dead", a, b)
     give(shard, "living", c, idle=10 * ABANDONED_MS)
@@ -132,7 +132,7 @@ def test_all_that_a_consumer_holds_that_is_gone_is_taken_over_however_idle_it_is
     assert idle_ms(shard, a) < ABANDONED_MS
 
 
-def test_of_a_consumer_that_is_not_known_only_what_it_does_not_renew_is_taken_over(shard: Shard) -> None:
+def test_an_unknown_consumer_loses_only_the_deliveries_it_does_not_renew(shard: Shard) -> None:
     a, b, c = shard.deliver("a", "b", "c")
     give(shard, "foreign", a, idle=ABANDONED_MS)
     give(shard, "foreign", b)
@@ -190,7 +190,7 @@ def test_streams_for_which_there_is_no_room_are_not_asked(shard: Shard) -> None:
 # hand_back
 
 
-def test_what_is_handed_back_can_be_claimed_at_once(shard: Shard) -> None:
+def test_a_delivery_handed_back_can_be_claimed_at_once(shard: Shard) -> None:
     a, b = shard.deliver("a", "b")
     before = shard.snapshot()
     assert shard.send(worker.hand_back(shard.keys, "g", "w1", ABANDONED_MS, [a.entry_id])) == 1
@@ -200,13 +200,13 @@ def test_what_is_handed_back_can_be_claimed_at_once(shard: Shard) -> None:
     assert idle_ms(shard, b) < ABANDONED_MS
 
 
-def test_what_another_holds_is_not_handed_back(shard: Shard) -> None:
+def test_a_delivery_of_another_consumer_is_not_handed_back(shard: Shard) -> None:
     [a] = shard.deliver("a")
     assert shard.send(worker.hand_back(shard.keys, "g", "w2", ABANDONED_MS, [a.entry_id])) == 0
     assert claim(shard, "w3") == []
 
 
-def test_what_is_acked_is_not_handed_back(shard: Shard) -> None:
+def test_an_acked_delivery_is_not_handed_back(shard: Shard) -> None:
     """XCLAIM would make a pending entry of it again on some servers."""
     [a, _] = shard.deliver("a", "b")
     shard.ack([a])

@@ -92,7 +92,7 @@ def test_the_window_is_opened(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("how", ["promote", "sweep", "hedge"])
-def test_what_is_due_is_promoted(shard: Shard, how: str) -> None:
+def test_a_due_job_is_promoted(shard: Shard, how: str) -> None:
     due = overdue(shard, "a", "b")
     fill(shard)
     if how == "promote":
@@ -107,7 +107,7 @@ def test_what_is_due_is_promoted(shard: Shard, how: str) -> None:
     assert "delayed" not in after
 
 
-def test_what_is_ready_is_read_and_finished(shard: Shard) -> None:
+def test_a_ready_job_is_read_and_finished(shard: Shard) -> None:
     """Also by a worker that comes only now."""
     shard.schedule(("a", "+0"), ("b", "+0"), ("c", "+0"))
     fill(shard)

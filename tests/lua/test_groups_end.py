@@ -55,7 +55,7 @@ def everything(shard: Shard, group: str) -> None:
     shard.schedule((f"{group}-unread", "+0"))
 
 
-def test_of_the_only_group_nothing_is_left(shard: Shard) -> None:
+def test_the_only_group_leaves_nothing_behind(shard: Shard) -> None:
     shard.schedule(("waits", f"+{HOUR_MS}"))
     before = shard.snapshot()
     everything(shard, "g")
@@ -64,7 +64,7 @@ def test_of_the_only_group_nothing_is_left(shard: Shard) -> None:
     assert left(shard) == before
 
 
-def test_of_one_of_two_groups_nothing_is_left_and_the_other_has_all(shard: Shard) -> None:
+def test_one_of_two_groups_leaves_nothing_and_the_other_keeps_everything(shard: Shard) -> None:
     """Beside a twin in which the group never was: the other group's part is the same."""
     shard.make_group("h")
     everything(shard, "g")
@@ -99,7 +99,7 @@ def test_an_id_that_only_the_group_kept_taken_is_free(shard: Shard) -> None:
     assert shard.schedule(("a", "+0"), record=b"\x01\x01\x91\x02")[0][0] == 1
 
 
-def test_what_is_kept_of_a_job_that_others_finished_too_stays(shard: Shard) -> None:
+def test_the_state_of_a_job_that_other_groups_finished_stays(shard: Shard) -> None:
     shard.make_group("h")
     entries = shard.deliver("a")
     for group, consumer, found in (("g", "w1", entries), ("h", "w2", shard.read("h", "w2"))):
@@ -120,7 +120,7 @@ def test_retention_goes_on_keeping(shard: Shard) -> None:
     assert [entry.id for entry in shard.read("h", "w")] == ["a"]
 
 
-def test_what_is_promoted_after_the_last_group_was_destroyed_waits_for_the_next_one(shard: Shard) -> None:
+def test_jobs_promoted_after_the_last_group_was_destroyed_wait_for_the_next_one(shard: Shard) -> None:
     shard.deliver("old")
     is_new = iter([True])
 
@@ -263,7 +263,7 @@ def test_a_group_that_was_destroyed_is_told(shard: Shard) -> None:
     assert shard.send(removal.watch_groups(shard.keys)) == (False, ("old",))
 
 
-def test_where_nobody_has_looked_before_what_no_group_needs_is_found(shard: Shard) -> None:
+def test_a_first_look_finds_the_entries_that_no_group_needs(shard: Shard) -> None:
     """As it was left by the last release: a group destroyed from outside, which nothing names any more."""
     shard.make_group("gone")
     entries = shard.deliver("done", "again", group="h")

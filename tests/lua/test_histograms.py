@@ -65,7 +65,7 @@ def test_increments_whose_reply_was_lost_count_once(transport: Transport, keys: 
     assert transport.send(counts.histograms(keys))[START][:3] == [3_000, 0, 2]
 
 
-def test_what_nobody_measured_for_an_hour_is_forgotten(url: str, transport: Transport, keys: Keys) -> None:
+def test_figures_without_measurements_for_an_hour_are_forgotten(url: str, transport: Transport, keys: Keys) -> None:
     transport.send(counts.observe(keys, "gone", 1, {HANDLER: [1] * 18}))
     with redis.Redis.from_url(url) as connection:
         for name, seen_ms in connection.zscan_iter(keys.measured):

@@ -23,7 +23,7 @@ def finish(shard: Shard, *ids: str, group: str = "g") -> None:
 # rerun
 
 
-def test_what_was_fired_is_fired_again_for_one_group(shard: Shard) -> None:
+def test_a_fired_job_is_fired_again_for_one_group(shard: Shard) -> None:
     """As an entry of its own, due now, that concerns this group only; the stream keeps the first one."""
     finish(shard, "a")
     before = shard.now_ms()
@@ -49,7 +49,7 @@ def test_a_repeated_call_goes_on_behind_what_was_done(shard: Shard) -> None:
     assert 0 < shard.redis.pttl(shard.keys.replays) <= bulk.REMEMBERED_MS
 
 
-def test_what_is_fired_after_the_first_call_is_not_part_of_the_rerun(shard: Shard) -> None:
+def test_jobs_fired_after_the_first_call_are_not_part_of_the_rerun(shard: Shard) -> None:
     finish(shard, "a", "b")
     assert rerun(shard, most=1) == (False, 1, 0)
     shard.wait_until(shard.now_ms() + 2)
@@ -65,7 +65,7 @@ def test_another_rerun_leaves_out_what_a_rerun_added(shard: Shard) -> None:
     assert rerun(shard, name="another") == (True, 1, 0)
 
 
-def test_what_the_group_has_yet_to_finish_is_left_out(shard: Shard) -> None:
+def test_a_rerun_leaves_out_unfinished_jobs(shard: Shard) -> None:
     """Unread, running, or waiting for a retry: it runs anyway."""
     finish(shard, "done")
     [retried] = shard.deliver("retried")
@@ -115,7 +115,7 @@ def fail_again(shard: Shard) -> Entry:
     return retried
 
 
-def test_a_rerun_job_that_was_retried_leaves_a_new_one_alone_that_waits(shard: Shard) -> None:
+def test_a_retried_rerun_leaves_a_waiting_new_job_alone(shard: Shard) -> None:
     finish(shard, "a")
     new = b"\x01\x01\x91\x02"
     shard.schedule(("a", f"+{HOUR_MS}"), record=new)
@@ -125,7 +125,7 @@ def test_a_rerun_job_that_was_retried_leaves_a_new_one_alone_that_waits(shard: S
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_a_rerun_job_that_was_retried_leaves_a_new_one_alone_that_is_not_finished(shard: Shard, is_read: bool) -> None:
+def test_a_retried_rerun_leaves_an_unfinished_new_job_alone(shard: Shard, is_read: bool) -> None:
     finish(shard, "a")
     retried = fail_again(shard)
     shard.schedule(("a", "+0"))

@@ -98,7 +98,7 @@ def test_an_entry_that_somebody_deleted_is_acknowledged_away(ready: Shard) -> No
 
 
 @pytest.mark.parametrize("step_ms", [-30 * HOUR_MS, 30 * HOUR_MS])
-def test_leases_end_by_the_clock_of_leases_whatever_the_servers_shows(ready: Shard, step_ms: int) -> None:
+def test_leases_end_by_their_own_clock_and_not_by_the_servers(ready: Shard, step_ms: int) -> None:
     """Here the clock of leases is behind the server's, or ahead of it as far as the server allows."""
     now_ms = ready.now_ms() + min(step_ms, 6 * HOUR_MS)
 
@@ -178,7 +178,7 @@ def test_an_acknowledged_lease_is_done_and_forgotten(ready: Shard) -> None:
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a), named(b)])) == [False, True]
 
 
-def test_who_leased_before_cannot_answer_for_who_has_it_now(ready: Shard) -> None:
+def test_a_former_lessee_cannot_settle_the_present_lease(ready: Shard) -> None:
     (before,) = lease(ready, count=1, lease_ms=-1_000)
     (now,) = lease(ready, count=1)
     state = ready.snapshot()
@@ -226,7 +226,7 @@ def test_a_lease_that_nobody_got_does_not_count(ready: Shard) -> None:
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(again)])) == [True]
 
 
-def test_what_is_acknowledged_is_kept_as_a_workers_is(ready: Shard) -> None:
+def test_a_job_acknowledged_over_http_is_kept_like_a_workers(ready: Shard) -> None:
     """Its record and the time of its end are kept; the time when work began is unknown."""
     a, _ = lease(ready)
     before_ms = ready.now_ms()

@@ -84,7 +84,7 @@ def test_the_holder_is_told_who_asks_and_only_one_with_fewer_shards_takes_that_p
     assert hold(shard, "w1")[4:6] == ("w3", 2)
 
 
-def test_a_hold_that_is_over_is_anybodys_and_only_who_watched_it_knows_that(shard: Shard) -> None:
+def test_an_ended_hold_is_free_for_a_worker_that_has_watched_it(shard: Shard) -> None:
     """The server's clock says nothing: it may have been stepped."""
     ready(shard)
     hold(shard, "w1", ms=1)
@@ -107,7 +107,7 @@ def test_groups_hold_a_shard_each(shard: Shard) -> None:
     assert shard.snapshot()["order"] == {"g": {"owner": "w1"}, "h": {"owner": "w2"}}
 
 
-def test_what_was_abandoned_is_taken_over_in_order(shard: Shard) -> None:
+def test_abandoned_jobs_are_taken_over_in_order(shard: Shard) -> None:
     """Not counted as deliveries here: `adopt` does that."""
     entries = shard.deliver("a", "b", consumer="dead")
     assert hold(shard, "w1").others == ["dead"]
@@ -116,7 +116,7 @@ def test_what_was_abandoned_is_taken_over_in_order(shard: Shard) -> None:
     assert shard.snapshot()["groups"]["g"]["pending"] == {"e1": ("w1", 1), "e2": ("w1", 1)}
 
 
-def test_of_consumers_that_are_not_known_what_they_do_not_renew_is_taken_over(shard: Shard) -> None:
+def test_unknown_consumers_lose_the_deliveries_they_do_not_renew(shard: Shard) -> None:
     [a] = shard.deliver("a", consumer="foreign")
     assert hold(shard, "w1", unknown=("foreign",)).is_busy
     shard.redis.xclaim(shard.keys.ready, "g", "foreign", 0, [a.entry_id], idle=LONG_MS, justid=True)
@@ -124,7 +124,7 @@ def test_of_consumers_that_are_not_known_what_they_do_not_renew_is_taken_over(sh
     assert hold(shard, "w1", unknown=("foreign",)).entry_ids == [a.entry_id]
 
 
-def test_what_others_renew_is_left_to_them_and_makes_the_shard_busy(shard: Shard) -> None:
+def test_deliveries_that_others_renew_stay_with_them_and_make_the_shard_busy(shard: Shard) -> None:
     shard.deliver("a", consumer="alive")
     held = hold(shard, "w1")
     assert (held.is_held, held.is_busy, held.entry_ids) == (True, True, [])
@@ -205,7 +205,7 @@ def test_a_failed_delivery_keeps_its_place_and_its_next_run_is_kept_beside_it(sh
     assert kept == [None, PutOff(due_ms, SECOND_ATTEMPT)]
 
 
-def test_what_is_anothers_is_not_put_off(shard: Shard) -> None:
+def test_a_delivery_of_another_holder_is_not_put_off(shard: Shard) -> None:
     ready(shard, "a")
     hold(shard, "w1")
     [a] = read(shard, "w1") or []
@@ -281,7 +281,7 @@ def test_only_the_holder_lets_go(shard: Shard) -> None:
     assert shard.snapshot()["order"] == {"g": {"owner": "w1"}}
 
 
-def test_what_is_handed_back_is_found_by_the_next_holder_at_once(shard: Shard) -> None:
+def test_the_next_holder_finds_a_delivery_handed_back_at_once(shard: Shard) -> None:
     ready(shard, "a")
     hold(shard, "w1")
     [a] = read(shard, "w1") or []

@@ -57,7 +57,7 @@ Move = Callable[[Shard, str], int]
 
 
 @pytest.mark.parametrize("how", ["promote", "sweep", "hedge"])
-def test_how_late_jobs_are_promoted_is_told_by_powers_of_two(shard: Shard, how: str) -> None:
+def test_lateness_of_promotions_is_counted_by_powers_of_two(shard: Shard, how: str) -> None:
     """At place n those that were less than 2**n ms late; and the milliseconds of all together."""
     wait(shard, "a", "b", since_ms=40_000)
     wait(shard, "c", since_ms=70_000)
@@ -77,7 +77,7 @@ def test_how_late_jobs_are_promoted_is_told_by_powers_of_two(shard: Shard, how: 
 
 
 @both
-def test_what_is_due_goes_to_the_stream_and_points_there(shard: Shard, move: Move) -> None:
+def test_a_due_job_goes_to_the_stream_and_points_there(shard: Shard, move: Move) -> None:
     due = wait(shard, "a", "b")
     token = shard.lead()
     before = shard.snapshot()
@@ -97,7 +97,7 @@ def test_what_is_due_goes_to_the_stream_and_points_there(shard: Shard, move: Mov
 
 
 @both
-def test_what_is_not_due_waits_on(shard: Shard, move: Move) -> None:
+def test_a_job_that_is_not_due_keeps_waiting(shard: Shard, move: Move) -> None:
     shard.schedule(("a", f"+{HOUR_MS}"))
     token = shard.lead()
     before = shard.snapshot()
@@ -168,7 +168,7 @@ def test_a_job_without_a_record_is_buried_and_does_not_block_the_others(shard: S
 
 
 @both
-def test_what_the_stream_refuses_waits_on(shard: Shard, move: Move) -> None:
+def test_a_job_that_the_stream_refuses_keeps_waiting(shard: Shard, move: Move) -> None:
     """A ready key of a wrong type makes every XADD fail: nothing is lost, and mended it goes on."""
     due = wait(shard, "a", "b")
     token = shard.lead()
@@ -182,7 +182,7 @@ def test_what_the_stream_refuses_waits_on(shard: Shard, move: Move) -> None:
 
 
 @both
-def test_what_was_taken_before_the_stream_refused_is_not_promoted_twice(shard: Shard, move: Move) -> None:
+def test_jobs_promoted_before_the_stream_refused_are_not_promoted_twice(shard: Shard, move: Move) -> None:
     """The stream's last id is the last there is: one more entry goes in, the next is refused half-way through."""
     wait(shard, "a", "b")
     token = shard.lead()

@@ -70,7 +70,7 @@ def test_put_that_arrives_again_after_an_occurrence_was_made_changes_nothing(sha
     assert shard.snapshot() == before
 
 
-def test_of_two_that_put_at_the_same_time_one_is_told_that_it_was_not_first(shard: Shard) -> None:
+def test_the_second_of_two_simultaneous_puts_learns_that_it_was_not_first(shard: Shard) -> None:
     first, second = entry(next_ms=hour_of(shard)), entry(next_ms=hour_of(shard))
     assert put(shard, first)
     assert not put(shard, second)
@@ -103,7 +103,7 @@ def test_put_does_nothing_if_the_occurrence_was_promoted_meanwhile(shard: Shard)
 # change: pause and remove
 
 
-def test_what_is_paused_is_stored_and_not_looked_at(shard: Shard, ear: Ear) -> None:
+def test_a_paused_recurring_job_is_stored_and_not_looked_at(shard: Shard, ear: Ear) -> None:
     put(shard, new := entry(next_ms=hour_of(shard)))
     ear.heard()
     paused = replace(entry(), is_paused=True)
@@ -203,7 +203,7 @@ def test_an_occurrence_is_made_once_also_when_it_has_run_and_is_forgotten(shard:
     assert shard.snapshot() == before
 
 
-def test_what_was_changed_or_removed_meanwhile_is_not_made(shard: Shard) -> None:
+def test_an_occurrence_of_a_changed_or_removed_job_is_not_made(shard: Shard) -> None:
     due = hour_of(shard)
     put(shard, seen := entry(next_ms=due))
     put(shard, changed := entry(next_ms=due), seen)
@@ -239,7 +239,7 @@ def test_several_missed_ones_are_made_in_one_step(shard: Shard) -> None:
     assert shard.snapshot()["delayed"] == {occurrence_id(NAME, moment): moment for moment in moments}
 
 
-def test_an_earlier_one_that_still_waits_gives_way_to_the_last_of_the_missed(shard: Shard) -> None:
+def test_a_waiting_occurrence_gives_way_to_the_last_missed_one(shard: Shard) -> None:
     now = hour_of(shard)
     early = occurrence_id(NAME, now - 5 * HOUR_MS)
     put(shard, new := entry(next_ms=now - 5 * HOUR_MS))
@@ -250,7 +250,7 @@ def test_an_earlier_one_that_still_waits_gives_way_to_the_last_of_the_missed(sha
     assert shard.snapshot()["jobs"] == {occurrence_id(NAME, now): RECORD}
 
 
-def test_an_earlier_one_that_was_promoted_late_stands_for_the_missed(shard: Shard) -> None:
+def test_an_occurrence_promoted_late_replaces_the_missed_ones(shard: Shard) -> None:
     now = hour_of(shard)
     early = occurrence_id(NAME, now - 5 * HOUR_MS)
     put(shard, new := entry(next_ms=now - 5 * HOUR_MS))
@@ -265,7 +265,7 @@ def test_an_earlier_one_that_was_promoted_late_stands_for_the_missed(shard: Shar
     assert snapshot["recurring"] == {NAME: after.pack()}
 
 
-def test_an_earlier_one_that_was_promoted_in_time_does_not_stand_for_the_missed(shard: Shard) -> None:
+def test_an_occurrence_promoted_in_time_does_not_replace_the_missed_ones(shard: Shard) -> None:
     now = shard.now_ms()
     put(shard, new := entry(next_ms=now))
     before = made(shard, new, now)
@@ -284,7 +284,7 @@ def test_a_priority_is_told_by_the_score(shard: Shard) -> None:
     assert shard.redis.zscore(shard.keys.delayed, occurrence_id(NAME, due)) == due - 0.25
 
 
-def test_what_has_come_to_its_end_is_looked_at_no_more(shard: Shard) -> None:
+def test_an_ended_recurring_job_is_no_longer_looked_at(shard: Shard) -> None:
     due = hour_of(shard)
     put(shard, new := entry(next_ms=due))
     state = new.state.made(due, None)

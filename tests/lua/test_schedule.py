@@ -105,7 +105,7 @@ def test_a_waiting_job_is_replaced_if_that_was_asked_for(shard: Shard) -> None:
     assert shard.snapshot() == {"delayed": {"a": due - 5}, "jobs": {"a": OTHER}}
 
 
-def test_a_job_replaced_by_one_that_is_due_is_left_to_the_leader(shard: Shard) -> None:
+def test_a_due_replacement_is_left_to_the_leader(shard: Shard) -> None:
     """Only a new job may go to the stream without its leader: this one could be on its way there."""
     now = shard.now_ms()
     shard.schedule(("a", now + HOUR_MS))
@@ -114,7 +114,7 @@ def test_a_job_replaced_by_one_that_is_due_is_left_to_the_leader(shard: Shard) -
 
 
 @pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
-def test_a_promoted_job_is_kept_whatever_was_asked_for(shard: Shard, on_duplicate: OnDuplicate) -> None:
+def test_a_promoted_job_is_kept_with_every_on_duplicate(shard: Shard, on_duplicate: OnDuplicate) -> None:
     due = shard.now_ms()
     shard.schedule(("a", due))
     before = shard.snapshot()
@@ -189,7 +189,7 @@ def test_a_record_without_a_due_time_is_written_over(shard: Shard) -> None:
 # An id twice in one call
 
 
-def test_of_two_jobs_with_one_id_in_a_call_the_first_is_kept(shard: Shard) -> None:
+def test_the_first_of_two_equal_jobs_in_a_call_is_kept(shard: Shard) -> None:
     due = shard.now_ms() + HOUR_MS
     shard.schedule(("b", due), record=OTHER)
     answer = shard.schedule(("a", due), ("b", due + 1), ("a", due + 2))
@@ -198,20 +198,20 @@ def test_of_two_jobs_with_one_id_in_a_call_the_first_is_kept(shard: Shard) -> No
     assert shard.snapshot() == {"delayed": {"a": due, "b": due}, "jobs": {"a": RECORD, "b": OTHER}}
 
 
-def test_of_two_different_jobs_with_one_id_in_a_call_the_first_is_kept(shard: Shard) -> None:
+def test_the_first_of_two_different_jobs_with_one_id_is_kept(shard: Shard) -> None:
     due = shard.now_ms() + HOUR_MS
     assert _two(shard, due, due + 1, "keep") == [CREATED, due, KEPT, due]
     assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
 
 
-def test_of_two_different_jobs_with_one_id_the_second_replaces_the_first_if_that_was_asked_for(shard: Shard) -> None:
+def test_the_second_of_two_different_jobs_with_one_id_replaces_the_first_on_request(shard: Shard) -> None:
     due = shard.now_ms() + HOUR_MS
     assert _two(shard, due, due + 1, "replace") == [CREATED, due, REPLACED, due + 1]
     assert shard.snapshot() == {"delayed": {"a": due + 1}, "jobs": {"a": OTHER}}
 
 
 @pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
-def test_of_two_jobs_with_one_id_that_are_due_one_runs(shard: Shard, on_duplicate: OnDuplicate) -> None:
+def test_only_one_of_two_due_jobs_with_one_id_runs(shard: Shard, on_duplicate: OnDuplicate) -> None:
     due = shard.now_ms()
     assert _two(shard, due, due, on_duplicate) == [CREATED, due, KEPT_PROMOTED, due]
     assert shard.snapshot() == {"jobs": {"a": "e1"}, "ready": {"e1": entry("a", due)}}
@@ -298,7 +298,7 @@ def test_a_shard_that_was_never_fenced_takes_jobs_placed_by_any_number(shard: Sh
     assert place(shard, "7", "a")[0] == CREATED
 
 
-def test_where_a_former_number_placed_a_live_job_it_is_kept_or_replaced_and_no_new_one_is_made(shard: Shard) -> None:
+def test_a_live_job_at_its_former_place_is_kept_or_replaced_and_no_new_one_is_made(shard: Shard) -> None:
     """Whatever number is in force: this is how a job is looked for at its old place."""
     due = shard.now_ms() + HOUR_MS
     shard.schedule(("a", due))

@@ -342,7 +342,7 @@ def test_two_lives_can_be_retried_again_and_again_in_any_order(shard: Shard) -> 
     assert "delayed" not in shard.snapshot()
 
 
-def test_a_page_of_what_waits_names_id_and_group_of_both_lives(shard: Shard) -> None:
+def test_a_page_of_waiting_jobs_names_id_and_group_of_both_lives(shard: Shard) -> None:
     for life in two_lives(shard):
         shard.retry(life, 5_000)
     found = shard.send(producer.waiting(shard.keys, 0, 1e15, b"", 10))
@@ -409,7 +409,7 @@ def test_bury_of_a_retry_forgets_the_retry_and_the_job(shard: Shard) -> None:
     }
 
 
-def test_what_one_group_buries_the_other_still_runs(shard: Shard) -> None:
+def test_a_job_buried_in_one_group_still_runs_in_the_other(shard: Shard) -> None:
     shard.make_group("h")
     [a] = shard.deliver("a")
     shard.bury(a)

@@ -99,7 +99,7 @@ def test_no_more_are_promoted_than_may_be_unread(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("how", ["sweep", "promote", "hedge"])
-def test_of_jobs_due_together_those_of_high_priority_go_first_and_none_is_early(shard: Shard, how: str) -> None:
+def test_high_priority_goes_first_among_jobs_due_together_and_none_is_early(shard: Shard, how: str) -> None:
     token = shard.lead()
     due = shard.now_ms() + HOUR_MS
     suffixes = {"n1": "", "l1": "l", "h1": "h", "n2": "", "h2": "h", "l2": "l"}

@@ -102,7 +102,7 @@ def test_attempts_of_an_earlier_life_of_an_id_are_not_told(shard: Shard) -> None
     assert only.error is None
 
 
-def test_with_nothing_to_keep_conclude_is_an_ack_that_forgets_what_handlers_said(shard: Shard) -> None:
+def test_conclude_without_anything_to_keep_is_an_ack(shard: Shard) -> None:
     a, b = shard.deliver("a", "b")
     assert note(shard, a, b) == 2
     assert conclude(shard, [a], keep_done_ms=0) == 1
@@ -162,7 +162,7 @@ def test_a_retry_of_another_group_that_is_passed_over_is_not_kept(shard: Shard) 
     assert {name: (one.result, one.attempt) for name, one in info.groups.items()} == {"g": ("g", 2), "h": ("h", 1)}
 
 
-def test_what_is_kept_of_an_earlier_job_gives_way_to_a_newer_with_the_same_id(shard: Shard) -> None:
+def test_the_kept_state_of_an_earlier_job_gives_way_to_a_newer_job_with_its_id(shard: Shard) -> None:
     conclude(shard, shard.deliver("a"), result="old")
     [again] = shard.deliver("a", record=OTHER)
     info = look(shard, "a")
@@ -171,7 +171,7 @@ def test_what_is_kept_of_an_earlier_job_gives_way_to_a_newer_with_the_same_id(sh
     assert look(shard, "a").result == "new"
 
 
-def test_what_is_kept_of_a_rerun_is_found_though_a_newer_job_with_the_same_id_was_cancelled(shard: Shard) -> None:
+def test_the_kept_state_of_a_rerun_is_found_although_a_newer_job_with_its_id_was_cancelled(shard: Shard) -> None:
     [entry] = shard.deliver("a")
     shard.ack([entry], retention_ms=HOUR_MS)
     shard.schedule(("a", f"+{HOUR_MS}"), record=OTHER)
@@ -278,7 +278,7 @@ def test_a_dead_entry_of_an_earlier_job_is_not_taken_for_the_newer_ones(shard: S
     assert look(shard, "a").state is JobState.RUNNING
 
 
-def test_a_dead_entry_that_was_removed_is_none(shard: Shard) -> None:
+def test_a_removed_dead_entry_is_not_found(shard: Shard) -> None:
     [a] = shard.deliver("a")
     shard.redis.xdel(shard.keys.dead, shard.bury(a))
     assert shard.send(state.get(shard.keys, "a")) is None
@@ -320,7 +320,7 @@ def test_a_job_is_looked_up_in_one_step(shard: Shard) -> None:
 # Runs again
 
 
-def test_what_is_kept_of_a_job_that_runs_again_and_again_does_not_grow(shard: Shard) -> None:
+def test_the_kept_state_of_a_job_that_runs_again_and_again_does_not_grow(shard: Shard) -> None:
     """The last run of each group is kept."""
     shard.make_group("other")
     conclude(shard, shard.deliver("a"), retention_ms=HOUR_MS, result="first")

@@ -59,7 +59,7 @@ def test_every_new_topic_is_a_change(shard: Shard, keys: Keys) -> None:
     assert set(shard.send(registry.topics(keys)).settings) == {"a", "b", "c"}
 
 
-def test_a_topic_is_changed_by_whoever_has_read_it_as_it_is(shard: Shard, keys: Keys) -> None:
+def test_only_a_client_with_the_present_settings_changes_a_topic(shard: Shard, keys: Keys) -> None:
     before = shard.send(registry.register_topic(keys, "orders", TopicSettings(shards=3)))
     ear = Ear(shard, keys.changes)
     after = before.resharded(5, last_due_ms=7)
@@ -102,7 +102,7 @@ def test_a_topic_that_another_release_wrote_can_be_changed(shard: Shard, keys: K
     assert now_stored.get("colour") == stored.get("colour"), "what only a newer release knows stays"
 
 
-def test_an_assignment_is_replaced_by_whoever_has_read_the_last_one(shard: Shard, keys: Keys) -> None:
+def test_only_a_node_that_has_read_the_last_assignment_replaces_it(shard: Shard, keys: Keys) -> None:
     ear = Ear(shard, keys.changes)
     posts = {("orders", 0): ("n1", "n2"), ("orders", 1): ("n2", None)}
     assert shard.send(heartbeats.assignment_version(keys)) == 0

@@ -23,7 +23,7 @@ def now_of(opened: Opened) -> int:
     return opened.server_us // 1000
 
 
-def test_what_is_due_within_the_window_is_read_in_order(shard: Shard) -> None:
+def test_jobs_due_within_the_window_are_read_in_order(shard: Shard) -> None:
     now = shard.now_ms()
     shard.schedule(("far", now + HOUR_MS), ("second", now + 21_000), ("first", now + 20_000))
     token = shard.lead()
@@ -35,7 +35,7 @@ def test_what_is_due_within_the_window_is_read_in_order(shard: Shard) -> None:
     assert shard.snapshot() == before | {"horizon": opened.horizon_ms}, "reading takes nothing away"
 
 
-def test_what_is_overdue_is_read_too(shard: Shard) -> None:
+def test_overdue_jobs_are_read_too(shard: Shard) -> None:
     now = shard.now_ms()
     shard.schedule(("a", now + HOUR_MS))
     shard.redis.zadd(shard.keys.delayed, {"a": now - HOUR_MS})
@@ -121,7 +121,7 @@ def test_the_horizon_never_lies_before_the_end_of_the_window(shard: Shard) -> No
         assert opened.horizon_ms >= now_of(opened) + WINDOW_MS
 
 
-def test_what_is_scheduled_before_the_new_horizon_rings_and_after_it_does_not(shard: Shard, ear: Ear) -> None:
+def test_only_a_job_before_the_new_horizon_sends_a_hint(shard: Shard, ear: Ear) -> None:
     """Nothing falls between: read by this opening, or hinted, or read by a later one."""
     opened = open_window(shard, shard.lead())
     shard.schedule(("before", opened.horizon_ms), ("after", opened.horizon_ms + 1))
@@ -195,7 +195,7 @@ def test_nobody_but_the_leader_moves_the_horizon(shard: Shard, lease: str | None
     assert before["jobs"] == {"a": RECORD}
 
 
-def test_whether_there_may_be_something_to_tidy_is_told(shard: Shard) -> None:
+def test_opening_the_window_reports_whether_there_is_something_to_tidy(shard: Shard) -> None:
     """Entries, or finished jobs that are kept; not a stream that is empty."""
     token = shard.lead()
     assert not open_window(shard, token).has_kept

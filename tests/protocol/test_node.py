@@ -124,7 +124,7 @@ def test_jobs_scheduled_in_node_are_run_in_node(node: Node, service: Service, to
         assert [(connection.hlen(keys.jobs), connection.zcard(keys.delayed)) for keys in shards] == [(0, 0)] * SHARDS
 
 
-def test_what_a_dead_consumer_held_is_run_by_the_next(node: Node, service: Service, topic: str) -> None:
+def test_the_next_consumer_runs_a_dead_ones_jobs(node: Node, service: Service, topic: str) -> None:
     """Taken over after 3.5 s of silence, on a stream to which nothing new comes."""
     node.schedule("job", 0, "fail once")
     stream = Keys().shard(topic, 0).ready

@@ -22,7 +22,7 @@ from loadtest.simulation.world import World
 
 
 @pytest.mark.timeout(300)
-def test_who_may_not_listen_asks_again_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_without_channels_asks_again_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 2: nodes and workers connected and subscribed fifty times a second as long as channels were refused."""
     asked: Counter[str] = Counter()
     carry_out = Server._carry_out
@@ -51,7 +51,7 @@ def test_a_retry_in_order_waits_no_longer_than_a_clock_is_wrong() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_what_is_kept_of_a_job_that_ends_on_a_full_server_is_kept() -> None:
+def test_the_state_of_a_job_that_ends_on_a_full_server_is_kept() -> None:
     """Seed 106: the simulated server refused a script halfway, which no server does."""
     args = {"topic": "plain", "id": "p1", "delay": 0, "partition_key": None, "payload": [2.0, 0, "error"]}
     full = Step(1, 10.5, "full", "", {"seconds": 5.0, "salt": 1})

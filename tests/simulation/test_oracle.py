@@ -41,7 +41,7 @@ def test_one_node_that_is_frozen_excuses_a_moment_only(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("begins", "is_late"), [(3.1, False), (7.0, True)])
-def test_what_begins_after_a_job_was_due_does_not_excuse_that_it_is_late(
+def test_a_fault_that_begins_after_a_job_was_due_does_not_excuse_its_lateness(
     ledger: Ledger, begins: float, is_late: bool
 ) -> None:
     ledger.promotions.append(_promotion(due=3.0, at=8.0, since=1.0))
@@ -50,7 +50,7 @@ def test_what_begins_after_a_job_was_due_does_not_excuse_that_it_is_late(
 
 
 @pytest.mark.parametrize(("who", "is_doubled"), [("producer-4", False), ("producer-5", True)])
-def test_a_call_is_repeated_only_where_its_reply_may_have_been_lost(ledger: Ledger, who: str, is_doubled: bool) -> None:
+def test_a_call_is_repeated_only_if_its_reply_may_have_been_lost(ledger: Ledger, who: str, is_doubled: bool) -> None:
     call = Call(SCHEDULE, "plain", "p1", 1.0, 0, answered=1.1, outcome="kept")
     ledger.trouble("server-away", "", 20.0, since=0.0)
     ledger.calls.append(call)
@@ -70,7 +70,7 @@ def test_a_step_of_the_clock_does_not_excuse_that_a_living_workers_job_runs_twic
 
 
 @pytest.mark.parametrize(("late_ms", "is_misdated"), [(0, False), (100, False), (900, True), (-900, True)])
-def test_what_an_outbox_keeps_is_due_when_it_was_asked_for(ledger: Ledger, late_ms: int, is_misdated: bool) -> None:
+def test_a_job_in_an_outbox_is_due_when_it_was_asked_for(ledger: Ledger, late_ms: int, is_misdated: bool) -> None:
     asked_ms = int(EPOCH_S * 1000) + 1_000
     call = Call(SCHEDULE, "plain", "p1", 1.0, asked_ms * 1000, answered=1.1, outcome="kept", due_ms=asked_ms + late_ms)
     ledger.calls.append(call)

@@ -47,7 +47,7 @@ def test_a_run_without_faults_and_odd_operations_is_what_was_asked_for() -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_seed_is_replayed_byte_for_byte_whatever_the_hash_seed() -> None:
+def test_a_seed_is_replayed_byte_for_byte_with_any_hash_seed() -> None:
     first, second = _simulate("--seed", "9"), _simulate("--seed", "9", hash_seed="77")
     assert first.returncode == 0, first.stdout
     assert first.stdout == second.stdout

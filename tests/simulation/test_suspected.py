@@ -125,7 +125,7 @@ def test_a_group_made_during_a_change_of_shards_is_on_every_shard(
     assert all(b"late-comers" in groups for groups in ready.values()), ready
 
 
-def test_what_is_kept_of_a_job_does_not_grow_with_its_reruns(fleets: list[Fleet], known: dict[str, Any]) -> None:
+def test_the_kept_state_of_a_job_does_not_grow_with_its_reruns(fleets: list[Fleet], known: dict[str, Any]) -> None:
     sizes: list[int] = []
 
     @operation("rerun", weight=0, draw=lambda draft: None, trait="never")

@@ -31,7 +31,7 @@ def taught() -> Iterator[None]:
 
 
 @pytest.mark.timeout(300)
-def test_what_the_page_teaches_is_drawn_done_and_judged(taught: None) -> None:
+def test_the_examples_of_the_page_are_drawn_done_and_judged(taught: None) -> None:
     plan = draw(5)
     assert "expire" in {step.kind for step in plan.steps}
     expire = [step for step in plan.steps if step.kind == "expire"][:3]

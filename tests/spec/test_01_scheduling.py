@@ -109,7 +109,7 @@ def test_a_waiting_job_can_be_looked_up(client: Client, topic: str) -> None:
     assert info.due == receipt.due
 
 
-def test_a_job_that_is_not_there_is_none(client: Client, topic: str) -> None:
+def test_a_missing_job_is_none(client: Client, topic: str) -> None:
     """Never scheduled, finished, or cancelled; also in a topic that was never used, which is not made by asking."""
     assert client.get(topic, "order-42") is None
     assert client.topics() == []

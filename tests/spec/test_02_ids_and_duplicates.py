@@ -81,7 +81,7 @@ def test_raise_of_many_names_every_duplicate_and_schedules_the_others(client: Cl
     assert client.get(topic, "c") is not None
 
 
-def test_of_many_with_one_id_the_first_counts(client: Client, topic: str) -> None:
+def test_the_first_of_many_jobs_with_one_id_counts(client: Client, topic: str) -> None:
     receipts = client.schedule_many(topic, [JobSpec(n, delay=60 + n, key="a") for n in range(3)])
     assert [receipt.created for receipt in receipts] == [True, False, False]
     assert len({receipt.due_ms for receipt in receipts}) == 1

@@ -251,7 +251,7 @@ async def test_a_bad_job_among_many_is_named_on_asyncio_too(aclient: AsyncClient
 
 
 @pytest.mark.parametrize("spec", [{"n": 1}, None, 60])
-def test_what_is_no_job_among_many_is_named_and_does_not_end_the_list(client: Client, topic: str, spec: Any) -> None:
+def test_a_foreign_entry_among_many_is_named_and_does_not_end_the_list(client: Client, topic: str, spec: Any) -> None:
     with pytest.raises(InvalidJob, match=r"jobs\[1\]\.spec: must be a JobSpec"):
         client.schedule_many(topic, [JobSpec(0, delay=60), spec, JobSpec(2, delay=60)])
     assert sum(info.waiting for info in client.topics()) == 0

@@ -165,7 +165,7 @@ ODD = [Odd, GeneratorExit, KeyboardInterrupt, pytest.fail.Exception, asyncio.Can
 
 @pytest.mark.parametrize("error", ODD)
 @pytest.mark.parametrize("kind", ["async", "plain", "batch", "hook", "ordered"])
-async def test_whatever_a_handler_raises_is_a_failure_of_its_job_alone(
+async def test_any_exception_of_a_handler_fails_its_job_alone(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, error: type[BaseException], kind: str
 ) -> None:
     """The job used to stay running for ever, or its worker to end, and the next one that got it too."""
@@ -435,7 +435,7 @@ async def test_a_plain_function_has_a_timeout_too(
 @pytest.mark.parametrize(
     "error", [ValueError("x"), KeyError("x"), asyncio.CancelledError(), TimeoutError(), StopIteration()]
 )
-async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
+async def test_a_failing_handler_stops_neither_its_worker_nor_other_jobs(
     aclient: AsyncClient, topic: str, scheduler: Scheduler, work: Callable[..., Worker], error: BaseException
 ) -> None:
     """The worker and the other jobs go on."""

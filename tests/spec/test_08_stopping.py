@@ -103,7 +103,7 @@ async def test_a_worker_that_stops_reads_no_more(
     assert (await aclient.topics())[0].ready == 10 - worker.handled
 
 
-async def test_what_does_not_finish_within_the_grace_is_handed_back_and_runs_at_once_in_another_worker(
+async def test_a_job_that_outlasts_the_grace_runs_at_once_in_another_worker(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
 ) -> None:
     """Not after the time by which a dead worker is noticed, which is an hour here."""

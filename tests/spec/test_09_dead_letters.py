@@ -159,7 +159,9 @@ async def test_a_dead_job_whose_id_has_a_new_life_stays_dead(aclient: AsyncClien
     assert await aclient.dead.show(topic, job.dead_id) == job
 
 
-async def test_what_dies_again_is_not_replayed_by_the_same_call(aclient: AsyncClient, topic: str, work: Work) -> None:
+async def test_a_job_that_dies_again_is_not_replayed_by_the_same_call(
+    aclient: AsyncClient, topic: str, work: Work
+) -> None:
     """One call ends, whatever the handlers do meanwhile."""
     broken = work()
     await aclient.schedule_many(topic, [JobSpec(delay=0) for _ in range(300)])
@@ -219,7 +221,7 @@ async def test_dead_jobs_are_chosen_by_group_reason_id_and_time(aclient: AsyncCl
     assert await aclient.dead.replay(topic, group="mail") == (1, 0)
 
 
-async def test_that_all_are_meant_has_to_be_said(aclient: AsyncClient, topic: str, work: Work) -> None:
+async def test_replaying_or_purging_everything_must_be_explicit(aclient: AsyncClient, topic: str, work: Work) -> None:
     """A filter that got lost on the way here must not remove every dead job, nor run every one again."""
     work()
     await aclient.schedule(topic, delay=0, key="a")
@@ -232,7 +234,7 @@ async def test_that_all_are_meant_has_to_be_said(aclient: AsyncClient, topic: st
     assert await aclient.dead.purge(topic, all=True) == 1
 
 
-async def test_what_is_purged_is_gone(aclient: AsyncClient, topic: str, work: Work) -> None:
+async def test_a_purged_job_is_gone(aclient: AsyncClient, topic: str, work: Work) -> None:
     work()
     await aclient.schedule(topic, delay=0)
     [job] = await dead(aclient, topic, 1)
@@ -265,20 +267,20 @@ def test_a_topic_that_was_never_used_has_no_dead_jobs(client: Client, topic: str
         ("group", lambda dead, topic: dead.purge(topic, group="")),
     ],
 )
-def test_what_makes_no_sense_is_refused(client: Client, topic: str, field: str, call: Callable[..., object]) -> None:
+def test_invalid_arguments_are_refused(client: Client, topic: str, field: str, call: Callable[..., object]) -> None:
     client.schedule(topic, delay=60)
     with pytest.raises(InvalidInput, match=field):
         call(client.dead, topic)
 
 
 @pytest.mark.parametrize("cursor", ["next", "1763000000000-0:0", "1763000000000.00~6", 7])
-def test_a_cursor_of_waiting_jobs_that_is_none_is_refused(client: Client, topic: str, cursor: object) -> None:
+def test_a_wrong_cursor_of_waiting_jobs_is_refused(client: Client, topic: str, cursor: object) -> None:
     client.schedule(topic, delay=60)
     with pytest.raises(InvalidInput, match="cursor"):
         client.waiting(topic, cursor=cursor)  # type: ignore[arg-type]
 
 
-def test_a_shard_that_there_is_not_holds_no_dead_job(client: Client, topic: str) -> None:
+def test_a_missing_shard_holds_no_dead_job(client: Client, topic: str) -> None:
     client.schedule(topic, delay=60, at=None)
     assert client.dead.show(topic, "1763000000000-0:7") is None
     assert client.dead.replay_one(topic, "1763000000000-0:7") is ReplayOutcome.NOT_FOUND

@@ -12,7 +12,7 @@ from wheelq import AsyncClient, Job, JobSpec, Settings, Worker
 from wheelq.settings import WorkerSettings
 
 
-async def test_what_a_dead_worker_held_runs_again_in_another(
+async def test_a_dead_workers_jobs_run_again_in_another(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
 ) -> None:
     """Noticed because nobody renews it: 3.5 s by default, 0.3 s here. The job is told that it is delivered again."""
@@ -46,7 +46,7 @@ async def test_what_a_dead_worker_held_runs_again_in_another(
     assert [(job.id, job.payload, job.attempt, job.redelivered) for job in got] == [("a", "payload", 1, True)]
 
 
-async def test_what_a_dead_worker_held_runs_again_also_where_there_is_no_end_of_other_work(
+async def test_a_dead_workers_jobs_run_again_although_other_work_never_ends(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
 ) -> None:
     """A worker that never has a free place for long takes over between two jobs, and not when all is done."""

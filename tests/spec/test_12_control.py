@@ -48,7 +48,7 @@ def test_a_rate_that_was_given_as_a_whole_number_may_become_a_fraction(client: C
 
 
 @pytest.mark.parametrize("shards", [0, 10_001, 1.5, "4", None])
-def test_a_number_of_shards_that_is_none_is_refused(client: Client, topic: str, shards: Any) -> None:
+def test_a_wrong_number_of_shards_is_refused(client: Client, topic: str, shards: Any) -> None:
     client.configure(topic)
     with pytest.raises(InvalidInput, match="shards"):
         client.set_shards(topic, shards)
@@ -255,7 +255,7 @@ async def test_promotion_waits_while_workers_lag(
 # Priority and spread
 
 
-async def test_of_jobs_due_together_those_of_high_priority_start_first(
+async def test_high_priority_jobs_start_first_among_those_due_together(
     url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
     """Due time comes first: what was due earlier never waits for what is more important, so nothing starves."""
@@ -417,7 +417,7 @@ async def test_a_handler_that_holds_out_against_being_cancelled_finishes_its_job
     assert (worker.cancelled, client.dead.list(topic).jobs) == (0, [])
 
 
-async def test_a_plain_handler_cannot_be_cancelled_and_one_that_nobody_runs_is_told(
+async def test_cancel_reports_plain_handlers_and_jobs_that_do_not_run(
     url: str, settings: Settings, client: Client, topic: str, run: Run
 ) -> None:
     began, may_end = threading.Event(), threading.Event()

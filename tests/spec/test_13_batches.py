@@ -259,7 +259,7 @@ async def test_a_batch_that_takes_too_long_is_given_up_and_tried_again(
 # Stopping, and dying
 
 
-async def test_at_a_stop_what_was_gathered_is_run_at_once(
+async def test_a_stop_runs_a_partial_batch_at_once(
     aclient: AsyncClient, topic: str, run: Run, make: Callable[..., Worker], batches: Batches
 ) -> None:
     worker = make(max_size=10, max_wait=LONG)

@@ -144,7 +144,7 @@ def test_saying_the_same_again_changes_nothing(client: Client) -> None:
     assert first.next > datetime.now(UTC)
 
 
-def test_how_long_its_jobs_may_wait_is_part_of_what_is_said(client: Client) -> None:
+def test_expires_is_part_of_a_recurring_job(client: Client) -> None:
     client.recurring.put("reports", "nightly", every=3600, expires=600)
     assert client.recurring.put("reports", "nightly", every=3600, expires=600).outcome is RecurringOutcome.UNCHANGED
     assert client.recurring.put("reports", "nightly", every=3600, expires=60).outcome is RecurringOutcome.UPDATED
@@ -227,7 +227,7 @@ def test_remove_forgets_it(client: Client) -> None:
     assert client.recurring.list() == []
 
 
-def test_what_is_not_there_is_told(client: Client) -> None:
+def test_a_missing_recurring_job_is_reported(client: Client) -> None:
     for operation in (client.recurring.pause, client.recurring.resume, client.recurring.remove):
         assert operation("reports", "nightly") is RecurringOutcome.NOT_FOUND
     assert client.recurring.trigger("reports", "nightly") is None

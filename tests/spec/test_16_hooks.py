@@ -86,7 +86,7 @@ async def test_before_and_after_enclose_the_handler(
     await story.comes_to("first k", "second k", "handle k", "inner k", "outer k")
 
 
-async def test_on_error_is_told_of_exceptions_and_time_outs_and_after_is_not_called(
+async def test_exceptions_and_timeouts_call_on_error_and_not_after(
     worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
 ) -> None:
     @worker.after
@@ -134,7 +134,7 @@ async def test_a_single_handler_may_return_errors_and_has_succeeded_all_the_same
     await story.comes_to("after")
 
 
-async def test_on_error_is_told_of_a_single_handler_that_raises_batch_failed(
+async def test_a_single_handler_that_raises_batch_failed_calls_on_error(
     worker: Worker, aclient: AsyncClient, topic: str, run: Run, story: Story
 ) -> None:
     @worker.on_error
@@ -150,7 +150,7 @@ async def test_on_error_is_told_of_a_single_handler_that_raises_batch_failed(
     await story.comes_to("BatchFailed")
 
 
-async def test_what_a_before_hook_raises_fails_the_run_and_what_an_error_hook_raises_does_not_count(
+async def test_an_error_of_a_before_hook_fails_the_run_and_one_of_an_error_hook_does_not_count(
     worker: Worker, aclient: AsyncClient, topic: str, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     @worker.on_error
@@ -508,7 +508,7 @@ async def test_a_start_up_that_raises_ends_run_and_ends_what_was_started(
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_what_a_handler_logs_says_to_which_job_it_belongs(
+async def test_log_records_of_a_handler_name_its_job(
     worker: Worker, aclient: AsyncClient, topic: str, run: Run, kind: str
 ) -> None:
     lines: list[dict[str, Any]] = []

@@ -47,7 +47,7 @@ def test_a_job_runs_at_its_due_time_and_not_before(wheelq: WheelqTest) -> None:
     wheelq.assert_nothing_waits()
 
 
-def test_what_falls_due_on_the_way_runs_in_order_each_at_its_own_moment(wheelq: WheelqTest) -> None:
+def test_jobs_that_fall_due_on_the_way_run_in_order_each_at_its_own_moment(wheelq: WheelqTest) -> None:
     """Also what handlers schedule meanwhile, through the same time span."""
 
     @wheelq.worker.handler("chain")
@@ -216,7 +216,7 @@ def test_raise_errors_lets_the_test_see_what_a_handler_raised() -> None:
         wheelq.assert_scheduled("orders", due_in=1, within=1)
 
 
-def test_what_is_said_to_the_test_surfaces_in_any_case(wheelq: WheelqTest) -> None:
+def test_a_pytest_outcome_in_a_handler_always_reaches_the_test(wheelq: WheelqTest) -> None:
     """`pytest.fail` in a handler fails the test, and is no outcome of the job."""
 
     @wheelq.worker.handler("orders")
@@ -406,7 +406,7 @@ def test_a_job_that_no_worker_handles_is_told(wheelq: WheelqTest) -> None:
     wheelq.assert_nothing_waits("other")
 
 
-def test_what_is_kept_of_finished_jobs_does_not_wait() -> None:
+def test_the_kept_state_of_finished_jobs_does_not_count_as_waiting() -> None:
     """With retention the entries stay, for a replay; and a state can be looked up."""
     with WheelqTest(settings=Settings(topic=TopicSettings(retention_ms=86_400_000, keep_done_ms=86_400_000))) as wheelq:
 

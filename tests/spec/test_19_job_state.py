@@ -362,7 +362,7 @@ async def test_wait_gives_up_after_its_timeout(aclient: AsyncClient, topic: str)
     assert isinstance(caught.value, TimeoutError)
 
 
-async def test_who_waits_for_a_job_that_is_cancelled_is_told(aclient: AsyncClient, topic: str) -> None:
+async def test_a_waiting_client_hears_that_the_job_was_cancelled(aclient: AsyncClient, topic: str) -> None:
     await aclient.schedule(topic, delay=60, key="a")
     waiting = asyncio.create_task(aclient.wait(topic, "a", timeout=PATIENCE))
     await asyncio.sleep(0.1)
@@ -379,7 +379,7 @@ async def test_there_is_no_waiting_for_what_is_not_known(aclient: AsyncClient, t
         await aclient.wait(topic, "a")
 
 
-async def test_who_waits_for_one_group_does_not_wait_for_the_others(
+async def test_waiting_for_one_group_does_not_wait_for_the_others(
     aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
 ) -> None:
     slow = Gate()
@@ -392,7 +392,7 @@ async def test_who_waits_for_one_group_does_not_wait_for_the_others(
     assert await aclient.wait(topic, "a", group="slow", timeout=PATIENCE) == {"closed": 1}
 
 
-async def test_who_waits_for_a_job_that_is_given_up_gets_its_failure(
+async def test_waiting_for_a_buried_job_raises_its_failure(
     aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
 ) -> None:
     """Which group, why, the last error; `get` shows the job as dead."""

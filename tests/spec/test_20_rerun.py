@@ -111,7 +111,7 @@ async def test_a_group_added_later_can_start_now(
     assert set(got["later"]) == {"primer"}
 
 
-async def test_what_is_fired_before_any_group_comes_waits_for_the_first(
+async def test_jobs_fired_before_any_group_exists_wait_for_the_first(
     aclient: AsyncClient, topic: str, serve: Callable[..., Worker], got: dict[str, list[object]]
 ) -> None:
     """Wherever it asks to start: nothing is lost."""
@@ -179,7 +179,7 @@ async def test_a_rerun_needs_a_topic_that_keeps_what_it_fired_and_a_group_that_i
             await other.rerun(f"{topic}-other", group="g", since=since)
 
 
-async def test_what_was_kept_for_long_enough_goes_also_when_nothing_follows(
+async def test_entries_past_their_retention_go_although_nothing_follows(
     url: str, settings: Settings, topic: str, run: Run, serve: Callable[..., Worker], got: dict[str, list[object]]
 ) -> None:
     """The scheduler tidies shards at rest, once in `idle_ms`."""

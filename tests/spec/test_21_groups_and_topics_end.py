@@ -98,7 +98,7 @@ async def test_a_group_tells_how_far_behind_it_is_and_who_works_for_it(
         assert idle.oldest_ms is not None
 
 
-async def test_of_a_removed_group_nothing_is_left_and_its_ids_are_free(
+async def test_a_removed_group_leaves_nothing_and_its_ids_are_free(
     url: str,
     settings: Settings,
     aclient: AsyncClient,
@@ -214,7 +214,7 @@ def test_a_group_that_never_was(client: Client, topic: str) -> None:
 # topics
 
 
-def test_of_a_removed_topic_nothing_is_left(
+def test_a_removed_topic_leaves_nothing(
     url: str, settings: Settings, client: Client, topic: str, keyspace: Callable[[], dict[str, object]]
 ) -> None:
     before = keyspace()

@@ -416,7 +416,7 @@ def test_an_untyped_handler_gets_what_was_sent(wheelq: WheelqTest) -> None:
     wheelq.assert_ran("things", payload={"order": order, "id": str(UUID(int=1))})
 
 
-def test_of_a_batch_only_the_jobs_that_do_not_fit_are_buried(wheelq: WheelqTest) -> None:
+def test_only_the_jobs_of_a_batch_that_do_not_fit_are_buried(wheelq: WheelqTest) -> None:
     """Their places in the results of the others stay right."""
     got: list[list[str]] = []
 

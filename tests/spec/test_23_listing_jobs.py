@@ -188,7 +188,7 @@ def test_the_blocking_client_lists_too(client: Client, topic: str) -> None:
     assert [job.id for job in client.jobs(topic, state=JobState.WAITING).jobs] == ["a"]
 
 
-async def test_what_makes_no_sense_is_refused(aclient: AsyncClient, topic: str) -> None:
+async def test_invalid_arguments_are_refused(aclient: AsyncClient, topic: str) -> None:
     with pytest.raises(TopicNotFound):
         await aclient.jobs(topic, state="waiting")
     await aclient.schedule(topic, delay=60)

@@ -144,7 +144,7 @@ def test_the_blocking_client_does_the_same(client: Client, topic: str) -> None:
     assert client.cancel_due(topic, since=at(100)).jobs == 5
 
 
-async def test_what_makes_no_sense_is_refused(aclient: AsyncClient, topic: str) -> None:
+async def test_invalid_arguments_are_refused(aclient: AsyncClient, topic: str) -> None:
     """Among it a range without any end: a forgotten filter must not mean all jobs."""
     with pytest.raises(TopicNotFound):
         await aclient.cancel_due(topic, since=MOMENT)

@@ -73,7 +73,9 @@ def worker(**options: Any) -> Worker:
 
 
 @pytest.mark.parametrize("make", [worker, Scheduler.connect])
-async def test_and_of_the_start_of_a_worker_or_scheduler(make: Callable[[], Worker | Scheduler]) -> None:
+async def test_a_worker_or_scheduler_without_a_named_server_does_not_start(
+    make: Callable[[], Worker | Scheduler],
+) -> None:
     with pytest.raises(ConfigurationError, match="no server named: give a URL"):
         await make().run(patiently=True)
 
@@ -93,7 +95,7 @@ def test_the_password_comes_from_its_variable(locked: str, monkeypatch: pytest.M
         assert client.topics() == []
 
 
-async def test_or_from_a_file_whose_last_line_end_does_not_count(
+async def test_the_password_comes_from_a_file_without_its_last_line_end(
     locked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "password").write_text("p@ss/1\n")
@@ -103,7 +105,7 @@ async def test_or_from_a_file_whose_last_line_end_does_not_count(
         assert await client.topics() == []
 
 
-def test_or_from_settings(locked: str) -> None:
+def test_the_password_comes_from_settings(locked: str) -> None:
     with Client.connect(locked, Settings(password="p@ss/1")) as client:
         assert client.topics() == []
 

@@ -124,7 +124,7 @@ def test_many_jobs_have_one_span_whose_context_all_of_them_carry(client: Client,
         assert headers(client, topic, id)["traceparent"] == traceparent(span)
 
 
-def test_what_makes_the_jobs_one_by_one_runs_within_the_span(client: Client, topic: str, spans: Spans) -> None:
+def test_a_generator_of_jobs_runs_within_the_span(client: Client, topic: str, spans: Spans) -> None:
     seen: list[int] = []
 
     def jobs() -> Any:

@@ -74,9 +74,7 @@ def test_the_order_of_arguments_does_not_matter() -> None:
     history=st.lists(st.sets(st.integers(0, 9), min_size=1), min_size=1, max_size=6),
     shards=st.lists(st.integers(0, 80), min_size=6, max_size=6),
 )
-def test_every_history_of_joining_and_leaving_stays_even_and_moves_the_least(
-    history: list[set[int]], shards: list[int]
-) -> None:
+def test_assignments_stay_even_and_move_the_least_in_every_history(history: list[set[int]], shards: list[int]) -> None:
     """At every step: shares differ by one at the most; what moves is what the dead held, or what newcomers need."""
     posts: dict[tuple[str, int], Post] = {}
     for alive_numbers, count in zip(history, shards, strict=False):

@@ -10,7 +10,7 @@ from wheelq.worker.lanes.backlog import Backlog
 A, B, C = (ServedShard(Keys().shard("t", n), Topic()) for n in range(3))
 
 
-def test_what_is_new_is_read_and_then_listened_to() -> None:
+def test_a_new_shard_is_read_and_then_listened_to() -> None:
     backlog = Backlog()
     backlog.follow([A, B])
     assert backlog.unread(10) == [A, B]
@@ -23,7 +23,7 @@ def test_what_is_new_is_read_and_then_listened_to() -> None:
     assert backlog.listening() == ([], [])
 
 
-def test_what_may_hold_more_goes_to_the_end_of_the_line() -> None:
+def test_a_shard_that_may_hold_more_goes_to_the_end_of_the_queue() -> None:
     backlog = Backlog()
     backlog.follow([A, B])
     backlog.was_read(A, "")
@@ -42,7 +42,7 @@ def test_following_others_keeps_what_is_known() -> None:
     assert backlog.listening()[0] == [B]
 
 
-def test_in_doubt_all_are_read_again() -> None:
+def test_all_shards_are_read_again_when_in_doubt() -> None:
     backlog = Backlog()
     backlog.follow([A, B, C])
     backlog.was_read(B, "1-0")

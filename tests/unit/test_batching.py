@@ -44,7 +44,7 @@ def test_errors_in_a_list_of_another_length_are_nobodys() -> None:
         outcomes([None, BAD], JOBS)
 
 
-def test_what_is_raised_is_the_failure_of_all() -> None:
+def test_an_exception_of_a_batch_handler_fails_all_its_jobs() -> None:
     assert outcomes_of_failure(BAD, JOBS) == [BAD] * 3
 
 
@@ -126,7 +126,7 @@ async def test_there_is_no_room_while_as_many_batches_run_as_may() -> None:
         assert await waiting == 3
 
 
-async def test_what_is_set_aside_is_not_given_twice() -> None:
+async def test_a_delivery_set_aside_is_not_given_twice() -> None:
     bench = Bench()
     bench.batcher.set_aside(2)
     assert await bench.batcher.room() == 1

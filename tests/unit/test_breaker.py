@@ -68,7 +68,7 @@ def test_while_open_it_says_how_long_it_stays_so() -> None:
     assert place.breaker.refuse_for() == pytest.approx(0.25)
 
 
-def test_when_its_time_is_over_one_call_passes_and_the_others_wait_for_it() -> None:
+def test_after_its_time_one_call_passes_and_the_others_wait_for_it() -> None:
     place = Place()
     place.open()
     place.clock.advance(1.0)

@@ -37,7 +37,7 @@ async def asked(receiver: Destination, count: int, took: asyncio.Event | None = 
     return told
 
 
-async def test_as_many_requests_as_it_bears_go_at_once_and_some_queue() -> None:
+async def test_a_receiver_gets_its_number_of_requests_at_once_and_some_queue() -> None:
     shop, done = destination(ManualClock(), places=92, concurrency=2), asyncio.Event()
     requests = asyncio.create_task(asked(shop, 14, done))
     await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def test_as_many_requests_as_it_bears_go_at_once_and_some_queue() -> None:
     assert shop.info.in_flight == 0
 
 
-async def test_those_who_queue_are_sent_away_when_it_turns_out_dead() -> None:
+async def test_queued_callbacks_are_put_off_when_the_receiver_is_dead() -> None:
     clock = ManualClock()
     shop = destination(clock, concurrency=1)
     first, told = asyncio.Event(), []
@@ -91,7 +91,7 @@ async def test_requests_go_no_faster_than_its_rate() -> None:
     assert len(went) == 1 + QUEUE_S * 10, "what goes within the queue's time waits here, the others come back"
 
 
-async def test_those_who_are_put_off_come_back_one_by_one() -> None:
+async def test_postponed_callbacks_come_back_one_by_one() -> None:
     shop = destination(ManualClock(), concurrency=1)
     shop.leave_alone(0.2)
     pauses = await asked(shop, 1_000)

@@ -184,7 +184,7 @@ def test_a_path_cannot_leave_its_service(path: str) -> None:
 
 
 @given(st.text(max_size=40))
-def test_whatever_path_is_accepted_stays_on_the_host(path: str) -> None:
+def test_every_accepted_path_stays_on_the_host(path: str) -> None:
     try:
         place = Target(service="billing", path="/" + path).place(SERVICES)
     except InvalidInput:
@@ -192,7 +192,7 @@ def test_whatever_path_is_accepted_stays_on_the_host(path: str) -> None:
     assert place.url.startswith("https://billing.example.com:8443/hooks/")
 
 
-def test_an_unknown_service_is_told_with_those_that_are_known() -> None:
+def test_an_unknown_service_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidInput, match="'shipping' is not registered; there are: billing, local"):
         Target(service="shipping").place(SERVICES)
 

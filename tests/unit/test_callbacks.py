@@ -403,7 +403,7 @@ async def answering(answer: bytes, *, is_slow: bool = False) -> AsyncIterator[Ca
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 200 O", b"SSH-2.0-OpenSSH_9.6\r\n", b""])
-async def test_an_answer_that_is_none_is_a_failure_like_any_other(answer: bytes) -> None:
+async def test_a_malformed_answer_is_a_failure_like_any_other(answer: bytes) -> None:
     """Tried again at the service's times, and it speaks against the receiver."""
     async with answering(answer) as caller:
         with pytest.raises(RetryAfter) as raised:
@@ -423,7 +423,7 @@ async def test_an_answer_that_is_none_is_a_failure_like_any_other(answer: bytes)
         b"HTTP/1.1 202 Accepted\r\ncontent-length: 5\r\n\r\nab",
     ],
 )
-async def test_the_head_of_an_answer_decides_however_its_body_ends(
+async def test_the_head_of_an_answer_decides_although_its_body_breaks_off(
     answer: bytes, is_slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callbacks_caller, "BODY_S", 0.1)

@@ -66,7 +66,7 @@ async def make(coalescing: Coalescing, keys: Sequence[str], delay: float = 60) -
     return tasks
 
 
-async def test_those_behind_a_call_without_an_answer_are_soon_told_that_nothing_was_done() -> None:
+async def test_calls_behind_one_without_an_answer_soon_learn_that_nothing_was_done() -> None:
     client, coalescing = frozen()
     first = await make(coalescing, ["first"])
     behind = await make(coalescing, ["a", "b"])
@@ -81,7 +81,7 @@ async def test_those_behind_a_call_without_an_answer_are_soon_told_that_nothing_
     assert (await (await make(coalescing, ["d"]))[0]).id == "d"
 
 
-async def test_after_a_call_that_failed_those_behind_the_next_are_let_go_sooner(
+async def test_calls_behind_the_next_one_are_released_sooner_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client, coalescing = frozen()
@@ -137,7 +137,7 @@ async def outcomes(error: WheelqError) -> list[coalescing.Outcome]:
     return await Coalescing(client, Settings().client, SystemClock()).schedule_each("orders", SPECS, "keep")
 
 
-async def test_in_a_full_topic_only_those_are_refused_that_were() -> None:
+async def test_only_the_jobs_that_the_full_topic_refused_fail() -> None:
     first, second, third = await outcomes(TopicFull("orders", {1: "made-up", 2: "c"}, {0: A}))
     assert first == A
     for outcome, id in ((second, "made-up"), (third, "c")):
@@ -146,7 +146,7 @@ async def test_in_a_full_topic_only_those_are_refused_that_were() -> None:
         assert "a job was refused" in str(outcome)
 
 
-async def test_of_a_call_that_broke_off_each_is_told_what_became_of_it() -> None:
+async def test_each_job_of_a_broken_call_learns_its_own_outcome() -> None:
     """One that was not sent is not told that it may have happened."""
     lost = "schedule was sent, and no reply came: it may or may not have happened"
     first, second, third = await outcomes(PartlyScheduled(lost, {1: "made-up"}, {0: A}))

@@ -45,7 +45,7 @@ def offence(payload: Any) -> InvalidInput:
 
 
 @given(payloads, st.none() | st.dictionaries(text, text, max_size=4), st.booleans())
-def test_what_is_encoded_is_decoded_as_it_was(payload: Any, headers: dict[str, str] | None, nonce: bool) -> None:
+def test_an_encoded_value_is_decoded_as_it_was(payload: Any, headers: dict[str, str] | None, nonce: bool) -> None:
     record = codec.decode(encode(payload, headers, nonce=nonce))
     assert (record.attempt, record.payload, record.headers) == (1, payload, headers or {})
     assert type(record.payload) is type(payload)
@@ -105,7 +105,7 @@ def test_the_path_leads_to_what_cannot_be_stored(payload: Any, path: str) -> Non
 
 
 @given(st.lists(st.sampled_from(["list", "dict"]), max_size=8), st.sampled_from([{1}, 2**70, "\ud800", object()]))
-def test_the_path_leads_there_however_deep_it_is(levels: list[str], culprit: Any) -> None:
+def test_the_path_leads_to_a_value_at_any_depth(levels: list[str], culprit: Any) -> None:
     payload, path = culprit, ""
     for level in levels:
         payload, path = ([None, payload], f"[1]{path}") if level == "list" else ({"key": payload}, f".key{path}")
@@ -118,7 +118,7 @@ def test_map_keys_that_are_not_strings_are_refused(payload: dict[Any, None]) -> 
 
 
 @pytest.mark.parametrize("depth", [1_024, 1_025, 100_000])
-def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
+def test_a_value_nested_too_deeply_is_refused(depth: int) -> None:
     payload: Any = None
     for _ in range(depth):
         payload = [payload]
@@ -126,7 +126,7 @@ def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 100, 1_000])
-def test_what_is_nested_less_deeply_comes_back(depth: int) -> None:
+def test_a_value_nested_less_deeply_comes_back(depth: int) -> None:
     payload: Any = "core"
     for level in range(depth):
         payload = [payload] if level % 2 else {"a": payload}
@@ -161,13 +161,13 @@ def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
 
 
 @given(st.binary(max_size=64))
-def test_whatever_bytes_stand_there_a_record_is_read_or_called_unreadable(stored: bytes) -> None:
+def test_a_record_of_any_bytes_is_read_or_called_unreadable(stored: bytes) -> None:
     with contextlib.suppress(UnreadableRecord):
         codec.decode(stored)
 
 
 @given(payloads | st.dictionaries(text, st.integers(0, 9)), payloads)
-def test_whatever_array_stands_there_a_record_is_read_or_called_unreadable(first: Any, second: Any) -> None:
+def test_a_record_of_any_array_is_read_or_called_unreadable(first: Any, second: Any) -> None:
     for array in ([], [first], [first, second], [first, {"h": second}], first):
         try:
             record = codec.decode(b"\x01\x01" + msgpack.packb(array))
@@ -244,7 +244,7 @@ def test_a_replayed_record_starts_over_and_says_so() -> None:
     )
 
 
-def test_what_a_newer_release_keeps_in_a_record_stays_in_its_retry() -> None:
+def test_fields_of_a_newer_release_stay_in_the_record_of_a_retry() -> None:
     record = b"\x01\x01" + msgpack.packb([1, {"new": 7}, "more"])
     assert msgpack.unpackb(codec.replayed(record)[2:]) == [1, {"new": 7, "r": 1}, "more"]
 
@@ -258,7 +258,7 @@ def test_a_topics_settings_come_back() -> None:
     assert (read.shards, read.retention_ms) == (7, 1_234)
 
 
-def test_what_a_newer_release_knows_of_a_topic_is_passed_over() -> None:
+def test_settings_of_a_newer_release_are_passed_over() -> None:
     read = registry_codec.decode_topic(msgpack.packb({"shards": 2, "retention_ms": 0, "colour": "blue"}))
     assert (read.shards, read.retention_ms) == (2, 0)
 
@@ -286,7 +286,7 @@ def test_what_a_newer_release_knows_of_a_topic_is_passed_over() -> None:
         msgpack.packb({"misfire": "later"}),
     ],
 )
-def test_what_is_no_setting_of_a_topic_is_one_kind_of_error(stored: bytes) -> None:
+def test_every_wrong_topic_setting_is_one_kind_of_error(stored: bytes) -> None:
     with pytest.raises(TopicUnreadable):
         registry_codec.decode_topic(stored, "orders")
 
@@ -299,11 +299,11 @@ foreign = st.recursive(st.integers(-5, 5) | st.text("abc") | st.none(), st.lists
 
 
 @given(st.binary(max_size=30) | foreign.map(msgpack.packb))
-def test_whatever_stands_in_the_place_of_an_assignment_can_be_read(stored: bytes) -> None:
+def test_any_bytes_in_place_of_an_assignment_can_be_read(stored: bytes) -> None:
     registry_codec.decode_posts(stored)
 
 
-def test_what_is_no_heartbeat_is_passed_over() -> None:
+def test_a_foreign_heartbeat_is_passed_over() -> None:
     reply = [b"a", msgpack.packb({"seen_ms": 1}), b"b", b"\xc1", b"c", msgpack.packb(1), b"\xff", msgpack.packb({})]
     reply += [b"d", msgpack.packb({"seen_ms": "now"})]
     assert registry_codec.decode_maps(reply) == {"a": {"seen_ms": 1}}
@@ -362,7 +362,7 @@ def test_a_buried_record_keeps_its_number_and_a_replayed_one_its_attempts() -> N
 
 
 @pytest.mark.parametrize("other", [None, 1, "x", {}, [1], [[]], [[1, 2, 3, 4]], [[-1, 2, "w", None]], [[1, 2, "w"]]])
-def test_what_another_program_writes_in_place_of_attempts_is_left_out(other: object) -> None:
+def test_foreign_bytes_in_place_of_attempts_are_left_out(other: object) -> None:
     record = b"\x01\x02" + msgpack.packb([1, {"t": other}])
     assert codec.decode(record).attempts == ()
 

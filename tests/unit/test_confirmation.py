@@ -74,7 +74,7 @@ def test_a_chain_is_of_one_shard_because_a_cluster_has_it_on_one_node() -> None:
     ]
 
 
-def test_what_could_be_made_before_a_bad_job_is_sent_first() -> None:
+def test_the_jobs_before_a_bad_one_are_sent_first() -> None:
     def broken() -> Iterator[Call[Placed]]:
         yield from calls(0)
         raise InvalidJob(1, InvalidInput("delay", "missing"), {})
@@ -117,7 +117,7 @@ def test_too_few_are_told_with_the_receipts(
     assert (told.value.confirmed, told.value.wanted, told.value.receipts) == (confirmed, wanted, placed.receipts)
 
 
-def test_after_a_shortage_no_more_time_is_spent_on_waiting() -> None:
+def test_a_missing_confirmation_ends_further_waiting() -> None:
     chains = (confirming := waiting()).behind(calls(0, 1))
     next(chains).read([REPLY, DONE, 0])
     second = next(chains)
@@ -136,13 +136,13 @@ def test_a_lost_reply_anywhere_leaves_the_outcome_unknown_so_that_all_is_repeate
         call.read(replies)
 
 
-def test_a_refused_schedule_is_refused_whatever_the_wait_says() -> None:
+def test_a_refused_schedule_is_refused_although_the_wait_succeeds() -> None:
     (call,) = waiting().behind(calls(0))
     (answer,) = call.read([ServerFull(), DONE, 1])
     assert isinstance(answer, ServerFull)
 
 
-def test_of_several_together_those_before_a_refused_one_have_their_answers() -> None:
+def test_calls_sent_before_a_refused_one_have_their_answers() -> None:
     """The server got full in between: the caller must hear which jobs are scheduled."""
     (call,) = waiting().behind(calls(0, 0, 0))
     first, second, third = call.read([REPLY, ServerFull(), ServerFull(), DONE, 1])

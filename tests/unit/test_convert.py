@@ -222,7 +222,7 @@ def test_an_int_is_accepted_for_a_float_and_a_number_for_a_decimal() -> None:
         (3, Annotated[int, pydantic.Field(gt=5)], "payload: Input should be greater than 5"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_path(value: object, hint: Any, error: str) -> None:
+def test_a_value_that_does_not_fit_is_named_with_its_path(value: object, hint: Any, error: str) -> None:
     with pytest.raises(PayloadMismatch) as caught:
         converter(hint, "payload")(value)
     assert str(caught.value) == error
@@ -237,7 +237,7 @@ class Even:
             raise ValueError("it is odd")
 
 
-def test_what_a_dataclass_itself_refuses_does_not_fit() -> None:
+def test_a_value_that_the_dataclass_itself_refuses_does_not_fit() -> None:
     with pytest.raises(PayloadMismatch, match=r"payload\[0\]: Even refuses it: it is odd"):
         converter(list[Even], "payload")([{"number": 1}])
 

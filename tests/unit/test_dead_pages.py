@@ -62,7 +62,7 @@ def job(position: Position) -> DeadJob:
 
 @settings(deadline=None)  # a loaded machine is slow, and that is no failure
 @given(shards, st.integers(1, 5), st.integers(1, 4), st.booleans())
-def test_page_after_page_everything_is_told_once_and_in_order(
+def test_pages_show_everything_once_and_in_order(
     shards: list[set[tuple[int, int]]], limit: int, most: int, newest_first: bool
 ) -> None:
     told: list[str] = []

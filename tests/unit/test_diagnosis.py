@@ -83,7 +83,7 @@ def test_valkey_is_judged_by_its_commands_and_not_by_the_redis_version_it_names(
     assert find(diagnose_server(info(redis_version="6.0.0")), "Valkey 9.1.2").level is Level.OK
 
 
-def test_a_missing_command_is_a_problem_whatever_the_version_says() -> None:
+def test_a_missing_command_is_a_problem_with_any_version() -> None:
     finding = find(diagnose_server(replace(redis("7.4.0"), missing=("XAUTOCLAIM",))), "lacks XAUTOCLAIM")
     assert finding.level is Level.PROBLEM
 
@@ -98,7 +98,7 @@ def test_any_evicting_policy_is_a_problem_with_the_command_that_mends_it(policy:
     assert "CONFIG SET maxmemory-policy noeviction" in finding.explanation
 
 
-def test_where_config_is_denied_the_policy_is_read_from_info() -> None:
+def test_the_policy_is_read_from_info_when_config_is_denied() -> None:
     facts = replace(info(maxmemory_policy="allkeys-lru"), config=None)
     assert find(diagnose_server(facts), "allkeys-lru").level is Level.PROBLEM
 
@@ -136,7 +136,7 @@ def test_memory_near_its_limit_is_told_before_it_is_reached(used: str, level: Le
         (info(replicas(1), aof_enabled="0"), "Nothing is written to disk, and replicas copy that", Level.PROBLEM),
     ],
 )
-def test_what_can_be_lost_is_said(facts: ServerFacts, title: str, level: Level) -> None:
+def test_the_diagnosis_says_what_can_be_lost(facts: ServerFacts, title: str, level: Level) -> None:
     assert find(diagnose_server(facts), title).level is level
 
 
@@ -173,7 +173,7 @@ def test_a_refused_command_is_a_problem_in_the_servers_own_words() -> None:
 
 
 @pytest.mark.parametrize("operation", ["XAUTOCLAIM", "CLIENT LIST ID"])
-def test_what_only_some_need_is_a_warning_that_says_who(operation: str) -> None:
+def test_a_right_that_only_some_parts_need_is_a_warning_that_names_them(operation: str) -> None:
     finding = find(
         diagnose_server(replace(GOOD, refused={operation: "NOPERM"})), f"{operation} was refused to this user"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wheelq.base.metrics import HANDLER_BOUNDS, MOST_KEPT, Durations, Histogram, Measured
 
 
-def test_what_is_asked_for_holds_all_that_was_measured_until_then() -> None:
+def test_a_histogram_includes_everything_measured_until_then() -> None:
     durations = Durations("g")
     for late_ms in (0.4, 3.0, 3.9, 2_000.0):
         durations.started("orders", late_ms)

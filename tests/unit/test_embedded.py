@@ -72,7 +72,7 @@ def test_a_port_in_use_is_refused(private_server: PrivateServer) -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_number_that_is_no_port_is_told(port: int) -> None:
+def test_a_number_that_is_no_port_is_reported(port: int) -> None:
     with pytest.raises(ConfigurationError, match=f"{port} is not a port"):
         EmbeddedServer(port=port).start()
 
@@ -327,7 +327,7 @@ def test_without_the_wheel_the_path_is_searched(monkeypatch: pytest.MonkeyPatch,
     assert find_server() == tmp_path / name
 
 
-def test_where_there_is_no_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("wheelq.embedded.server.find_spec", lambda package: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'wheelq\[embedded\]'"):

@@ -108,7 +108,7 @@ def test_settings_outside_of_the_tables_have_variables_too(file: Path, monkeypat
 
 
 @pytest.mark.parametrize("connect", [Client.connect, AsyncClient.connect, Worker.connect, Scheduler.connect])
-def test_whatever_connects_obeys_the_file_and_the_environment(
+def test_every_connect_obeys_the_file_and_the_environment(
     file: Path, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text("url = 'memory://tests'\nprefix = 'of-the-file'")
@@ -150,7 +150,7 @@ def test_settings_given_by_the_program_replace_file_and_environment(
         ("PREFIX", "a b", "must be non-empty, without braces, colons and spaces, not 'a b'"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_its_variable(name: str, text: str, problem: str) -> None:
+def test_an_invalid_value_is_named_with_its_variable(name: str, text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         with_environment(Settings(), {f"WHEELQ_{name}": text})
     assert str(caught.value) == f"WHEELQ_{name} {problem}"
@@ -179,7 +179,7 @@ def test_a_name_that_is_like_none_is_told_once_and_ignored(caplog: pytest.LogCap
     assert [record.message.split()[0] for record in caplog.records] == ["WHEELQ_SERVER_URL"]
 
 
-def test_what_kubernetes_says_of_its_services_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_variables_that_kubernetes_sets_for_services_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "wheelq.settings"):
         assert with_environment(Settings(), FROM_KUBERNETES) == Settings()
     assert {record.levelno for record in caplog.records} == {logging.DEBUG}

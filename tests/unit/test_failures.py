@@ -84,14 +84,14 @@ def test_a_broken_connection_is_no_refusal(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=repr)
-def test_what_had_not_left_was_not_done(error: Exception) -> None:
+def test_a_call_that_was_never_sent_was_not_done(error: Exception) -> None:
     found = not_sent(error, THERE)
     assert type(found) is errors.Unavailable
     assert "redis://somewhere" in str(found)
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=repr)
-def test_what_had_left_may_have_been_done(error: Exception) -> None:
+def test_a_call_that_was_sent_may_have_been_done(error: Exception) -> None:
     found = not_answered(error, THERE, "schedule")
     assert type(found) is errors.OutcomeUnknown
     assert "schedule" in str(found)
@@ -140,7 +140,7 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost", "http://localhost", "redis://localhost:port", "redis://[::1", "6379"])
-def test_what_is_no_url_of_a_server_is_refused_at_once(url: str) -> None:
+def test_a_wrong_server_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(errors.ConfigurationError, match="redis://"):
         Address(url)
 

@@ -27,7 +27,7 @@ def test_all_shards_of_a_node_wait_for_the_same_moment() -> None:
     assert node.until == 100.006
 
 
-def test_it_ends_with_a_millisecond_of_the_server_so_that_jobs_due_then_need_not_wait_for_the_next_call() -> None:
+def test_the_pause_ends_with_a_millisecond_of_the_server_so_that_its_jobs_go_in_this_call() -> None:
     clock = ManualClock(monotonic=100.0)
     server = ServerClock(clock)
     server.observe(100.0, 5_000_000_400)

@@ -68,7 +68,7 @@ async def test_a_handler_that_never_waits_is_reported(clock: ManualClock) -> Non
     assert await steps_told(clock, resize, 3) == [(0, 0.7), (1, 0.7), (2, 0.7)]
 
 
-async def test_short_steps_are_not_reported_however_long_they_take_together(clock: ManualClock) -> None:
+async def test_many_short_steps_are_not_reported(clock: ManualClock) -> None:
     async def resize() -> None:
         for _ in range(20):
             clock.advance(0.4)

@@ -191,7 +191,7 @@ def test_a_moment_that_makes_no_sense_is_refused(at: datetime, problem: str) -> 
     assert caught.value.field == "at"
 
 
-def test_both_or_neither_is_refused() -> None:
+def test_a_delay_with_a_moment_and_neither_of_them_are_refused() -> None:
     with pytest.raises(InvalidInput, match="not both"):
         due_argument(1, datetime.now(UTC), NOW_MS, TEN_YEARS_MS)
     with pytest.raises(InvalidInput, match="missing"):

@@ -55,7 +55,7 @@ class TestJudge:
         assert wrong(SURE) == ["lost"]
         assert wrong(SURE, [promoted()]) == ["lost"]
 
-    def test_a_job_that_is_not_sure_may_run_or_not(self) -> None:
+    def test_an_uncertain_job_may_run_or_not(self) -> None:
         """The reply to its schedule call, or to its cancellation, was lost."""
         perhaps = Promise(DUE, must_run=False)
         assert wrong(perhaps) == []
@@ -91,7 +91,7 @@ class TestJudge:
         assert wrong(twice, [*both, promoted(DUE + 60)], [ran(), ran(DUE + 50), ran(DUE + 60)]) == ["doubled"]
         assert wrong(twice, [promoted(), promoted(DUE + 49)], [ran(), ran(DUE + 49)]) == ["early"]
 
-    def test_where_the_first_of_two_lives_was_cancelled_only_the_second_may_run(self) -> None:
+    def test_only_the_second_of_two_lives_may_run_if_the_first_was_cancelled(self) -> None:
         """A promotion of the first would be before the due time of the second."""
         again = Promise(DUE + 9, must_run=True, before=(Promise(DUE, must_run=False, may_run=False),))
         assert wrong(again, [promoted(DUE + 9, DUE + 9)], [ran(DUE + 9)]) == []

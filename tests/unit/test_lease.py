@@ -22,7 +22,7 @@ def test_at_first_it_is_not_held(lease: OwnLease) -> None:
     assert not lease.is_held(-1e9)
 
 
-def test_it_is_trusted_from_the_moment_it_was_asked_for_until_the_margin_before_its_end(lease: OwnLease) -> None:
+def test_a_lease_is_trusted_from_its_request_until_the_margin_before_its_end(lease: OwnLease) -> None:
     lease.granted("token", asked_at=100.0)
     assert lease.token == "token"
     assert lease.is_held(108.499)
@@ -58,7 +58,7 @@ def test_it_can_be_lost_and_granted_again(lease: OwnLease) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 12), st.floats(0, 3), st.floats(0, 3)), max_size=20), st.floats(0, 20))
-def test_what_is_trusted_is_held_at_the_server(calls: list[tuple[float, float, float]], later: float) -> None:
+def test_the_server_still_holds_every_trusted_lease(calls: list[tuple[float, float, float]], later: float) -> None:
     """However long requests and replies take: the server prolongs when the request arrives, after it left."""
     lease, now, server_end = OwnLease(SETTINGS), 0.0, float("-inf")
     for pause, there, back in calls:

@@ -37,6 +37,6 @@ def test_a_figure_above_it_or_missing_breaks_it(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "lateness", "lateness p99", "lateness p99 fast", "lateness p999 1", "p99 50"])
-def test_what_is_no_limit_is_refused_with_an_example(text: str) -> None:
+def test_a_wrong_limit_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidInput, match="lateness p99 50"):
         LoadLimit.parse(text)

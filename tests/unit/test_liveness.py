@@ -82,7 +82,7 @@ def test_a_worker_that_says_that_it_left_is_gone_at_once() -> None:
     assert heard.peers.standing("a") is Standing.GONE
 
 
-def test_what_has_no_heartbeat_is_unknown() -> None:
+def test_a_consumer_without_a_heartbeat_is_unknown() -> None:
     heard = Heard()
     heard.beats(a="1 another group")
     assert heard.peers.standing("node-client") is Standing.UNKNOWN

@@ -79,7 +79,7 @@ def test_a_client_is_used_in_several_event_loops_at_a_time(server: EmbeddedServe
     assert failures == []
 
 
-def test_what_was_kept_in_one_event_loop_is_delivered_in_another(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_jobs_kept_in_one_event_loop_are_delivered_in_another(server: EmbeddedServer, tmp_path: Path) -> None:
     outbox = OutboxSettings(path=str(tmp_path / "outbox.db"), retry_ms=10)
     client = AsyncClient(AsyncWith(server.url, Unreachable("schedule", times=1)), outbox=outbox)
 

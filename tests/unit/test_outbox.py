@@ -267,7 +267,7 @@ def test_the_receipt_says_that_the_job_is_in_the_outbox(outbox: Outbox) -> None:
     assert keep(outbox, "orders", "a") == [Receipt("a", 5_000, created=True, in_outbox=True, topic="orders")]
 
 
-def test_what_is_kept_survives_a_restart(outbox: Outbox) -> None:
+def test_kept_jobs_survive_a_restart(outbox: Outbox) -> None:
     keep(outbox, "orders", "a", "b")
     outbox.close()
     again = Outbox(OutboxSettings(path=str(outbox.path)))
@@ -364,7 +364,7 @@ def test_a_topic_that_is_refused_does_not_hold_up_the_others(outbox: Outbox, err
 
 
 @pytest.mark.parametrize("how", ["topic full", "partly scheduled", "partly scheduled, and away"])
-def test_what_the_server_took_of_a_parcel_is_not_delivered_again(outbox: Outbox, how: str) -> None:
+def test_accepted_jobs_of_a_parcel_are_not_delivered_again(outbox: Outbox, how: str) -> None:
     keep(outbox, "orders", "a", "b", "c")
     taken: list[str] = []
 
@@ -386,7 +386,7 @@ def test_what_the_server_took_of_a_parcel_is_not_delivered_again(outbox: Outbox,
     assert [job.id for job in outbox.jobs(10)] == ["a", "c"]
 
 
-def test_a_topic_of_which_the_server_refuses_some_jobs_does_not_hold_up_the_others(outbox: Outbox) -> None:
+def test_a_topic_with_refused_jobs_does_not_hold_up_the_others(outbox: Outbox) -> None:
     keep(outbox, "full", "a")
     keep(outbox, "orders", "b")
     server = Server()
@@ -397,7 +397,7 @@ def test_a_topic_of_which_the_server_refuses_some_jobs_does_not_hold_up_the_othe
     assert server.taken == [("orders", "b")]
 
 
-def test_a_topic_that_stays_full_is_told_once_then_each_minute_and_again_when_it_was_not(
+def test_a_full_topic_is_reported_once_then_each_minute_and_again_after_a_pause(
     outbox: Outbox, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, full = Server(), TopicFull("full", {0: "a"}, {})
@@ -436,7 +436,7 @@ def full_disk(outbox: Outbox) -> Callable[[], None]:
     return make_room
 
 
-def test_what_was_delivered_and_cannot_be_forgotten_is_not_delivered_again(
+def test_delivered_jobs_that_cannot_be_forgotten_are_not_delivered_again(
     outbox: Outbox, full_disk: Callable[[], None]
 ) -> None:
     keep(outbox, "orders", *(f"job-{n}" for n in range(700)))
@@ -492,7 +492,7 @@ def test_a_job_that_cannot_be_put_aside_is_put_aside_later(outbox: Outbox, full_
     assert (server.taken[1:], outbox.info().rejected) == ([("orders", "b")], 1)
 
 
-def test_a_job_whose_id_is_taken_is_put_aside_if_it_was_to_be_refused_then(outbox: Outbox, clock: ManualClock) -> None:
+def test_a_kept_job_with_a_taken_id_is_put_aside_if_duplicates_raise(outbox: Outbox, clock: ManualClock) -> None:
     keep(outbox, "orders", "a", "b", how="raise")
     keep(outbox, "notes", "a", how="keep")
     server = Server()
@@ -504,7 +504,7 @@ def test_a_job_whose_id_is_taken_is_put_aside_if_it_was_to_be_refused_then(outbo
     assert outbox.info().rejected == 1
 
 
-def test_of_several_processes_one_delivers(outbox: Outbox) -> None:
+def test_only_one_of_several_processes_delivers(outbox: Outbox) -> None:
     keep(outbox, "orders", "a")
     program = (
         "import sys; from wheelq.producer.outbox.store import Outbox; from wheelq.settings import OutboxSettings; "
@@ -524,7 +524,7 @@ def test_of_several_processes_one_delivers(outbox: Outbox) -> None:
     assert outbox.try_to_deliver()
 
 
-def test_of_several_outboxes_of_one_process_one_delivers(outbox: Outbox) -> None:
+def test_only_one_of_several_outboxes_in_a_process_delivers(outbox: Outbox) -> None:
     other = Outbox(OutboxSettings(path=str(outbox.path)))
     assert outbox.try_to_deliver()
     assert not other.try_to_deliver()
@@ -548,7 +548,7 @@ def test_a_fork_that_outlives_its_parent_does_not_keep_others_from_delivering(ou
     os.waitpid(child, 0)
 
 
-def test_whoever_asks_for_a_job_under_way_waits_for_it_and_does_not_deliver_it_again(outbox: Outbox) -> None:
+def test_a_call_about_a_job_under_way_waits_and_does_not_deliver_it_again(outbox: Outbox) -> None:
     server, is_under_way, may_arrive = Server(), threading.Event(), threading.Event()
 
     def deliver(parcel: Parcel) -> list[Receipt]:
@@ -618,7 +618,7 @@ def other_writer(outbox: Outbox) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-async def test_an_event_loop_does_not_wait_for_those_who_write_to_the_file(
+async def test_an_event_loop_does_not_wait_for_writers_of_the_file(
     outbox: Outbox, other_writer: sqlite3.Connection
 ) -> None:
     """It would wait for this very test to go on, and the job could not be kept in time."""
@@ -730,7 +730,7 @@ async def test_a_job_that_no_thread_can_keep_has_an_unknown_outcome(
     assert caught.value.ids == ("a",)
 
 
-def test_a_file_that_cannot_be_read_does_not_keep_anybody_from_the_server(outbox: Outbox) -> None:
+def test_an_unreadable_outbox_does_not_block_the_server(outbox: Outbox) -> None:
     outbox.close()
     outbox.path.write_bytes(b"no database any more" * 500)
     assert outbox.is_empty

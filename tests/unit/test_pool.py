@@ -116,7 +116,7 @@ async def test_an_idle_pool_is_idle_at_once() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 7, 50])
-async def test_whatever_waits_and_whatever_does_not_everything_runs_once(concurrency: int) -> None:
+async def test_every_delivery_runs_once_whether_it_waits_or_not(concurrency: int) -> None:
     draw = random.Random(concurrency)
     running, most, done = 0, 0, []
 
@@ -170,7 +170,7 @@ async def test_deliveries_that_come_while_others_run_need_no_task_more() -> None
     assert len(tasks) == 1
 
 
-async def test_one_that_waits_costs_one_task_more() -> None:
+async def test_a_delivery_that_waits_costs_one_more_task() -> None:
     gate = Gate()
     tasks: set[asyncio.Task[None] | None] = set()
 

@@ -105,7 +105,7 @@ def test_a_door_keeps_its_address(proxy: Proxy) -> None:
     assert proxy.url("a") == proxy.url("a") != proxy.url("b")
 
 
-def test_addresses_of_servers_are_told_as_those_of_ones_own_doors() -> None:
+def test_addresses_of_servers_are_replaced_by_those_of_the_parts_own_doors() -> None:
     """In the forms in which nodes of a cluster and sentinels tell them; other numbers stay as they are."""
     first, second = Echo(), Echo()
     with Proxy(first.url, second.url) as proxy:

@@ -195,7 +195,7 @@ def changes_of(zone: str, year: int) -> list[int]:
     weekdays=st.one_of(st.none(), st.sets(st.integers(0, 6), min_size=1, max_size=3)),
     hours_before=st.integers(1, 30),
 )
-def test_cron_agrees_with_somebody_who_looks_at_the_clock_every_minute(
+def test_cron_agrees_with_a_look_at_the_clock_every_minute(
     change: tuple[str, int], minutes: set[int], hours: set[int] | None, weekdays: set[int] | None, hours_before: int
 ) -> None:
     zone, at = change
@@ -212,7 +212,7 @@ def test_cron_agrees_with_somebody_who_looks_at_the_clock_every_minute(
 
 @settings(deadline=None)
 @given(change=clock_changes(), minutes=st.sets(st.integers(0, 59), min_size=1, max_size=2), hour=st.integers(0, 5))
-def test_what_comes_next_does_not_depend_on_when_it_is_asked(
+def test_the_next_occurrence_does_not_depend_on_the_time_of_the_question(
     change: tuple[str, int], minutes: set[int], hour: int
 ) -> None:
     zone, at = change
@@ -365,7 +365,7 @@ def test_jitter_may_not_be_longer_than_occurrences_are_apart() -> None:
         ({"every": 5, "grace": -1}, "grace", "must not be negative"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_remedy(said: dict[str, object], field: str, words: str) -> None:
+def test_a_wrong_rule_is_named_with_its_remedy(said: dict[str, object], field: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words) as refused:
         Rule.of(**said)  # type: ignore[arg-type]
     assert refused.value.field == field

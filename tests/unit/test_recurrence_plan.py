@@ -26,24 +26,24 @@ def test_missed_ones_coalesce_to_the_last() -> None:
     assert plan(every_minute(), "a", 2 * MINUTE, 10 * MINUTE + 5) == Plan((10 * MINUTE,), 11 * MINUTE, is_late=True)
 
 
-def test_missed_ones_are_skipped_but_for_one_that_is_hardly_late() -> None:
+def test_missed_occurrences_are_skipped_except_one_that_is_hardly_late() -> None:
     rule = Rule(every_ms=10 * MINUTE, missed="skip")
     assert plan(rule, "a", 10 * MINUTE, 30 * MINUTE + 60_000) == Plan((30 * MINUTE,), 40 * MINUTE, is_late=True)
     assert plan(rule, "a", 10 * MINUTE, 30 * MINUTE + 60_001) == Plan((), 40 * MINUTE, is_late=True)
 
 
-def test_all_of_the_missed_run_in_order() -> None:
+def test_all_missed_occurrences_run_in_order() -> None:
     expected = Plan(tuple(n * MINUTE for n in range(2, 11)), 11 * MINUTE, is_late=True)
     assert plan(every_minute("all"), "a", 2 * MINUTE, 10 * MINUTE + 5) == expected
 
 
-def test_of_a_great_many_the_last_hundred_run() -> None:
+def test_the_last_hundred_of_many_missed_occurrences_run() -> None:
     made = plan(every_minute("all"), "a", 2 * MINUTE, 10_000 * MINUTE).made
     assert len(made) == MOST_MISSED
     assert (made[0], made[-1]) == (9_901 * MINUTE, 10_000 * MINUTE)
 
 
-def test_what_is_later_than_the_grace_does_not_run() -> None:
+def test_an_occurrence_later_than_the_grace_does_not_run() -> None:
     now = 10 * MINUTE + 30_000
     assert plan(every_minute("all", 2 * MINUTE), "a", MINUTE, now).made == (9 * MINUTE, 10 * MINUTE)
     assert plan(every_minute("coalesce", 30_000), "a", MINUTE, now).made == (10 * MINUTE,)

@@ -155,7 +155,7 @@ def test_later_must_be_a_time(delay: float) -> None:
         RetryAfter(delay)
 
 
-def test_bury_buries_whatever_attempts_are_left() -> None:
+def test_bury_buries_although_attempts_are_left() -> None:
     outcome = of_failure(Bury("no such order"), 1, Retry(max_attempts=None), 0)
     assert isinstance(outcome, Buried)
     assert (outcome.reason, outcome.error) == (Reason.GIVEN_UP, "no such order")
@@ -184,14 +184,14 @@ def test_without_it_is_buried_with_the_traceback() -> None:
     assert outcome.traceback.endswith("RuntimeError: it broke\n")
 
 
-def test_of_a_long_traceback_the_end_is_kept() -> None:
+def test_the_end_of_a_long_traceback_is_kept() -> None:
     error = RuntimeError("x" * 10_000 + " the end")
     assert len(traceback_text(error)) == TRACEBACK_CHARS
     assert traceback_text(error).endswith(" the end\n")
     assert len(error_line(error)) == ERROR_CHARS
 
 
-def test_an_error_is_one_line_whatever_it_says() -> None:
+def test_every_error_is_shown_on_one_line() -> None:
     class Silent(Exception):
         def __str__(self) -> str:
             raise RuntimeError

@@ -31,12 +31,12 @@ def test_no_more_start_than_there_is_room_for() -> None:
     assert sequence.start(0, None, 1) == ["b1"]
 
 
-def test_what_is_lined_up_later_takes_the_place_of_its_due_time() -> None:
+def test_a_job_added_later_takes_the_place_of_its_due_time() -> None:
     sequence = lined_up(("a1", 5), ("a2", 3))
     assert sequence.start(0, None, 10) == ["a2"]
 
 
-def test_one_that_failed_keeps_its_place_and_holds_back_its_key_until_its_time() -> None:
+def test_a_failed_job_keeps_its_place_and_holds_back_its_key_until_its_time() -> None:
     sequence = lined_up(("a1", 1), ("a2", 2), ("b1", 3))
     assert sequence.start(0, None, 10) == ["a1", "b1"]
     sequence.again("a1", 100)
@@ -48,7 +48,7 @@ def test_one_that_failed_keeps_its_place_and_holds_back_its_key_until_its_time()
     assert sequence.start(100, None, 10) == ["a2"]
 
 
-def test_what_is_due_later_waits_for_one_that_is_overdue_and_still_to_come() -> None:
+def test_a_later_job_waits_for_an_overdue_one_that_is_still_to_come() -> None:
     sequence = lined_up(("a1", 10), ("b1", 20))
     assert sequence.start(0, 15, 10) == ["a1"]
     sequence.add("c1", "c", (15, 9, 9))

@@ -70,7 +70,7 @@ def test_the_settings_that_a_live_topic_can_change_are_those_of_a_new_one_but_it
 # Loading
 
 
-def test_what_a_file_does_not_name_has_its_default(tmp_path: Path) -> None:
+def test_a_setting_that_the_file_does_not_name_has_its_default(tmp_path: Path) -> None:
     settings = load(tmp_path, "[worker]\nconcurrency = 7\n")
     assert settings.worker == WorkerSettings(concurrency=7)
     assert settings.scheduler == SchedulerSettings()
@@ -122,7 +122,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
         ("prefix = 'a b'", r"some.toml: prefix must be non-empty.*, not 'a b'"),
     ],
 )
-def test_a_value_that_cannot_be_is_named_with_its_file_and_table(tmp_path: Path, text: str, problem: str) -> None:
+def test_an_invalid_value_is_named_with_its_file_and_table(tmp_path: Path, text: str, problem: str) -> None:
     """As it stands there, and not as a field of a class."""
     with pytest.raises(ConfigurationError, match=problem) as caught:
         load(tmp_path, text)

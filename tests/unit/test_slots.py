@@ -61,7 +61,7 @@ def test_one_server_is_a_map_with_one_slot() -> None:
     assert (found.owner("foo"), found.owner(None), found.slot("foo"), found.slot("bar")) == (B, B, 0, 0)
 
 
-def test_what_has_moved_is_learned() -> None:
+def test_a_moved_slot_is_learned() -> None:
     found = slots()
     found.moved("foo", A)
     assert (found.owner("foo"), found.owner("bar")) == (A, A)
@@ -109,7 +109,7 @@ def test_nodes_that_send_a_call_in_circles_are_given_time() -> None:
 
 
 @pytest.mark.parametrize("error", [ServerBusy("CLUSTERDOWN"), NotPrimary("READONLY"), Unavailable("refused")])
-def test_what_will_pass_is_waited_for_until_the_deadline(error: ServerBusy | NotPrimary | Unavailable) -> None:
+def test_a_passing_refusal_is_waited_out_until_the_deadline(error: ServerBusy | NotPrimary | Unavailable) -> None:
     redirects = call("foo")
     pauses = []
     for _ in range(8):
@@ -123,12 +123,12 @@ def test_what_will_pass_is_waited_for_until_the_deadline(error: ServerBusy | Not
 
 
 @pytest.mark.parametrize("error", [ServerFull("OOM"), Refused("WRONGTYPE")])
-def test_any_other_refusal_is_the_callers(error: Refused) -> None:
+def test_any_other_refusal_goes_to_the_caller(error: Refused) -> None:
     with pytest.raises(type(error)):
         call("foo").failed(error, now=0.0)
 
 
-def test_what_any_node_can_answer_is_asked_of_another_when_one_is_gone() -> None:
+def test_a_call_for_any_node_goes_to_another_when_one_is_gone() -> None:
     redirects = call()
     assert redirects.stop(slots()).node == A
     redirects.failed(Unavailable("gone"), now=0.0)
@@ -156,7 +156,7 @@ def names(call: Call[Any]) -> list[str]:
         pytest.param([True, 1, BUSY], [], id="WAIT names no key: that it was refused does not undo the rest"),
     ],
 )
-def test_of_several_calls_together_those_go_again_that_were_not_done(replies: list[Any], again: list[str]) -> None:
+def test_only_the_calls_that_were_not_done_go_again(replies: list[Any], again: list[str]) -> None:
     redirects = Redirects(together([SET, MARK, WAIT], list), DEADLINE)
     failure = redirects.came(replies)
     assert redirects.is_over is (failure is None) is (again == [])
@@ -187,7 +187,7 @@ def test_only_the_node_that_has_done_a_part_may_do_the_rest(replies: list[Any], 
             redirects.stop(SlotMap.whole(B))
 
 
-def test_even_one_call_that_goes_again_is_answered_with_a_list() -> None:
+def test_a_single_repeated_call_is_answered_with_a_list() -> None:
     """Errors stand in the places of replies, and are not raised."""
     chain = Chain(together([SET, MARK], list))
     chain.take([True, ScriptUnknown("unknown")])

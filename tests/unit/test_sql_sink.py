@@ -117,7 +117,7 @@ async def test_each_job_becomes_a_row_with_its_id(place: Place) -> None:
 
 @pytest.mark.parametrize("again", [{"redelivered": True}, {"attempt": 2}, {}])
 @pytest.mark.parametrize("kind", ["sink", "ledger_sink"])
-async def test_what_is_stored_is_not_stored_again(place: Place, kind: str, again: dict[str, Any]) -> None:
+async def test_a_stored_job_is_not_stored_again(place: Place, kind: str, again: dict[str, Any]) -> None:
     """Also when nobody says that a job was delivered before: the database refuses it, and the sink looks."""
     sink = getattr(place, kind)()
     await sink(jobs(3))

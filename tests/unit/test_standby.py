@@ -29,7 +29,7 @@ def test_it_rests_until_the_first_job_should_have_been_promoted() -> None:
     assert looked(10 * IDLE_MS) == (Advice.REST, IDLE_MS)
 
 
-def test_it_rests_no_longer_than_the_horizon_for_what_is_due_later_does_not_ring() -> None:
+def test_it_rests_no_longer_than_the_horizon_because_later_jobs_send_no_hint() -> None:
     assert looked(None, horizon_in=20_000) == (Advice.REST, 20_000 + HEDGE_MS)
     assert looked(10 * IDLE_MS, horizon_in=20_000) == (Advice.REST, 20_000 + HEDGE_MS)
     assert looked(5_000, horizon_in=20_000) == (Advice.REST, 5_000 + HEDGE_MS)
@@ -51,11 +51,11 @@ def test_an_overdue_job_lets_it_take_a_lease_that_nobody_has_and_suspect_a_leade
     assert looked(-HEDGE_MS, token="n:1", left_ms=LEASE_MS - HEDGE_MS) == (Advice.SUSPECT, HEDGE_MS / 4)
 
 
-def test_a_lease_that_lasts_longer_than_any_is_of_a_time_before_the_clock_was_stepped_back() -> None:
+def test_a_lease_with_an_impossible_end_predates_a_step_of_the_clock() -> None:
     assert looked(-HEDGE_MS, token="n:1", left_ms=3_600_000) == (Advice.SUSPECT, HEDGE_MS / 4)
 
 
-def test_a_lease_is_over_that_was_not_prolonged_for_all_of_its_life() -> None:
+def test_a_lease_ends_when_it_is_not_prolonged_for_its_whole_life() -> None:
     held = WatchedLease(LEASE_MS)
     ends_ms = NOW_MS + 3_600_000.0
     assert not held.is_over(100.0, "n:1", ends_ms)

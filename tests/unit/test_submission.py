@@ -127,7 +127,7 @@ def test_jobs_are_packed_only_when_their_batch_is_due() -> None:
 
 
 @given(st.integers(1, 2_000), st.integers(0, 4), st.integers(1, 3))
-def test_after_a_lost_reply_exactly_what_has_no_answer_comes_again(count: int, answered: int, shards: int) -> None:
+def test_exactly_the_unanswered_calls_come_again_after_a_lost_reply(count: int, answered: int, shards: int) -> None:
     asked, sent = submission(specs(count), shards), []
     for call in asked.unanswered():
         sent.append(call)
@@ -230,7 +230,7 @@ def test_jobs_that_were_refused_are_not_among_those_of_unknown_outcome() -> None
     assert ids_of(first) == [job[0] for job, _ in asked.remaining()[0].values()]
 
 
-def test_what_was_refused_comes_again_when_the_reply_behind_it_was_lost() -> None:
+def test_refused_jobs_are_sent_again_when_a_later_reply_was_lost() -> None:
     asked = submission(specs(500))
     calls = asked.unanswered()
     first, second = next(calls), next(calls)
@@ -246,7 +246,7 @@ def test_what_was_refused_comes_again_when_the_reply_behind_it_was_lost() -> Non
     assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(500)]
 
 
-def test_a_refusal_says_nothing_of_what_is_under_way_behind_it() -> None:
+def test_a_refusal_does_not_decide_the_calls_behind_it() -> None:
     """Another node may have taken it."""
     asked = submission(specs(10), 2)
     list(asked.unanswered())

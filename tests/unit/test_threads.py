@@ -66,7 +66,7 @@ async def test_no_more_run_than_there_are_places(gate: threading.Event) -> None:
     assert sorted(running) == [0, 1, 2, 3]
 
 
-async def test_one_that_takes_too_long_is_abandoned_and_its_place_is_free(
+async def test_a_thread_that_takes_too_long_is_abandoned_and_its_place_is_free(
     gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     threads = Threads(1)
@@ -134,7 +134,7 @@ async def test_a_thread_that_cannot_be_started_is_tried_again_and_costs_no_place
     threads.close()
 
 
-async def test_who_is_cancelled_while_no_thread_can_be_started_gives_its_place_back(
+async def test_a_task_cancelled_while_no_thread_can_start_gives_its_place_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads, start = Threads(1), threading.Thread.start
@@ -202,7 +202,7 @@ async def test_one_thread_keeps_its_place_until_it_is_given_back() -> None:
     assert await other == 7
 
 
-async def test_what_follows_an_abandoned_call_runs_in_another_thread_although_no_place_is_free(
+async def test_calls_after_an_abandoned_one_run_in_another_thread_although_no_place_is_free(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ABANDONED_LIMIT", 0)

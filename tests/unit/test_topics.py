@@ -10,7 +10,7 @@ from wheelq.model.topic import Topic, TopicChanges
 from wheelq.settings import TopicSettings
 
 
-def test_every_setting_of_a_topic_can_be_changed_but_its_shards() -> None:
+def test_every_topic_setting_except_shards_can_be_changed() -> None:
     """They have an operation of their own."""
     assert TopicChanges.__annotations__.keys() == {item.name for item in fields(TopicSettings)} - {"shards"}
 
@@ -25,7 +25,7 @@ def test_the_terms_of_a_topic_without_limits_are_its_number_of_shards() -> None:
     "changes",
     [{"paused": True}, {"max_rate": 5.0}, {"max_rate": 7}, {"max_pending": 9}, {"max_ready": 9}, {"shards": 4}],
 )
-def test_whatever_producers_or_leaders_must_know_changes_the_terms(changes: dict[str, object]) -> None:
+def test_every_setting_that_producers_or_leaders_must_know_changes_the_terms(changes: dict[str, object]) -> None:
     topics = [Topic(shards=3), Topic(shards=3, max_rate=1.0, max_pending=12, max_ready=6)]
     for topic in topics:
         assert replace(topic, **changes).terms != topic.terms  # type: ignore[arg-type]

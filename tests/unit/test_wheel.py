@@ -108,7 +108,7 @@ class TestAnIdExpiresAtItsDueTick:
 
 
 class TestOrder:
-    def test_ids_come_out_in_due_order_whatever_levels_they_are_on(self) -> None:
+    def test_ids_of_all_levels_come_out_in_due_order(self) -> None:
         wheel = Wheel(0)
         dues = [64**3 + 5, 3, 64**2, 64**2 - 1, 70, 64, 63, 64**3]
         for due in dues:
@@ -273,7 +273,7 @@ class TestEmptyTicksCostNothing:
         assert work < 20 * 50
         assert work == pytest.approx(lines_run(lambda: day.advance(day.now + DAY)), rel=0.5)
 
-    def test_a_jump_over_nothing_costs_the_same_whatever_its_length(self) -> None:
+    def test_a_jump_over_nothing_costs_the_same_at_any_length(self) -> None:
         def work(ticks: int) -> int:
             wheel = self.filled(20, 365 * DAY)
             wheel.insert("keeps the wheel from being empty", wheel.now + 9_999 * DAY)

@@ -78,7 +78,7 @@ def test_a_job_that_rings_from_beyond_it_brings_the_horizon_back() -> None:
     assert window.open_at == NOW
 
 
-def test_what_was_loaded_can_be_forgotten() -> None:
+def test_loaded_jobs_can_be_forgotten() -> None:
     window = Window(SETTINGS)
     window.opened(opened(NOW + 2_000), held=5)
     window.forget()
@@ -111,7 +111,7 @@ def test_a_job_that_rings_while_the_window_is_opened_has_it_opened_once_more() -
     assert window.open_at > NOW + 1
 
 
-def test_what_is_forgotten_while_the_window_is_opened_is_loaded_again_as_a_whole() -> None:
+def test_a_job_forgotten_while_the_window_is_opened_reloads_the_whole_window() -> None:
     """The answer has only what came since the last one, and that is gone."""
     window = Window(SETTINGS)
     window.opened(opened(NOW + 2_000), held=3)
