@@ -237,7 +237,7 @@ PLANTS: Mapping[str, Plant] = {
             ),
             "wheelq.worker.delivery.recovery:Recovery._look_if_due": (
                 "now + LOOK_EVERY",
-                "now + self._settings.renew_ms / 1000",
+                "now + self._me.settings.renew_ms / 1000",
             ),
         },
         first=18,
@@ -291,7 +291,10 @@ PLANTS: Mapping[str, Plant] = {
     "lease-to-two": Plant(
         "a lease over HTTP ends three seconds before its time",
         "leased: ",
-        {"'IDLE', idle_ms, '-', '+', left)": "'IDLE', math.max(1, idle_ms - 3000), '-', '+', left)"},
+        {
+            "now_ms() - ended_ms)": "now_ms() - ended_ms - 3000)",
+            "math.floor(later[2] / 1000) - ended_ms)": "math.floor(later[2] / 1000) - ended_ms - 3000)",
+        },
         first=4,
         within=1,
         needs="http-schedule",
