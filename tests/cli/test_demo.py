@@ -19,8 +19,8 @@ from rich.console import Console
 from tests.cli.commands import is_alive
 from tests.waiting import eventually
 from wheelq.cli.demo import command
+from wheelq.cli.demo.command import Demo
 from wheelq.cli.demo.orders import FAILING_TOPIC, FLASH_SALE, KINDS, LAST_MOMENT_MS, draw_orders, draw_plan
-from wheelq.cli.demo.play import Demo
 from wheelq.cli.demo.verdict import CLOCK_ERROR_MS, DemoLedger, DemoRun, DemoVerdict, LatenessFigures
 from wheelq.model.job import CancelOutcome, RescheduleOutcome
 from wheelq.settings import Settings

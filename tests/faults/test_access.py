@@ -54,7 +54,7 @@ from wheelq.model.topic import Topic
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import counts, registry
 from wheelq.protocol.keys import Keys
-from wheelq.scheduler.ended_groups import EndedGroups
+from wheelq.scheduler.draining import EndedGroups
 from wheelq.scheduler.topics import LostTopics
 from wheelq.server.app import make_app
 from wheelq.server.service import Service

@@ -17,7 +17,7 @@ from wheelq.base.clock import ManualClock
 from wheelq.errors import BeingRemoved, OutcomeUnknown, Refused, ServerError, TopicNotFound
 from wheelq.model.topic import Topic
 from wheelq.protocol.keys import Keys
-from wheelq.scheduler.ended_groups import EndedGroups
+from wheelq.scheduler.draining import EndedGroups
 from wheelq.settings import ClientSettings, SchedulerSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport
 

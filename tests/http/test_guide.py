@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.http.conftest import Http
 from wheelq import guide
-from wheelq.server.dashboard import manual
+from wheelq.server.dashboard.site import anchor
 
 PATHS = ("/guide", *(f"/guide/{name}" for name in guide.names()))
 
@@ -59,5 +59,5 @@ async def test_behind_a_proxy_links_begin_with_the_base_path(serve: Callable[...
 
 
 def test_headings_have_the_anchors_of_github() -> None:
-    assert manual.anchor("When a call returns") == "when-a-call-returns"
-    assert manual.anchor("Retries: how, and `why`?") == "retries-how-and-why"
+    assert anchor("When a call returns") == "when-a-call-returns"
+    assert anchor("Retries: how, and `why`?") == "retries-how-and-why"

@@ -10,8 +10,8 @@
     addresses    which addresses may be connected to (pure)
     network      connects only to these addresses, whatever the name service answers
     destination  the limits and the health of one receiver, with its own breaker
-    caller       one job, one request, with the three headers that authenticate the sender; what each answer means
-    worker       reads the jobs of all topics that have callbacks
+    caller       one job, one request, with the three headers that authenticate the sender; what each answer means;
+                 the worker that reads the jobs of all topics that have callbacks
 
 A slow or dead receiver does not delay the others: a job that cannot be sent now does not wait here. It goes back to the
 sorted set for a moment, and takes its turn like any other job.

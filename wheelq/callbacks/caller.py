@@ -8,6 +8,11 @@
 | no connection, no answer in time            | is retried                    | fails                  |
 | 3xx (redirects are not followed), other 4xx | is buried                     | is healthy             |
 | an address that is refused                  | is buried                     | –                      |
+
+`CallbackWorker` is an ordinary worker, whose handler for every topic is the `CallbackCaller`. It serves all topics in
+which a job with a target was ever scheduled. The server records these topics, and creates the callbacks' group on each
+before its first such job, so that no job is missed however late this worker starts. Other groups of the topic are not
+affected, and jobs without a target are skipped.
 """
 
 from __future__ import annotations
@@ -19,9 +24,10 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -29,16 +35,21 @@ from standardwebhooks import Webhook
 
 from wheelq import telemetry
 from wheelq.base.as_json import as_json
-from wheelq.base.clock import Clock
+from wheelq.base.clock import Clock, SystemClock
 from wheelq.callbacks.addresses import Network
 from wheelq.callbacks.destination import Destination, DestinationInfo, Destinations, Room
 from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services
 from wheelq.callbacks.target import HEADER, Place, Target
-from wheelq.errors import InvalidInput
+from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.job import Job
-from wheelq.model.retry import Bury, RetryAfter
-from wheelq.settings import BreakerSettings
+from wheelq.model.retry import Bury, Retry, RetryAfter
+from wheelq.producer.breaker import BreakerState
+from wheelq.protocol.calls import registry
+from wheelq.protocol.keys import Keys
+from wheelq.settings import BreakerSettings, Settings
+from wheelq.transport import AsyncTransport, server_address
+from wheelq.worker import Worker
 
 logger = logging.getLogger("wheelq.callbacks")
 
@@ -297,3 +308,63 @@ def retry_after(written: str | None, now_s: float) -> float | None:
         except (ValueError, OverflowError):
             return None
     return min(max(seconds, 0.0), LONGEST_WAIT_S)
+
+
+GROUP = "callbacks"
+
+
+class CallbackWorker:
+    """Makes the callbacks of one process."""
+
+    def __init__(
+        self, transport: AsyncTransport, services: Services, settings: Settings, clock: Clock | None = None
+    ) -> None:
+        keys, clock = Keys(settings.prefix), clock or SystemClock()
+        self._caller = CallbackCaller(services, clock, settings.callbacks)
+        own = replace(settings.worker, concurrency=PLACES)
+        self._worker = Worker(transport, GROUP, keys, own, clock, report=self._open_destinations)
+        # The caller decides about retries, by the terms of each receiver.
+        self._worker.handler_for_each(lambda: transport.send(registry.callback_topics(keys)), retry=FOR_EVER)(
+            self._caller
+        )
+
+    @classmethod
+    def connect(cls, url: str | None, settings: Settings) -> CallbackWorker:
+        """A worker for the register that the settings name. Raises: ConfigurationError."""
+        if not settings.server.services:
+            raise ConfigurationError(
+                "no register of receivers: name one (config/services.toml shows how) as services in [server], "
+                "or as WHEELQ_SERVER_SERVICES"
+            )
+        services = Services.load(settings.server.services)
+        transport = AsyncTransport(server_address(url, settings))
+        return cls(transport, services, settings)
+
+    async def run(self) -> None:
+        """Make callbacks until stopped; waits for a server that is away at the start. Raises as `Worker.run` does."""
+        try:
+            await self._worker.run(patiently=True)
+        finally:
+            await self._caller.close()
+
+    async def run_within(self) -> None:
+        """Make callbacks until stopped, within a running server: no refusal of Redis ends it."""
+        try:
+            await self._worker.run_within()
+        finally:
+            await self._caller.close()
+
+    def stop(self, grace: float | None = None) -> None:
+        """Let `run` end: requests in flight may finish within `grace` seconds."""
+        self._worker.stop(grace)
+
+    def _open_destinations(self) -> Mapping[str, Any]:
+        open_ones = [info.name for info in self.destinations() if info.state is not BreakerState.CLOSED]
+        return {"open_destinations": open_ones} if open_ones else {}
+
+    def destinations(self) -> Sequence[DestinationInfo]:
+        """Returns the state of each receiver in this process."""
+        return self._caller.infos()
+
+
+FOR_EVER = Retry(max_attempts=None)

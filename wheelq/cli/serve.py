@@ -187,7 +187,7 @@ def callbacks(
     settings = settings_of(config)
     process.log_to_stderr(settings, log_level, log_format)
     process.needs_extra("wheelq callbacks", "httpx", "standardwebhooks", "pydantic")
-    from wheelq.callbacks.worker import CallbackWorker  # needs the extra
+    from wheelq.callbacks.caller import CallbackWorker  # needs the extra
 
     worker = CallbackWorker.connect(url, settings)
     logger.info("callbacks are made")

@@ -8,8 +8,7 @@ parts        the objects that all parts of a shard share; when the shards of a n
 shard        a node's part in one shard: leader or standby
 candidate    asks for the lease, and replaces a holder that is gone
 leader       the work of the holder of the lease, and which jobs it loads
-draining     ends the draining of former numbers of shards
-ended_groups cleans up after groups that another program destroyed
+draining     ends the draining of former numbers of shards; cleans up after groups that another program destroyed
 topics       the topics as a node last read them; registers topics again that a failover lost
 recurring    makes the occurrences of recurring jobs
 standby      watches the leader, and promotes in its place while it is silent

@@ -31,8 +31,7 @@ from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.reminders import Loop
-from wheelq.scheduler.draining import Draining
-from wheelq.scheduler.ended_groups import EndedGroups
+from wheelq.scheduler.draining import Draining, EndedGroups
 from wheelq.scheduler.hints import HintSubscription
 from wheelq.scheduler.membership import Membership
 from wheelq.scheduler.parts import PromotionCoalescing

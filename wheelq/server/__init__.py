@@ -17,8 +17,7 @@
     readiness       whether requests should come here
     dashboard       pages for people: jobs, topics, and when jobs are due
     service         the objects that the routes use
-    app             puts routes, gate and document together
-    document        the OpenAPI document and the page that shows it
+    app             puts routes, gate and the OpenAPI document together
     run             listens, and stops gracefully
 
 Nothing here decides about jobs: the client does that, as in any other program.

@@ -6,9 +6,9 @@ from typing import Any
 
 from wheelq.aio import AsyncClient
 from wheelq.base.clock import Clock
+from wheelq.callbacks.caller import GROUP
 from wheelq.callbacks.services import Services
 from wheelq.callbacks.target import Target
-from wheelq.callbacks.worker import GROUP
 from wheelq.errors import InvalidInput
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys

@@ -21,8 +21,8 @@ from wheelq.admin import AsyncInspector
 from wheelq.admin.metrics import FleetMetrics
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.base.fresh import Fresh
+from wheelq.callbacks.caller import CallbackWorker
 from wheelq.callbacks.services import Services
-from wheelq.callbacks.worker import CallbackWorker
 from wheelq.errors import ConfigurationError
 from wheelq.protocol.keys import Keys
 from wheelq.reminders import Reminders

@@ -5,8 +5,7 @@ this process ── schedules, cancels, moves ──▶ server ◀── wheelq 
      └────────── every run, by a pipe ──── wheelq worker
 
 orders    the jobs, and which of them are cancelled, moved or fail: drawn from seeds before anything starts
-play      starts the processes, schedules and changes the orders, and hears of every run
 worker    the worker: its handler reports each run
 verdict   compares receipts and answers with runs; pure
-command   options, output, exit codes
+command   starts the processes, schedules and changes the orders, hears of every run; options, output, exit codes
 """

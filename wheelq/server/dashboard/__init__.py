@@ -3,10 +3,9 @@
 A page is made here, on the server, as HTML and SVG. It works by links and forms; a small script shows moments in the
 reader's time zone and keeps the figures of open tabs live.
 
-    site        the routes, and what surrounds each page: viewer, audit log, safe headers, errors as pages
+    site        the routes, and what surrounds each page: viewer, audit log, safe headers, errors as pages; the guide
     entering    finds the viewer, checks that an action comes from a page of this server, signs in and out;
                 the cookie of a sign-in, and the tokens of forms
-    manual      the guide
     visit       one request of a viewer, what its forms hold, and the places that can be visited
     pages       one module for each noun: what it shows and does
 
