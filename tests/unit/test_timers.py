@@ -95,7 +95,7 @@ async def test_cancelled_timers_do_not_pile_up() -> None:
 
 
 class WatchesNoFiles(asyncio.SelectorEventLoop):
-    """As the loops of some platforms and simulators."""
+    """A loop that watches no files: asyncio's own base class raises NotImplementedError there, as this one does."""
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> NoReturn:
         raise NotImplementedError

@@ -6,7 +6,7 @@ Four tasks run beside the shards:
     changes        reads topics when their version number has changed, and nodes and assignment on every heartbeat;
                    after a notice, at once
     draining       drops former numbers of shards when none of their jobs is left (`draining`)
-    ended groups   cleans up after groups that another program destroyed (`ended_groups`)
+    ended groups   cleans up after groups that another program destroyed (`draining`)
 """
 
 from __future__ import annotations
