@@ -11,13 +11,14 @@ import redis
 
 from tests.transports import AsyncWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
 from tests.waiting import PATIENCE
-from wheelq.base.clock import ServerClock, SystemClock
+from wheelq.base.clock import SystemClock
 from wheelq.errors import ServerError
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import producer
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
+from wheelq.scheduler.parts import NodeParts, ShardParts
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.settings import SchedulerSettings, WorkerSettings
 from wheelq.transport import Address, Transport
@@ -68,19 +69,11 @@ class Stage:
         self.plain = Transport(Address(url))
         self.transport = AsyncWith(url, *faults)
         clock = SystemClock()
-        self.server = ServerClock(clock)
-        self.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
-        self.shard = Shard(
-            self.keys,
-            self.transport,
-            node,
-            lambda: "run:1",
-            SchedulerSettings(**settings),
-            clock,
-            self.server,
-            Topic(),
-            role,
-        )
+        of_node = NodeParts(self.transport, Keys(), clock, SchedulerSettings(**settings), node, "run:1")
+        of_node.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
+        parts = ShardParts(of_node, self.keys, Topic())
+        self.server = parts.server
+        self.shard = Shard(parts, role)
 
     def schedule(self, jobs: int, first_ms: int, apart_ms: int = 0) -> list[str]:
         """Jobs that wait, also those that are due."""

@@ -55,6 +55,7 @@ from wheelq.protocol.call import command
 from wheelq.protocol.calls import counts, registry
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.draining import EndedGroups
+from wheelq.scheduler.parts import NodeParts
 from wheelq.scheduler.topics import LostTopics
 from wheelq.server.app import make_app
 from wheelq.server.service import Service
@@ -247,7 +248,7 @@ async def test_an_operator_may_end_groups_and_topics_and_so_may_the_http_server(
         await working
         guarded.ask("XGROUP", "DESTROY", Keys().shard("orders", 0).ready, "shop")
         transport = AsyncTransport(Address(guarded.url("scheduler")))
-        ended = EndedGroups(transport, Keys(), SystemClock(), dict)
+        ended = EndedGroups(NodeParts(transport, Keys(), SystemClock()), dict)
         for _ in range(3):
             await ended.look("orders", Topic())
         await transport.close()
@@ -295,7 +296,7 @@ async def test_a_scheduler_may_list_shards_again_whose_number_was_lost(guarded: 
         await client.schedule("orders", delay=60)
     guarded.ask("XGROUP", "CREATE", Keys().shard("orders", 0).ready, "billing", "0", "MKSTREAM")
     transport = AsyncTransport(Address(guarded.url("scheduler")))
-    lost = LostTopics(transport, keys, ManualClock())
+    lost = LostTopics(NodeParts(transport, keys, ManualClock()))
     lost.note({"orders": Topic(shards=3, version=2)}, {"orders": Topic()})
     await lost.restore()
     found = await transport.send(registry.topic(keys, "orders"))

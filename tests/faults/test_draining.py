@@ -18,6 +18,7 @@ from wheelq.model.topic import Topic, TopicChanges, shard_of
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.draining import Draining
+from wheelq.scheduler.parts import NodeParts
 from wheelq.settings import SchedulerSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
@@ -53,7 +54,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def clearing(transport: AsyncTransport, settings: Settings, topic: str, clock: ManualClock) -> Draining:
-    return Draining(transport, Keys(settings.prefix), clock, 1, lambda: [topic])
+    return Draining(NodeParts(transport, Keys(settings.prefix), clock), lambda: [topic])
 
 
 def standing(client: Client, topic: str) -> Topic:
@@ -294,7 +295,7 @@ async def test_a_topic_that_cannot_be_looked_at_does_not_hold_up_the_others(
         client.configure(name)
         client.set_shards(name, 4)
     transport = AsyncWith(url, Refusing("HSCAN"))  # the first call alone
-    await Draining(transport, Keys(settings.prefix), ManualClock(), 1, lambda: ["broken", topic]).step()
+    await Draining(NodeParts(transport, Keys(settings.prefix), ManualClock()), lambda: ["broken", topic]).step()
     await transport.close()
     assert (standing(client, "broken").draining, standing(client, topic).draining) == ((1,), ())
 
@@ -315,7 +316,7 @@ async def test_a_change_meanwhile_wins(url: str, client: Client, settings: Setti
     client.configure(topic)
     client.set_shards(topic, 4)
     transport = AsyncWith(url, Meanwhile("put_topic", lambda: client.set_shards(topic, 5)))
-    await Draining(transport, Keys(settings.prefix), ManualClock(), 1, lambda: [topic]).step()
+    await Draining(NodeParts(transport, Keys(settings.prefix), ManualClock()), lambda: [topic]).step()
     await transport.close()
     found = standing(client, topic)
     assert (found.shards, found.draining) == (5, (4, 1))
@@ -384,7 +385,7 @@ async def test_a_dead_job_replayed_meanwhile_blocks_the_replay(
     client.configure(topic)
     client.set_shards(topic, former)
     transport = AsyncTransport(Address(url))
-    await Draining(transport, Keys(settings.prefix), ManualClock(), 1, lambda: [topic]).step()
+    await Draining(NodeParts(transport, Keys(settings.prefix), ManualClock()), lambda: [topic]).step()
     await transport.close()
     assert standing(client, topic).draining == ()
     key = placed(number, former, then=then, of=shards)
@@ -397,6 +398,6 @@ async def test_a_dead_job_replayed_meanwhile_blocks_the_replay(
     plain.close()
     client.set_shards(topic, shards)
     faulty = AsyncWith(url, JustBefore(call, keys, lambda: client.dead.replay(topic, all=True)))
-    await Draining(faulty, Keys(settings.prefix), ManualClock(), 1, lambda: [topic]).step()
+    await Draining(NodeParts(faulty, Keys(settings.prefix), ManualClock()), lambda: [topic]).step()
     await faulty.close()
     assert standing(client, topic).draining == (former,)

@@ -18,6 +18,7 @@ from wheelq.errors import BeingRemoved, OutcomeUnknown, Refused, ServerError, To
 from wheelq.model.topic import Topic
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.draining import EndedGroups
+from wheelq.scheduler.parts import NodeParts
 from wheelq.settings import ClientSettings, SchedulerSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport
 
@@ -237,7 +238,7 @@ async def test_a_group_that_was_destroyed_from_outside_does_not_keep_ids_for_eve
     await until(lambda: len(got) == 4)
     worker.stop()
     await running
-    ended = EndedGroups(transport, Keys(settings.prefix), ManualClock(), dict)
+    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     await ended.look(topic, Topic())
     with redis.Redis.from_url(url) as raw:
@@ -254,7 +255,7 @@ async def test_a_group_that_its_worker_made_again_is_left_alone(
 ) -> None:
     await client.make_group(topic, "g")
     await client.schedule(topic, key="a", delay=0)
-    ended = EndedGroups(transport, Keys(settings.prefix), ManualClock(), dict)
+    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     with redis.Redis.from_url(url) as raw:
         raw.xgroup_destroy(Keys(settings.prefix).shard(topic, 0).ready, "g")
@@ -276,7 +277,7 @@ async def test_a_removal_whose_client_died_is_finished_by_a_scheduler(
     assert remains.ids()
     with pytest.raises(BeingRemoved):
         await client.make_group(topic, "g")
-    ended = EndedGroups(transport, Keys(settings.prefix), ManualClock(), dict)
+    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     await ended.look(topic, Topic())
     await ended.look(topic, Topic())

@@ -17,6 +17,7 @@ from wheelq.model.topic import Topic
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.registry import VERSION_FIELD
 from wheelq.protocol.keys import Keys
+from wheelq.scheduler.parts import NodeParts
 from wheelq.scheduler.topics import WATCHED_S, LostTopics
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import Address, AsyncTransport
@@ -203,7 +204,7 @@ async def test_a_topic_without_jobs_or_one_that_is_removed_is_not_listed_again(
     raw: redis.Redis, url: str, settings: Settings, topic: Topic
 ) -> None:
     keys, clock, transport = Keys(settings.prefix), ManualClock(), AsyncTransport(Address(url))
-    lost = LostTopics(transport, keys, clock)
+    lost = LostTopics(NodeParts(transport, keys, clock))
     lost.note({"orders": topic}, {})
     await lost.restore()
     assert not raw.exists(keys.topics)

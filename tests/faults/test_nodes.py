@@ -10,14 +10,15 @@ from contextlib import asynccontextmanager
 
 from tests.waiting import PATIENCE
 from wheelq import Client, Scheduler, Settings
-from wheelq.base.clock import ServerClock, SystemClock
+from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import heartbeats
 from wheelq.protocol.calls.server import info, server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.membership import Membership
-from wheelq.settings import SchedulerSettings, TopicSettings
+from wheelq.scheduler.parts import NodeParts
+from wheelq.settings import TopicSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
 TOPICS, SHARDS = 50, 4
@@ -95,12 +96,11 @@ async def test_a_node_may_be_found_gone_by_two_at_once(private_server: Callable[
             members.seen_at.clear()
             return False
 
-    transport, clock = Slow(Address(server.url)), SystemClock()
-    server_clock = ServerClock(clock)
-    asked_at = clock.monotonic()
-    server_clock.observe(asked_at, await transport.send(server_time_us()))
-    members = Membership(transport, Keys(), "b", SchedulerSettings(), clock, server_clock, lambda: REPORT)
-    gone = {"seen_ms": int(server_clock.now_ms()), "connection": "run:7"}
+    transport = Slow(Address(server.url))
+    parts = NodeParts(transport, Keys(), SystemClock(), node="b")
+    await parts.server.asking(transport.send(server_time_us()))
+    members = Membership(parts, lambda: REPORT)
+    gone = {"seen_ms": int(parts.server.now_ms()), "connection": "run:7"}
     await transport.send(heartbeats.beat_node(Keys(), "c", gone))
     await members.join()
     assert set(await transport.send(heartbeats.alive(Keys().nodes))) == {"b"}
@@ -112,10 +112,10 @@ async def test_a_node_alone_without_topics_has_nothing_to_assign(
 ) -> None:
     """Each new assignment is told to all nodes, which then look whether it fits: this one did so without an end."""
     server = private_server(appendonly=False)
-    transport, clock = AsyncTransport(Address(server.url)), SystemClock()
-    server_clock = ServerClock(clock)
-    await server_clock.asking(transport.send(server_time_us()))
-    members = Membership(transport, Keys(), "alone", SchedulerSettings(), clock, server_clock, lambda: REPORT)
+    transport = AsyncTransport(Address(server.url))
+    parts = NodeParts(transport, Keys(), SystemClock(), node="alone")
+    await parts.server.asking(transport.send(server_time_us()))
+    members = Membership(parts, lambda: REPORT)
     await members.join()
     for _ in range(2):
         await members.refresh([])
@@ -130,12 +130,11 @@ async def test_a_node_alone_without_topics_has_nothing_to_assign(
 async def test_nodes_whose_list_is_lost_assign_the_shards_once(private_server: Callable[..., EmbeddedServer]) -> None:
     """Each missed itself in the list, and gave all shards to itself, thousands of times until its next heartbeat."""
     server = private_server(appendonly=False)
-    transport, clock = AsyncTransport(Address(server.url)), SystemClock()
-    server_clock = ServerClock(clock)
-    await server_clock.asking(transport.send(server_time_us()))
-    nodes = [
-        Membership(transport, Keys(), name, SchedulerSettings(), clock, server_clock, lambda: REPORT) for name in "ab"
-    ]
+    transport = AsyncTransport(Address(server.url))
+    both = [NodeParts(transport, Keys(), SystemClock(), node=name) for name in "ab"]
+    for parts in both:
+        await parts.server.asking(transport.send(server_time_us()))
+    nodes = [Membership(parts, lambda: REPORT) for parts in both]
     for node in nodes:
         await node.join()
     await transport.send(command("FLUSHALL", read=bool))

@@ -17,7 +17,7 @@ from loadtest.torture.fleet import Fleet
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
 from tests.waiting import eventually
 from wheelq import Client, RecurringOutcome, Settings
-from wheelq.base.clock import ServerClock, SystemClock
+from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import OutcomeUnknown, Refused, ServerError, Unavailable
 from wheelq.model.job import from_ms
@@ -28,6 +28,7 @@ from wheelq.protocol.calls import recurring as calls
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.protocol.recurring_codec import StoredRecurring, occurrence_id
+from wheelq.scheduler.parts import NodeParts
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.settings import SchedulerSettings, TopicSettings
 from wheelq.transport import Address, Transport
@@ -55,9 +56,9 @@ class Place:
 
     def maker(self, *faults: Fault) -> Occurrences:
         clock = SystemClock()
-        server = ServerClock(clock)
-        server.observe(clock.monotonic(), self.plain.send(server_time_us()))
-        return Occurrences(self.keys, AsyncWith(self.url, *faults), SchedulerSettings(), clock, server)
+        parts = NodeParts(AsyncWith(self.url, *faults), Keys(), clock)
+        parts.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
+        return Occurrences(parts, self.keys)
 
     def waiting(self) -> dict[str, int]:
         pairs = self.raw.zrange(self.keys.delayed, 0, -1, withscores=True)

@@ -4,7 +4,7 @@ loop         `Scheduler`: one node; its topics, and a `Shard` for each that is a
 hints        the connection on which a node listens
 membership   which nodes are alive, and which shards each serves
 assignment   distributes the shards over the nodes (pure)
-parts        the objects that all parts of a shard share; when the shards of a node may promote again
+parts        the objects that all parts of a node or a shard share; when the shards of a node may promote again
 shard        a node's part in one shard: leader or standby
 candidate    asks for the lease, and replaces a holder that is gone
 leader       the work of the holder of the lease, and which jobs it loads

@@ -10,7 +10,6 @@ from wheelq.errors import TopicUnreadable
 from wheelq.model.topic import HALF_DONE_S, Topic
 from wheelq.protocol.calls import draining, registry
 from wheelq.protocol.calls import leader as calls
-from wheelq.protocol.keys import Keys
 from wheelq.scheduler.lease import WatchedLease, holder_node
 from wheelq.scheduler.parts import ShardParts
 from wheelq.scheduler.standby import is_gone
@@ -28,7 +27,6 @@ class Granted(NamedTuple):
 
     token: str
     asked_at: float
-    server_us: int
 
 
 class Denied(NamedTuple):
@@ -52,25 +50,22 @@ class Unpublished(NamedTuple):
 class Candidate:
     """Asks for the lease of one shard on behalf of one node."""
 
-    def __init__(
-        self, parts: ShardParts, node: str, connection: Callable[[], str], report_gone: Callable[[str], None]
-    ) -> None:
+    def __init__(self, parts: ShardParts, report_gone: Callable[[str], None]) -> None:
         self._parts = parts
         self._keys = parts.keys
-        self._transport = parts.transport
-        self._settings = parts.settings
-        self._clock = parts.clock
+        self._node = parts.node
+        self._transport = parts.node.transport
+        self._settings = parts.node.settings
+        self._clock = parts.node.clock
         self._server = parts.server
-        self._node = node
-        self._connection = connection
         self._report_gone = report_gone
         self._outdated_since: float | None = None
-        self._held = WatchedLease(parts.settings.lease_ms)
+        self._held = WatchedLease(self._settings.lease_ms)
 
     async def ask(self, over: str = "") -> Granted | Denied | Outdated | Unpublished:
         """Ask once, and once more if the holder is gone. Raises: ServerError."""
         asked_at = self._clock.monotonic()
-        connection = self._connection()
+        connection = self._node.connection
         answer = await self._acquire(connection, replaceable=over)
         if answer.is_outdated:
             return await self._catch_up(asked_at)
@@ -79,7 +74,7 @@ class Candidate:
             asked_at = self._clock.monotonic()
             answer = await self._acquire(connection, replaceable=answer.token)
         if answer.is_ours:
-            return Granted(answer.token, asked_at, answer.server_us)
+            return Granted(answer.token, asked_at)
         return self._denied(asked_at, answer)
 
     def _denied(self, asked_at: float, answer: calls.Acquired) -> Denied:
@@ -103,7 +98,7 @@ class Candidate:
         gets the published terms.
         """
         try:
-            topic = await self._transport.send(registry.topic(Keys(self._keys.prefix), self._keys.topic))
+            topic = await self._transport.send(registry.topic(self._node.keys, self._keys.topic))
         except TopicUnreadable:  # the terms of a newer release must not be undone here
             return Unpublished(asked_at + UNREADABLE_PAUSE)
         if topic is not None and topic != self._parts.topic:
@@ -120,7 +115,7 @@ class Candidate:
     async def _lead_by(self, terms: str) -> Granted | Denied | Unpublished:
         """Ask for the lease with terms that are not published yet. Publishing them ends that lease."""
         asked_at = self._clock.monotonic()
-        answer = await self._acquire(self._connection(), terms=terms)
+        answer = await self._acquire(self._node.connection, terms=terms)
         if answer.is_outdated:
             return Unpublished(asked_at + UNPUBLISHED_PAUSE)
         if not answer.is_ours:
@@ -128,9 +123,9 @@ class Candidate:
         logger.warning(
             "%s:%d: a change of the topic takes long, or was left half done", self._keys.topic, self._keys.shard
         )
-        return Granted(answer.token, asked_at, answer.server_us)
+        return Granted(answer.token, asked_at)
 
     async def _acquire(self, connection: str, replaceable: str = "", terms: str | None = None) -> calls.Acquired:
         named, lease_ms = self._parts.topic.terms if terms is None else terms, self._settings.lease_ms
-        call = calls.acquire(self._keys, self._node, connection, lease_ms, named, replaceable)
+        call = calls.acquire(self._keys, self._node.node, connection, lease_ms, named, replaceable)
         return await self._server.asking(self._transport.send(call))

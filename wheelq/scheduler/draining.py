@@ -35,7 +35,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wheelq import reminders
-from wheelq.base.clock import Clock
 from wheelq.errors import ServerError, TopicUnreadable
 from wheelq.model.topic import Topic, shard_of
 from wheelq.protocol import codec, registry_codec
@@ -43,9 +42,9 @@ from wheelq.protocol.call import Call
 from wheelq.protocol.calls import draining as calls
 from wheelq.protocol.calls import registry, removal
 from wheelq.protocol.calls.draining import Stored
-from wheelq.protocol.keys import Keys, ShardKeys, id_and_group
+from wheelq.protocol.keys import ShardKeys, id_and_group
 from wheelq.protocol.recurring_codec import is_occurrence
-from wheelq.transport import AsyncTransport
+from wheelq.scheduler.parts import NodeParts
 
 logger = logging.getLogger("wheelq.scheduler")
 
@@ -67,19 +66,12 @@ class _Progress:
 class Draining:
     """The draining topics whose first shard this node leads."""
 
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        keys: Keys,
-        clock: Clock,
-        look_ms: int,
-        draining: Callable[[], Iterable[str]],
-    ) -> None:
+    def __init__(self, parts: NodeParts, draining: Callable[[], Iterable[str]]) -> None:
         """`draining()` returns the topics with former numbers of shards that this node must check."""
-        self._transport = transport
-        self._keys = keys
-        self._clock = clock
-        self._look = look_ms / 1000
+        self._transport = parts.transport
+        self._keys = parts.keys
+        self._clock = parts.clock
+        self._look = parts.settings.heartbeat_ms / 1000
         self._draining = draining
         self._progress: dict[str, _Progress] = {}
 
@@ -196,20 +188,12 @@ PAUSE_S = 0.005
 class EndedGroups:
     """Cleans up in the topics whose first shard this node leads."""
 
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        keys: Keys,
-        clock: Clock,
-        topics: Callable[[], Mapping[str, Topic]],
-        round_s: float = ROUND_S,
-    ) -> None:
+    def __init__(self, parts: NodeParts, topics: Callable[[], Mapping[str, Topic]]) -> None:
         """`topics()` returns the topics whose first shard this node leads."""
-        self._transport = transport
-        self._keys = keys
-        self._clock = clock
+        self._transport = parts.transport
+        self._keys = parts.keys
+        self._clock = parts.clock
         self._topics = topics
-        self._round = round_s
         self._leaving: dict[str, set[str]] = {}  # ready stream → groups that were missing at the last look
 
     async def run(self) -> None:
@@ -218,9 +202,9 @@ class EndedGroups:
             topics = self._topics()
             for name, topic in topics.items():
                 await self.look(name, topic)
-                await self._clock.sleep(self._round / len(topics))
+                await self._clock.sleep(ROUND_S / len(topics))
             if not topics:
-                await self._clock.sleep(self._round)
+                await self._clock.sleep(ROUND_S)
 
     async def look(self, name: str, topic: Topic) -> None:
         """Look at every shard of a topic; clean up after groups that were missing at the last look too."""

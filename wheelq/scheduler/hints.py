@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from wheelq.base.clock import Clock
 from wheelq.errors import ServerError
 from wheelq.reminders import Loop
-from wheelq.transport import AsyncTransport, Subscription
+from wheelq.scheduler.parts import NodeParts
+from wheelq.transport import Subscription
 
 logger = logging.getLogger("wheelq.scheduler")
 
@@ -22,8 +22,7 @@ class HintSubscription:
 
     def __init__(
         self,
-        transport: AsyncTransport,
-        clock: Clock,
+        parts: NodeParts,
         channels: Callable[[], Iterable[str]],
         enter: Callable[[], Awaitable[None]],
         hear: Callable[[str, bytes | None], None],
@@ -32,10 +31,7 @@ class HintSubscription:
 
         `hear(channel, message)` takes each message, or None when messages of the channel may have been missed.
         """
-        self.connection = ""
-        """Run id and client id of the connection: "run id:client id"."""
-        self._transport = transport
-        self._clock = clock
+        self._parts = parts
         self._channels = channels
         self._enter = enter
         self._hear = hear
@@ -46,17 +42,17 @@ class HintSubscription:
         former, self._open = self._open, None  # channels of shards that start now are added below
         if former is not None:
             await former.close()
-        subscription = self._transport.subscription()
+        subscription = self._parts.transport.subscription()
         channels = list(self._channels())
         await subscription.open(channels)
         self._open = subscription
-        self.connection = subscription.name
+        self._parts.connection = subscription.name
         if missed := set(self._channels()) - set(channels):
             await subscription.listen(*missed)
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        loop = Loop(self._clock, logger, "hints are not heard until the server is back")
+        loop = Loop(self._parts.clock, logger, "hints are not heard until the server is back")
 
         async def listen() -> None:
             try:

@@ -54,13 +54,13 @@ class Leader:
     def __init__(self, parts: ShardParts, lease: OwnLease) -> None:
         self._parts = parts
         self._keys = parts.keys
-        self._transport = parts.transport
-        self._settings = parts.settings
-        self._clock = parts.clock
+        self._transport = parts.node.transport
+        self._settings = parts.node.settings
+        self._clock = parts.node.clock
         self._server = parts.server
-        self._coalescing = parts.coalescing
+        self._coalescing = parts.node.coalescing
         self._lease = lease
-        self._window = Window(parts.settings)
+        self._window = Window(self._settings)
         self._wheel = Wheel(0)
         self._sweep_at = 0.0
         self._is_behind = False  # the last sweep did not reach the end of the due jobs
@@ -132,7 +132,7 @@ class Leader:
         now_ms = self._server.at(now)
         expired = [] if now_ms < self._coalescing.ends_ms(self._server) else self._wheel.advance(int(now_ms))
         try:
-            in_one_call = not self._parts.shaping and len(expired) <= self._settings.batch
+            in_one_call = not self._parts.topic.is_shaped and len(expired) <= self._settings.batch
             if now_ms >= self._sweep_at or (expired and not in_one_call and not self._is_behind):
                 await self._sweep(expired)
             elif expired and not self._is_behind:
@@ -168,7 +168,7 @@ class Leader:
     async def _sweep(self, expired: list[tuple[str, int]]) -> None:
         """Promote up to a batch of due jobs; those of `expired` that are not due yet go back to the wheel."""
         settings = self._settings
-        call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, self._parts.shaping)
+        call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, self._parts.topic.shaping)
         answer = await self._send(call)
         self.lateness += answer.lateness
         if answer.promoted:

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from wheelq import reminders
-from wheelq.base.clock import Clock, ServerClock, until_stopped
+from wheelq.base.clock import Clock, until_stopped
 from wheelq.base.metrics import Lateness, Observations
 from wheelq.base.timers import PreciseClock
 from wheelq.errors import ServerError
@@ -34,7 +34,7 @@ from wheelq.reminders import Loop
 from wheelq.scheduler.draining import Draining, EndedGroups
 from wheelq.scheduler.hints import HintSubscription
 from wheelq.scheduler.membership import Membership
-from wheelq.scheduler.parts import PromotionCoalescing
+from wheelq.scheduler.parts import NodeParts, ShardParts
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.scheduler.topics import TopicList
@@ -60,31 +60,27 @@ class Scheduler:
     ) -> None:
         self.node = f"{socket.gethostname().replace(':', '-')}-{os.getpid()}-{secrets.token_hex(3)}"
         self._transport = transport
-        self._keys = keys or Keys()
-        self._settings = settings or SchedulerSettings()
+        self._keys = keys = keys or Keys()
+        self._settings = settings = settings or SchedulerSettings()
         self._precise = PreciseClock()
-        self._clock = clock or self._precise
-        self._server = ServerClock(self._clock)
-        self._members = Membership(
-            transport, self._keys, self.node, self._settings, self._clock, self._server, self._state
-        )
-        self._draining = Draining(transport, self._keys, self._clock, self._settings.heartbeat_ms, self._draining_here)
-        self._ended_groups = EndedGroups(transport, self._keys, self._clock, self._first_led_here)
+        self._clock = clock = clock or self._precise
+        self._parts = parts = NodeParts(transport, keys, clock, settings, self.node)
+        self._server = parts.server
+        self._members = Membership(parts, self._state)
+        self._draining = Draining(parts, self._draining_here)
+        self._ended_groups = EndedGroups(parts, self._first_led_here)
         self._shards: dict[str, Shard] = {}  # by near channel
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._occurrences: dict[str, Occurrences] = {}  # by near channel of shard 0
-        self._hints = HintSubscription(
-            transport, self._clock, lambda: [self._keys.changes, *self._shards], self._enter, self._hear
-        )
-        self._topics = TopicList(transport, self._keys, self._clock)
-        self._coalescing = PromotionCoalescing(self._settings)
+        self._hints = HintSubscription(parts, lambda: [keys.changes, *self._shards], self._enter, self._hear)
+        self._topics = TopicList(parts)
         self._is_noticed = False
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._was_run = False
         self._beat_at = 0.0
         self._reports: set[asyncio.Task[None]] = set()
-        self._promotion_lateness = PromotionLateness(transport, self._keys, self.node)
+        self._promotion_lateness = PromotionLateness(parts)
 
     @classmethod
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
@@ -248,24 +244,10 @@ class Scheduler:
                     shard.hand_over()
 
     async def _begin(self, keys: ShardKeys, topic: Topic, role: Role) -> None:
-        self._shards[keys.near] = shard = Shard(
-            keys,
-            self._transport,
-            self.node,
-            lambda: self._hints.connection,
-            self._settings,
-            self._clock,
-            self._server.like(),  # in a cluster the shard may be on another node
-            topic,
-            role,
-            self._report_gone,
-            self._coalescing,
-        )
+        shard = self._shards[keys.near] = Shard(ShardParts(self._parts, keys, topic), role, self._report_gone)
         self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
         if keys.shard == 0:
-            clock, ask = self._server.like(), shard.is_responsible
-            occurrences = Occurrences(keys, self._transport, self._settings, self._clock, clock, ask)
-            self._occurrences[keys.near] = occurrences
+            occurrences = self._occurrences[keys.near] = Occurrences(self._parts, keys, shard.is_responsible)
             occurrences.start()
         await self._hints.listen(keys.near)
 
@@ -290,7 +272,7 @@ class Scheduler:
         """Returns the report of this node, which `wheelq stats` shows."""
         lateness = self.lateness
         return {
-            "connection": self._hints.connection,
+            "connection": self._parts.connection,
             "shards": len(self._shards),
             "leading": sum(shard.is_leading for shard in self._shards.values()),
             "promoted": lateness.jobs,
@@ -303,10 +285,8 @@ class Scheduler:
 class PromotionLateness:
     """Adds how late one node promoted jobs to the histograms of all processes, topic by topic."""
 
-    def __init__(self, transport: AsyncTransport, keys: Keys, node: str) -> None:
-        self._transport = transport
-        self._keys = keys
-        self._node = node
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
         self._observations = Observations()
         self.before = Lateness()
         """How late jobs were in shards that this node no longer serves."""
@@ -331,5 +311,6 @@ class PromotionLateness:
             self.observe(shard)
         if (found := self._observations.to_send()) is not None:
             number, increments = found
-            await self._transport.send(counts.observe(self._keys, self._node, number, increments))
+            parts = self._parts
+            await parts.transport.send(counts.observe(parts.keys, parts.node, number, increments))
             self._observations.sent(number)

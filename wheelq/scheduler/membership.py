@@ -15,13 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from wheelq.base.clock import Clock, ServerClock
 from wheelq.base.liveness import Watch
 from wheelq.protocol.calls import heartbeats, registry
-from wheelq.protocol.keys import Keys
 from wheelq.scheduler.assignment import Assignment, Post, ShardName, assign
-from wheelq.settings import SchedulerSettings
-from wheelq.transport import AsyncTransport
+from wheelq.scheduler.parts import NodeParts
 
 BEATS_TO_DEATH = 3
 FORGOTTEN_AFTER_S = 3_600.0
@@ -31,23 +28,13 @@ FORGOTTEN_AFTER_S = 3_600.0
 class Membership:
     """One node's view of all nodes and of the assignment."""
 
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        keys: Keys,
-        node: str,
-        settings: SchedulerSettings,
-        clock: Clock,
-        server_clock: ServerClock,
-        report: Callable[[], Mapping[str, Any]],
-    ) -> None:
+    def __init__(self, parts: NodeParts, report: Callable[[], Mapping[str, Any]]) -> None:
         """`report()` returns what each heartbeat says of the node."""
-        self._transport = transport
-        self._keys = keys
-        self._node = node
-        self._settings = settings
-        self._clock = clock
-        self._server = server_clock
+        self._transport = parts.transport
+        self._keys = parts.keys
+        self._node = parts.node
+        self._clock = parts.clock
+        self._server = parts.server
         self._report = report
         self._version = 0
         self._connections: dict[str, str] = {}  # by node: "run id:client id"
@@ -55,7 +42,7 @@ class Membership:
         """Leader and standby of every shard, as last read."""
         self.seen_at: dict[str, float] = {}
         """When the latest heartbeat of each live node was first seen, by this node's monotonic clock."""
-        self._silence = BEATS_TO_DEATH * settings.heartbeat_ms / 1000
+        self._silence = BEATS_TO_DEATH * parts.settings.heartbeat_ms / 1000
         self._watch = Watch(self._silence / 2)
         self._old_words: dict[str, int] = {}  # last heartbeats of nodes that were already stale when first seen
 

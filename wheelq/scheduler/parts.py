@@ -1,4 +1,4 @@
-"""`ShardParts`: the objects that all parts of a shard share, on its leader or standby.
+"""`NodeParts` and `ShardParts`: the objects that all parts of a node share, and those of a shard on it.
 
 One of them is `PromotionCoalescing`: after a promotion a node waits a little, so that jobs that are due close together
 share the next call.
@@ -17,36 +17,48 @@ more, and a little earlier it would leave a millisecond's jobs to the next call.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.model.topic import Shaping, Topic
-from wheelq.protocol.keys import ShardKeys
+from wheelq.model.topic import Topic
+from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
+
+
+@dataclass(slots=True, eq=False)
+class NodeParts:
+    """One scheduler node."""
+
+    transport: AsyncTransport
+    keys: Keys
+    clock: Clock
+    settings: SchedulerSettings = field(default_factory=SchedulerSettings)
+    node: str = ""
+    """The node's name."""
+    connection: str = ""
+    """The connection on which it listens, "run id:client id". When this is closed, the node is gone."""
+    server: ServerClock = field(init=False)
+    coalescing: PromotionCoalescing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.server = ServerClock(self.clock)
+        self.coalescing = PromotionCoalescing(self.settings)
 
 
 @dataclass(slots=True, eq=False)
 class ShardParts:
     """One shard on one node. Only this object holds the settings of its topic."""
 
+    node: NodeParts
     keys: ShardKeys
-    transport: AsyncTransport
-    settings: SchedulerSettings
-    clock: Clock
-    server: ServerClock
-    """The clock of the Redis server; in a cluster, of the Redis node that has this shard."""
     topic: Topic
     """The topic as last read."""
-    shaping: Shaping | None
-    """The topic's limits on promotion; None: no limits."""
-    coalescing: PromotionCoalescing
-    """Shared by all shards of the node."""
+    server: ServerClock = field(init=False)
+    """The clock of the Redis server; in a cluster, of the Redis node that has this shard."""
 
-    def configure(self, topic: Topic) -> None:
-        """Take the topic's settings as just read."""
-        self.topic = topic
-        self.shaping = topic.shaping
+    def __post_init__(self) -> None:
+        self.server = self.node.server.like()
 
 
 class PromotionCoalescing:

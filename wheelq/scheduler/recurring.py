@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import WheelqError
 from wheelq.model.checks import shifted
 from wheelq.model.recurring import plan
@@ -29,8 +28,7 @@ from wheelq.protocol.calls.recurring import Coming
 from wheelq.protocol.keys import ShardKeys
 from wheelq.protocol.recurring_codec import occurrence_id
 from wheelq.reminders import Loop
-from wheelq.settings import SchedulerSettings
-from wheelq.transport import AsyncTransport
+from wheelq.scheduler.parts import NodeParts
 
 logger = logging.getLogger("wheelq.scheduler")
 
@@ -45,21 +43,13 @@ POSTPONED_MS = 60_000
 class Occurrences:
     """The recurring jobs of one topic, on one node."""
 
-    def __init__(
-        self,
-        keys: ShardKeys,
-        transport: AsyncTransport,
-        settings: SchedulerSettings,
-        clock: Clock,
-        server_clock: ServerClock,
-        is_first: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, parts: NodeParts, keys: ShardKeys, is_first: Callable[[], bool] = lambda: True) -> None:
         """`keys` are of the topic's shard 0; `is_first()` tells whether this node makes occurrences or stands by."""
         self.keys = keys
-        self._transport = transport
-        self._settings = settings
-        self._clock = clock
-        self._server = server_clock
+        self._transport = parts.transport
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._server = parts.server.like()  # in a cluster the shard may be on another Redis node
         self._is_first = is_first
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

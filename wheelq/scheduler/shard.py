@@ -17,20 +17,16 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 
-from wheelq.base.clock import Clock, ServerClock
 from wheelq.base.metrics import Lateness
 from wheelq.errors import NotLeader, ServerError
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import leader as calls
-from wheelq.protocol.keys import ShardKeys
 from wheelq.reminders import Loop
 from wheelq.scheduler.candidate import Candidate, Denied, Granted, Outdated, Unpublished
 from wheelq.scheduler.leader import Leader
 from wheelq.scheduler.lease import OwnLease
-from wheelq.scheduler.parts import PromotionCoalescing, ShardParts
+from wheelq.scheduler.parts import ShardParts
 from wheelq.scheduler.standby import Standby, StandbyRules
-from wheelq.settings import SchedulerSettings
-from wheelq.transport import AsyncTransport
 
 logger = logging.getLogger("wheelq.scheduler")
 
@@ -48,40 +44,23 @@ class Shard:
     """One shard, on one node."""
 
     def __init__(
-        self,
-        keys: ShardKeys,
-        transport: AsyncTransport,
-        node: str,
-        connection: Callable[[], str],
-        settings: SchedulerSettings,
-        clock: Clock,
-        server_clock: ServerClock,
-        topic: Topic,
-        role: Role = Role.LEADER,
-        report_gone: Callable[[str], None] = lambda node: None,
-        coalescing: PromotionCoalescing | None = None,
+        self, parts: ShardParts, role: Role = Role.LEADER, report_gone: Callable[[str], None] = lambda node: None
     ) -> None:
-        """`connection()` returns "run id:client id" of the connection whose end means that this node is gone.
-
-        `report_gone` gets the name of a node whose lease was taken because its connection is closed. `coalescing` is
-        the node's; None: the shard's own.
-        """
-        self.keys = keys
+        """`report_gone` gets the name of a node whose lease was taken because its connection is closed."""
+        self.keys = keys = parts.keys
         self.role = role
         self.led_since = 0.0
         """When the lease was last acquired, by the monotonic clock."""
-        coalescing = coalescing or PromotionCoalescing(settings)
-        parts = ShardParts(keys, transport, settings, clock, server_clock, topic, topic.shaping, coalescing)
         self._parts = parts
-        self._transport = transport
-        self._settings = settings
-        self._clock = clock
-        self._server = server_clock
+        self._transport = parts.node.transport
+        self._settings = settings = parts.node.settings
+        self._clock = clock = parts.node.clock
+        self._server = parts.server
         self._lease = OwnLease(settings)
         self._leader = Leader(parts, self._lease)
         self._rules = StandbyRules(settings)
         self._standby = Standby(parts, self._rules)
-        self._candidate = Candidate(parts, node, connection, report_gone)
+        self._candidate = Candidate(parts, report_gone)
         self._take_at = 0.0  # monotonic; later than now while another node holds the lease
         self._loop = Loop(
             clock,
@@ -94,7 +73,7 @@ class Shard:
         self._is_stopping = False
         self._is_going = False
         self._is_handing_over = False
-        self._jumps = server_clock.jumps
+        self._jumps = parts.server.jumps
 
     # --- notices to the shard --------------------------------------------------------------------------------------
 
@@ -140,7 +119,7 @@ class Shard:
     def configure(self, topic: Topic) -> None:
         """Take the topic's settings as just read. If they changed, acquire the lease again under the new terms."""
         if topic != self._parts.topic:
-            self._parts.configure(topic)
+            self._parts.topic = topic
             self._lease.lost()
             self._start_afresh()
             self._wake.set()
@@ -249,7 +228,7 @@ class Shard:
         If another node has it, or it cannot be taken yet, set the time of the next attempt.
         """
         match await self._candidate.ask(over):
-            case Granted(token, asked_at, _):
+            case Granted(token, asked_at):
                 self._lease.granted(token, asked_at)
                 self.led_since = asked_at
                 self._is_handing_over = False

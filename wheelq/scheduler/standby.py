@@ -98,12 +98,12 @@ class Standby:
         """How late the jobs promoted in a leader's place so far were."""
         self._parts = parts
         self._keys = parts.keys
-        self._transport = parts.transport
-        self._settings = parts.settings
-        self._clock = parts.clock
+        self._transport = parts.node.transport
+        self._settings = parts.node.settings
+        self._clock = parts.node.clock
         self._server = parts.server
         self._rules = rules
-        self._held = WatchedLease(parts.settings.lease_ms)
+        self._held = WatchedLease(self._settings.lease_ms)
         self.over = ""
         """The token of a lease that may be replaced, because its holder has not renewed it for too long."""
 
@@ -130,8 +130,8 @@ class Standby:
         """Promote in place of a leader that still holds its lease but does not promote."""
         behind = True
         while behind:
-            parts, hedge_ms = self._parts, self._settings.hedge_ms
-            call = calls.hedge(self._keys, hedge_ms, self._settings.batch, parts.topic.terms, parts.shaping)
+            topic, hedge_ms = self._parts.topic, self._settings.hedge_ms
+            call = calls.hedge(self._keys, hedge_ms, self._settings.batch, topic.terms, topic.shaping)
             answer = await self._transport.send(call)
             self.lateness += answer.lateness
             behind = answer.is_partial and answer.promoted > 0 and not answer.wait_ms

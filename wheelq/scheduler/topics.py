@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from wheelq.base.clock import Clock
 from wheelq.errors import TopicUnreadable
 from wheelq.model.topic import Topic
 from wheelq.protocol import registry_codec
 from wheelq.protocol.calls import draining, registry, shard_counts, worker
-from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.transport import AsyncTransport
+from wheelq.protocol.keys import ShardKeys
+from wheelq.scheduler.parts import NodeParts
 
 logger = logging.getLogger("wheelq.scheduler")
 
@@ -38,10 +37,10 @@ class _Lost:
 class LostTopics:
     """The topics that one node knew and that are no longer registered, or not with all their shards."""
 
-    def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
-        self._transport = transport
-        self._keys = keys
-        self._clock = clock
+    def __init__(self, parts: NodeParts) -> None:
+        self._transport = parts.transport
+        self._keys = parts.keys
+        self._clock = parts.clock
         self._lost: dict[str, _Lost] = {}
 
     def note(self, before: Mapping[str, Topic], after: Mapping[str, Topic]) -> None:
@@ -109,14 +108,14 @@ def _is_part_lost(topic: Topic | None, known: Topic) -> bool:
 class TopicList:
     """The topics that one node serves."""
 
-    def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
+    def __init__(self, parts: NodeParts) -> None:
         self.settings: dict[str, Topic] = {}
         """By name, as last read."""
         self.unreadable: dict[str, str] = {}
         """The topics whose settings cannot be read here, each with the problem."""
-        self.lost = LostTopics(transport, keys, clock)
-        self._transport = transport
-        self._keys = keys
+        self.lost = LostTopics(parts)
+        self._transport = parts.transport
+        self._keys = parts.keys
         self._version = -1
 
     def shards(self) -> Iterator[tuple[str, int]]:

@@ -6,13 +6,14 @@ import math
 import re
 from typing import NamedTuple
 
-from wheelq.base.clock import ManualClock, ServerClock
+from wheelq.base.clock import ManualClock
 from wheelq.model.topic import Topic
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import registry
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.scheduler.parts import NodeParts, ShardParts
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Shard
 from wheelq.settings import DAY_MS, SchedulerSettings, TopicSettings
@@ -37,10 +38,10 @@ class Leading:
         self._registry = registry
         self._keys = keys
         self._clock = clock
-        self._server = ServerClock(clock)
         # No other node leads, and nothing happens while nothing is due, so an idle year is one step. The next
         # occurrence of a recurring job is always made at once, so that a test sees it.
-        self._settings = SchedulerSettings(idle_ms=FOREVER_MS, lease_ms=FOREVER_MS, recurring_ahead_ms=FOREVER_MS)
+        settings = SchedulerSettings(idle_ms=FOREVER_MS, lease_ms=FOREVER_MS, recurring_ahead_ms=FOREVER_MS)
+        self._parts = NodeParts(transport, keys, clock, settings, NODE)
         self._shards: dict[ShardKeys, Shard] = {}
         self._occurrences: dict[ShardKeys, Occurrences] = {}
         self._first_due_ms: dict[ShardKeys, int | None] = {}  # when last looked
@@ -49,7 +50,7 @@ class Leading:
 
     async def promote(self) -> int:
         """Run each shard with due jobs until it rests; returns how many jobs were promoted."""
-        await self._server.asking(self._transport.send(server_time_us()))
+        await self._parts.server.asking(self._transport.send(server_time_us()))
         shards = all_shards(self._registry, self._keys)
         self._make_ms = {keys: await self._make(keys) for keys in shards if keys.shard == 0}
         self._first_due_ms = {keys: await self._transport.send(_first(keys.delayed)) for keys in shards}
@@ -74,14 +75,12 @@ class Leading:
 
     async def _make(self, keys: ShardKeys) -> int | None:
         """Make the due occurrences of a topic's recurring jobs; returns when the next must be made."""
-        ahead_ms = self._settings.recurring_ahead_ms
+        ahead_ms = self._parts.settings.recurring_ahead_ms
         next_ms = await self._transport.send(_first(keys.occurrences))
         if next_ms is not None and next_ms - ahead_ms <= self._clock.wall_ms():
             occurrences = self._occurrences.get(keys)
             if occurrences is None:
-                occurrences = self._occurrences[keys] = Occurrences(
-                    keys, self._transport, self._settings, self._clock, self._server.like()
-                )
+                occurrences = self._occurrences[keys] = Occurrences(self._parts, keys)
             await occurrences.step()
             next_ms = await self._transport.send(_first(keys.occurrences))
         return None if next_ms is None else next_ms - ahead_ms
@@ -90,9 +89,7 @@ class Leading:
         topic = self._registry.send(registry.topic(self._keys, keys.topic)) or Topic()
         shard = self._shards.get(keys)
         if shard is None:
-            shard = self._shards[keys] = Shard(
-                keys, self._transport, NODE, lambda: "", self._settings, self._clock, self._server.like(), topic
-            )
+            shard = self._shards[keys] = Shard(ShardParts(self._parts, keys, topic))
         shard.configure(topic)
         before = shard.promoted
         shard.look_again()
