@@ -12,10 +12,11 @@ from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.model.job import Job
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
-from wheelq.settings import TopicSettings
+from wheelq.settings import TopicSettings, WorkerSettings
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.handlers.batch import BatchTerms, outcomes, outcomes_of_failure
 from wheelq.worker.lanes.batching import Batcher
+from wheelq.worker.lanes.places import SharedPlaces
 
 JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
 LINE = ServedShard(Keys().shard("orders", 0), TopicSettings())
@@ -70,6 +71,8 @@ class Bench:
         self.may_end = asyncio.Event()
         terms = BatchTerms(max_size, max_wait, concurrency)
         self.batcher = Batcher(terms, self._run, lambda delivery, seconds: None, self.clock)
+        self.places = SharedPlaces(self.batcher, WorkerSettings(concurrency=max_size), self.clock)
+        self.places.share(1, 100)
 
     async def _run(self, batch: list[Delivery], task: object) -> None:
         self.started.append(len(batch))
@@ -115,10 +118,11 @@ async def test_the_timer_of_a_batch_that_was_full_before_does_not_start_the_next
 
 async def test_there_is_no_room_while_as_many_batches_run_as_may() -> None:
     bench = Bench()
-    assert await bench.batcher.room() == 3
+    assert await bench.places.take(waits=False) == 3
+    bench.places.give_back(3)
     bench.batcher.add(deliveries(3))
     assert bench.batcher.free == 0
-    waiting = asyncio.create_task(bench.batcher.room())
+    waiting = asyncio.create_task(bench.places.take(waits=False))
     await bench.settle()
     assert not waiting.done()
     bench.may_end.set()
@@ -128,13 +132,11 @@ async def test_there_is_no_room_while_as_many_batches_run_as_may() -> None:
 
 async def test_a_delivery_set_aside_is_not_given_twice() -> None:
     bench = Bench()
-    bench.batcher.set_aside(2)
-    assert await bench.batcher.room() == 1
-    bench.batcher.set_aside(1)
-    waiting = asyncio.create_task(bench.batcher.room())
+    assert await bench.places.take(waits=False) == 3
+    waiting = asyncio.create_task(bench.places.take(waits=False))
     await bench.settle()
     assert not waiting.done()
-    bench.batcher.give_back(2)
+    bench.places.give_back(2)
     async with asyncio.timeout(PATIENCE):
         assert await waiting == 2
 

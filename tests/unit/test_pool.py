@@ -6,11 +6,15 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.waiting import PATIENCE
+from wheelq.base.clock import SystemClock
+from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.pool import SLICE, Pool
+from wheelq.worker.lanes.places import SharedPlaces
 
 
 async def in_time(what: asyncio.Future[None] | asyncio.Task[None]) -> None:
@@ -83,12 +87,21 @@ async def test_free_counts_what_is_queued_as_taken() -> None:
     assert pool.free == 3
 
 
+def shared(pool: Pool[int], concurrency: int) -> SharedPlaces:
+    """The places of a pool, for a single reader."""
+    places = SharedPlaces(pool, WorkerSettings(concurrency=concurrency), SystemClock())  # type: ignore[arg-type]
+    places.share(1, 100)
+    return places
+
+
 async def test_room_waits_until_one_could_start() -> None:
     gate = Gate()
     pool: Pool[int] = Pool(2, gate.run)
-    assert await pool.room() == 2
+    places = shared(pool, 2)
+    assert await places.take(waits=False) == 2
+    places.give_back(2)
     pool.add([1, 2])
-    waiting = asyncio.create_task(pool.room())
+    waiting = asyncio.create_task(places.take(waits=False))
     await settle()
     assert not waiting.done()
     gate.let_go(2)
@@ -102,7 +115,8 @@ async def test_room_and_idle_can_be_waited_for_at_the_same_time() -> None:
     gate = Gate()
     pool: Pool[int] = Pool(1, gate.run)
     pool.add([1])
-    waiters = [asyncio.create_task(wait()) for wait in (pool.idle, pool.room, pool.idle)]
+    room = partial(shared(pool, 1).take, waits=False)
+    waiters = [asyncio.create_task(wait()) for wait in (pool.idle, room, pool.idle)]
     await settle()
     gate.let_go(1)
     async with asyncio.timeout(PATIENCE):

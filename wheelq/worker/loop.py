@@ -30,11 +30,8 @@ from wheelq.reminders import Loop
 from wheelq.settings import Settings, WorkerSettings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.startup import StartupPolicy, check_server, until_usable
-from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.progress import ProgressWriter
-from wheelq.worker.delivery.run_log import HoldWarning
 from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.decorators import Decorators
 from wheelq.worker.handlers.threads import Threads
@@ -95,10 +92,8 @@ class Worker(Decorators):
         self._overdue = OverdueWarning(parts)
         self._janitor = Janitor(parts, self._overdue.suspect)
         self._hints = HintListener(parts, self._shards.concerns, self._noticed.set, self._running.cancel)
-        held_loop = HoldWarning(self._handlers, clock).held
-        pool: Pool[Delivery] = Pool(settings.concurrency, self._running.handle, held_loop, clock)
-        self._heartbeat = Heartbeat(parts, self._handlers, self._running, pool, parts.recovery.look_soon, report)
-        self._lanes = Lanes(parts, self._handlers, self._running, pool, self._shards.regroup, held_loop)
+        self._lanes = Lanes(parts, self._handlers, self._running, self._shards.regroup)
+        self._heartbeat = Heartbeat(parts, self._handlers, self._running, self._lanes.pool, report)
 
     @classmethod
     def connect(

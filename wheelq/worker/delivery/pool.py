@@ -57,9 +57,8 @@ class Pool(Generic[T]):
         self._runners: set[asyncio.Task[None]] = set()
         self._serving: asyncio.Task[None] | None = None  # the runner that works through the queue
         self._held = 0
-        self._aside = 0
-        self._changed = asyncio.Event()
-        self._waiting = 0  # how many wait for room
+        self.changed = asyncio.Event()
+        """Set whenever `free` may have grown."""
 
     @property
     def free(self) -> int:
@@ -78,25 +77,11 @@ class Pool(Generic[T]):
         self._held += len(self._queue) - before
         self._hire()
 
-    async def room(self) -> int:
-        """Wait until there are free places that are not reserved. Returns how many."""
-        while self.free <= self._aside:
-            await self._change()
-        return self.free - self._aside
-
-    def set_aside(self, places: int) -> None:
-        """Reserve free places for a read."""
-        self._aside += places
-
-    def give_back(self, places: int) -> None:
-        """Release the places reserved for a read."""
-        self._aside -= places
-        self._changed.set()
-
     async def idle(self) -> None:
         """Wait until nothing is queued or running."""
         while self._held:
-            await self._change()
+            self.changed.clear()
+            await self.changed.wait()
 
     async def abandon(self) -> None:
         """Cancel running deliveries and forget queued ones."""
@@ -106,14 +91,6 @@ class Pool(Generic[T]):
         for runner in runners:
             runner.cancel()
         await asyncio.gather(*runners, return_exceptions=True)
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        self._waiting += 1
-        try:
-            await self._changed.wait()
-        finally:
-            self._waiting -= 1
 
     def _hire(self) -> None:
         """Let a new runner serve the queue, if there is something in it and no other runner does."""
@@ -145,8 +122,7 @@ class Pool(Generic[T]):
                 began = self._look(delivery, began)
             finally:
                 self._held -= 1
-                if self._waiting:
-                    self._changed.set()
+                self.changed.set()
             done += 1
             if done % SLICE == 0:
                 await asyncio.sleep(0)

@@ -12,7 +12,6 @@ ten minutes, so that a rotated log has it too. Jobs that are given up always get
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.job import Job
@@ -45,13 +44,7 @@ class RunLog:
         """Whether the logger's level includes lines per job."""
         return jobs_logger.isEnabledFor(self._level)
 
-    def began(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
-        """Nothing is logged when a run begins."""
-
-    def handed_back(self, delivery: Delivery) -> None:
-        """Nothing is logged when the worker stops before the end of a run."""
-
-    def decided(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
+    def decided(self, delivery: Delivery, outcome: Outcome) -> None:
         """Log the line of one job."""
         entry, now_ms = delivery.entry, self._server.now_ms()
         late_ms, took_ms = delivery.started_ms - entry.due_ms, now_ms - delivery.started_ms

@@ -2,8 +2,8 @@
 
     begin ──▶ handler ──▶ succeed | fail          settled without running when it is too late; cancelled on request
 
-`outcome` turns a handler's error into the outcome of its job; `settling` reports it to Redis. What watches runs, the
-lines per job and the spans, are observers; there are none unless they are asked for.
+`outcome` turns a handler's error into the outcome of its job; `settling` reports it to Redis. Lines per job and
+spans are made only if they are asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from wheelq import logs
 from wheelq.base.metrics import Durations
@@ -24,7 +24,7 @@ from wheelq.telemetry import api
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.progress import ProgressWriter, packed_result
-from wheelq.worker.delivery.run_log import RunLog
+from wheelq.worker.delivery.run_log import HoldWarning, RunLog
 from wheelq.worker.handlers.handler import Handlers, Run
 from wheelq.worker.outcome import (
     DONE,
@@ -40,23 +40,10 @@ from wheelq.worker.outcome import (
     unreadable,
 )
 
+if TYPE_CHECKING:
+    from wheelq.worker.delivery.tracing import RunSpans
+
 logger = logging.getLogger("wheelq.worker")
-
-
-class Observer(Protocol):
-    """Watches the runs of handlers. An error in it does no harm to a job."""
-
-    def began(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
-        """One run of these jobs begins in this context: a single one, or a batch."""
-        ...
-
-    def decided(self, delivery: Delivery, outcome: Outcome, error: BaseException | None) -> None:
-        """The outcome of a job is known; `error` is its handler's."""
-        ...
-
-    def handed_back(self, delivery: Delivery) -> None:
-        """The worker stops before the handler has ended."""
-        ...
 
 
 class Running:
@@ -78,30 +65,31 @@ class Running:
         self._progress = progress
         self._server = parts.server
         self._parts = parts
+        self.held_loop = HoldWarning(handlers, parts.clock).held
         self._log = RunLog(parts.server, parts.settings.log_jobs)
-        self._spans: Observer | None = None
-        self._observers: list[Observer] = []
+        self._has_lines = False
+        self._spans: RunSpans | None = None
 
     def look(self) -> None:
         """Find out what watches the next runs: whether the log has a line per job, and a tracer provider is set."""
-        self._observers = [self._log] if self._log.has_lines() else []
-        if api._TRACER_PROVIDER is not None:
-            if self._spans is None:
-                from wheelq.worker.delivery.tracing import RunSpans  # imports OpenTelemetry
+        self._has_lines = self._log.has_lines()
+        if api._TRACER_PROVIDER is None:
+            self._spans = None
+        elif self._spans is None:
+            from wheelq.worker.delivery.tracing import RunSpans  # imports OpenTelemetry
 
-                self._spans = RunSpans(self._parts)
-            self._observers.append(self._spans)
+            self._spans = RunSpans(self._parts)
 
     def began(self, deliveries: Sequence[Delivery], jobs: Sequence[Job]) -> None:
-        """Tell the observers that one run of these jobs begins in this context."""
-        for observer in self._observers:
-            observer.began(deliveries, jobs)
+        """Begin the span of one run of these jobs in this context, if spans are made."""
+        if self._spans is not None:
+            self._spans.began(deliveries, jobs)
 
     def handed_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Tell the observers that the worker stops before these have ended."""
-        for observer in self._observers:
+        """Record in their spans that the worker stops before these have ended."""
+        if self._spans is not None:
             for delivery in deliveries:
-                observer.handed_back(delivery)
+                self._spans.handed_back(delivery)
 
     def begin(self, delivery: Delivery) -> Job | NotRun:
         """Returns the job for the handler; if there is nothing to run, the outcome for `settle_not_run`."""
@@ -156,7 +144,7 @@ class Running:
             await self.settle_not_run(delivery, job)
             return
         logs.running((job,))
-        if self._observers:
+        if self._spans is not None:
             self.began((delivery,), (job,))
         delivery.task = task
         try:
@@ -206,7 +194,7 @@ class Running:
         self._observe(delivery)
         if delivery.shard.topic.keep_done_ms:
             delivery.result = packed_result(delivery, result)
-        if self._observers:
+        if self._has_lines or self._spans is not None:
             self._decided(delivery, DONE)
         self._settler.done(delivery)
 
@@ -217,7 +205,7 @@ class Running:
         self._observe(delivery)
         await self._settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
 
-    async def _settle(self, delivery: Delivery, outcome: Outcome, took_ms: float | None = None) -> None:
+    async def _settle(self, delivery: Delivery, outcome: Again | Buried, took_ms: float | None = None) -> None:
         """Report an outcome, even if somebody cancels this task meanwhile."""
         await self.ending.finish(lambda: self._settler.settle(delivery, outcome, took_ms))
 
@@ -227,8 +215,11 @@ class Running:
         self.durations.ended(delivery.shard.keys.topic, seconds)
 
     def _decided(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
-        for observer in self._observers:
-            observer.decided(delivery, outcome, error)
+        """Log the line of a job, and end its span, if these are made."""
+        if self._has_lines:
+            self._log.decided(delivery, outcome)
+        if self._spans is not None:
+            self._spans.decided(delivery, outcome, error)
 
     def _failure(self, delivery: Delivery, job: Job, error: BaseException) -> Again | Buried:
         """Log a failed run and return its outcome. Never raises, though reading an error may run the user's code."""

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from wheelq.base.plural import counted
@@ -27,7 +28,7 @@ from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.consumer import Consumer
 from wheelq.worker.delivery.held import Delivery, ServedShard, TurnKeeper
-from wheelq.worker.outcome import Again, Buried, Done, Outcome
+from wheelq.worker.outcome import Again, Buried
 
 logger = logging.getLogger("wheelq.worker")
 
@@ -81,14 +82,11 @@ class Settler:
         self._new.put_nowait(acks)
         return acks
 
-    async def settle(self, delivery: Delivery, outcome: Outcome, took_ms: float | None = None) -> None:
+    async def settle(self, delivery: Delivery, outcome: Again | Buried, took_ms: float | None = None) -> None:
         """Report an outcome to Redis until it succeeds. `took_ms` is the handler's duration; None: it did not run."""
         entry, keys = delivery.entry, delivery.shard.keys
         attempt = None if took_ms is None else self._attempt(delivery, outcome, took_ms)
         match outcome:
-            case Done():
-                self.done(delivery)
-                return
             case Again(pause_ms, error, counts):
                 record = codec.again(entry.record, entry.due_ms, error, counts=counts, attempt=attempt)
                 if delivery.turn_keeper is not None:
@@ -102,8 +100,8 @@ class Settler:
         self.lost += not was_ours and is_sure
         self._drop(delivery.shard, [delivery])
 
-    def _attempt(self, delivery: Delivery, outcome: Outcome, took_ms: float) -> Attempt:
-        error = None if isinstance(outcome, Done) or not outcome.error else attempts.cut_error(outcome.error)
+    def _attempt(self, delivery: Delivery, outcome: Again | Buried, took_ms: float) -> Attempt:
+        error = attempts.cut_error(outcome.error) if outcome.error else None
         return Attempt(int(delivery.started_ms), max(round(took_ms), 0), self._me.name, error)
 
     async def _put_off(self, delivery: Delivery, turn_keeper: TurnKeeper, pause_ms: int, record: bytes) -> None:
@@ -213,7 +211,7 @@ class Settler:
         topic = shard.topic
         dropped = sum([delivery.is_dropped for delivery in batch])
         if dropped:
-            batch = sorted(batch, key=_is_dropped)
+            batch = sorted(batch, key=attrgetter("is_dropped"))
         if topic.keep_done_ms > 0 or _leave_something(batch):
             concluded = [_concluded(delivery) for delivery in batch]
             return state.conclude(
@@ -234,10 +232,6 @@ class Settler:
             [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch],
             dropped,
         )
-
-
-def _is_dropped(delivery: Delivery) -> bool:
-    return delivery.is_dropped
 
 
 def _leave_something(deliveries: Sequence[Delivery]) -> bool:

@@ -47,8 +47,8 @@ class Batcher:
         self._gathered: list[Delivery] = []
         self._ends_at = 0.0
         self._cancel_timer: Callable[[], None] = _nothing
-        self._aside = 0
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set whenever `free` may have grown."""
 
     @property
     def free(self) -> int:
@@ -78,23 +78,7 @@ class Batcher:
         if self._gathered:
             batch, self._gathered = self._gathered, []
             self._pool.add([batch])
-            self._changed.set()
-
-    async def room(self) -> int:
-        """Wait until there is room that is not reserved. Returns how much."""
-        while self.free <= self._aside:
-            self._changed.clear()
-            await self._changed.wait()
-        return self.free - self._aside
-
-    def set_aside(self, places: int) -> None:
-        """Reserve room for a read."""
-        self._aside += places
-
-    def give_back(self, places: int) -> None:
-        """Release the room reserved for a read."""
-        self._aside -= places
-        self._changed.set()
+            self.changed.set()
 
     async def idle(self) -> None:
         """Start the gathered batch, and wait until no batch runs."""
@@ -112,7 +96,7 @@ class Batcher:
             await self._run(batch, task)
         finally:
             # The pool frees the place when this coroutine ends, which is before any waiter is woken.
-            self._changed.set()
+            self.changed.set()
 
 
 async def run_batch(running: Running, batch: list[Delivery], task: asyncio.Task[None]) -> None:

@@ -10,153 +10,22 @@ Each lane has its own connections, and reads only what it has room for, so that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
-from wheelq.settings import WorkerSettings
-from wheelq.worker.delivery.held import Delivery, Held, Regroup, ServedShard
+from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.batch import BatchTerms
 from wheelq.worker.handlers.handler import Handler, Handlers, Run
 from wheelq.worker.lanes.batching import Batcher, run_batch
-from wheelq.worker.lanes.places import Places
-from wheelq.worker.lanes.reader import Reading
+from wheelq.worker.lanes.reader import ReadingLane
 from wheelq.worker.ordered.ordering import OrderedLane
 
-LEND_S = 0.02
-"""Seconds between checks whether places reserved for a read are free again."""
-
-
-class Lane(Protocol):
-    """What all lanes can do."""
-
-    async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
-        """Serve these shards from now on, with reads that wait up to `block_ms`."""
-        ...
-
-    async def run(self) -> None:
-        """Read until cancelled."""
-        ...
-
-    async def once(self) -> int:
-        """Read what is there, without waiting for more, and run it to its end; how many deliveries."""
-        ...
-
-    def next_ms(self) -> int | None:
-        """When the next run that only this lane knows of is due; None if there is none."""
-        ...
-
-    def start(self, deliveries: Sequence[Delivery]) -> None:
-        """Run these as soon as there is room; they are held until settled."""
-        ...
-
-    def turn(self, shard: ServedShard) -> AbstractAsyncContextManager[int]:
-        """Waits for room for abandoned deliveries of one of its shards. Yields how many fit."""
-        ...
-
-    async def stop(self) -> None:
-        """Stop reading."""
-        ...
-
-    async def idle(self) -> None:
-        """Wait until all read deliveries have run."""
-        ...
-
-    async def abandon(self) -> None:
-        """Cancel what runs; it stays held."""
-        ...
-
-    async def close(self) -> None:
-        """Close its connections."""
-        ...
-
-
-class Runs(Places, Protocol):
-    """Runs deliveries: a `Pool` or a `Batcher`."""
-
-    @property
-    def free(self) -> int: ...
-
-    def add(self, deliveries: Iterable[Delivery]) -> None: ...
-
-    async def idle(self) -> None: ...
-
-    async def abandon(self) -> None: ...
-
-
-class ReadingLane:
-    """Readers, and the pool or batcher that runs their deliveries."""
-
-    def __init__(self, reading: Reading, runs: Runs, held: Held) -> None:
-        self._reading = reading
-        self._runs = runs
-        self._held = held
-        self._shards: Sequence[ServedShard] = ()
-
-    async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
-        self._shards = shards
-        await self._reading.follow(shards, block_ms)
-
-    async def run(self) -> None:
-        await self._reading.run(self.start)
-
-    async def once(self) -> int:
-        started = await self._reading.once(self.start)
-        await self._runs.idle()
-        return started
-
-    def next_ms(self) -> int | None:
-        return None
-
-    def start(self, deliveries: Sequence[Delivery]) -> None:
-        self._held.add(*deliveries)
-        self._runs.add(deliveries)
-
-    @asynccontextmanager
-    async def turn(self, shard: ServedShard) -> AsyncIterator[int]:
-        """Yields a fair share of the free places; none while the lane stops.
-
-        If no place is free, it queues with the readers, so that a busy shard cannot starve it. A read may leave its
-        reserved places unused, so they are lent a second time.
-        """
-        free = self._runs.free
-        if self._reading.is_stopping or shard not in self._shards:
-            yield 0
-        elif free:
-            yield max(1, free // len(self._shards))
-        elif places := await self._queue_up():
-            try:
-                yield 0 if self._reading.is_stopping else places
-            finally:
-                self._runs.give_back(places)
-        else:
-            yield 0 if self._reading.is_stopping else max(1, self._runs.free // len(self._shards))
-
-    async def _queue_up(self) -> int:
-        """Returns how many places were reserved; 0 if the free ones are reserved for a read that waits for jobs."""
-        taking = asyncio.ensure_future(self._reading.places.take(waits=False))
-        try:
-            while not taking.done() and not self._runs.free:
-                await asyncio.wait([taking], timeout=LEND_S)
-            return taking.result() if taking.done() else 0
-        finally:
-            taking.cancel()
-
-    async def stop(self) -> None:
-        await self._reading.stop()
-
-    async def idle(self) -> None:
-        await self._runs.idle()
-
-    async def abandon(self) -> None:
-        await self._runs.abandon()
-
-    async def close(self) -> None:
-        await self._reading.close()
+Lane = ReadingLane | OrderedLane
 
 
 class Lanes:
@@ -167,17 +36,15 @@ class Lanes:
         parts: WorkerParts,
         handlers: Handlers,
         running: Running,
-        runs: Runs,
         regroup: Regroup,
-        held_loop: Callable[[Delivery, float], None],
     ) -> None:
-        """`runs` runs the deliveries of topics without their own lane; `held_loop` is as for `Pool`."""
+        self.pool: Pool[Delivery] = Pool(parts.settings.concurrency, running.handle, running.held_loop, parts.clock)
+        """Runs the deliveries of topics without their own lane."""
         self._parts = parts
         self._handlers = handlers
         self._running = running
         self._regroup = regroup
-        self._held_loop = held_loop
-        self._default: Lane = self._reading_lane(runs, parts.settings)
+        self._default: Lane = ReadingLane(parts, parts.settings, self.pool, regroup)
         self._of_topic: dict[str, Lane] = {}
 
     def bind(self, bind: Callable[[Handler], Run]) -> None:
@@ -189,9 +56,7 @@ class Lanes:
                 self._of_topic[topic] = self._batch_lane(handler.batch)
             elif handler.ordered:
                 is_by_key = handler.ordered == "key"
-                self._of_topic[topic] = OrderedLane(
-                    self._parts, self._running.handle, self._held_loop, self._regroup, is_by_key=is_by_key
-                )
+                self._of_topic[topic] = OrderedLane(self._parts, self._running, self._regroup, is_by_key=is_by_key)
 
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Tell each lane the shards of its topics."""
@@ -244,10 +109,6 @@ class Lanes:
         return [self._default, *self._of_topic.values()]
 
     def _batch_lane(self, terms: BatchTerms) -> ReadingLane:
-        batcher = Batcher(terms, partial(run_batch, self._running), self._held_loop, self._parts.clock)
-        return self._reading_lane(batcher, replace(self._parts.settings, concurrency=terms.max_size))
-
-    def _reading_lane(self, runs: Runs, settings: WorkerSettings) -> ReadingLane:
-        parts = self._parts
-        reading = Reading(parts, settings, runs, self._regroup)
-        return ReadingLane(reading, runs, parts.held)
+        batcher = Batcher(terms, partial(run_batch, self._running), self._running.held_loop, self._parts.clock)
+        settings = replace(self._parts.settings, concurrency=terms.max_size)
+        return ReadingLane(self._parts, settings, batcher, self._regroup)

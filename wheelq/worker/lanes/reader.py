@@ -1,4 +1,5 @@
-"""Reads new deliveries, never more than could start at once, so that none waits here while another worker is free.
+"""`ReadingLane`: reads new deliveries and runs them, never more than could start at once, so that none waits here while
+another worker is free.
 
     one server      one blocking read waits for the jobs of all shards
     cluster         the keys named in one call must share a slot, so each slot has a reader, with its own connection
@@ -24,7 +25,8 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
 from wheelq.errors import GroupNotFound, Refused, ServerError
@@ -34,15 +36,17 @@ from wheelq.protocol.keys import ShardKeys
 from wheelq.reminders import Loop
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
-from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard, Start
+from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.recovery import SAFETY_MS
-from wheelq.worker.lanes.places import Places, SharedPlaces
+from wheelq.worker.lanes.places import Runs, SharedPlaces
 
 logger = logging.getLogger("wheelq.worker")
 
 T = TypeVar("T")
 
+LEND_S = 0.02
+"""Seconds between checks whether places reserved for a read are free again."""
 MANY = 64
 """With more shards than this a worker listens, and reads only shards with new entries."""
 READ_AT_ONCE = 500
@@ -57,69 +61,117 @@ UNBLOCK_PAUSE, UNBLOCK_PATIENCE = 0.1, 2.0
 yet."""
 
 
-class Reading:
-    """All readers of a lane."""
+class ReadingLane:
+    """The readers of a lane, and the pool or batcher that runs their deliveries."""
 
-    def __init__(self, parts: WorkerParts, settings: WorkerSettings, pool: Places, regroup: Regroup) -> None:
+    def __init__(self, parts: WorkerParts, settings: WorkerSettings, runs: Runs, regroup: Regroup) -> None:
         """`settings` are the lane's own; `regroup` is called if the group does not exist."""
-        self.group = parts.group
-        self.consumer = parts.name
+        self.parts = parts
         self.settings = settings
-        self.clock = parts.clock
-        self.server = parts.server
         self.regroup = regroup
-        self.doubt = parts.recovery.look_soon
-        """Called when a reply to a read may have been lost."""
-        self.places = SharedPlaces(pool, settings, parts.clock)
+        self.places = SharedPlaces(runs, settings, parts.clock)
         self.is_stopping = False
         self.any_ended = asyncio.Event()
         """Set when a read has ended."""
-        self._transport = parts.transport
+        self._runs = runs
+        self._shards: Sequence[ServedShard] = ()
         self._readers: dict[int, Reader] = {}  # by slot
         self._new: asyncio.Queue[Reader] = asyncio.Queue()  # readers that `run` has not started yet
 
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Read these shards from the next reads on, which wait up to `block_ms`. Waiting reads are ended."""
+        self._shards = shards
+        transport = self.parts.transport
         by_slot: defaultdict[int, list[ServedShard]] = defaultdict(list)
         for shard in shards:
-            by_slot[self._transport.slot(shard.keys.ready)].append(shard)
+            by_slot[transport.slot(shard.keys.ready)].append(shard)
         self.places.share(len({*by_slot, *self._readers}), block_ms)
         for slot in {*by_slot, *self._readers}:
             mine, reader = by_slot[slot], self._readers.get(slot)
             if reader is None:
-                reader = self._readers[slot] = Reader(self._transport.spare(), self)
+                reader = self._readers[slot] = Reader(transport.spare(), self)
                 self._new.put_nowait(reader)
             if set(mine) != set(reader.shards):
                 reader.follow(mine)
                 if reader.is_reading:
                     with contextlib.suppress(ServerError):  # on failure it ends by itself
-                        await self._transport.unblock(reader.transport)
+                        await transport.unblock(reader.transport)
 
-    async def run(self, start: Start) -> None:
-        """Read until cancelled, and pass deliveries to `start`. Survives restarts of the server."""
+    async def run(self) -> None:
+        """Read until cancelled. Survives restarts of the server."""
         async with asyncio.TaskGroup() as readers:
             while True:
-                readers.create_task((await self._new.get()).run(start))
+                readers.create_task((await self._new.get()).run())
 
-    async def once(self, start: Start) -> int:
-        """Read present entries without waiting for more. Returns how many. Not while `run` runs."""
-        return sum([await reader.once(start) for reader in self._readers.values()])
+    async def once(self) -> int:
+        """Read what is there, without waiting for more, and run it to its end; how many deliveries."""
+        started = sum([await reader.once() for reader in self._readers.values()])
+        await self._runs.idle()
+        return started
+
+    def next_ms(self) -> int | None:
+        """When the next run that only this lane knows of is due: it knows of none."""
+        return None
+
+    def start(self, deliveries: Sequence[Delivery]) -> None:
+        """Run these as soon as there is room; they are held until settled."""
+        self.parts.held.add(*deliveries)
+        self._runs.add(deliveries)
+
+    @asynccontextmanager
+    async def turn(self, shard: ServedShard) -> AsyncIterator[int]:
+        """Yields how many abandoned deliveries fit: a fair share of the free places; none while the lane stops.
+
+        If no place is free, it queues with the readers, so that a busy shard cannot starve it. A read may leave its
+        reserved places unused, so they are lent a second time.
+        """
+        free = self._runs.free
+        if self.is_stopping or shard not in self._shards:
+            yield 0
+        elif free:
+            yield max(1, free // len(self._shards))
+        elif places := await self._queue_up():
+            try:
+                yield 0 if self.is_stopping else places
+            finally:
+                self.places.give_back(places)
+        else:
+            yield 0 if self.is_stopping else max(1, self._runs.free // len(self._shards))
+
+    async def _queue_up(self) -> int:
+        """Returns how many places were reserved; 0 if the free ones are reserved for a read that waits for jobs."""
+        taking = asyncio.ensure_future(self.places.take(waits=False))
+        try:
+            while not taking.done() and not self._runs.free:
+                await asyncio.wait([taking], timeout=LEND_S)
+            return taking.result() if taking.done() else 0
+        finally:
+            taking.cancel()
 
     async def stop(self) -> None:
         """Stop reading, and end current reads without losing entries that they may just have received."""
         self.is_stopping = True
-        patience_ends = self.clock.monotonic() + UNBLOCK_PATIENCE
-        while self.clock.monotonic() < patience_ends:
+        clock = self.parts.clock
+        patience_ends = clock.monotonic() + UNBLOCK_PATIENCE
+        while clock.monotonic() < patience_ends:
             under_way = [reader for reader in self._readers.values() if reader.is_reading]
             if not under_way:
                 return
             self.any_ended.clear()
             for reader in under_way:
                 with contextlib.suppress(ServerError):
-                    await self._transport.unblock(reader.transport)
+                    await self.parts.transport.unblock(reader.transport)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(UNBLOCK_PAUSE):
                     await self.any_ended.wait()
+
+    async def idle(self) -> None:
+        """Wait until all read deliveries have run."""
+        await self._runs.idle()
+
+    async def abandon(self) -> None:
+        """Cancel what runs; it stays held."""
+        await self._runs.abandon()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -139,14 +191,15 @@ class Read(NamedTuple):
 class Reader:
     """Reads the shards of one slot over its own connection."""
 
-    def __init__(self, transport: AsyncTransport, reading: Reading) -> None:
+    def __init__(self, transport: AsyncTransport, lane: ReadingLane) -> None:
         self.transport = transport
         self.shards: Sequence[ServedShard] = ()
         self.has_shards = asyncio.Event()
         """Set when there are shards to read again."""
         self.is_reading = False
         """Whether a read is in progress, which may have received entries."""
-        self._reading = reading
+        self._lane = lane
+        self._parts = lane.parts
         self._waits = True  # the last read was not full: there is nothing more
         self._backlog = Backlog()
         self._listened_at = float("-inf")
@@ -160,16 +213,16 @@ class Reader:
 
     @property
     def _has_many(self) -> bool:
-        return len(self.shards) > min(MANY, self._reading.settings.concurrency)
+        return len(self.shards) > min(MANY, self._lane.settings.concurrency)
 
-    async def run(self, start: Start) -> None:
+    async def run(self) -> None:
         """Read until stopped."""
 
         async def step() -> None:
             try:
-                await self.step(start)
+                await self.step()
             except ServerError as error:
-                self._reading.doubt()
+                self._parts.recovery.look_soon()
                 self._backlog.doubt()
                 if isinstance(error, GroupNotFound):
                     with contextlib.suppress(ServerError):
@@ -179,80 +232,81 @@ class Reader:
         def what() -> str:
             return f"{', '.join(shard.keys.ready for shard in self.shards[:1])} is not read until the server is back"
 
-        await Loop(self._reading.clock, logger, what).run(step, is_over=lambda: self._reading.is_stopping)
+        await Loop(self._parts.clock, logger, what).run(step, is_over=lambda: self._lane.is_stopping)
 
-    async def once(self, start: Start) -> int:
+    async def once(self) -> int:
         """Read every shard once, without waiting in the server. Returns how many came. Raises: ServerError."""
         started = asked = 0
         if self._has_many:
             self._backlog.doubt()
             while self._backlog.unread(1):
-                started += (await self.step(start)).started
+                started += (await self.step()).started
             return started
         while asked < len(self.shards):
             self._waits = False
-            read = await self.step(start)
+            read = await self.step()
             started, asked = started + read.started, asked + read.asked
         return started
 
-    async def step(self, start: Start) -> Read:
+    async def step(self) -> Read:
         """Read once, and start the deliveries. Raises: ServerError."""
-        reading = self._reading
+        lane, parts = self._lane, self._parts
         while not self.shards:
             self.has_shards.clear()
             await self.has_shards.wait()
         if self._has_many:
-            return await self._step_of_many(start)
-        places = await reading.places.take(waits=self._waits)
-        if reading.is_stopping:
+            return await self._step_of_many()
+        places = await lane.places.take(waits=self._waits)
+        if lane.is_stopping:
             return Read(0, 0)
-        block_ms = reading.places.block_ms if self._waits else None
+        block_ms = lane.places.block_ms if self._waits else None
         # The limit holds for each stream. With less room than shards only some are asked, and others the next time.
         shards = self.shards[:places]
         if not shards:  # paused meanwhile
-            reading.places.give_back(places)
+            lane.places.give_back(places)
             return Read(0, 0)
         if len(shards) < len(self.shards):
             self.shards = [*self.shards[places:], *shards]
             block_ms = SOME_SHARDS_MS
         count = places // len(shards)
-        safe_until_ms = int(reading.server.now_ms()) + reading.settings.abandoned_ms - SAFETY_MS
-        call = calls.read([shard.keys for shard in shards], reading.group, reading.consumer, count, block_ms)
+        safe_until_ms = int(parts.server.now_ms()) + lane.settings.abandoned_ms - SAFETY_MS
+        call = calls.read([shard.keys for shard in shards], parts.group, parts.name, count, block_ms)
         try:
             found = await self._asked(call)
         finally:
-            reading.places.give_back(places)
+            lane.places.give_back(places)
         for shard, entries in zip(shards, found, strict=True):
-            start([Delivery(shard, entry, safe_until_ms) for entry in entries])
-        self._waits = reading.places.is_alone or not any(len(entries) == count for entries in found)
+            lane.start([Delivery(shard, entry, safe_until_ms) for entry in entries])
+        self._waits = lane.places.is_alone or not any(len(entries) == count for entries in found)
         return Read(sum(map(len, found)), len(shards))
 
-    async def _step_of_many(self, start: Start) -> Read:
+    async def _step_of_many(self) -> Read:
         """Read shards that may have entries; if there are none, listen."""
-        reading, now = self._reading, self._reading.clock.monotonic()
+        lane, parts = self._lane, self._parts
+        now = parts.clock.monotonic()
         if now >= self._read_all_at:
             self._read_all_at = now + READ_ALL_EVERY
             self._backlog.doubt()
         if not self._backlog.unread(1):
             await self._listen()
             return Read(0, 0)
-        places = await reading.places.take(waits=False)
-        if reading.is_stopping:
+        places = await lane.places.take(waits=False)
+        if lane.is_stopping:
             return Read(0, 0)
         shards = self._backlog.unread(READ_AT_ONCE)
-        safe_until_ms = int(reading.server.now_ms()) + reading.settings.abandoned_ms - SAFETY_MS
-        call = calls.read_some([shard.keys for shard in shards], reading.group, reading.consumer, places)
+        safe_until_ms = int(parts.server.now_ms()) + lane.settings.abandoned_ms - SAFETY_MS
+        call = calls.read_some([shard.keys for shard in shards], parts.group, parts.name, places)
         try:
             found = await self._asked(call)
         finally:
-            reading.places.give_back(places)
+            lane.places.give_back(places)
         failed = {}
         for shard, read in zip(shards, found, strict=False):  # the rest was not read for lack of room
             if isinstance(read, str):
                 failed[shard] = read
             else:
                 self._backlog.was_read(shard, read.last_id)
-                start([Delivery(shard, entry, safe_until_ms) for entry in read.entries])
+                lane.start([Delivery(shard, entry, safe_until_ms) for entry in read.entries])
         await self._mend(failed)
         return Read(sum(len(read.entries) for read in found if not isinstance(read, str)), len(found))
 
@@ -268,21 +322,21 @@ class Reader:
 
     async def _regroup(self, shards: Sequence[ServedShard]) -> None:
         try:
-            await self._reading.regroup(shards)
+            await self._lane.regroup(shards)
         finally:
             self.follow([shard for shard in self.shards if not shard.is_gone])
 
     async def _listen(self) -> None:
         """Wait until an entry has come to any of the shards, or the time for a read is over."""
-        reading = self._reading
-        too_soon = self._listened_at + LISTEN_APART - reading.clock.monotonic()
+        lane, clock = self._lane, self._parts.clock
+        too_soon = self._listened_at + LISTEN_APART - clock.monotonic()
         if too_soon > 0:
-            await reading.clock.sleep(too_soon)
+            await clock.sleep(too_soon)
         shards, places = self._backlog.listening()
-        if shards and not reading.is_stopping:
-            came = await self._asked(calls.listen(places, reading.places.block_ms))
+        if shards and not lane.is_stopping:
+            came = await self._asked(calls.listen(places, lane.places.block_ms))
             self._backlog.came(shards[place] for place in came)
-        self._listened_at = reading.clock.monotonic()
+        self._listened_at = clock.monotonic()
 
     async def _asked(self, call: Call[T]) -> T:
         """Returns the answer to a read that can be ended while it waits."""
@@ -291,7 +345,7 @@ class Reader:
             return await self.transport.send(call)
         finally:
             self.is_reading = False
-            self._reading.any_ended.set()
+            self._lane.any_ended.set()
 
 
 class Backlog:

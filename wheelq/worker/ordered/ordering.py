@@ -25,11 +25,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 from wheelq.errors import GroupNotFound, ServerError
 from wheelq.protocol.calls import order as calls
@@ -39,6 +38,7 @@ from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.peers import OtherHolders, Standing
 from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.recovery import SAFETY_MS
+from wheelq.worker.delivery.running import Running
 from wheelq.worker.ordered.deliveries import OrderedDeliveries, OrderedState
 
 STOP_PATIENCE = 1.0
@@ -51,17 +51,15 @@ class OrderedLane:
     def __init__(
         self,
         parts: WorkerParts,
-        run: Callable[[Delivery, asyncio.Task[None]], Coroutine[Any, Any, None]],
-        held_loop: Callable[[Delivery, float], None],
+        running: Running,
         regroup: Regroup,
         *,
         is_by_key: bool,
     ) -> None:
-        """`run` and `held_loop` are as for `Pool`."""
         self._parts = parts
         self._state = OrderedState(regroup, is_by_key)
-        self._pool: Pool[Delivery] = Pool(parts.settings.concurrency, self._run_one, held_loop, parts.clock)
-        self._run = run
+        self._pool: Pool[Delivery] = Pool(parts.settings.concurrency, self._run_one, running.held_loop, parts.clock)
+        self._run = running.handle
         self._started = 0
         self._shards: dict[ServedShard, OrderedShard] = {}
         self._new: asyncio.Queue[OrderedShard] = asyncio.Queue()  # shards that `run` has not started yet

@@ -43,20 +43,15 @@ class Heartbeat:
         handlers: Handlers,
         running: Running,
         pool: Pool[Delivery],
-        changed: Callable[[], None],
         more: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """`changed()` is called when a worker may have died, or the server's clock was stepped.
-
-        `more()` returns more fields for the report.
-        """
+        """`more()` returns more fields for the report."""
         self._parts = parts
         self._keys = parts.keys
         self._peers = parts.peers
         self._handlers = handlers
         self._running = running
         self._pool = pool
-        self._changed = changed
         self._more = more
         self._numbers = itertools.count(1)
         self._report_at = float("-inf")
@@ -87,7 +82,7 @@ class Heartbeat:
             self._report_at = asked_at + REPORT_EVERY - parts.settings.renew_ms / 2000
         has_jumped = answer.server_us > 0 and parts.server.observe(asked_at, answer.server_us)
         if self._peers.heard(parts.clock.monotonic(), answer.beats) or has_jumped:
-            self._changed()
+            parts.recovery.look_soon()  # a worker may have died
         if reports:
             await self._send_observations()
 

@@ -29,24 +29,22 @@ class HintListener:
 
         Calls `cancel(stream, entry id)` when a client asks to cancel a job.
         """
-        self._transport = parts.transport
-        self._changes = parts.keys.changes
+        self._parts = parts
         self._asks = parts.keys.asks + parts.name
         self._concerns = concerns
         self._changed = changed
         self._cancel = cancel
-        self._clock = parts.clock
         self.is_listening = False
         """Whether changes are heard at present."""
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        subscription = self._transport.subscription()
-        loop = Loop(self._clock, logger, "until this worker may listen, it asks for changes of its topics", 0.05)
+        subscription = self._parts.transport.subscription()
+        loop = Loop(self._parts.clock, logger, "until this worker may listen, it asks for changes of its topics", 0.05)
 
         async def listen() -> None:
             try:
-                await subscription.open([self._changes, self._asks])
+                await subscription.open([self._parts.keys.changes, self._asks])
                 async for channel, data in subscription.messages():
                     loop.backoff.failures = 0  # not earlier: a server refuses this user only now
                     self._hear(channel, data)
