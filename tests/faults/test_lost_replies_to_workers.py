@@ -79,20 +79,6 @@ async def test_a_job_that_is_given_up_is_buried_once(
     assert not at.held.of(at.shard)
 
 
-@pytest.mark.parametrize("call", ["ack", "retry"])
-async def test_deliveries_settled_by_a_call_with_a_lost_reply_do_not_count_as_lost(
-    bench: Callable[..., Bench], call: str
-) -> None:
-    at = bench(ReplyLost(call))
-    [a] = at.deliver("a")
-    if call == "ack":
-        at.settler.done(a)
-        await at.until_done(at.settler.flush)
-    else:
-        await at.settler.settle(a, Again(60_000))
-    assert at.settler.lost == 0
-
-
 @every_fault
 async def test_renewing_goes_on_after_a_fault(bench: Callable[..., Bench], fault: type[Fault]) -> None:
     at = bench(struck := fault("keep"))

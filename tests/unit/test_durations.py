@@ -44,7 +44,7 @@ def test_many_values_make_the_same_histogram_as_one_by_one() -> None:
     values = [-1.0, 0.0, 0.9, 15.2, 16.9, 17.0, 1_000.0, 1_000.0, 65_536.5]
     one_by_one, together = Histogram(), Histogram()
     for value in values:
-        one_by_one.add(value)
+        one_by_one.add_all([value])
     together.add_all(values)
     assert (together.rows(), together.count, together.max_ms) == (
         one_by_one.rows(),

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import pytest
 
 from wheelq.errors import InvalidInput
-from wheelq.testing.limits import LoadEntry, LoadLimit
+from wheelq.testing.limits import LoadLimit
 
-ORDERS = LoadEntry("lateness", "orders", 200, 1, 8.0, 90.0, lambda share: 40.0 if share > 0.9 else 4.0)
-MAILS = LoadEntry("lateness", "mails", 100, 0, 2.0, 3.0, lambda share: 2.0)
-NOTHING = LoadEntry("schedule", "orders", 0, 0, 0.0, 0.0, lambda share: 0.0)
+
+class Row(NamedTuple):
+    """What a limit reads of a row of Locust's table."""
+
+    method: str
+    name: str
+    num_requests: int
+    num_failures: int
+    avg_response_time: float
+    max_response_time: float
+    get_response_time_percentile: Callable[[float], float]
+
+
+ORDERS = Row("lateness", "orders", 200, 1, 8.0, 90.0, lambda share: 40.0 if share > 0.9 else 4.0)
+MAILS = Row("lateness", "mails", 100, 0, 2.0, 3.0, lambda share: 2.0)
+NOTHING = Row("schedule", "orders", 0, 0, 0.0, 0.0, lambda share: 0.0)
 ROWS = [ORDERS, MAILS, NOTHING]
 
 

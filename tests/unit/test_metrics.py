@@ -15,8 +15,7 @@ values = st.lists(st.integers(0, 10**12) | st.integers(0, 200), min_size=1, max_
 
 def counted(values: list[int]) -> Histogram:
     histogram = Histogram()
-    for value in values:
-        histogram.add(value)
+    histogram.add_all(values)
     return histogram
 
 
@@ -64,8 +63,7 @@ def test_an_empty_one_says_nothing() -> None:
 
 def test_fractions_count_as_the_millisecond_they_lie_in_and_negative_ones_as_0() -> None:
     histogram = Histogram()
-    for value in (-5.5, 0.9, 1.9):
-        histogram.add(value)
+    histogram.add_all((-5.5, 0.9, 1.9))
     assert list(histogram.rows()) == [(0, 2), (1, 1)]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import PATIENCE, until
 from wheelq.worker.handlers import threads as module
-from wheelq.worker.handlers.threads import FunctionRunner, Threads, time_limit
+from wheelq.worker.handlers.threads import OneThread, Threads, time_limit
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-async def abandon(threads: Threads, runner: FunctionRunner, gate: threading.Event) -> None:
+async def abandon(threads: Threads, runner: Threads | OneThread, gate: threading.Event) -> None:
     """Let a function exceed its timeout; again, if its thread had not even begun then."""
     before = threads.abandoned
     while threads.abandoned == before:

@@ -31,15 +31,8 @@ class Histogram:
         self.count = 0
         self.max_ms = 0
 
-    def add(self, value_ms: float) -> None:
-        """Count one value; negative ones count as 0."""
-        whole = max(0, int(value_ms))
-        self._counts[_bucket(whole)] += 1
-        self.count += 1
-        self.max_ms = max(self.max_ms, whole)
-
     def add_all(self, values_ms: Iterable[float]) -> None:
-        """Count many values: cheaper than one by one, because many are the same in whole milliseconds."""
+        """Count values; negative ones count as 0. Cheap, because many are the same in whole milliseconds."""
         for value_ms, count in Counter(map(int, values_ms)).items():
             whole = max(0, value_ms)
             self._counts[_bucket(whole)] += count

@@ -37,7 +37,7 @@ from wheelq import telemetry
 from wheelq.base.as_json import as_json
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.callbacks.addresses import Network
-from wheelq.callbacks.destination import Destination, DestinationInfo, Destinations, Room
+from wheelq.callbacks.destination import Destination, DestinationInfo, Room
 from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services
 from wheelq.callbacks.target import HEADER, Place, Target
@@ -79,8 +79,9 @@ class CallbackCaller:
     ) -> None:
         self._services = services
         self._clock = clock
-        settings, room = breaker or BreakerSettings(), Room(PLACES)
-        self._destinations = Destinations(lambda name, terms: Destination(name, terms, settings, room, clock))
+        self._breaker = breaker or BreakerSettings()
+        self._room = Room(PLACES)
+        self._destinations: dict[str, Destination] = {}
         self._transport = transport
         self._clients: dict[tuple[Network, ...], httpx.AsyncClient] = {}
 
@@ -97,7 +98,7 @@ class CallbackCaller:
         except InvalidInput as error:
             logger.warning("job %s of %s may not be delivered: %s", job.id, job.topic, error)
             raise Bury(f"its target may not be called: {error}") from error
-        destination = self._destinations.of(place.destination, place.terms)
+        destination = self._destination(place)
         async with destination.turn() as waiting:
             if waiting:
                 raise RetryAfter(waiting, f"{place.destination} is busy or unhealthy")
@@ -105,14 +106,20 @@ class CallbackCaller:
         self._judge(job, place, destination, verdict)
 
     def infos(self) -> list[DestinationInfo]:
-        """Returns the state of each receiver."""
-        return self._destinations.infos()
+        """Returns the state of each receiver, by name."""
+        return [self._destinations[name].info for name in sorted(self._destinations)]
 
     async def close(self) -> None:
         """Close all connections."""
         for client in self._clients.values():
             await client.aclose()
         self._clients.clear()
+
+    def _destination(self, place: Place) -> Destination:
+        name = place.destination
+        if name not in self._destinations:
+            self._destinations[name] = Destination(name, place.terms, self._breaker, self._room, self._clock)
+        return self._destinations[name]
 
     async def _ask(self, job: Job, place: Place) -> Verdict:
         sent = datetime.fromtimestamp(self._clock.wall_ms() / 1000, tz=UTC)

@@ -13,7 +13,7 @@ busy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -208,22 +208,3 @@ class Destination:
         # After half of the time that a full queue takes, it has room again.
         self._queue_ends = max(self._queue_ends, now + (waiting or QUEUE_S / 2)) + 1 / pace
         return max(self._queue_ends - now, SHORTEST_WAIT)
-
-
-class Destinations:
-    """All receivers that have been called."""
-
-    def __init__(self, make: Callable[[str, Terms], Destination]) -> None:
-        self._make = make
-        self._by_name: dict[str, Destination] = {}
-
-    def of(self, name: str, terms: Terms) -> Destination:
-        """Returns the receiver with this name."""
-        found = self._by_name.get(name)
-        if found is None:
-            found = self._by_name[name] = self._make(name, terms)
-        return found
-
-    def infos(self) -> list[DestinationInfo]:
-        """Returns the state of each, by name."""
-        return [self._by_name[name].info for name in sorted(self._by_name)]

@@ -34,7 +34,7 @@ from datetime import timedelta
 from enum import Enum
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -128,9 +128,9 @@ class SqlSink:
             self._store = store
         default_name = store.name if isinstance(store, Table) else getattr(store, "__qualname__", "function")
         self._ledger = Ledger(ledger, (name or str(default_name))[:100])
-        self._memory: Memory = (
-            UniqueColumn(store, unique) if isinstance(store, Table) and unique is not None else self._ledger
-        )
+        self._memory: UniqueColumn | Ledger = self._ledger
+        if isinstance(store, Table) and unique is not None:
+            self._memory = UniqueColumn(store, unique)
 
     async def __call__(self, jobs: Sequence[Job]) -> list[Exception | None]:
         """Store these jobs of one topic, waiting while the database is away. Returns for each job its error, or None.
@@ -163,7 +163,7 @@ class SqlSink:
 
     def _store_parts(self, jobs: Sequence[Job]) -> list[Exception | None]:
         self._prepare()
-        return store_in_parts(jobs, self._store_all, lambda error: not isinstance(error, DatabaseAway))
+        return store_in_parts(jobs, self._store_all)
 
     def _prepare(self) -> None:
         if self._is_prepared:
@@ -252,22 +252,6 @@ def _payload(job: Job) -> Mapping[str, Any]:
     return job.payload
 
 
-class Memory(Protocol):
-    """Remembers which jobs were stored."""
-
-    def prepare(self, engine: Engine) -> None:
-        """Called before first use."""
-        ...
-
-    def known(self, connection: Connection, topic: str, identities: Sequence[str]) -> set[str]:
-        """Returns which of these are stored."""
-        ...
-
-    def remember(self, connection: Connection, topic: str, identities: Sequence[str]) -> None:
-        """Record that these are stored; the database refuses this if any already is."""
-        ...
-
-
 class UniqueColumn:
     """The user's table is the memory: one of its columns is unique and holds the identity."""
 
@@ -286,6 +270,7 @@ class UniqueColumn:
         """Does nothing: the user creates the table."""
 
     def known(self, connection: Connection, topic: str, identities: Sequence[str]) -> set[str]:
+        """Returns which of these are stored."""
         return set(connection.scalars(select(self._column).where(self._column.in_(identities))))
 
     def remember(self, connection: Connection, topic: str, identities: Sequence[str]) -> None:
@@ -315,11 +300,13 @@ class Ledger:
                 raise
 
     def known(self, connection: Connection, topic: str, identities: Sequence[str]) -> set[str]:
+        """Returns which of these are stored."""
         c = self.table.c
         here = (c.sink == self._sink, c.topic == topic, c.job_id.in_(identities))
         return set(connection.scalars(select(c.job_id).where(*here)))
 
     def remember(self, connection: Connection, topic: str, identities: Sequence[str]) -> None:
+        """Record that these are stored; the database refuses this if any already is."""
         now_ms = wall_ms()
         rows = [
             {"sink": self._sink, "topic": topic, "job_id": identity, "stored_ms": now_ms} for identity in identities
@@ -370,19 +357,7 @@ class Trouble(Enum):
 # MySQL and MariaDB: error numbers
 _MYSQL_CONFLICT = {1205, 1213, 1020, 3572}  # lock wait timeout, deadlock, record changed since last read, NOWAIT
 _MYSQL_AWAY = {
-    *(
-        1021,
-        1040,
-        1041,
-        1053,
-        1114,
-        1158,
-        1159,
-        1160,
-        1161,
-        1203,
-        1226,
-    ),  # disk, connections, memory, shut down, network
+    *(1021, 1040, 1041, 1053, 1114, *range(1158, 1162), 1203, 1226),  # disk, connections, memory, shut down, network
     *(1290, 1317, 1836, 1927, 3024),  # read-only, interrupted, killed
     *range(2000, 2100),  # errors of the client: cannot connect, gone away
 }
@@ -428,9 +403,7 @@ def _of_number(code: int, conflict: set[int], away: set[int]) -> Trouble:
     return Trouble.AWAY if code in away else Trouble.ROWS
 
 
-def store_in_parts(
-    items: Sequence[T], store: Callable[[Sequence[T]], object], is_about_rows: Callable[[Exception], bool]
-) -> list[Exception | None]:
+def store_in_parts(items: Sequence[T], store: Callable[[Sequence[T]], object]) -> list[Exception | None]:
     """Stores the good rows of a batch that is refused because of some bad ones; pure except for `store`.
 
         500 ✗ ─┬─ 250 ✓
@@ -440,20 +413,16 @@ def store_in_parts(
     One bad row among n costs about 2·log2(n) further attempts. Returns for each item the error with which it was
     refused, or None.
 
-    `store` stores all given items or none. Its errors that are not about the rows are raised; items stored before that
-    stay stored.
+    `store` stores all given items or none. Raises: DatabaseAway; items stored before that stay stored.
     """
     try:
         store(items)
-    except Exception as error:
-        if not is_about_rows(error):
-            raise
+    except DatabaseAway:
+        raise
+    except Exception as error:  # noqa: BLE001  # about the rows
         if len(items) == 1:
             return [error]
     else:
         return [None] * len(items)
     half = len(items) // 2
-    return [
-        *store_in_parts(items[:half], store, is_about_rows),
-        *store_in_parts(items[half:], store, is_about_rows),
-    ]
+    return [*store_in_parts(items[:half], store), *store_in_parts(items[half:], store)]

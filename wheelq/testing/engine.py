@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker import Worker
 from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure
 from wheelq.worker.handlers.hooks import Middleware
-from wheelq.worker.handlers.threads import Threads, ThreadSource
+from wheelq.worker.handlers.threads import Daemons, Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class SteppedWorker(Worker):
         self._hooks.middleware = [outermost, *other._hooks.middleware]
 
     @asynccontextmanager
-    async def started(self, executor: ThreadSource | None) -> AsyncIterator[Self]:
+    async def started(self, executor: Daemons | None) -> AsyncIterator[Self]:
         """From start-up to shut-down; `executor` runs plain handlers, in place of threads."""
         with logs.serving(self.group, self.name):
             async with self._hooks.alive():
@@ -178,7 +178,7 @@ def _recorder(stage: Stage, group: str) -> Callable[[Sequence[Job], Callable[[],
     return record
 
 
-class _OneAfterTheOther(Executor):
+class _OneAfterTheOther(Daemons):
     """Runs each call at once, in the calling thread."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -1,34 +1,21 @@
 """`LoadLimit`: an upper limit for a figure of a load test, from `--limit "lateness p99 50"`.
 
-Pure: it knows Locust's figures only from a `LoadEntry`.
+Pure: it reads the rows of Locust's table and does not import Locust.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from wheelq.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from locust.stats import StatsEntry
+
 _PATTERN = re.compile(r"(\S+?)(?:/(\S+))? (p\d{1,2}(?:\.\d+)?|mean|max|failures) (\d+(?:\.\d+)?)")
-
-
-@dataclass(frozen=True, slots=True)
-class LoadEntry:
-    """One row of Locust's table."""
-
-    kind: str
-    """Locust's request type: a method of the client, "lateness", or an HTTP method."""
-    name: str
-    """Locust's name of the request: the topic, or a path."""
-    requests: int
-    failures: int
-    mean_ms: float
-    max_ms: float
-    percentile_ms: Callable[[float], float]
-    """Returns the time in ms that a share (0 to 1) of the requests did not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +23,7 @@ class LoadLimit:
     """A figure of one kind of entries, and its upper limit."""
 
     kind: str
+    """Locust's request type: a method of the client, "lateness", or an HTTP method."""
     name: str | None
     """The entry's name; None: every entry of this kind."""
     measure: str
@@ -54,25 +42,25 @@ class LoadLimit:
             )
         return cls(found[1], found[2], found[3], float(found[4]))
 
-    def broken_by(self, entries: Iterable[LoadEntry]) -> list[str]:
+    def broken_by(self, entries: Iterable[StatsEntry]) -> list[str]:
         """Returns a sentence for each entry above the limit. Without measurements the limit is broken, too."""
         measured = [
             entry
             for entry in entries
-            if entry.kind == self.kind and self.name in (None, entry.name) and entry.requests + entry.failures
+            if entry.method == self.kind and self.name in (None, entry.name) and entry.num_requests + entry.num_failures
         ]
         if not measured:
             return [f"{self}: nothing was measured"]
         return [f"{self}: {value:g} for {entry.name}" for entry in measured if (value := self._of(entry)) > self.most]
 
-    def _of(self, entry: LoadEntry) -> float:
+    def _of(self, entry: StatsEntry) -> float:
         if self.measure == "failures":
-            return 100 * entry.failures / max(entry.requests, entry.failures)
+            return 100 * entry.num_failures / max(entry.num_requests, entry.num_failures)
         if self.measure == "mean":
-            return entry.mean_ms
+            return entry.avg_response_time
         if self.measure == "max":
-            return entry.max_ms
-        return entry.percentile_ms(float(self.measure[1:]) / 100)
+            return entry.max_response_time
+        return entry.get_response_time_percentile(float(self.measure[1:]) / 100)
 
     def __str__(self) -> str:
         name = "" if self.name is None else f"/{self.name}"

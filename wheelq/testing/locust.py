@@ -50,7 +50,7 @@ from wheelq.errors import CircuitOpen, ConfigurationError, InvalidInput, ServerE
 from wheelq.protocol.calls import counts
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, resolve_url, settings_in_force
-from wheelq.testing.limits import LoadEntry, LoadLimit
+from wheelq.testing.limits import LoadLimit
 from wheelq.transport import Address, Transport
 
 LATENESS = "lateness"
@@ -211,28 +211,12 @@ def _log_spread(entry: StatsEntry, place: int, count: int) -> None:
         entry.log(late_ms, 0)  # type: ignore[arg-type]  # it takes fractions
 
 
-def entries(environment: Environment) -> list[LoadEntry]:
-    """Returns every row of Locust's table, without the sum of them."""
-    return [
-        LoadEntry(
-            row.method,
-            row.name,
-            row.num_requests,
-            row.num_failures,
-            row.avg_response_time,
-            row.max_response_time,
-            row.get_response_time_percentile,
-        )
-        for row in environment.stats.entries.values()
-    ]
-
-
 def judge(environment: Environment, limits: list[LoadLimit]) -> None:
     """Print every limit that is broken and set Locust's exit code: 1 if any is.
 
     If all hold and one of them is for failures, calls that failed are within a limit: then the exit code is 0.
     """
-    broken = [words for limit in limits for words in limit.broken_by(entries(environment))]
+    broken = [words for limit in limits for words in limit.broken_by(environment.stats.entries.values())]
     for words in broken:
         print(f"limit broken: {words}")
     if broken:

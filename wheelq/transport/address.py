@@ -82,6 +82,7 @@ class Address:
         self.url = url
         self.settings = settings or ConnectionSettings()
         self.shown = self.written = without_password(url)
+        """`shown` is the server as errors name it; `written` is the URL that led to it."""
         self.is_sentinel = False
         if _has_stray_at(url):
             raise ConfigurationError(

@@ -6,12 +6,12 @@ import socket
 import ssl
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from redis import exceptions as redis_errors
 
 from wheelq import errors
+from wheelq.transport.address import Address
 
 LOGIN = "WHEELQ_USERNAME and WHEELQ_PASSWORD"
 _CLOSED = (redis_errors.ConnectionError, ConnectionResetError, BrokenPipeError, EOFError)
@@ -26,18 +26,7 @@ class Doubt(Enum):
     """The URL asks for no TLS, and the port may want it."""
 
 
-class AskedServer(Protocol):
-    """The facts about the server that was asked; an `Address` has them."""
-
-    shown: str
-    """The server, as errors name it."""
-    written: str
-    """The URL that led to it, without its password."""
-    has_password: bool
-    is_sentinel: bool
-
-
-def instead(kind: type[errors.Refused], words: str, place: AskedServer) -> str | None:
+def instead(kind: type[errors.Refused], words: str, place: Address) -> str | None:
     """Returns what to write so that the server does not refuse with `words`; None, if the URL is not the cause."""
     if kind is errors.AuthenticationFailed:
         return _login(words, place)
@@ -49,7 +38,7 @@ def instead(kind: type[errors.Refused], words: str, place: AskedServer) -> str |
     return None
 
 
-def _other_kind(words: str, place: AskedServer) -> str:
+def _other_kind(words: str, place: Address) -> str:
     server = place.shown.rpartition("@")[2].rpartition("://")[2].partition("/")[0]
     parts = urlsplit(place.written)
     scheme, login = parts.scheme.partition("+")[0], "".join(parts.netloc.rpartition("@")[:2])
@@ -59,7 +48,7 @@ def _other_kind(words: str, place: AskedServer) -> str:
     return f"{server} is {what}: for a single server write {scheme}://{login}{server}/0"
 
 
-def doubt_of(error: BaseException, place: AskedServer) -> Doubt | None:
+def doubt_of(error: BaseException, place: Address) -> Doubt | None:
     """Returns why this connection may have failed: one side speaks TLS and the other does not."""
     scheme = urlsplit(place.written).scheme
     if scheme.startswith("rediss"):
@@ -69,12 +58,12 @@ def doubt_of(error: BaseException, place: AskedServer) -> Doubt | None:
     return Doubt.PLAIN_URL if is_plain else None
 
 
-def tls_mismatch(place: AskedServer, speaks_tls: bool) -> str:
+def tls_mismatch(place: Address, speaks_tls: bool) -> str:
     """Returns what is wrong and which URL works, once the port has shown whether it speaks TLS."""
     return f"{place.shown} speaks {'TLS' if speaks_tls else 'no TLS'}: write {_other_side(place)}"
 
 
-def about_connecting(error: BaseException, place: AskedServer) -> str:
+def about_connecting(error: BaseException, place: Address) -> str:
     """Returns what to write after a connection failed and the port has not shown whether it speaks TLS."""
     if urlsplit(place.written).scheme.startswith("rediss"):
         if caused_by(error, FileNotFoundError):
@@ -89,7 +78,7 @@ def about_connecting(error: BaseException, place: AskedServer) -> str:
     return ""
 
 
-def _other_side(place: AskedServer) -> str:
+def _other_side(place: Address) -> str:
     """The URL with TLS if it has none, and without if it has."""
     scheme = urlsplit(place.written).scheme
     return _url(place, scheme=f"redis{scheme[6:]}" if scheme.startswith("rediss") else f"rediss{scheme[5:]}")
@@ -106,7 +95,7 @@ def _was_closed(error: BaseException) -> bool:
     return "closed by server" in str(error) or caused_by(error, ConnectionResetError) or caused_by(error, EOFError)
 
 
-def _login(words: str, place: AskedServer) -> str:
+def _login(words: str, place: Address) -> str:
     if place.is_sentinel:
         return (
             f"the sentinel {place.shown} wants a password of its own: {place.written}?sentinel_password=PASSWORD; "
@@ -119,12 +108,12 @@ def _login(words: str, place: AskedServer) -> str:
     return f"check user and password in the URL, {_with_password(place)}, or {LOGIN}"
 
 
-def _with_password(place: AskedServer) -> str:
+def _with_password(place: Address) -> str:
     user = urlsplit(place.written).username or ""
     return _url(place, login=f"{user}:PASSWORD@")
 
 
-def _url(place: AskedServer, *, scheme: str | None = None, login: str | None = None, path: str | None = None) -> str:
+def _url(place: Address, *, scheme: str | None = None, login: str | None = None, path: str | None = None) -> str:
     """Returns the URL with some of its parts replaced."""
     parts = urlsplit(place.written)
     host = parts.netloc.rpartition("@")[2]

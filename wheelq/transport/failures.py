@@ -9,7 +9,8 @@ from redis import exceptions as redis_errors
 
 from wheelq import errors
 from wheelq.protocol.scripts import script
-from wheelq.transport.advice import AskedServer, about_connecting, instead, tls_mismatch
+from wheelq.transport.address import Address
+from wheelq.transport.advice import about_connecting, instead, tls_mismatch
 from wheelq.transport.slots import UNKNOWN_HOSTS, Node
 
 REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
@@ -92,7 +93,7 @@ _ADVICE = {
 }
 
 
-def refusal(error: Exception, place: AskedServer) -> errors.Refused | None:
+def refusal(error: Exception, place: Address) -> errors.Refused | None:
     """Returns the refusal that this error means, or None for a broken connection."""
     if isinstance(error, redis_errors.AskError):  # MovedError is a kind of it
         is_ask = not isinstance(error, redis_errors.MovedError)
@@ -136,7 +137,7 @@ def _refused_line(words: str, name: str) -> str:
     return f" ({command[1]})" if command else ""
 
 
-def not_sent(error: Exception, place: AskedServer, speaks_tls: bool | None = None) -> errors.ServerError:
+def not_sent(error: Exception, place: Address, speaks_tls: bool | None = None) -> errors.ServerError:
     """Returns the error of a request that was never sent: nothing was done. `speaks_tls` is what `probing` found."""
     if (refused := refusal(error, place)) is not None:
         return refused
@@ -146,7 +147,7 @@ def not_sent(error: Exception, place: AskedServer, speaks_tls: bool | None = Non
     return kind(f"no connection to {place.shown}: {_why(error).rstrip('. ')}{about_connecting(error, place)}")
 
 
-def broken_off(error: Exception, place: AskedServer) -> errors.ServerError:
+def broken_off(error: Exception, place: Address) -> errors.ServerError:
     """Returns the error of a working connection that broke with no request in flight."""
     return refusal(error, place) or errors.Unavailable(f"no connection to {place.shown}: {_why(error)}")
 
@@ -164,7 +165,7 @@ def _is_tls(error: BaseException | None) -> bool:
     return error is not None and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
 
 
-def not_answered(error: Exception, place: AskedServer, name: str) -> errors.ServerError:
+def not_answered(error: Exception, place: Address, name: str) -> errors.ServerError:
     """Returns the error of a request that was sent: refused, or of unknown outcome."""
     if isinstance(error, redis_errors.NoScriptError):
         return ScriptUnknown(f"{place.shown} does not know the script {name}")

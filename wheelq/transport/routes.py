@@ -51,24 +51,20 @@ class AsyncRoutes:
         """`on_map` receives the map whenever one of these calls has read it."""
         self._address = address
         self._clock = clock
-        self._pipes: dict[Node, Pipe] = {}
+        self.pipes: dict[Node, Pipe] = {}
+        """The connections in use."""
         self._on_map = on_map
         self._keeping_up: asyncio.Task[None] | None = None
         self.topology = topology
 
     def pipe(self, node: Node) -> Pipe:
         """The connection to a node, perhaps not yet open."""
-        found = self._pipes.get(node)
+        found = self.pipes.get(node)
         if found is None:  # do not wait for a silent node: another may have been promoted
-            found = self._pipes[node] = Pipe(
+            found = self.pipes[node] = Pipe(
                 self._address.at(node), self._clock, self._address.settings.connect_timeout_ms
             )
         return found
-
-    @property
-    def pipes(self) -> dict[Node, Pipe]:
-        """The connections in use."""
-        return self._pipes
 
     async def ask(self, call: Call[Any]) -> Any:
         """The reply to one call. Raises: Unavailable, Refused, OutcomeUnknown."""
@@ -93,7 +89,7 @@ class AsyncRoutes:
         if self._keeping_up is not None:
             self._keeping_up.cancel()
             await asyncio.gather(self._keeping_up, return_exceptions=True)
-        for pipe in list(self._pipes.values()):
+        for pipe in list(self.pipes.values()):
             await pipe.close()
 
     async def _detour(self, detour: Detour, key: str | None, error: ServerError) -> None:
@@ -119,10 +115,10 @@ class AsyncRoutes:
             if not self.topology.slots.nodes:
                 raise
         self._on_map(self.topology.slots)
-        for node in self._pipes.keys() - set(self.topology.slots.nodes):
-            pipe = self._pipes.get(node)  # None: another call has closed it meanwhile
+        for node in self.pipes.keys() - set(self.topology.slots.nodes):
+            pipe = self.pipes.get(node)  # None: another call has closed it meanwhile
             if pipe is not None and pipe.is_idle:
-                del self._pipes[node]
+                del self.pipes[node]
                 await pipe.close()
 
 

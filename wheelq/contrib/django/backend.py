@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from wheelq.base.clock import wall_ms
 from wheelq.client import Client
-from wheelq.contrib.django.payloads import change, new_result_id, payload_of, queue_and_id
+from wheelq.contrib.django.payloads import change, new_result, new_result_id, payload_of, queue_and_id
 from wheelq.contrib.django.results import look_up
-from wheelq.contrib.django.tasks import BaseTaskBackend, Task, TaskResult, TaskResultStatus, task_enqueued
+from wheelq.contrib.django.tasks import BaseTaskBackend, Task, TaskResult, task_enqueued
 from wheelq.errors import InvalidInput, WheelqError
 from wheelq.model.checks import check_topic
 from wheelq.model.job import from_ms
@@ -103,20 +103,7 @@ class WheelqBackend(BaseTaskBackend):
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Schedule a job for the task. Raises: InvalidTaskError, ServerError, as `Client.schedule` does."""
         self.validate_task(task)
-        result = TaskResult(
-            task=task,
-            id=new_result_id(task.queue_name),
-            status=TaskResultStatus.READY,
-            enqueued_at=None,
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=args,
-            kwargs=kwargs,
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
+        result = new_result(task, new_result_id(task.queue_name), args, kwargs, self.alias)
         if self.parsed.on_commit:
             transaction.on_commit(partial(self._schedule, result))
         else:

@@ -7,6 +7,8 @@ The id of a task's result is QUEUE:ID, with the job's id in the queue's topic: t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.utils.module_loading import import_string
@@ -21,6 +23,26 @@ SEPARATOR = ":"
 def new_result_id(queue: str) -> str:
     """Returns the id of a new result."""
     return f"{queue}{SEPARATOR}{make_id()}"
+
+
+def new_result(
+    task: Task, id: str, args: Sequence[Any], kwargs: Mapping[str, Any], backend: str, enqueued: datetime | None = None
+) -> TaskResult:
+    """Returns a result with status READY."""
+    return TaskResult(
+        task=task,
+        id=id,
+        status=TaskResultStatus.READY,
+        enqueued_at=enqueued,
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=args,
+        kwargs=kwargs,
+        backend=backend,
+        errors=[],
+        worker_ids=[],
+    )
 
 
 def queue_and_id(result_id: str) -> tuple[str, str]:
@@ -55,20 +77,8 @@ def result_of(payload: Any, id: str, queue: str, backend: str) -> TaskResult:
         ) from error
     if not isinstance(task, Task):
         raise InvalidTaskError(f"{path} is not a task: decorate it with @task, then replay job {id}")
-    return TaskResult(
-        task=task.using(queue_name=queue, backend=backend),
-        id=f"{queue}{SEPARATOR}{id}",
-        status=TaskResultStatus.READY,
-        enqueued_at=from_ms(enqueued_ms),
-        started_at=None,
-        finished_at=None,
-        last_attempted_at=None,
-        args=args,
-        kwargs=kwargs,
-        backend=backend,
-        errors=[],
-        worker_ids=[],
-    )
+    own = task.using(queue_name=queue, backend=backend)
+    return new_result(own, f"{queue}{SEPARATOR}{id}", args, kwargs, backend, from_ms(enqueued_ms))
 
 
 def change(result: TaskResult, **values: Any) -> None:

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any
 
 from wheelq.base.plural import counted
-from wheelq.errors import GroupNotFound, OutcomeUnknown
+from wheelq.errors import GroupNotFound
 from wheelq.model.state import Attempt
 from wheelq.protocol import attempts, codec
 from wheelq.protocol.call import Call
@@ -51,8 +51,6 @@ class _Acks:
     """Set when it is time to send them."""
     next_at: float = float("-inf")
     """They wait for others until this monotonic time: `ack_ms` after the answer to the last call."""
-    is_unsure: bool = False
-    """Whether the reply to the last call was lost."""
 
 
 class Settler:
@@ -62,8 +60,6 @@ class Settler:
         self._me = consumer
         self._acks: dict[ServedShard, _Acks] = {}
         self._new: asyncio.Queue[_Acks] = asyncio.Queue()  # shards that `run` does not handle yet
-        self.lost = 0
-        """The number of deliveries that another worker had taken before this one could settle them."""
 
     def done(self, delivery: Delivery) -> None:
         """Acknowledge a finished job with the next batch."""
@@ -96,8 +92,7 @@ class Settler:
             case Buried():
                 burial = _burial(entry, outcome, attempt)
                 call = calls.bury(keys, self._me.group, self._me.name, entry, burial, delivery.shard.topic)
-        was_ours, is_sure = await self._insist(call, delivery)
-        self.lost += not was_ours and is_sure
+        await self._insist(call, delivery)
         self._drop(delivery.shard, [delivery])
 
     def _attempt(self, delivery: Delivery, outcome: Again | Buried, took_ms: float) -> Attempt:
@@ -105,30 +100,21 @@ class Settler:
         return Attempt(int(delivery.started_ms), max(round(took_ms), 0), self._me.name, error)
 
     async def _put_off(self, delivery: Delivery, turn_keeper: TurnKeeper, pause_ms: int, record: bytes) -> None:
-        due_ms, is_sure = await self._insist(turn_keeper.put_off(delivery, pause_ms, record), delivery)
+        due_ms = await self._insist(turn_keeper.put_off(delivery, pause_ms, record), delivery)
         if due_ms:
             turn_keeper.again(delivery, record, due_ms)
         else:
-            self.lost += is_sure
             self._drop(delivery.shard, [delivery])
 
-    async def _insist(self, call: Call[Any], delivery: Delivery) -> tuple[int, bool]:
-        """Repeats a call until it is answered; returns the answer, and whether only one call can have arrived.
+    async def _insist(self, call: Call[Any], delivery: Delivery) -> int:
+        """Repeats a call until it is answered; returns the answer, or 0 if the group no longer exists."""
 
-        If the group no longer exists, the delivery belongs to no consumer.
-        """
-        is_sure = True
-
-        async def report() -> tuple[int, bool]:
-            nonlocal is_sure
+        async def report() -> int:
             try:
                 with self._span("bury" if call.name == "bury" else "retry", [delivery]):
-                    return await self._me.transport.send(call), is_sure
+                    return int(await self._me.transport.send(call))
             except GroupNotFound:
-                return 0, is_sure
-            except OutcomeUnknown:
-                is_sure = False
-                raise
+                return 0
 
         what = f"{call.name} of job {delivery.entry.id} waits"
         return await Loop(self._me.clock, logger, what, FIRST_PAUSE).insist(report)
@@ -190,17 +176,11 @@ class Settler:
         shard, batch = acks.shard, acks.waiting[: self._me.settings.ack_batch]
         try:
             with self._span("ack", batch):
-                acked = await self._me.transport.send(self._ack(shard, batch))
-        except OutcomeUnknown:
-            acks.is_unsure = True
-            raise
+                await self._me.transport.send(self._ack(shard, batch))
         except GroupNotFound:
-            acked = 0
+            pass  # then the deliveries belong to no consumer
         del acks.waiting[: len(batch)]
         acks.next_at = self._me.clock.monotonic() + self._me.settings.ack_ms / 1000
-        if not acks.is_unsure:  # if unsure, the call whose reply was lost may have acknowledged it
-            self.lost += len(batch) - acked
-        acks.is_unsure = False
         self._drop(shard, batch)
         if not acks.waiting:
             acks.any.clear()

@@ -13,7 +13,7 @@ from wheelq.model.checks import check_topic
 from wheelq.model.job import Job
 from wheelq.model.retry import Retry
 from wheelq.worker.handlers.batch import BatchTerms
-from wheelq.worker.handlers.threads import FunctionRunner, time_limit
+from wheelq.worker.handlers.threads import RunPlain, time_limit
 
 Function = Callable[[Job], Any]
 BatchFunction = Callable[[list[Job]], Any]
@@ -50,10 +50,10 @@ class Handler:
         """Whether the function runs in a thread."""
         return not self.inline and not is_async(self.function)
 
-    def bind(self, threads: FunctionRunner) -> Run:
-        """Returns a function that runs a job within the timeout; plain functions run in `threads`, unless `inline`."""
+    def bind(self, plain: RunPlain) -> Run:
+        """Returns a function that runs a job within the timeout; `plain` runs plain functions, unless `inline`."""
         if self.has_thread:
-            return _in_thread(self.function, threads, self.timeout)
+            return _in_thread(self.function, plain, self.timeout)
         run = _on_the_loop(self.function) if self.inline else self.function
         return run if self.timeout is None else _within(self.timeout, run)
 
@@ -147,9 +147,9 @@ def _check_inline(function: Callable[..., Any], timeout: float | None) -> None:
         raise InvalidInput("timeout", "cannot be kept with inline=True: nothing can stop a function on the event loop")
 
 
-def _in_thread(function: Function | BatchFunction, threads: FunctionRunner, timeout: float | None) -> Run:
+def _in_thread(function: Function | BatchFunction, plain: RunPlain, timeout: float | None) -> Run:
     async def run(given: Any) -> Any:
-        result = await threads.run(function, given, timeout)
+        result = await plain(function, given, timeout)
         if inspect.isawaitable(result):  # `lambda job: close_order(job)`, and many decorators
             async with time_limit(timeout):
                 return await result

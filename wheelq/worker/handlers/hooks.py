@@ -36,7 +36,7 @@ from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
 from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure
 from wheelq.worker.handlers.handler import Handler, Run, is_async
-from wheelq.worker.handlers.threads import FunctionRunner, Threads
+from wheelq.worker.handlers.threads import RunPlain, Threads
 from wheelq.worker.outcome import as_failure
 
 logger = logging.getLogger("wheelq.worker")
@@ -70,7 +70,7 @@ OF_ONE = OutcomeReading(lambda result, jobs: [None], lambda error, jobs: [error]
 class Hook:
     """Built-in middleware that calls a user's function with each job."""
 
-    call: Callable[[Sequence[Job], Proceed, OutcomeReading, FunctionRunner], Awaitable[Any]]
+    call: Callable[[Sequence[Job], Proceed, OutcomeReading, RunPlain], Awaitable[Any]]
     """The last argument runs plain functions, in the handler's thread if it has one."""
     is_plain: bool
     """Whether the function is not async."""
@@ -131,21 +131,21 @@ class Hooks:
 
     def around(self, handler: Handler, threads: Threads) -> Run:
         """Returns the call of a handler, single or batch, with all middleware around it."""
-        run = handler.bind(threads)
+        run = handler.bind(threads.run)
         if not self.middleware:
             return run
 
         async def on_the_loop(work: Job | Sequence[Job]) -> Any:
-            return await self._run_within(run, work, _ON_THE_LOOP)
+            return await self._run_within(run, work, _on_the_loop)
 
         async def in_one_thread(work: Job | Sequence[Job]) -> Any:
             async with threads.one() as thread:
-                return await self._run_within(handler.bind(thread), work, thread)
+                return await self._run_within(handler.bind(thread.run), work, thread.run)
 
         has_plain_hooks = any(isinstance(hook, Hook) and hook.is_plain for hook in self.middleware)
         return in_one_thread if handler.has_thread and has_plain_hooks else on_the_loop
 
-    async def _run_within(self, run: Run, work: Job | Sequence[Job], plain: FunctionRunner) -> Any:
+    async def _run_within(self, run: Run, work: Job | Sequence[Job], plain: RunPlain) -> Any:
         jobs, reading = ((work,), OF_ONE) if isinstance(work, Job) else (work, OF_A_BATCH)
         proceed: Proceed = partial(_failing, run, work)
         for middleware in reversed(self.middleware):
@@ -167,22 +167,17 @@ async def _failing(run: Run, work: Job | Sequence[Job]) -> Any:
         raise as_failure(error, task) from error
 
 
-class _OnTheLoop:
-    """Runs plain functions on the event loop."""
-
-    async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
-        return function(given)
-
-
-_ON_THE_LOOP = _OnTheLoop()
+async def _on_the_loop(function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
+    """Runs a plain function on the event loop."""
+    return function(given)
 
 
 def before_each(function: Callable[[Job], object]) -> Hook:
     """Calls `function` with each job before the handler."""
     is_plain = not is_async(function)
 
-    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: FunctionRunner) -> Any:
-        await _call_each(function, jobs, plain if is_plain else _ON_THE_LOOP)
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: RunPlain) -> Any:
+        await _call_each(function, jobs, plain if is_plain else _on_the_loop)
         return await proceed()
 
     return Hook(call, is_plain)
@@ -192,11 +187,11 @@ def after_each(function: Callable[[Job], object]) -> Hook:
     """Calls `function` with each job that has not failed, after the handler."""
     is_plain = not is_async(function)
 
-    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: FunctionRunner) -> Any:
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: RunPlain) -> Any:
         result = await proceed()
         errors = reading.returned(result, jobs)
         done = [job for job, error in zip(jobs, errors, strict=True) if error is None]
-        await _call_each(function, done, plain if is_plain else _ON_THE_LOOP)
+        await _call_each(function, done, plain if is_plain else _on_the_loop)
         return result
 
     return Hook(call, is_plain)
@@ -216,8 +211,8 @@ def on_each_error(function: Callable[[Job, Exception], object]) -> Hook:
         with _logged(function, job):
             await result
 
-    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: FunctionRunner) -> Any:
-        runner = plain if is_plain else _ON_THE_LOOP
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: RunPlain) -> Any:
+        runner = plain if is_plain else _on_the_loop
         try:
             result = await proceed()
         except Exception as error:
@@ -246,10 +241,10 @@ def _logged(function: Callable[[Job, Exception], object], job: Job) -> Iterator[
         logger.exception("the error hook %r failed for job %s", function, job.id)
 
 
-async def _call_each(function: Callable[[Any], object], given: Sequence[Any], runner: FunctionRunner) -> None:
+async def _call_each(function: Callable[[Any], object], given: Sequence[Any], runner: RunPlain) -> None:
     """Call `function` with each item in turn, with as few changes of thread as possible."""
     items = iter(given)
-    while given and (awaitable := await runner.run(partial(_until_awaitable, function), items, None)) is not None:
+    while given and (awaitable := await runner(partial(_until_awaitable, function), items, None)) is not None:
         await awaitable
 
 

@@ -18,13 +18,13 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from wheelq.base.clock import SystemClock
 from wheelq.reminders import Loop
@@ -38,34 +38,14 @@ ABANDONED_LIMIT = 64
 _UNSET: Any = object()
 
 
-class FunctionRunner(Protocol):
-    """Runs plain functions: `Threads`, or a `OneThread`."""
-
-    async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
-        """Returns `function(given)`. Raises: TimeoutError, and the errors of the function."""
-        ...
-
-
-class ThreadSource(Protocol):
-    """Provides threads."""
-
-    def submit(self, fn: Callable[[], T], /) -> Future[T]:
-        """Call a function in any thread. Raises: RuntimeError when no thread can be started."""
-        ...
-
-    def hold(self) -> Executor:
-        """Take one thread, until `shutdown` gives it back. Raises: RuntimeError when no thread can be started."""
-        ...
-
-    def shutdown(self, wait: bool = True) -> None:
-        """Let the threads end when they have nothing to do."""
-        ...
+RunPlain = Callable[[Callable[[Any], Any], Any, float | None], Awaitable[Any]]
+"""Returns `function(given)` of a plain function, within a timeout in seconds: `run` of `Threads` or a `OneThread`."""
 
 
 class Threads:
     """Threads for plain functions. Belongs to the event loop it was made in."""
 
-    def __init__(self, places: int, executor: ThreadSource | None = None) -> None:
+    def __init__(self, places: int, executor: Daemons | None = None) -> None:
         """`executor` replaces the daemon threads in tests."""
         self.abandoned = 0
         """The number of abandoned threads that still run."""
@@ -105,9 +85,6 @@ class Threads:
     def close(self) -> None:
         """Let the threads end when they have nothing to do."""
         self._executor.shutdown(wait=False)
-
-    async def _hold(self) -> Executor:
-        return await self._in_time(self._executor.hold)
 
     async def _in_time(self, begin: Callable[[], T]) -> T:
         """Returns `begin()`. While the machine has no spare thread, the job waits instead of failing."""
@@ -175,7 +152,7 @@ class OneThread:
             await self._threads._places.acquire()
             self._has_place = True
             self._may_take_place = False
-        self._thread = await self._threads._hold()
+        self._thread = await self._threads._in_time(self._threads._executor.hold)
         return self._thread
 
     def _abandon(self, call: Future[Any], function: Callable[[Any], Any]) -> None:
@@ -241,10 +218,10 @@ class Daemons(Executor):
         self._give(future, partial(fn, *args, **kwargs))
         return future
 
-    def hold(self) -> HeldThread:
+    def hold(self) -> Executor:
         """Take one of the threads. Raises: RuntimeError when no thread can be started; then nothing is done."""
         held = HeldThread(self._is_idle)
-        self._give(Future(), held._run)
+        self._give(Future(), partial(_work_off, held._work))
         return held
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -293,9 +270,6 @@ class HeldThread(Executor):
     def _end(self, last: Future[Any] | None = None) -> None:
         self._is_idle()
         self._work.put(None)
-
-    def _run(self) -> None:
-        _work_off(self._work)
 
 
 def _work_off(queue: _Queue) -> None:
