@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import pytest
 import redis
@@ -83,7 +84,7 @@ async def test_a_job_that_is_given_up_is_buried_once(
 async def test_renewing_goes_on_after_a_fault(bench: Callable[..., Bench], fault: type[Fault]) -> None:
     at = bench(struck := fault("keep"))
     at.deliver("a", "b")
-    await at.until_done(at.recovery.keep)
+    await at.until_done(partial(at.recovery.keep, at.shard))
     assert len(at.held.of(at.shard)) == 2
     assert struck.struck == 1
 
@@ -104,7 +105,7 @@ async def test_abandoned_deliveries_are_taken_over_after_a_fault(
         for delivery in await at.until_done(lambda: at.recovery.claim(at.shard, 10)):
             assert delivery.entry.id not in taken, "one delivery twice"
             taken[delivery.entry.id] = delivery
-        await at.until_done(at.recovery.keep)
+        await at.until_done(partial(at.recovery.keep, at.shard))
         await asyncio.sleep(0.005)
     assert struck.struck == 1
     for delivery in taken.values():

@@ -16,7 +16,7 @@ from wheelq.settings import TopicSettings, WorkerSettings
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.handlers.batch import BatchTerms, outcomes, outcomes_of_failure
 from wheelq.worker.lanes.batching import Batcher
-from wheelq.worker.lanes.places import SharedPlaces
+from wheelq.worker.lanes.reader import SharedPlaces
 
 JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
 LINE = ServedShard(Keys().shard("orders", 0), TopicSettings())

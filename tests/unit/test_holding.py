@@ -17,7 +17,7 @@ from wheelq.protocol.keys import Keys
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.pool import SLICE, Pool
 from wheelq.worker.delivery.run_log import HoldWarning
-from wheelq.worker.handlers.handler import Handlers
+from wheelq.worker.handlers.handler import Handler, Handlers
 
 ENTRY = Entry("1-0", "picture-7", 0, 1, b"", None)
 
@@ -100,10 +100,10 @@ def close_plainly(job: Job) -> None: ...
 
 def warning_of(clock: ManualClock) -> HoldWarning:
     handlers = Handlers()
-    handlers.add("async", close_order, Retry(), None)
-    handlers.add("other", close_order, Retry(), None)
-    handlers.add("inline", close_plainly, Retry(), None, inline=True)
-    handlers.add("thread", close_plainly, Retry(), None)
+    handlers.add(Handler("async", close_order, Retry(), None))
+    handlers.add(Handler("other", close_order, Retry(), None))
+    handlers.add(Handler("inline", close_plainly, Retry(), None, inline=True))
+    handlers.add(Handler("thread", close_plainly, Retry(), None))
     return HoldWarning(handlers, clock)
 
 

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE
 from wheelq.base.clock import SystemClock
 from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.pool import SLICE, Pool
-from wheelq.worker.lanes.places import SharedPlaces
+from wheelq.worker.lanes.reader import SharedPlaces
 
 
 async def in_time(what: asyncio.Future[None] | asyncio.Task[None]) -> None:

@@ -35,12 +35,6 @@ class Denied(NamedTuple):
     again_at: float
 
 
-class Outdated(NamedTuple):
-    """The shard requires terms that this node did not know; `topic` has them."""
-
-    topic: Topic
-
-
 class Unpublished(NamedTuple):
     """The shard requires terms that are not published yet."""
 
@@ -62,8 +56,11 @@ class Candidate:
         self._outdated_since: float | None = None
         self._held = WatchedLease(self._settings.lease_ms)
 
-    async def ask(self, over: str = "") -> Granted | Denied | Outdated | Unpublished:
-        """Ask once, and once more if the holder is gone. Raises: ServerError."""
+    async def ask(self, over: str = "") -> Granted | Denied | Unpublished | Topic:
+        """Ask once, and once more if the holder is gone. Raises: ServerError.
+
+        Returns the topic, if the shard requires terms that this node did not know.
+        """
         asked_at = self._clock.monotonic()
         connection = self._node.connection
         answer = await self._acquire(connection, replaceable=over)
@@ -90,7 +87,7 @@ class Candidate:
             self._report_gone(holder_node(answer.token))
         return is_dead
 
-    async def _catch_up(self, asked_at: float) -> Granted | Denied | Outdated | Unpublished:
+    async def _catch_up(self, asked_at: float) -> Granted | Denied | Unpublished | Topic:
         """Read the terms that the shard requires.
 
         A change gives the shards its terms first and publishes them afterwards. If its client is slow, or dies in
@@ -102,7 +99,7 @@ class Candidate:
         except TopicUnreadable:  # the terms of a newer release must not be undone here
             return Unpublished(asked_at + UNREADABLE_PAUSE)
         if topic is not None and topic != self._parts.topic:
-            return Outdated(topic)
+            return topic
         if self._outdated_since is None:
             self._outdated_since = asked_at
         elif topic is not None and asked_at > self._outdated_since + HALF_DONE_S:

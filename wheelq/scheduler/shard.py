@@ -22,7 +22,7 @@ from wheelq.errors import NotLeader, ServerError
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import leader as calls
 from wheelq.reminders import Loop
-from wheelq.scheduler.candidate import Candidate, Denied, Granted, Outdated, Unpublished
+from wheelq.scheduler.candidate import Candidate, Denied, Granted, Unpublished
 from wheelq.scheduler.leader import Leader
 from wheelq.scheduler.lease import OwnLease
 from wheelq.scheduler.parts import ShardParts
@@ -238,7 +238,7 @@ class Shard:
                 self._leader.start_afresh()  # the loaded window is stale if another node has led
             case Unpublished(again_at):
                 self._take_at = again_at
-            case Outdated(topic):
+            case Topic() as topic:
                 self.configure(topic)
 
     async def _give_back(self) -> None:

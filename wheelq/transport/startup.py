@@ -101,9 +101,6 @@ async def check_server(transport: AsyncTransport) -> None:
 
 def is_too_old(info: Mapping[str, str]) -> bool:
     """Whether a server with this `INFO` is too old for wheelq; one that names no version is not."""
-    version = info.get("redis_version")
-    return version is not None and "valkey_version" not in info and _version_number(version) < OLDEST_REDIS
-
-
-def _version_number(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())
+    if "redis_version" not in info or "valkey_version" in info:
+        return False
+    return tuple(int(part) for part in info["redis_version"].split(".")[:3] if part.isdecimal()) < OLDEST_REDIS

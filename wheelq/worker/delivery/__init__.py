@@ -2,11 +2,10 @@
 
 running     runs one delivery
 pool        at most `concurrency` deliveries at a time, without a task for those that never wait
-held        the deliveries that Redis has not confirmed as settled
+held        this worker as one consumer of its group, and the deliveries that Redis has not confirmed as settled
 settling    reports outcomes to Redis: acks in batches, retries, burials
 recovery    renews running deliveries, and takes over those of dead workers
 peers       which other workers are alive, by their heartbeats (pure)
-consumer    this worker as one consumer of its group
 parts       the objects that all parts of a worker share; whether it ends, so that its handlers were cancelled
 progress    stores the progress and the results of handlers
 run_log     log lines about runs, and about handlers that block the event loop

@@ -1,4 +1,4 @@
-"""The deliveries that a worker holds: read or claimed, and not yet confirmed as settled by Redis."""
+"""A worker as one consumer of its group, and the deliveries that it holds: not yet confirmed as settled by Redis."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.topic import Topic
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.worker import Entry
-from wheelq.protocol.keys import ShardKeys
+from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.settings import WorkerSettings
+from wheelq.transport import AsyncTransport
+from wheelq.worker.delivery.peers import Peers
 
 if TYPE_CHECKING:
     from wheelq.telemetry.spans import Processing
@@ -125,3 +129,21 @@ class Held:
     def shards(self) -> Iterable[ServedShard]:
         """The existing shards with held deliveries."""
         return [shard for shard, held in self._by_shard.items() if held and not shard.is_gone]
+
+
+@dataclass(eq=False)
+class Consumer:
+    """One consumer: its server, its names, its settings, its clocks and its deliveries."""
+
+    transport: AsyncTransport
+    keys: Keys
+    group: str
+    name: str
+    """The worker's name in the group."""
+    settings: WorkerSettings
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self.server = ServerClock(self.clock)
+        self.held = Held()
+        self.peers = Peers(self.name, self.group, self.settings)

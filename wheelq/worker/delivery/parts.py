@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from wheelq.worker.delivery.consumer import Consumer
+from wheelq.worker.delivery.held import Consumer
 from wheelq.worker.delivery.recovery import Recovery
 from wheelq.worker.delivery.settling import Settler
 

@@ -31,10 +31,6 @@ LONGEST_S = 0.5
 """How many seconds a delivery may run on the event loop without a warning."""
 
 
-def _nothing(delivery: object, seconds: float) -> None:
-    """Reports nothing."""
-
-
 class Pool(Generic[T]):
     """A queue of deliveries, and its runners."""
 
@@ -42,7 +38,7 @@ class Pool(Generic[T]):
         self,
         concurrency: int,
         run: Callable[[T, asyncio.Task[None]], Coroutine[Any, Any, None]],
-        held_loop: Callable[[T, float], None] = _nothing,
+        held_loop: Callable[[T, float], None] = lambda delivery, seconds: None,
         clock: Clock | None = None,
     ) -> None:
         """`run` settles one delivery, in the task that it is given, and does not raise.

@@ -24,8 +24,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import ServerError
 from wheelq.model.dead import Reason
 from wheelq.protocol.calls import worker as calls
-from wheelq.worker.delivery.consumer import Consumer
-from wheelq.worker.delivery.held import Delivery, ServedShard, Start, in_calls
+from wheelq.worker.delivery.held import Consumer, Delivery, ServedShard, Start, in_calls
 from wheelq.worker.delivery.peers import Standing
 from wheelq.worker.delivery.settling import Settler
 from wheelq.worker.outcome import Buried
@@ -105,16 +104,12 @@ class Recovery:
 
     async def _look_after(self, shard: ServedShard) -> None:
         try:
-            await self._keep(shard)
+            await self.keep(shard)
         except ServerError as error:
             reminders.warn(logger, f"deliveries of {shard.keys.ready} are not renewed until the server is back", error)
 
-    async def keep(self) -> None:
-        """Renew all held deliveries, and drop those that another worker has taken. Raises: ServerError."""
-        for shard in self._me.held.shards():
-            await self._keep(shard)
-
-    async def _keep(self, shard: ServedShard) -> None:
+    async def keep(self, shard: ServedShard) -> None:
+        """Renew the held deliveries of a shard, and drop those that another worker has taken. Raises: ServerError."""
         held = self._me.held.of(shard)
         entry_ids = list(held)
         for first in range(0, len(entry_ids), BATCH):

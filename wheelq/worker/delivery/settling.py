@@ -26,8 +26,7 @@ from wheelq.protocol.calls import state
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.reminders import Loop
-from wheelq.worker.delivery.consumer import Consumer
-from wheelq.worker.delivery.held import Delivery, ServedShard, TurnKeeper
+from wheelq.worker.delivery.held import Consumer, Delivery, ServedShard, TurnKeeper
 from wheelq.worker.outcome import Again, Buried
 
 logger = logging.getLogger("wheelq.worker")

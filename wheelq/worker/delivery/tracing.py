@@ -19,8 +19,7 @@ from wheelq import reminders
 from wheelq.model.dead import Reason
 from wheelq.model.job import Job
 from wheelq.telemetry import spans
-from wheelq.worker.delivery.consumer import Consumer
-from wheelq.worker.delivery.held import Delivery
+from wheelq.worker.delivery.held import Consumer, Delivery
 from wheelq.worker.outcome import Again, Buried, Outcome
 
 logger = logging.getLogger("wheelq.worker")

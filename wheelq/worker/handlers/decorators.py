@@ -11,7 +11,7 @@ from wheelq.model.job import Job
 from wheelq.model.retry import Retry
 from wheelq.model.task import Task, TaskDecorator
 from wheelq.worker.handlers.batch import BatchTerms
-from wheelq.worker.handlers.handler import BatchFunction, Find, Function, Handlers, Ordered
+from wheelq.worker.handlers.handler import BatchFunction, Find, Function, Handler, Handlers, Ordered
 from wheelq.worker.handlers.hooks import Hooks, Lifespan, Managed, Middleware, after_each, before_each, on_each_error
 from wheelq.worker.handlers.typed import run_task, typed, typed_batch
 
@@ -58,7 +58,8 @@ class Decorators:
         check_topic(topic)  # at once: `@worker.handler` without its topic would take the function for one
 
         def register(function: F) -> F:
-            self._handlers.add(topic, typed(function), retry or Retry(), timeout, ordered=ordered, inline=inline)
+            run = typed(function)
+            self._handlers.add(Handler(topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline))
             return function
 
         return register
@@ -94,7 +95,7 @@ class Decorators:
         def register(function: Callable[..., Any]) -> Task[..., Any, ..., Any]:
             made: Task[..., Any, ..., Any] = Task(topic, function)
             run = run_task(made)
-            self._handlers.add(made.topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline)
+            self._handlers.add(Handler(made.topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline))
             return made
 
         return cast("TaskDecorator", register)  # mypy cannot tell that its overloads only differ in types
@@ -141,7 +142,8 @@ class Decorators:
         terms = BatchTerms(max_size, max_wait, concurrency)
 
         def register(function: B) -> B:
-            self._handlers.add(topic, typed_batch(function), retry or Retry(), timeout, terms, inline=inline)
+            run = typed_batch(function)
+            self._handlers.add(Handler(topic, run, retry or Retry(), timeout, terms, inline=inline))
             return function
 
         return register

@@ -40,6 +40,22 @@ class Handler:
     inline: bool = False
     """Whether a plain function runs on the event loop instead of in a thread."""
 
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        if not callable(self.function):
+            raise InvalidInput("function", f"must be a function that takes jobs, not {type(self.function).__name__}")
+        if not isinstance(self.retry, Retry):
+            raise InvalidInput("retry", f"must be a Retry, such as Retry(max_attempts=3), not {self.retry!r}")
+        if self.timeout is not None and not self.timeout > 0:
+            raise InvalidInput("timeout", f"must be more than 0 seconds, not {self.timeout!r}")
+        if self.ordered not in get_args(Ordered):
+            raise InvalidInput("ordered", f"must be False, True or 'key', not {self.ordered!r}")
+        if self.inline and is_async(self.function):
+            raise InvalidInput("inline", "is for plain functions: an async handler runs on the event loop anyway")
+        if self.inline and self.timeout is not None:
+            problem = "cannot be kept with inline=True: nothing can stop a function on the event loop"
+            raise InvalidInput("timeout", problem)
+
     @property
     def can_be_cancelled(self) -> bool:
         """Whether a job that it runs can be cancelled: not in a thread, and not as part of a batch."""
@@ -65,33 +81,13 @@ class Handlers:
         self._by_topic: dict[str, Handler] = {}
         self._find_more: Callable[[], Awaitable[None]] | None = None
 
-    def add(
-        self,
-        topic: str,
-        function: Function | BatchFunction,
-        retry: Retry,
-        timeout: float | None,
-        batch: BatchTerms | None = None,
-        ordered: Ordered = False,
-        *,
-        inline: bool = False,
-    ) -> None:
-        """Register a handler. Raises: InvalidInput, ConfigurationError if the topic has one."""
-        check_topic(topic)
-        if not callable(function):
-            raise InvalidInput("function", f"must be a function that takes jobs, not {type(function).__name__}")
-        if not isinstance(retry, Retry):
-            raise InvalidInput("retry", f"must be a Retry, such as Retry(max_attempts=3), not {retry!r}")
-        if timeout is not None and not timeout > 0:
-            raise InvalidInput("timeout", f"must be more than 0 seconds, not {timeout!r}")
-        if ordered not in get_args(Ordered):
-            raise InvalidInput("ordered", f"must be False, True or 'key', not {ordered!r}")
-        if inline:
-            _check_inline(function, timeout)
+    def add(self, handler: Handler) -> None:
+        """Register a handler. Raises: ConfigurationError if its topic has one."""
+        topic = handler.topic
         if topic in self._by_topic:
             other = self._by_topic[topic].function
             raise ConfigurationError(f"topic {topic!r} already has the handler {getattr(other, '__qualname__', other)}")
-        self._by_topic[topic] = Handler(topic, function, retry, timeout, batch, ordered, inline)
+        self._by_topic[topic] = handler
 
     def add_for_each(self, find: Find, function: Function, retry: Retry, timeout: float | None) -> None:
         """Register `function` for every topic that `find` returns, unless the topic has a handler of its own."""
@@ -99,7 +95,7 @@ class Handlers:
         async def find_more() -> None:
             for topic in await find():
                 if topic not in self:
-                    self.add(topic, function, retry, timeout)
+                    self.add(Handler(topic, function, retry, timeout))
 
         self._find_more = find_more
 
@@ -137,14 +133,6 @@ class Handlers:
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call of the function returns a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _check_inline(function: Callable[..., Any], timeout: float | None) -> None:
-    """Raises: InvalidInput, if the function cannot run on the event loop as it is."""
-    if is_async(function):
-        raise InvalidInput("inline", "is for plain functions: an async handler runs on the event loop anyway")
-    if timeout is not None:
-        raise InvalidInput("timeout", "cannot be kept with inline=True: nothing can stop a function on the event loop")
 
 
 def _in_thread(function: Function | BatchFunction, plain: RunPlain, timeout: float | None) -> Run:

@@ -46,7 +46,7 @@ class Batcher:
         )
         self._gathered: list[Delivery] = []
         self._ends_at = 0.0
-        self._cancel_timer: Callable[[], None] = _nothing
+        self._cancel_timer: Callable[[], None] = lambda: None
         self.changed = asyncio.Event()
         """Set whenever `free` may have grown."""
 
@@ -154,7 +154,3 @@ async def _begin(running: Running, batch: list[Delivery]) -> tuple[list[Delivery
         else:
             await running.settle_not_run(delivery, job)
     return deliveries, jobs
-
-
-def _nothing() -> None:
-    """Does nothing: no timer runs."""

@@ -45,6 +45,8 @@ READ_AHEAD_BY_KEY = 1_000
 class OrderedState:
     """The state that the shards of one ordered lane share."""
 
+    parts: WorkerParts
+    pool: Pool[Delivery]
     regroup: Regroup
     is_by_key: bool
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,9 +67,7 @@ class OrderedDeliveries:
     def __init__(
         self,
         shard: ServedShard,
-        parts: WorkerParts,
         state: OrderedState,
-        pool: Pool[Delivery],
         may_begin: Callable[[], bool],
         tell_end: Callable[[], None],
     ) -> None:
@@ -77,15 +77,15 @@ class OrderedDeliveries:
         self.finished: list[str] = []
         """Entry ids of postponed deliveries that have ended, which Redis does not know yet."""
         self._shard = shard
-        self._parts = parts
+        self._parts = state.parts
         self._state = state
-        self._pool = pool
+        self._pool = state.pool
         self._may_begin = may_begin
         self._tell_end = tell_end
         self._sequence: Sequence[Delivery] = Sequence()
         self._overdue_since = 0.0
         self._put_off: set[str] = set()
-        self._cancel_timer: Callable[[], None] = _nothing
+        self._cancel_timer: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._sequence)
@@ -215,10 +215,6 @@ def _next_run(entry: Entry, due_ms: int, record: bytes) -> Entry:
 def _rank(entry: Entry) -> Rank:
     ms, _, sequence = entry.entry_id.partition("-")
     return (entry.due_ms, int(ms), int(sequence))
-
-
-def _nothing() -> None:
-    """Does nothing: no timer runs."""
 
 
 T = TypeVar("T", bound=Hashable)

@@ -57,8 +57,8 @@ class OrderedLane:
         is_by_key: bool,
     ) -> None:
         self._parts = parts
-        self._state = OrderedState(regroup, is_by_key)
         self._pool: Pool[Delivery] = Pool(parts.settings.concurrency, self._run_one, running.held_loop, parts.clock)
+        self._state = OrderedState(parts, self._pool, regroup, is_by_key)
         self._run = running.handle
         self._started = 0
         self._shards: dict[ServedShard, OrderedShard] = {}
@@ -73,7 +73,7 @@ class OrderedLane:
         self._shards = {shard: ordered for shard, ordered in self._shards.items() if not shard.is_gone}
         for shard in shards:
             if shard not in self._shards:
-                ordered = self._shards[shard] = OrderedShard(shard, self._parts, self._state, self._pool)
+                ordered = self._shards[shard] = OrderedShard(shard, self._state)
                 self._new.put_nowait(ordered)
         for ordered in self._shards.values():
             ordered.look_again()
@@ -162,14 +162,14 @@ PASS_ON_BEATS = 3
 class OrderedShard:
     """Holds one shard if possible, and reads it meanwhile."""
 
-    def __init__(self, shard: ServedShard, parts: WorkerParts, state: OrderedState, pool: Pool[Delivery]) -> None:
+    def __init__(self, shard: ServedShard, state: OrderedState) -> None:
         self.shard = shard
         self._is_held = False
-        self._parts = parts
+        self._parts = parts = state.parts
         self._state = state
         self._transport = parts.transport.spare()  # its reads wait in the server
         self._changed = asyncio.Event()
-        self._deliveries = OrderedDeliveries(shard, parts, state, pool, self._may_begin, self._changed.set)
+        self._deliveries = OrderedDeliveries(shard, state, self._may_begin, self._changed.set)
         self._trusted_until = 0.0
         self._renew_at = 0.0
         self._is_unsure = True
