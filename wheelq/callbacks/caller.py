@@ -110,7 +110,6 @@ class CallbackCaller:
         return [self._destinations[name].info for name in sorted(self._destinations)]
 
     async def close(self) -> None:
-        """Close all connections."""
         for client in self._clients.values():
             await client.aclose()
         self._clients.clear()
@@ -166,7 +165,7 @@ class CallbackCaller:
 
     def _judge(self, job: Job, place: Place, destination: Destination, verdict: Verdict) -> None:
         match verdict:
-            case Accepted():
+            case None:
                 destination.succeeded()
             case Hopeless(why, is_answer):
                 if is_answer:
@@ -264,11 +263,6 @@ TRY_AGAIN = frozenset({408, 425, 429})
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """Done."""
-
-
-@dataclass(frozen=True, slots=True)
 class TryAgain:
     """The job is worth another attempt."""
 
@@ -288,13 +282,14 @@ class Hopeless:
     """Whether this was the receiver's own answer."""
 
 
-Verdict = Accepted | TryAgain | Hopeless
+Verdict = TryAgain | Hopeless | None
+"""None: the receiver has taken the job."""
 
 
 def of_answer(status: int, headers: Mapping[str, str], now_s: float) -> Verdict:
     """Returns the verdict for an answer; `now_s` is the time, for a Retry-After that names a date."""
     if 200 <= status < 300:
-        return Accepted()
+        return None
     if status in TRY_AGAIN or status >= 500:
         after = retry_after(headers.get("retry-after"), now_s) if status in (429, 503) else None
         return TryAgain(f"answered {status}", after, is_failure=status != 429)

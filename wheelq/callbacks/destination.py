@@ -160,7 +160,6 @@ class Destination:
 
     @property
     def info(self) -> DestinationInfo:
-        """Returns its state."""
         return DestinationInfo(
             self.name,
             self._breaker.state,

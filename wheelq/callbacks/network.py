@@ -126,5 +126,4 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._pool.aclose()

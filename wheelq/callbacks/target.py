@@ -57,16 +57,14 @@ class Target:
     @classmethod
     def read(cls, what: Any) -> Target:
         """Parses a target as callers write it. Raises: InvalidInput."""
-        if not isinstance(what, dict) or not all(isinstance(value, str) for value in what.values()):
-            raise InvalidInput("target", 'must be {"service": NAME, "path": "/…"} or {"url": "https://…"}')
-        if set(what) == {"url"}:
-            return cls(url=what["url"])
-        if "service" in what and set(what) <= {"service", "path"}:
-            return cls(service=what["service"], path=what.get("path", ""))
+        if isinstance(what, dict) and all(isinstance(value, str) for value in what.values()):
+            if set(what) == {"url"}:
+                return cls(url=what["url"])
+            if "service" in what and set(what) <= {"service", "path"}:
+                return cls(service=what["service"], path=what.get("path", ""))
         raise InvalidInput("target", 'must be {"service": NAME, "path": "/…"} or {"url": "https://…"}')
 
     def header(self) -> str:
-        """The value of its header."""
         return json.dumps({"url": self.url} if self.url else {"service": self.service, "path": self.path})
 
     def place(self, services: Services) -> Place:

@@ -42,51 +42,57 @@ def assign(shards: Iterable[ShardName], nodes: Iterable[str], before: Assignment
     old = {name: before[name] for name in names if name in before}
     led = {name: post.leader for name, post in old.items()}
     heirs = {name: post.standby for name, post in old.items()}
-    leaders = _share_out("leader", names, alive, led, heirs, {})
+    leading = _Sharing("leader", names, alive, {})
+    leading.keep(led)
+    leaders = leading.spread(heirs)
     if len(alive) == 1:
         return {name: Post(leaders[name], None) for name in names}
-    standbys = _share_out("standby", names, alive, heirs, led, leaders)
+    standing_by = _Sharing("standby", names, alive, leaders)
+    standing_by.keep(heirs)
+    standbys = standing_by.spread(led)
     return {name: Post(leaders[name], standbys[name]) for name in names}
 
 
 class _Sharing:
     """The distribution of one role: the shards given so far, and the room that each node has left."""
 
-    def __init__(self, role: str, nodes: Sequence[str], barred: Mapping[ShardName, str]) -> None:
+    def __init__(
+        self, role: str, names: Sequence[ShardName], nodes: Sequence[str], barred: Mapping[ShardName, str]
+    ) -> None:
+        """No shard goes to the node that is `barred` from it."""
         self.chosen: dict[ShardName, str] = {}
         self._role = role
+        self._names = names
         self._nodes = nodes
         self._barred = barred
         self._room: dict[str, int] = {}
         self._open: list[str] = []
 
-    def keep(self, names: Sequence[ShardName], holders: Mapping[ShardName, str | None]) -> None:
+    def keep(self, holders: Mapping[ShardName, str | None]) -> None:
         """Let nodes keep what they hold, up to their shares."""
         held: dict[str, list[ShardName]] = {node: [] for node in self._nodes}
-        for name in names:
+        for name in self._names:
             holder = holders.get(name)
             if holder in held and holder != self._barred.get(name):
                 held[holder].append(name)
-        self._room = _shares(len(names), self._nodes, {node: len(mine) for node, mine in held.items()})
+        self._room = _shares(len(self._names), self._nodes, {node: len(mine) for node, mine in held.items()})
         self._open = list(self._room)
         for node, mine in held.items():
             for name in mine[: self._room.get(node, 0)]:
                 self._give(name, node)
 
-    def inherit(self, names: Sequence[ShardName], heirs: Mapping[ShardName, str | None]) -> None:
-        """Give remaining shards to their heirs, as far as these have room."""
-        for name in names:
+    def spread(self, heirs: Mapping[ShardName, str | None]) -> dict[ShardName, str]:
+        """Give each remaining shard to its heir, if that has room, else to a node by a hash of the name."""
+        for name in self._names:
             heir = heirs.get(name)
             if name not in self.chosen and heir in self._room and heir != self._barred.get(name):
                 self._give(name, heir)
-
-    def spread(self, names: Sequence[ShardName]) -> None:
-        """Give the rest to nodes with room, by a hash of the name; if only the barred node has room, to another."""
-        for name in names:
-            if name not in self.chosen:
+        for name in self._names:
+            if name not in self.chosen:  # if only the barred node has room, it goes to another
                 node = self._pick(name, self._open) or self._pick(name, self._nodes)
                 assert node is not None, "of two nodes one is not barred"
                 self._give(name, node)
+        return self.chosen
 
     def _give(self, name: ShardName, node: str) -> None:
         self.chosen[name] = node
@@ -103,22 +109,6 @@ class _Sharing:
         place = int.from_bytes(digest) % len(nodes)
         candidates = (nodes[place], nodes[(place + 1) % len(nodes)])
         return next((node for node in candidates if node != self._barred.get(name)), None)
-
-
-def _share_out(
-    role: str,
-    names: Sequence[ShardName],
-    nodes: Sequence[str],
-    holders: Mapping[ShardName, str | None],
-    heirs: Mapping[ShardName, str | None],
-    barred: Mapping[ShardName, str],
-) -> dict[ShardName, str]:
-    """Returns a node for every shard: its holder, else its heir, else one by hash; never the shard's barred node."""
-    sharing = _Sharing(role, nodes, barred)
-    sharing.keep(names, holders)
-    sharing.inherit(names, heirs)
-    sharing.spread(names)
-    return sharing.chosen
 
 
 def _shares(shards: int, nodes: Sequence[str], held: Mapping[str, int]) -> dict[str, int]:

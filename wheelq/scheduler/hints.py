@@ -74,11 +74,9 @@ class HintSubscription:
             await self._open.listen(channel)
 
     async def ignore(self, channel: str) -> None:
-        """Stop listening to a channel."""
         if self._open is not None:
             await self._open.ignore(channel)
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._open is not None:
             await self._open.close()

@@ -53,7 +53,7 @@ def doubt_of(error: BaseException, place: Address) -> Doubt | None:
     scheme = urlsplit(place.written).scheme
     if scheme.startswith("rediss"):
         explained = (FileNotFoundError, ssl.SSLCertVerificationError, ConnectionRefusedError, socket.gaierror)
-        return None if any(caused_by(error, kind) for kind in explained) else Doubt.TLS_URL
+        return None if any(cause_of(error, kind) for kind in explained) else Doubt.TLS_URL
     is_plain = scheme.startswith("redis") and isinstance(error, _CLOSED) and _was_closed(error)
     return Doubt.PLAIN_URL if is_plain else None
 
@@ -66,9 +66,9 @@ def tls_mismatch(place: Address, speaks_tls: bool) -> str:
 def about_connecting(error: BaseException, place: Address) -> str:
     """Returns what to write after a connection failed and the port has not shown whether it speaks TLS."""
     if urlsplit(place.written).scheme.startswith("rediss"):
-        if caused_by(error, FileNotFoundError):
+        if cause_of(error, FileNotFoundError):
             return "; a file that the URL names (ssl_ca_certs, ssl_certfile, ssl_keyfile) does not exist"
-        if caused_by(error, ssl.SSLCertVerificationError):
+        if cause_of(error, ssl.SSLCertVerificationError):
             return f"; write {place.written}?ssl_ca_certs=/path/ca.pem with the authority of the server's certificate"
     match doubt_of(error, place):
         case Doubt.TLS_URL:
@@ -84,15 +84,16 @@ def _other_side(place: Address) -> str:
     return _url(place, scheme=f"redis{scheme[6:]}" if scheme.startswith("rediss") else f"rediss{scheme[5:]}")
 
 
-def caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether the error or one of its causes is of this kind."""
+def cause_of(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    """Returns the error, or the first of its causes, that is of this kind; None if none is."""
     while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error
 
 
 def _was_closed(error: BaseException) -> bool:
-    return "closed by server" in str(error) or caused_by(error, ConnectionResetError) or caused_by(error, EOFError)
+    kinds = (ConnectionResetError, EOFError)
+    return "closed by server" in str(error) or any(cause_of(error, kind) for kind in kinds)
 
 
 def _login(words: str, place: Address) -> str:

@@ -58,7 +58,6 @@ class Transport:
         return self._link.slot(key) if isinstance(self._link, Routes) else 0
 
     def close(self) -> None:
-        """Close all connections."""
         if self._link is not None:
             self._link.close()
 

@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 from wheelq import errors
 from wheelq.protocol.scripts import script
 from wheelq.transport.address import Address
-from wheelq.transport.advice import about_connecting, instead, tls_mismatch
+from wheelq.transport.advice import about_connecting, cause_of, instead, tls_mismatch
 from wheelq.transport.slots import UNKNOWN_HOSTS, Node
 
 REDIS_FAILURES = (redis_errors.RedisError, OSError, EOFError)
@@ -160,9 +160,8 @@ def _why(error: Exception) -> str:
 
 def _is_tls(error: BaseException | None) -> bool:
     """Whether TLS itself failed, rather than the connection during the handshake."""
-    while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__ or error.__context__
-    return error is not None and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+    found = cause_of(error, ssl.SSLError)
+    return found is not None and not isinstance(found, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
 
 
 def not_answered(error: Exception, place: Address, name: str) -> errors.ServerError:

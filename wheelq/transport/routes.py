@@ -85,7 +85,6 @@ class AsyncRoutes:
         return redirects.reply
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._keeping_up is not None:
             self._keeping_up.cancel()
             await asyncio.gather(self._keeping_up, return_exceptions=True)
@@ -137,7 +136,6 @@ class Routes:
         return self._travel(_redirects(call, self._clock, self._address), call.key)
 
     def slot(self, key: str) -> int:
-        """The number of the key's slot."""
         return self._topology.slots.slot(key)
 
     def try_to_listen(self, channel: str) -> None:
@@ -183,7 +181,6 @@ class Routes:
                 self._server(node).release(connection)
 
     def close(self) -> None:
-        """Close all connections."""
         for server in list(self._servers.values()):
             server.close()
 

@@ -99,11 +99,9 @@ class Server:
             self.release(connection)
 
     def close(self) -> None:
-        """Close all connections."""
         self._pool.disconnect()
 
     def close_idle(self) -> None:
-        """Close the idle connections."""
         self._pool.disconnect(inuse_connections=False)
 
     # --- for callers with several busy connections -----------------------------------------------------------------
@@ -116,7 +114,6 @@ class Server:
             raise not_sent(error, self._address, probing.speaks_tls(error, self._address)) from error
 
     def release(self, connection: Any) -> None:
-        """Give a connection back."""
         self._pool.release(connection)
 
     def write(self, connection: Any, call: Call[Any], *commands: list[Argument]) -> None:

@@ -104,7 +104,6 @@ class Subscription:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
 

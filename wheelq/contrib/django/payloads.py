@@ -21,7 +21,6 @@ SEPARATOR = ":"
 
 
 def new_result_id(queue: str) -> str:
-    """Returns the id of a new result."""
     return f"{queue}{SEPARATOR}{make_id()}"
 
 

@@ -61,7 +61,6 @@ class RunLog:
         )
 
     def failed(self, job: Job, outcome: Again | Buried, error: BaseException) -> None:
-        """Log a failed run."""
         match outcome:
             case Buried():
                 logger.error("job %s of %s is buried after attempt %d", job.id, job.topic, job.attempt, exc_info=error)

@@ -170,7 +170,6 @@ class Settler:
             await self._send(acks)
 
     async def _send(self, acks: _Acks) -> None:
-        """Send up to a batch of acks."""
         acks.enough.clear()
         shard, batch = acks.shard, acks.waiting[: self._me.settings.ack_batch]
         try:

@@ -63,7 +63,6 @@ class Handler:
 
     @property
     def has_thread(self) -> bool:
-        """Whether the function runs in a thread."""
         return not self.inline and not is_async(self.function)
 
     def bind(self, plain: RunPlain) -> Run:
@@ -126,7 +125,6 @@ class Handlers:
 
     @property
     def topics(self) -> list[str]:
-        """The topics that have a handler."""
         return list(self._by_topic)
 
 

@@ -71,7 +71,7 @@ class Hook:
     """Built-in middleware that calls a user's function with each job."""
 
     call: Callable[[Sequence[Job], Proceed, OutcomeReading, RunPlain], Awaitable[Any]]
-    """The last argument runs plain functions, in the handler's thread if it has one."""
+    """The last argument runs the function: if it is plain, in the handler's thread if that has one."""
     is_plain: bool
     """Whether the function is not async."""
 
@@ -150,7 +150,8 @@ class Hooks:
         proceed: Proceed = partial(_failing, run, work)
         for middleware in reversed(self.middleware):
             if isinstance(middleware, Hook):
-                proceed = partial(middleware.call, jobs, proceed, reading, plain)
+                runner = plain if middleware.is_plain else _on_the_loop
+                proceed = partial(middleware.call, jobs, proceed, reading, runner)
             else:
                 proceed = partial(middleware, jobs, proceed)
         return await proceed()
@@ -174,32 +175,29 @@ async def _on_the_loop(function: Callable[[Any], Any], given: Any, timeout: floa
 
 def before_each(function: Callable[[Job], object]) -> Hook:
     """Calls `function` with each job before the handler."""
-    is_plain = not is_async(function)
 
-    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: RunPlain) -> Any:
-        await _call_each(function, jobs, plain if is_plain else _on_the_loop)
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, runner: RunPlain) -> Any:
+        await _call_each(function, jobs, runner)
         return await proceed()
 
-    return Hook(call, is_plain)
+    return Hook(call, not is_async(function))
 
 
 def after_each(function: Callable[[Job], object]) -> Hook:
     """Calls `function` with each job that has not failed, after the handler."""
-    is_plain = not is_async(function)
 
-    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: RunPlain) -> Any:
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, runner: RunPlain) -> Any:
         result = await proceed()
         errors = reading.returned(result, jobs)
         done = [job for job, error in zip(jobs, errors, strict=True) if error is None]
-        await _call_each(function, done, plain if is_plain else _on_the_loop)
+        await _call_each(function, done, runner)
         return result
 
-    return Hook(call, is_plain)
+    return Hook(call, not is_async(function))
 
 
 def on_each_error(function: Callable[[Job, Exception], object]) -> Hook:
     """Calls `function` with each job that has failed and its error; what that raises is logged."""
-    is_plain = not is_async(function)
 
     def say(failure: tuple[Job, Exception]) -> object:
         result: object = None
@@ -211,8 +209,7 @@ def on_each_error(function: Callable[[Job, Exception], object]) -> Hook:
         with _logged(function, job):
             await result
 
-    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, plain: RunPlain) -> Any:
-        runner = plain if is_plain else _on_the_loop
+    async def call(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, runner: RunPlain) -> Any:
         try:
             result = await proceed()
         except Exception as error:
@@ -221,7 +218,7 @@ def on_each_error(function: Callable[[Job, Exception], object]) -> Hook:
         await _call_each(say, _failures(jobs, reading.returned(result, jobs)), runner)
         return result
 
-    return Hook(call, is_plain)
+    return Hook(call, not is_async(function))
 
 
 def _failures(jobs: Sequence[Job], errors: Sequence[BaseException | None]) -> list[tuple[Job, Exception]]:

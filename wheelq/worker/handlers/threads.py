@@ -131,10 +131,7 @@ class OneThread:
         self._context = contextvars.copy_context()
 
     async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
-        """Returns `function(given)`.
-
-        `timeout` is in seconds, and counts from when a place is free. Raises: TimeoutError, and the function's errors.
-        """
+        """Returns `function(given)`; see `Threads.run`."""
         thread = self._thread or await self._take()
         work = partial(self._context.run, _called_in, contextvars.copy_context(), function, given)
         call = thread.submit(work)

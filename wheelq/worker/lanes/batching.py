@@ -39,15 +39,14 @@ class Batcher:
     ) -> None:
         """`run` settles the deliveries of one batch; it and `held_loop` are as for `Pool`."""
         self._terms = terms
-        self._run = run
         self._clock = clock
         self._pool: Pool[list[Delivery]] = Pool(
-            terms.concurrency, self._run_one, lambda batch, seconds: held_loop(batch[0], seconds), clock
+            terms.concurrency, run, lambda batch, seconds: held_loop(batch[0], seconds), clock
         )
         self._gathered: list[Delivery] = []
         self._ends_at = 0.0
         self._cancel_timer: Callable[[], None] = lambda: None
-        self.changed = asyncio.Event()
+        self.changed = self._pool.changed
         """Set whenever `free` may have grown."""
 
     @property
@@ -90,13 +89,6 @@ class Batcher:
         self._cancel_timer()
         self._gathered.clear()
         await self._pool.abandon()
-
-    async def _run_one(self, batch: list[Delivery], task: asyncio.Task[None]) -> None:
-        try:
-            await self._run(batch, task)
-        finally:
-            # The pool frees the place when this coroutine ends, which is before any waiter is woken.
-            self.changed.set()
 
 
 async def run_batch(running: Running, batch: list[Delivery], task: asyncio.Task[None]) -> None:

@@ -85,7 +85,6 @@ class Lanes:
         return self._of(shard).turn(shard)
 
     async def stop(self) -> None:
-        """Stop reading."""
         await asyncio.gather(*(lane.stop() for lane in self._all()))
 
     async def idle(self) -> None:
@@ -98,7 +97,6 @@ class Lanes:
         await asyncio.gather(*(lane.abandon() for lane in self._all()))
 
     async def close(self) -> None:
-        """Close all connections."""
         for lane in self._all():
             await lane.close()
 

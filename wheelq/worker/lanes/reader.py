@@ -189,7 +189,6 @@ class ReadingLane:
         await self._runs.abandon()
 
     async def close(self) -> None:
-        """Close the connections."""
         for reader in self._readers.values():
             await reader.transport.close()
 

@@ -92,7 +92,6 @@ class OrderedDeliveries:
 
     @property
     def is_running(self) -> bool:
-        """Whether any delivery is running."""
         return self._sequence.is_running
 
     def wait_for(self, overdue_ms: int | None) -> None:
@@ -159,7 +158,6 @@ class OrderedDeliveries:
             self._cancel_timer = parts.clock.call_at(now + max(0.001, (next_ms - now_ms) / 1000), self.advance)
 
     def may_run(self, delivery: Delivery) -> bool:
-        """See `TurnKeeper`."""
         if delivery.entry.entry_id not in self._parts.held.of(self._shard):
             self._sequence.end(delivery)
             return False
@@ -169,7 +167,6 @@ class OrderedDeliveries:
         return True
 
     def stop(self) -> None:
-        """Cancel the timer."""
         self._cancel_timer()
 
     def next_ms(self) -> int | None:
@@ -177,12 +174,10 @@ class OrderedDeliveries:
         return self._sequence.next_ms(self._parts.server.now_ms())
 
     def put_off(self, delivery: Delivery, pause_ms: int, record: bytes) -> Call[int]:
-        """See `TurnKeeper`."""
         parts = self._parts
         return calls.put_off(self._shard.keys, parts.group, parts.name, delivery.entry.entry_id, pause_ms, record)
 
     def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
-        """See `TurnKeeper`."""
         delivery.entry = _next_run(delivery.entry, due_ms, record)
         self._put_off.add(delivery.entry.entry_id)
         self._sequence.again(delivery, due_ms)
@@ -190,7 +185,6 @@ class OrderedDeliveries:
         self.advance()
 
     def end(self, delivery: Delivery) -> None:
-        """See `TurnKeeper`."""
         entry_id = delivery.entry.entry_id
         if entry_id in self._put_off:
             self._put_off.discard(entry_id)

@@ -47,8 +47,6 @@ class Heartbeat:
     ) -> None:
         """`more()` returns more fields for the report."""
         self._parts = parts
-        self._keys = parts.keys
-        self._peers = parts.peers
         self._handlers = handlers
         self._running = running
         self._pool = pool
@@ -61,7 +59,7 @@ class Heartbeat:
 
         async def step() -> float:
             await self.beat()
-            return self._peers.next_look
+            return self._parts.peers.next_look
 
         await Loop(self._parts.clock, logger, "no heartbeat until the server is back", PAUSE, PAUSE).run(step)
 
@@ -74,14 +72,14 @@ class Heartbeat:
         answer = None
         if not reports and not parts.held.shards():
             with contextlib.suppress(Refused):  # the server is full, and takes what the script writes
-                answer = await parts.transport.send(heartbeats.beat_briefly(self._keys, parts.name, beat))
+                answer = await parts.transport.send(heartbeats.beat_briefly(self._parts.keys, parts.name, beat))
         if answer is None:
             report = self._report() if reports else None
-            answer = await parts.transport.send(heartbeats.beat_worker(self._keys, parts.name, beat, report))
+            answer = await parts.transport.send(heartbeats.beat_worker(self._parts.keys, parts.name, beat, report))
         if reports:
             self._report_at = asked_at + REPORT_EVERY - parts.settings.renew_ms / 2000
         has_jumped = answer.server_us > 0 and parts.server.observe(asked_at, answer.server_us)
-        if self._peers.heard(parts.clock.monotonic(), answer.beats) or has_jumped:
+        if self._parts.peers.heard(parts.clock.monotonic(), answer.beats) or has_jumped:
             parts.recovery.look_soon()  # a worker may have died
         if reports:
             await self._send_observations()
@@ -91,7 +89,7 @@ class Heartbeat:
         found = self._running.durations.observations.to_send()
         if found is not None:
             number, increments = found
-            await self._parts.transport.send(counts.observe(self._keys, self._parts.name, number, increments))
+            await self._parts.transport.send(counts.observe(self._parts.keys, self._parts.name, number, increments))
             self._running.durations.observations.sent(number)
 
     def _report(self) -> dict[str, Any]:
@@ -119,10 +117,10 @@ class Heartbeat:
         for shard in shards:
             has_left &= await self._tried(self._hand_back(shard))
         if has_left:
-            await self._tried(parts.transport.send(heartbeats.gone(self._keys.beats, parts.name)))
+            await self._tried(parts.transport.send(heartbeats.gone(self._parts.keys.beats, parts.name)))
         else:
-            await self._tried(parts.transport.send(heartbeats.report_left(self._keys, parts.name, parts.group)))
-        await self._tried(parts.transport.send(heartbeats.gone(self._keys.workers, parts.name)))
+            await self._tried(parts.transport.send(heartbeats.report_left(self._parts.keys, parts.name, parts.group)))
+        await self._tried(parts.transport.send(heartbeats.gone(self._parts.keys.workers, parts.name)))
 
     async def _hand_back(self, shard: ServedShard) -> bool:
         """Hand back this consumer's deliveries in a shard. Returns whether nothing of it is left there."""

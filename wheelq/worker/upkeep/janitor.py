@@ -39,23 +39,18 @@ class Janitor:
     def __init__(self, parts: WorkerParts, found_late: Callable[[], None] = lambda: None) -> None:
         """`found_late()` is called when a job has been due for `OVERDUE_MS` and was not promoted."""
         self._found_late = found_late
-        self._transport = parts.transport
-        self._keys = parts.keys
-        self._group = parts.group
-        self._clock = parts.clock
-        self._server = parts.server
+        self._parts = parts
         self._watch = Watch(2 * TIDY_MS / 1000)
 
     async def run(self, shards: Callable[[], Sequence[ServedShard]]) -> None:
         """Tidy until cancelled."""
         while True:
-            await self._clock.sleep(TIDY_MS / 1000)
+            await self._parts.clock.sleep(TIDY_MS / 1000)
             await self.step(shards())
 
     async def step(self, shards: Sequence[ServedShard]) -> None:
-        """Tidy once."""
         try:
-            for some in in_calls(shards, self._transport.slot, TIDY_AT_ONCE):
+            for some in in_calls(shards, self._parts.transport.slot, TIDY_AT_ONCE):
                 await self._tidy(some)
         except ServerError as error:
             logger.debug("shards were not tidied: %s", error)
@@ -67,8 +62,8 @@ class Janitor:
     async def _tidy(self, shards: Sequence[ServedShard]) -> None:
         """Tidy these shards, and again those with more to remove."""
         while shards:
-            call = calls.clear_out([(shard.keys, shard.topic) for shard in shards], self._group, SILENT_MS)
-            removed = await self._transport.send(call)
+            call = calls.clear_out([(shard.keys, shard.topic) for shard in shards], self._parts.group, SILENT_MS)
+            removed = await self._parts.transport.send(call)
             for shard, one in zip(shards, removed, strict=True):
                 if one.consumers:
                     what = counted(one.consumers, "consumer")
@@ -78,16 +73,16 @@ class Janitor:
             shards = [shard for shard, one in zip(shards, removed, strict=True) if one.dead]
 
     def _is_late(self, due_ms: int) -> bool:
-        return self._server.is_set and self._server.now_ms() - due_ms > OVERDUE_MS
+        return self._parts.server.is_set and self._parts.server.now_ms() - due_ms > OVERDUE_MS
 
     async def _forget(self) -> None:
         """Remove workers that have been silent for long from the lists."""
-        beats = await self._transport.send(heartbeats.beats(self._keys))
-        self._watch.looked(self._clock.monotonic(), beats)
+        beats = await self._parts.transport.send(heartbeats.beats(self._parts.keys))
+        self._watch.looked(self._parts.clock.monotonic(), beats)
         silent = [worker for worker in beats if self._watch.silent(worker) >= SILENT_S]
-        now_ms = self._server.now_ms()
-        reports = await self._transport.send(heartbeats.alive(self._keys.workers))
+        now_ms = self._parts.server.now_ms()
+        reports = await self._parts.transport.send(heartbeats.alive(self._parts.keys.workers))
         silent += [name for name, what in reports.items() if now_ms - what.get("seen_ms", 0) > FORGOTTEN_MS]
         for worker in silent:
-            await self._transport.send(heartbeats.gone(self._keys.beats, worker))
-            await self._transport.send(heartbeats.gone(self._keys.workers, worker))
+            await self._parts.transport.send(heartbeats.gone(self._parts.keys.beats, worker))
+            await self._parts.transport.send(heartbeats.gone(self._parts.keys.workers, worker))
