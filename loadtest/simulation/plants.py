@@ -105,8 +105,8 @@ PLANTS: Mapping[str, Plant] = {
         "early: order",
         python={
             "wheelq.worker.ordered.deliveries:OrderedDeliveries.until_due": (
-                "while entry.entry_id in self._put_off:",
-                "while False:",
+                "while entry.entry_id in self._put_off and",
+                "while False and",
             )
         },
         first=4,
@@ -262,8 +262,8 @@ PLANTS: Mapping[str, Plant] = {
         "assigned|circles",
         python={
             "wheelq.scheduler.membership:Membership.beat": (
-                "await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, told)))",
-                "await self._transport.send(heartbeats.beat_node(self._keys, self._node, told))",
+                "await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, report)))",
+                "await self._transport.send(heartbeats.beat_node(self._keys, self._node, report))",
             ),
             "wheelq.scheduler.membership:Membership._read_nodes": (
                 "for node in words if self._lives(node)",
@@ -278,7 +278,7 @@ PLANTS: Mapping[str, Plant] = {
         "an outbox learns the server's clock from the due time of an existing job (A1)",
         "misdated|early.*promised",
         python={
-            "wheelq.producer.scheduling:Scheduling.prepared": (
+            "wheelq.producer.scheduling:Scheduling._prepared": (
                 "self._server_clock.observe(sent_at, answer.server_us)",
                 "there = answer.receipts[0]; "
                 "self._server_clock.observe(sent_at, answer.server_us if there.created else there.due_ms * 1000)",
