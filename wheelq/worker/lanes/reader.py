@@ -67,8 +67,6 @@ SOME_SHARDS_MS = 5
 UNBLOCK_PAUSE, UNBLOCK_PATIENCE = 0.1, 2.0
 """Seconds between attempts to end current reads, and in total: a read that is just being sent is not in the server
 yet."""
-
-
 SCARCE = 4
 """With fewer places for each reader, none is reserved for long."""
 SCARCE_BLOCK_MS = 50
