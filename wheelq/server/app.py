@@ -45,6 +45,7 @@ from wheelq.server.routes import (
 from wheelq.server.routing import TAKEN, answer
 from wheelq.server.schemas import reading
 from wheelq.server.schemas.jobs import ANY_JSON, JSON_VALUE
+from wheelq.server.schemas.model import without_null
 from wheelq.server.schemas.views import GroupView, JobView
 from wheelq.server.service import Service
 from wheelq.telemetry import is_traced
@@ -216,6 +217,8 @@ def _document(app: FastAPI, needs_key: bool, has_receivers: bool, base_path: str
     ]
     for path in found["paths"].values():
         for operation in path.values():
+            for parameter in operation.get("parameters", ()):
+                without_null(parameter["schema"])
             if not needs_key:
                 operation.pop("security", None)
             for ours in [name for name in operation if name.startswith("x-wheelq-")]:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Header, Request, Response
-from pydantic import WithJsonSchema
 
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput
@@ -48,15 +47,13 @@ _IDEMPOTENCY_KEY = {
     "keeps it (keep_done_ms), and scheduled again otherwise.",
 }
 Make = Callable[[str | None], Awaitable[dict[str, Any]]]
-_ETAG = r'^"?[0-9]{1,16}"?$'
 IfMatch = Annotated[
     str | None,
     Header(
         alias="If-Match",
-        pattern=_ETAG,
+        pattern=r'^"?[0-9]{1,16}"?$',
         description="The job's ETag as seen before: the job is moved only if it still has that due time.",
     ),
-    WithJsonSchema({"type": "string", "pattern": _ETAG}),
 ]
 
 

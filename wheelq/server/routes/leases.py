@@ -77,7 +77,6 @@ class FailRequest(AckRequest):
     pause: Annotated[
         float | None,
         Field(ge=0, le=LONGEST_PAUSE_S, description="Seconds until the next attempt. Without it, a pause that grows."),
-        WithJsonSchema({"type": "number", "minimum": 0, "maximum": LONGEST_PAUSE_S}),
     ] = None
     bury: Annotated[bool, Field(description="Give the jobs up at once: they become dead jobs.")] = False
     max_attempts: Annotated[

@@ -14,7 +14,7 @@ from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, documented, router, service_of
 from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, made, payload_fields
-from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, Topic, mirrors, moment, optional, parse_at
+from wheelq.server.schemas.model import Answer, Model, Moment, Topic, mirrors, moment, parse_at
 
 routes = router("recurring")
 _DONE: dict[int, str] = {204: "Done."}
@@ -25,47 +25,31 @@ Name = Annotated[
 _LONGEST_S = 366 * 86_400
 
 
-def _seconds(text: str, least: float) -> Any:
-    return optional({"type": "number", "minimum": least, "maximum": _LONGEST_S, "description": text})
-
-
-def _moment(text: str) -> Any:
-    return optional({"type": "string", "pattern": AT_PATTERN, "description": text})
-
-
 class RecurringRule(Model):
     """A recurring job and its rule: `cron` in a time zone, or `every` with a number of seconds."""
 
-    cron: Annotated[
-        str | None,
-        optional(
-            {
-                "type": "string",
-                "pattern": r"^[ -~]{1,200}$",
-                "description": "Five fields (six with seconds first), or a name like @daily.",
-                "examples": ["0 2 * * *"],
-            }
-        ),
-    ] = Field(default=None, pattern=r"^[ -~]{1,200}$")
-    every: Annotated[float | None, _seconds("Seconds from one occurrence to the next.", 1)] = Field(
-        default=None, ge=1, le=_LONGEST_S
+    cron: str | None = Field(
+        default=None,
+        pattern=r"^[ -~]{1,200}$",
+        description="Five fields (six with seconds first), or a name like @daily.",
+        examples=["0 2 * * *"],
+    )
+    every: float | None = Field(
+        default=None, ge=1, le=_LONGEST_S, description="Seconds from one occurrence to the next."
     )
     tz: Annotated[str, Field(pattern=r"^[ -~]{1,64}$", description="IANA time zone of the cron expression.")] = "UTC"
-    start: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence before this moment.")] = None
-    end: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence after this moment.")] = None
+    start: Moment | None = Field(default=None, description="No occurrence before this moment.")
+    end: Moment | None = Field(default=None, description="No occurrence after this moment.")
     jitter: Annotated[float, Field(ge=0, le=_LONGEST_S, description="Each is delayed by up to this many seconds.")] = 0
     missed: Annotated[
         Literal["coalesce", "skip", "all"],
         Field(description="Which occurrences missed without a scheduler run: the last, none, or all."),
     ] = "coalesce"
-    grace: Annotated[float | None, _seconds("Missed occurrences later than this do not run.", 0)] = Field(
-        default=None, ge=0, le=_LONGEST_S
+    grace: float | None = Field(
+        default=None, ge=0, le=_LONGEST_S, description="Missed occurrences later than this do not run."
     )
     payload: Annotated[Any, JSON_SCHEMA] = None
-    headers: Annotated[
-        dict[str, str] | None,
-        optional({"type": "object", "additionalProperties": {"type": "string"}}),
-    ] = None
+    headers: dict[str, str] | None = None
 
     model_config = ConfigDict(
         json_schema_extra={

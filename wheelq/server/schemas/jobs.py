@@ -19,15 +19,13 @@ from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
 from wheelq.model.job import BulkProgress, JobSpec, Receipt, from_ms
 from wheelq.producer.preparation import IdempotentSpec
 from wheelq.server.schemas.model import (
-    AT_PATTERN,
     ID_SCHEMA,
     KEY_SCHEMA,
-    MOMENT,
     WHOLE,
     Answer,
     Model,
+    Moment,
     moment,
-    optional,
     parse_at,
 )
 from wheelq.settings import DAY_MS
@@ -52,38 +50,6 @@ JSON_VALUE: dict[str, Any] = {
 ANY_JSON = "x-any-json"
 JSON_SCHEMA = WithJsonSchema({ANY_JSON: True, "examples": [{"id": 42}]})
 """Marks a payload. The document replaces it by the reference, which pydantic could not resolve."""
-DELAY_SCHEMA = {
-    "type": "number",
-    "minimum": 0,
-    "maximum": MAX_S,
-    "description": "Seconds from now, by the server's clock; 0: at once.",
-    "examples": [1800],
-}
-AT_SCHEMA = {
-    "type": "string",
-    "pattern": AT_PATTERN,
-    "description": "A moment with a time zone (RFC 3339); at once if it has passed.",
-    "examples": ["2030-01-31T09:00:00+01:00"],
-}
-DUE_MS_SCHEMA = {
-    "type": "integer",
-    "minimum": 0,
-    "maximum": LATEST_MS,
-    "description": "A moment in milliseconds since the Unix epoch; at once if it has passed.",
-    "examples": [1_896_000_000_000],
-}
-_SPREAD = {
-    "type": "number",
-    "minimum": 0,
-    "maximum": MAX_S,
-    "description": "The due time is delayed by up to this many seconds, evenly over all ids.",
-}
-_EXPIRES = {
-    "type": "number",
-    "exclusiveMinimum": 0,
-    "maximum": MAX_S,
-    "description": "Seconds after its due time by which it must have started; else it never runs.",
-}
 TARGET_SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "The receiver to call when the job is due: a registered service and a path under its URL, or a URL "
@@ -104,19 +70,6 @@ _ANSWER: dict[str, Any] = {"jobs": 10_000, "done": False, "cursor": "01KAQ2V5T6X
 _ANY_END: Any = [{"required": ["since"]}, {"required": ["until"]}]
 _ONE_TARGET: Any = [{"required": [name]} for name in ("by", "delay", "at", "due_ms")]
 _CURSOR_PATTERN = r"^[0-9A-Z]{26}\.[0-9a-f]{12}$"
-_CURSOR = {
-    "type": "string",
-    "pattern": _CURSOR_PATTERN,
-    "description": "The cursor of the previous answer, which belongs to its request: leave all else unchanged.",
-}
-_BY = {
-    "type": "number",
-    "minimum": -MAX_S,
-    "maximum": MAX_S,
-    "not": {"const": 0},
-    "description": "Seconds by which each job moves; negative: to an earlier time, but not before now.",
-    "examples": [3600],
-}
 
 
 NEW_ID_SCHEMA = {
@@ -126,26 +79,46 @@ NEW_ID_SCHEMA = {
 }
 
 
-class When(Model):
-    """When a job is due: exactly one of `delay`, `at` and `due_ms`."""
+class Times(Model):
+    """The ways to say when: in some seconds, at a moment, or at a millisecond."""
 
-    model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "examples": [{"delay": 60}]})
-
-    delay: Annotated[float | None, optional(DELAY_SCHEMA)] = Field(default=None, ge=0, le=MAX_S)
-    at: Annotated[Annotated[str, MOMENT] | None, optional(AT_SCHEMA)] = None
-    due_ms: Annotated[int | None, WHOLE, optional(DUE_MS_SCHEMA)] = Field(default=None, ge=0, le=LATEST_MS)
-
-    @model_validator(mode="after")
-    def _says_when(self) -> When:
-        if (self.delay is not None) + (self.at is not None) + (self.due_ms is not None) != 1:
-            raise PydanticCustomError("when", "give exactly one of delay (seconds), at (RFC 3339) and due_ms")
-        return self
+    delay: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_S,
+        description="Seconds from now, by the server's clock; 0: at once.",
+        examples=[1800],
+    )
+    at: Moment | None = Field(
+        default=None,
+        description="A moment with a time zone (RFC 3339); at once if it has passed.",
+        examples=["2030-01-31T09:00:00+01:00"],
+    )
+    due_ms: Annotated[int | None, WHOLE] = Field(
+        default=None,
+        ge=0,
+        le=LATEST_MS,
+        description="A moment in milliseconds since the Unix epoch; at once if it has passed.",
+        examples=[1_896_000_000_000],
+    )
 
     def due(self) -> dict[str, Any]:
         """Returns `delay` or `at` as an argument of the client's methods."""
         if self.delay is not None:
             return {"delay": self.delay}
         return {"at": from_ms(self.due_ms) if self.due_ms is not None else parse_at(self.at or "")}
+
+
+class When(Times):
+    """When a job is due: exactly one of `delay`, `at` and `due_ms`."""
+
+    model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "examples": [{"delay": 60}]})
+
+    @model_validator(mode="after")
+    def _says_when(self) -> When:
+        if (self.delay is not None) + (self.at is not None) + (self.due_ms is not None) != 1:
+            raise PydanticCustomError("when", "give exactly one of delay (seconds), at (RFC 3339) and due_ms")
+        return self
 
 
 class NewJob(When):
@@ -159,35 +132,31 @@ class NewJob(When):
         }
     )
 
-    id: Annotated[str | None, optional(NEW_ID_SCHEMA)] = Field(default=None, min_length=1)
+    id: Annotated[str, Field(min_length=1), WithJsonSchema(NEW_ID_SCHEMA)] | None = None
     payload: Annotated[Any, JSON_SCHEMA] = None
-    payload_base64: Annotated[
-        str | None,
-        optional(
-            {
-                "type": "string",
-                "pattern": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
-                "description": "The payload, if it is bytes: base64, in place of `payload`.",
-            }
-        ),
-    ] = None
-    headers: Annotated[
-        dict[str, str] | None,
-        optional(
-            {
-                "type": "object",
-                "additionalProperties": {"type": "string"},
-                "description": "Text values that travel beside the payload.",
-            }
-        ),
-    ] = None
-    partition_key: Annotated[str | None, optional(KEY_SCHEMA)] = None
-    target: Annotated[dict[str, str] | None, optional(TARGET_SCHEMA)] = None
+    payload_base64: str | None = Field(
+        default=None,
+        description="The payload, if it is bytes: base64, in place of `payload`.",
+        json_schema_extra={"pattern": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},
+    )
+    headers: dict[str, str] | None = Field(default=None, description="Text values that travel beside the payload.")
+    partition_key: Annotated[str, WithJsonSchema(KEY_SCHEMA)] | None = None
+    target: Annotated[dict[str, str], WithJsonSchema(TARGET_SCHEMA)] | None = None
     priority: Annotated[
         Literal["high", "normal", "low"], Field(description="The order among jobs due in the same millisecond.")
     ] = "normal"
-    spread: Annotated[float | None, optional(_SPREAD)] = Field(default=None, ge=0, le=MAX_S)
-    expires: Annotated[float | None, optional(_EXPIRES)] = Field(default=None, gt=0, le=MAX_S)
+    spread: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_S,
+        description="The due time is delayed by up to this many seconds, evenly over all ids.",
+    )
+    expires: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_S,
+        description="Seconds after its due time by which it must have started; else it never runs.",
+    )
     on_duplicate: Annotated[
         Literal["keep", "replace", "raise"],
         Field(
@@ -258,18 +227,18 @@ class ManyJobs(Model):
         return self
 
 
-def _edge(description: str) -> Any:
-    return optional({"type": "string", "pattern": AT_PATTERN, "description": description})
-
-
 class DueRangeBody(Model):
     """Selects the jobs due from `since` to before `until`; one of both must be given."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": _ANY_END, "examples": [_EXAMPLE]})
 
-    since: Annotated[Annotated[str, MOMENT] | None, _edge("Only jobs due at this moment or later.")] = None
-    until: Annotated[Annotated[str, MOMENT] | None, _edge("Only jobs due before this moment.")] = None
-    cursor: Annotated[str | None, optional(_CURSOR)] = Field(default=None, pattern=_CURSOR_PATTERN)
+    since: Moment | None = Field(default=None, description="Only jobs due at this moment or later.")
+    until: Moment | None = Field(default=None, description="Only jobs due before this moment.")
+    cursor: str | None = Field(
+        default=None,
+        pattern=r"^[0-9A-Z]{26}\.[0-9a-f]{12}$",
+        description="The cursor of the previous answer, which belongs to its request: leave all else unchanged.",
+    )
 
     @model_validator(mode="after")
     def _has_an_end(self) -> DueRangeBody:
@@ -300,7 +269,7 @@ class DueRangeBody(Model):
         return {**asked, "name": name}
 
 
-class MoveRangeBody(DueRangeBody):
+class MoveRangeBody(DueRangeBody, Times):
     """Selects jobs, and has exactly one of `by`, `delay`, `at` and `due_ms`."""
 
     model_config = ConfigDict(
@@ -311,10 +280,14 @@ class MoveRangeBody(DueRangeBody):
         }
     )
 
-    by: Annotated[float | None, optional(_BY)] = Field(default=None, ge=-MAX_S, le=MAX_S)
-    delay: Annotated[float | None, optional(DELAY_SCHEMA)] = Field(default=None, ge=0, le=MAX_S)
-    at: Annotated[Annotated[str, MOMENT] | None, optional(AT_SCHEMA)] = None
-    due_ms: Annotated[int | None, WHOLE, optional(DUE_MS_SCHEMA)] = Field(default=None, ge=0, le=LATEST_MS)
+    by: float | None = Field(
+        default=None,
+        ge=-MAX_S,
+        le=MAX_S,
+        description="Seconds by which each job moves; negative: to an earlier time, but not before now.",
+        examples=[3600],
+        json_schema_extra={"not": {"const": 0}},
+    )
 
     @model_validator(mode="after")
     def _says_where_to(self) -> MoveRangeBody:
@@ -326,11 +299,7 @@ class MoveRangeBody(DueRangeBody):
 
     def target(self) -> dict[str, Any]:
         """Returns the new time as an argument of the client's method."""
-        if self.by is not None:
-            return {"by": self.by}
-        if self.delay is not None:
-            return {"delay": self.delay}
-        return {"at": from_ms(self.due_ms) if self.due_ms is not None else parse_at(self.at or "")}
+        return self.due() if self.by is None else {"by": self.by}
 
 
 class BulkAnswer(Answer):

@@ -20,11 +20,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     WithJsonSchema,
     create_model,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from wheelq.base.clock import wall_ms
 from wheelq.model.checks import ID_BYTES_LIMIT, TOPIC_PATTERN
@@ -90,8 +91,8 @@ def _moment(text: str) -> str:
     return text
 
 
-MOMENT = AfterValidator(_moment)
-"""Makes a field take the text of a moment, with an error in words; the pattern is for the document."""
+Moment = Annotated[str, AfterValidator(_moment), WithJsonSchema({"type": "string", "pattern": AT_PATTERN})]
+"""The text of a moment, with an error in words; the pattern is for the document."""
 
 
 class Model(BaseModel):
@@ -106,6 +107,14 @@ class Model(BaseModel):
             if getattr(self, name) is None and name != "payload":
                 raise ValueError(f"{name} must not be null; leave it out")
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Documents a field that may be left out without null, which is refused."""
+        found = handler(core)
+        for told in handler.resolve_ref_schema(found).get("properties", {}).values():
+            without_null(told)
+        return found
 
 
 class Answer(BaseModel):
@@ -170,9 +179,12 @@ def moment(ms: int) -> str:
     return from_ms(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def optional(schema: dict[str, Any]) -> Any:
-    """Marks a field that may be left out but not be null; the document shows only `schema`."""
-    return WithJsonSchema(schema)
+def without_null(schema: dict[str, Any]) -> None:
+    """Takes null out of the schema of a field or parameter that may be left out but not be null."""
+    match schema.get("anyOf"):
+        case [kind, {"type": "null"}]:
+            del schema["anyOf"]
+            schema |= kind
 
 
 def parse_at(text: str) -> datetime:

@@ -175,28 +175,26 @@ def _result(result: Any) -> dict[str, Any]:
 Limit = Annotated[int, Query(ge=1, le=500, description="The most jobs on the page.")]
 
 
-def _given(pattern: str, description: str, **more: Any) -> Any:
-    """A query parameter that may be left out."""
-    schema = {"type": "string", "pattern": pattern, **more}
-    return Annotated[str | None, Query(pattern=pattern, description=description), WithJsonSchema(schema)]
-
-
 _POSITION = r"^[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}$"
-JobCursor = _given(f"^(?:{CURSOR_PATTERN})$", "The cursor of the previous page; keep all other parameters.")
-DeadCursor = _given(_POSITION, "The cursor of the previous page; keep all other parameters.")
-From = _given(AT_PATTERN, "Only from this moment on.", examples=["2030-01-31T09:00:00Z"])
-To = _given(AT_PATTERN, "Only before this moment.", examples=["2030-02-01T09:00:00Z"])
+_CONTINUE = "The cursor of the previous page; keep all other parameters."
+JobCursor = Annotated[str | None, Query(pattern=f"^(?:{CURSOR_PATTERN})$", description=_CONTINUE)]
+DeadCursor = Annotated[str | None, Query(pattern=_POSITION, description=_CONTINUE)]
+From = Annotated[
+    str | None,
+    Query(pattern=AT_PATTERN, description="Only from this moment on.", examples=["2030-01-31T09:00:00Z"]),
+]
+To = Annotated[
+    str | None, Query(pattern=AT_PATTERN, description="Only before this moment.", examples=["2030-02-01T09:00:00Z"])
+]
 State = Annotated[
     Literal["waiting", "ready", "running", "retrying", "done", "dead"] | None,
     Query(description="Only jobs in this state. Without it, jobs that wait for their first run or a retry."),
-    WithJsonSchema({"type": "string", "enum": [str(state) for state in JobState]}),
 ]
 ErrorText = Annotated[
     str | None,
     Query(min_length=1, max_length=200, description="Only retrying or dead jobs whose last error contains this."),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 200}),
 ]
-Name = _given(r"^[ -~]{1,64}$", "Only dead jobs with this value.")
+Name = Annotated[str | None, Query(pattern=r"^[ -~]{1,64}$", description="Only dead jobs with this value.")]
 All = Annotated[
     Literal["true", "false"] | None,
     Query(description="Selects all dead jobs of the topic; required without a filter, and not allowed with one."),
