@@ -18,6 +18,7 @@ from wheelq.server.schemas.views import (
     DeadCursor,
     DeadId,
     DeadList,
+    DeadView,
     From,
     Limit,
     Name,
@@ -49,7 +50,7 @@ async def list_dead(
 ) -> Response:
     """Lists the newest first. A page may be short although more follow: go on while there is a cursor."""
     page = await service_of(request).client.dead.list(topic, **where, limit=limit, cursor=cursor)
-    return answer({"jobs": [views.dead(job) for job in page.jobs], "cursor": page.cursor})
+    return answer({"jobs": [DeadView.shows(job) for job in page.jobs], "cursor": page.cursor})
 
 
 @routes.post(

@@ -29,10 +29,9 @@ from wheelq.server.schemas.jobs import (
     NewJob,
     When,
     bulk_answer,
-    made,
 )
 from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
-from wheelq.server.schemas.views import ErrorText, From, JobCursor, JobList, JobView, Limit, State, To, job_view
+from wheelq.server.schemas.views import ErrorText, From, JobCursor, JobList, JobView, Limit, State, To
 
 ROUNDS = 10
 """The most rounds of one request: 5,000 jobs in each shard, which take some tens of milliseconds."""
@@ -86,7 +85,7 @@ async def make_job(request: StrictRequest) -> Response:
 
     async def make(id: str | None) -> dict[str, Any]:
         spec = job.spec(job.id or id, nonce_of(id))
-        return made(await service.coalescing.schedule(topic, spec, job.on_duplicate))
+        return Made.shows(await service.coalescing.schedule(topic, spec, job.on_duplicate))
 
     body = await _once(request, make)
     status = 202 if body["in_outbox"] else 201 if body["created"] and not body["replaced"] else 200
@@ -143,7 +142,7 @@ async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | N
 
 
 def _outcome_view(outcome: Any) -> dict[str, Any]:
-    return {"problem": problem_in("POST", outcome).body()} if isinstance(outcome, Exception) else made(outcome)
+    return {"problem": problem_in("POST", outcome).body()} if isinstance(outcome, Exception) else Made.shows(outcome)
 
 
 def _check_replacing(request: Request, topic: str, on_duplicate: str) -> None:
@@ -319,4 +318,4 @@ async def _look(request: Request, topic: str, id: str, partition_key: str | None
     if info is None:
         raise Problem(problems.JOB_NOT_FOUND)
     headers = {"etag": f'"{info.due_ms}"'} if info.state is JobState.WAITING else None
-    return answer(job_view(info), headers=headers)
+    return answer(JobView.shows(info), headers=headers)

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from wheelq.errors import InvalidInput, ServerError
 from wheelq.protocol.calls.leases import LONGEST_MS
@@ -45,15 +45,11 @@ class LeaseRequest(Model):
         float, Field(ge=0, le=LONGEST_WAIT_S, description="How many seconds to wait for the first, if none is ready.")
     ] = 0
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"count": 10, "lease": 30, "wait": 20}]})
-
 
 class AckRequest(Model):
     """The outcome for each handle."""
 
     handles: Handles
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"handles": ["0.1763000000000-0.1.6f726465722d3432"]}]})
 
 
 class ExtendRequest(AckRequest):
@@ -82,10 +78,6 @@ class FailRequest(AckRequest):
     max_attempts: Annotated[
         int, Field(ge=1, le=1_000_000, description="A job is buried after this many failed attempts."), WHOLE
     ] = 5
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"handles": ["0.1763000000000-0.1.6f726465722d3432"], "error": "no paper"}]}
-    )
 
 
 class LeasedJob(Answer):

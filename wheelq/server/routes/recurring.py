@@ -13,8 +13,8 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import answer, documented, router, service_of
-from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, made, payload_fields
-from wheelq.server.schemas.model import Answer, Model, Moment, Topic, mirrors, moment, parse_at
+from wheelq.server.schemas.jobs import JSON_SCHEMA, Made
+from wheelq.server.schemas.model import Answer, Model, Moment, Topic, mirrors, parse_at
 
 routes = router("recurring")
 _DONE: dict[int, str] = {204: "Done."}
@@ -51,12 +51,7 @@ class RecurringRule(Model):
     payload: Annotated[Any, JSON_SCHEMA] = None
     headers: dict[str, str] | None = None
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [{"required": ["cron"]}, {"required": ["every"]}],
-            "examples": [{"cron": "0 2 * * *", "tz": "Europe/Berlin", "payload": {"kind": "sales"}}],
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["cron"]}, {"required": ["every"]}]})
 
     @model_validator(mode="after")
     def _says_when(self) -> RecurringRule:
@@ -80,18 +75,15 @@ class RecurringMade(Answer):
     outcome: str = Field(description="created, updated or unchanged.")
 
 
+@mirrors(RecurringInfo, "rule", "priority", "is_paused")
 class RecurringView(Answer):
     """A recurring job, with its next and last occurrence."""
 
-    topic: str
-    name: str
     cron: str | None
     every_ms: int | None
     tz: str
     paused: bool
-    next_ms: int | None
     next: str | None
-    last_ms: int | None
     payload: Any = None
     payload_base64: str | None = None
     headers: dict[str, str]
@@ -105,19 +97,8 @@ class RecurringList(Answer):
 
 def view(info: RecurringInfo) -> dict[str, Any]:
     """See `RecurringView`."""
-    return {
-        "topic": info.topic,
-        "name": info.name,
-        "cron": info.rule.cron,
-        "every_ms": info.rule.every_ms,
-        "tz": info.rule.tz,
-        "paused": info.is_paused,
-        "next_ms": info.next_ms,
-        "next": None if info.next_ms is None else moment(info.next_ms),
-        "last_ms": info.last_ms,
-        **payload_fields(info.payload),
-        "headers": dict(info.headers),
-    }
+    rule = {"cron": info.rule.cron, "every_ms": info.rule.every_ms, "tz": info.rule.tz, "paused": info.is_paused}
+    return RecurringView.shows(info) | rule
 
 
 @routes.get("/topics/{topic}/recurring", **documented("List recurring jobs", Verb.READ, RecurringList))
@@ -185,7 +166,7 @@ async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Respo
     receipt = await service_of(request).client.recurring.trigger(topic, name)
     if receipt is None:
         raise Problem(problems.RECURRING_NOT_FOUND)
-    return answer(made(receipt), 201)
+    return answer(Made.shows(receipt), 201)
 
 
 def _done(outcome: RecurringOutcome) -> Response:

@@ -25,7 +25,7 @@ from wheelq.server.schemas.model import (
     Answer,
     Model,
     Moment,
-    moment,
+    mirrors,
     parse_at,
 )
 from wheelq.settings import DAY_MS
@@ -65,9 +65,7 @@ TARGET_SCHEMA: dict[str, Any] = {
     "examples": [{"service": "billing", "path": "/orders/expired"}],
 }
 _ONE_TIME: dict[str, Any] = {"oneOf": [{"required": ["delay"]}, {"required": ["at"]}, {"required": ["due_ms"]}]}
-_EXAMPLE: dict[str, Any] = {"since": "2030-01-31T09:00:00Z", "until": "2030-01-31T12:00:00Z"}
-_ANSWER: dict[str, Any] = {"jobs": 10_000, "done": False, "cursor": "01KAQ2V5T6X8Z9B3C4D5E6F7G8.3f9a0c41d27e"}
-_ANY_END: Any = [{"required": ["since"]}, {"required": ["until"]}]
+_ANY_END: dict[str, Any] = {"anyOf": [{"required": ["since"]}, {"required": ["until"]}]}
 _ONE_TARGET: Any = [{"required": [name]} for name in ("by", "delay", "at", "due_ms")]
 _CURSOR_PATTERN = r"^[0-9A-Z]{26}\.[0-9a-f]{12}$"
 
@@ -112,7 +110,7 @@ class Times(Model):
 class When(Times):
     """When a job is due: exactly one of `delay`, `at` and `due_ms`."""
 
-    model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "examples": [{"delay": 60}]})
+    model_config = ConfigDict(json_schema_extra=_ONE_TIME)
 
     @model_validator(mode="after")
     def _says_when(self) -> When:
@@ -124,13 +122,7 @@ class When(Times):
 class NewJob(When):
     """A job to schedule: its payload and time."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            **_ONE_TIME,
-            "not": {"required": ["payload", "payload_base64"]},
-            "examples": [{"payload": {"id": 42}, "delay": 1800, "id": "order-42"}],
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "not": {"required": ["payload", "payload_base64"]}})
 
     id: Annotated[str, Field(min_length=1), WithJsonSchema(NEW_ID_SCHEMA)] | None = None
     payload: Annotated[Any, JSON_SCHEMA] = None
@@ -217,8 +209,6 @@ class ManyJobs(Model):
         Field(description="As in the single request, for each job that says nothing else itself."),
     ] = "keep"
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [{"payload": 1, "delay": 60}, {"delay": 90}]}]})
-
     @model_validator(mode="after")
     def _are_objects(self) -> ManyJobs:
         for place, job in enumerate(self.jobs):
@@ -230,7 +220,7 @@ class ManyJobs(Model):
 class DueRangeBody(Model):
     """Selects the jobs due from `since` to before `until`; one of both must be given."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": _ANY_END, "examples": [_EXAMPLE]})
+    model_config = ConfigDict(json_schema_extra=_ANY_END)
 
     since: Moment | None = Field(default=None, description="Only jobs due at this moment or later.")
     until: Moment | None = Field(default=None, description="Only jobs due before this moment.")
@@ -272,13 +262,7 @@ class DueRangeBody(Model):
 class MoveRangeBody(DueRangeBody, Times):
     """Selects jobs, and has exactly one of `by`, `delay`, `at` and `due_ms`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": _ANY_END,
-            "oneOf": _ONE_TARGET,
-            "examples": [{**_EXAMPLE, "by": 3600}],
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={**_ANY_END, "oneOf": _ONE_TARGET})
 
     by: float | None = Field(
         default=None,
@@ -305,8 +289,6 @@ class MoveRangeBody(DueRangeBody, Times):
 class BulkAnswer(Answer):
     """The progress of a change."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_ANSWER]})
-
     jobs: int = Field(description="Jobs changed so far by all requests of this change.")
     done: bool = Field(description="Whether that was all; if not, repeat the request with the cursor.")
     cursor: str = Field(description="Names this change for a day: a repeated request with it changes no job twice.")
@@ -317,19 +299,11 @@ def bulk_answer(progress: BulkProgress) -> dict[str, Any]:
     return {"jobs": progress.jobs, "done": progress.is_done, "cursor": progress.name}
 
 
+@mirrors(Receipt, "topic", "read_result")
 class Made(Answer):
     """The outcome of scheduling a job."""
 
-    id: str
-    due_ms: int
-    """When it is due; if a live job has the id, when that one is due."""
     due: str
-    created: bool
-    """False: a live job has this id, and nothing was changed."""
-    replaced: bool
-    """True: a waiting job had this id and took the new payload and time."""
-    in_outbox: bool
-    """True: Redis is away; the job is safe on this server's disk and is delivered as soon as possible."""
 
 
 class ManyMade(Answer):
@@ -338,18 +312,6 @@ class ManyMade(Answer):
     outcomes: list[dict[str, Any]]
     made: int
     failed: int
-
-
-def made(receipt: Receipt) -> dict[str, Any]:
-    """A receipt as an answer: see `Made`."""
-    return {
-        "id": receipt.id,
-        "due_ms": receipt.due_ms,
-        "due": moment(receipt.due_ms),
-        "created": receipt.created,
-        "replaced": receipt.replaced,
-        "in_outbox": receipt.in_outbox,
-    }
 
 
 def payload_fields(payload: Any) -> dict[str, Any]:

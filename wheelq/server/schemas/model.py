@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import base64
 import inspect
 import re
 import sys
 from calendar import isleap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, lru_cache
 from itertools import pairwise
+from types import NoneType
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_origin, get_type_hints
 
 from fastapi import Path, Query
@@ -123,12 +125,40 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
     mirrored: ClassVar[tuple[str, ...]] = ()
     """The fields that are those of a class of the library: see `mirrors`."""
+    moments: ClassVar[tuple[str, ...]] = ()
+    """The fields that show a mirrored moment in RFC 3339."""
 
     @classmethod
     def shows(cls, source: Any) -> dict[str, Any]:
-        """Returns the mirrored fields of an object, and beside each moment in milliseconds the same in RFC 3339."""
-        found = {name: getattr(source, name) for name in cls.mirrored}
-        return found | {name: moment(found[f"{name}_ms"]) for name in cls.model_fields if f"{name}_ms" in found}
+        """Returns the mirrored fields of an object, with what it holds as its own model shows it: bytes are in base64,
+        and beside each moment in milliseconds is the same in RFC 3339.
+        """
+        found: dict[str, Any] = {}
+        for name in cls.mirrored:
+            value = getattr(source, name)
+            if isinstance(value, bytes):
+                found[f"{name}_base64"] = base64.b64encode(value).decode()
+            else:
+                found[name] = value if isinstance(value, _PLAIN) else _shown(value)
+        for name in cls.moments:
+            ms = found[f"{name}_ms"]
+            found[name] = None if ms is None else moment(ms)
+        return found
+
+
+_PLAIN = (str, int, float, NoneType)
+_MODELS: dict[type, type[Answer]] = {}
+"""The models by the classes that they mirror."""
+
+
+def _shown(value: Any) -> Any:
+    if (model := _MODELS.get(type(value))) is not None:
+        return model.shows(value)
+    if isinstance(value, Mapping):
+        return {key: _shown(one) if type(one) in _MODELS else one for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shown(one) if type(one) in _MODELS else one for one in value]
+    return value
 
 
 def mirrors(source: type, *left_out: str) -> Callable[[type[A]], type[A]]:
@@ -148,6 +178,8 @@ def mirrors(source: type, *left_out: str) -> Callable[[type[A]], type[A]]:
         told: dict[str, Any] = {"__doc__": model.__doc__, "__module__": model.__module__}
         made = cast(type[A], create_model(model.__name__, __base__=Answer, **told, **fields))
         made.mirrored = tuple(names)
+        made.moments = tuple(name for name in fields if f"{name}_ms" in names)
+        _MODELS[source] = made
         return made
 
     return fill
