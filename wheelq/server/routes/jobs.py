@@ -17,7 +17,7 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.idempotency import KEY_CHARS, nonce_of
 from wheelq.server.problems import Problem, problem_in
-from wheelq.server.routing import StrictRequest, answer, caller_of, documented, router, service_of, takes
+from wheelq.server.routing import Resource, StrictRequest, answer, caller_of, service_of, takes
 from wheelq.server.schemas import reading, views
 from wheelq.server.schemas.jobs import (
     BulkAnswer,
@@ -35,7 +35,7 @@ from wheelq.server.schemas.views import ErrorText, From, JobCursor, JobList, Job
 
 ROUNDS = 10
 """The most rounds of one request: 5,000 jobs in each shard, which take some tens of milliseconds."""
-routes = router("jobs")
+routes = Resource("jobs", "/v1/topics/{topic}")
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -56,21 +56,20 @@ IfMatch = Annotated[
 ]
 
 
-@routes.post(
-    "/topics/{topic}/jobs",
-    **documented(
-        "Schedule a job",
-        Verb.SCHEDULE,
-        {
-            201: (Made, "The job is scheduled."),
-            200: (Made, "A live job has this id; see created and replaced."),
-            202: (Made, "Redis is away: the job is kept on this server's disk for now (in_outbox)."),
-        },
-        problems.DUPLICATE,
-        problems.KEY_REUSED,
-        problems.NOT_CONFIRMED,
-        **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY),
-    ),
+@routes.on(
+    "POST",
+    "/jobs",
+    "Schedule a job",
+    Verb.SCHEDULE,
+    {
+        201: (Made, "The job is scheduled."),
+        200: (Made, "A live job has this id; see created and replaced."),
+        202: (Made, "Redis is away: the job is kept on this server's disk for now (in_outbox)."),
+    },
+    problems.DUPLICATE,
+    problems.KEY_REUSED,
+    problems.NOT_CONFIRMED,
+    **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY),
 )
 async def make_job(request: StrictRequest) -> Response:
     """The job runs when its time has come. A request repeated with the same `id` makes no second job while the first is
@@ -92,18 +91,17 @@ async def make_job(request: StrictRequest) -> Response:
     return answer(body, status, {"etag": f'"{body["due_ms"]}"'})
 
 
-@routes.post(
-    "/topics/{topic}/bulk",
-    **documented(
-        "Schedule many jobs",
-        Verb.SCHEDULE,
-        {
-            200: (ManyMade, "One outcome for each job, in order."),
-            202: (ManyMade, "Redis is away: jobs are kept on this server's disk for now (in_outbox)."),
-        },
-        problems.KEY_REUSED,
-        **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY),
-    ),
+@routes.on(
+    "POST",
+    "/bulk",
+    "Schedule many jobs",
+    Verb.SCHEDULE,
+    {
+        200: (ManyMade, "One outcome for each job, in order."),
+        202: (ManyMade, "Redis is away: jobs are kept on this server's disk for now (in_outbox)."),
+    },
+    problems.KEY_REUSED,
+    **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY),
 )
 async def make_jobs(request: StrictRequest) -> Response:
     """Schedules up to 500 jobs. An invalid job does not stop the others."""
@@ -167,7 +165,7 @@ async def _once(request: Request, make: Make) -> dict[str, Any]:
     return body
 
 
-@routes.get("/topics/{topic}/jobs", **documented("List jobs", Verb.READ, JobList, problems.TOPIC_NOT_FOUND))
+@routes.on("GET", "/jobs", "List jobs", Verb.READ, JobList, problems.TOPIC_NOT_FOUND)
 async def list_jobs(
     request: Request,
     topic: Topic,
@@ -201,7 +199,7 @@ async def list_jobs(
     return answer({"jobs": [views.ListedView.shows(job) for job in found.jobs], "cursor": found.cursor})
 
 
-@routes.get("/topics/{topic}/jobs/{id:path}", **documented("Look a job up", Verb.READ, JobView, problems.JOB_NOT_FOUND))
+@routes.on("GET", "/jobs/{id:path}", "Look a job up", Verb.READ, JobView, problems.JOB_NOT_FOUND)
 async def get_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Returns the state of a job, overall and in each group: attempt, worker, times, last error, progress, result.
 
@@ -210,16 +208,15 @@ async def get_job(request: Request, topic: Topic, id: PathId, partition_key: Par
     return await _look(request, topic, id, partition_key)
 
 
-@routes.patch(
-    "/topics/{topic}/jobs/{id:path}",
-    **documented(
-        "Move a job to another time",
-        Verb.CHANGE,
-        {200: (JobView, "It has the new due time.")},
-        problems.JOB_NOT_FOUND,
-        problems.TOO_LATE,
-        problems.CHANGED,
-    ),
+@routes.on(
+    "PATCH",
+    "/jobs/{id:path}",
+    "Move a job to another time",
+    Verb.CHANGE,
+    {200: (JobView, "It has the new due time.")},
+    problems.JOB_NOT_FOUND,
+    problems.TOO_LATE,
+    problems.CHANGED,
 )
 async def move_job(
     request: Request,
@@ -243,15 +240,14 @@ async def move_job(
     return await _look(request, topic, id, partition_key)
 
 
-@routes.delete(
-    "/topics/{topic}/jobs/{id:path}",
-    **documented(
-        "Cancel a job",
-        Verb.CHANGE,
-        {204: "It will never run."},
-        problems.JOB_NOT_FOUND,
-        problems.TOO_LATE,
-    ),
+@routes.on(
+    "DELETE",
+    "/jobs/{id:path}",
+    "Cancel a job",
+    Verb.CHANGE,
+    {204: "It will never run."},
+    problems.JOB_NOT_FOUND,
+    problems.TOO_LATE,
 )
 async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Only a waiting job can be cancelled."""
@@ -263,16 +259,15 @@ async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: 
     return Response(status_code=204)
 
 
-@routes.post(
-    "/topics/{topic}/run/{id:path}",
-    **documented(
-        "Run a job now",
-        Verb.CHANGE,
-        {204: "The job is ready for its consumers."},
-        problems.JOB_NOT_FOUND,
-        problems.TOO_LATE,
-        problems.PAUSED,
-    ),
+@routes.on(
+    "POST",
+    "/run/{id:path}",
+    "Run a job now",
+    Verb.CHANGE,
+    {204: "The job is ready for its consumers."},
+    problems.JOB_NOT_FOUND,
+    problems.TOO_LATE,
+    problems.PAUSED,
 )
 async def run_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Runs a waiting job at once."""
@@ -286,10 +281,7 @@ async def run_job(request: Request, topic: Topic, id: PathId, partition_key: Par
     return Response(status_code=204)
 
 
-@routes.post(
-    "/topics/{topic}/jobs/cancel",
-    **documented("Cancel the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND),
-)
+@routes.on("POST", "/jobs/cancel", "Cancel the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND)
 async def cancel_due(request: Request, topic: Topic, which: DueRangeBody) -> Response:
     """Cancels waiting jobs by their due time, some thousands in one request; repeat it with the `cursor` until `done`.
 
@@ -299,10 +291,7 @@ async def cancel_due(request: Request, topic: Topic, which: DueRangeBody) -> Res
     return answer(bulk_answer(await client.cancel_due(topic, rounds=ROUNDS, **which.change(topic))))
 
 
-@routes.post(
-    "/topics/{topic}/jobs/reschedule",
-    **documented("Move the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND),
-)
+@routes.on("POST", "/jobs/reschedule", "Move the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND)
 async def reschedule_due(request: Request, topic: Topic, which: MoveRangeBody) -> Response:
     """Moves waiting jobs by their due time, some thousands in one request; repeat it with the `cursor` until `done`.
 

@@ -14,11 +14,11 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
 from wheelq.server.problems import Problem
-from wheelq.server.routing import StrictRequest, answer, documented, router, service_of, takes
+from wheelq.server.routing import Resource, StrictRequest, answer, service_of, takes
 from wheelq.server.schemas.jobs import payload_fields
 from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, moment
 
-routes = router("leases")
+routes = Resource("leases", "/v1/topics/{topic}/groups/{group}")
 MOST = 100
 LONGEST_S = LONGEST_MS // 1000
 LONGEST_WAIT_S = 20
@@ -132,15 +132,14 @@ def leased(found: list[Delivered]) -> dict[str, Any]:
     }
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/lease",
-    **documented(
-        "Lease jobs that are ready",
-        Verb.CONSUME,
-        LeasedJobs,
-        problems.TOPIC_NOT_FOUND,
-        **takes(LeaseRequest, TOPIC, GROUP),
-    ),
+@routes.on(
+    "POST",
+    "/lease",
+    "Lease jobs that are ready",
+    Verb.CONSUME,
+    LeasedJobs,
+    problems.TOPIC_NOT_FOUND,
+    **takes(LeaseRequest, TOPIC, GROUP),
 )
 async def lease(request: StrictRequest) -> Response:
     """Run a leased job and acknowledge it before the lease ends; otherwise another consumer gets it.
@@ -162,11 +161,14 @@ async def lease(request: StrictRequest) -> Response:
     return answer(leased(found))
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/ack",
-    **documented(
-        "Acknowledge leased jobs", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(AckRequest, TOPIC, GROUP)
-    ),
+@routes.on(
+    "POST",
+    "/ack",
+    "Acknowledge leased jobs",
+    Verb.CONSUME,
+    Answered,
+    problems.TOPIC_NOT_FOUND,
+    **takes(AckRequest, TOPIC, GROUP),
 )
 async def ack(request: StrictRequest) -> Response:
     """The jobs are done, and this group does not get them again. A repeated request finds that they are no longer
@@ -176,11 +178,14 @@ async def ack(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.ack(topic, group, asked.handles)})
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/extend",
-    **documented(
-        "Extend leases", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(ExtendRequest, TOPIC, GROUP)
-    ),
+@routes.on(
+    "POST",
+    "/extend",
+    "Extend leases",
+    Verb.CONSUME,
+    Answered,
+    problems.TOPIC_NOT_FOUND,
+    **takes(ExtendRequest, TOPIC, GROUP),
 )
 async def extend(request: StrictRequest) -> Response:
     """Extends leases of jobs that take longer, from now."""
@@ -189,15 +194,14 @@ async def extend(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.extend(topic, group, asked.handles, lease_ms)})
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/fail",
-    **documented(
-        "Say that leased jobs failed",
-        Verb.CONSUME,
-        Answered,
-        problems.TOPIC_NOT_FOUND,
-        **takes(FailRequest, TOPIC, GROUP),
-    ),
+@routes.on(
+    "POST",
+    "/fail",
+    "Say that leased jobs failed",
+    Verb.CONSUME,
+    Answered,
+    problems.TOPIC_NOT_FOUND,
+    **takes(FailRequest, TOPIC, GROUP),
 )
 async def fail(request: StrictRequest) -> Response:
     """Each job gets another attempt after a pause, in this group only, or becomes a dead job with this error.
@@ -210,11 +214,14 @@ async def fail(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.fail(topic, group, asked.handles, failure)})
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/release",
-    **documented(
-        "Give leased jobs back", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(ReleaseRequest, TOPIC, GROUP)
-    ),
+@routes.on(
+    "POST",
+    "/release",
+    "Give leased jobs back",
+    Verb.CONSUME,
+    Answered,
+    problems.TOPIC_NOT_FOUND,
+    **takes(ReleaseRequest, TOPIC, GROUP),
 )
 async def release(request: StrictRequest) -> Response:
     """Other consumers may have the jobs, at once or after a pause."""

@@ -12,11 +12,11 @@ from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringRec
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, documented, router, service_of
+from wheelq.server.routing import Resource, answer, service_of
 from wheelq.server.schemas.jobs import JSON_SCHEMA, Made
 from wheelq.server.schemas.model import Answer, Model, Moment, Topic, mirrors, parse_at
 
-routes = router("recurring")
+routes = Resource("recurring", "/v1/topics/{topic}/recurring")
 _DONE: dict[int, str] = {204: "Done."}
 Name = Annotated[
     str,
@@ -101,17 +101,14 @@ def view(info: RecurringInfo) -> dict[str, Any]:
     return RecurringView.shows(info) | rule
 
 
-@routes.get("/topics/{topic}/recurring", **documented("List recurring jobs", Verb.READ, RecurringList))
+@routes.on("GET", "", "List recurring jobs", Verb.READ, RecurringList)
 async def list_recurring(request: Request, topic: Topic) -> Response:
     """Lists all recurring jobs of the topic, by name."""
     found = await service_of(request).client.recurring.list(topic)
     return answer({"recurring": [view(info) for info in found]})
 
 
-@routes.get(
-    "/topics/{topic}/recurring/{name}",
-    **documented("Look a recurring job up", Verb.READ, RecurringView, problems.RECURRING_NOT_FOUND),
-)
+@routes.on("GET", "/{name}", "Look a recurring job up", Verb.READ, RecurringView, problems.RECURRING_NOT_FOUND)
 async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Returns the recurring job with its next and last occurrence."""
     found = await service_of(request).client.recurring.get(topic, name)
@@ -120,46 +117,33 @@ async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
     return answer(view(found))
 
 
-@routes.put(
-    "/topics/{topic}/recurring/{name}",
-    **documented("Create or change a recurring job", Verb.MANAGE, {200: RecurringMade, 201: RecurringMade}),
-)
+@routes.on("PUT", "/{name}", "Create or change a recurring job", Verb.MANAGE, {200: RecurringMade, 201: RecurringMade})
 async def put_recurring(request: Request, topic: Topic, name: Name, rule: RecurringRule) -> Response:
     """Creates the recurring job, or changes it from now on. A repeated request changes nothing."""
     found = await service_of(request).client.recurring.put(topic, name, **rule.said())
     return answer(RecurringMade.shows(found), 201 if found.outcome is RecurringOutcome.CREATED else 200)
 
 
-@routes.delete(
-    "/topics/{topic}/recurring/{name}",
-    **documented("Remove a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
-)
+@routes.on("DELETE", "/{name}", "Remove a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def remove_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Also removes its waiting occurrence."""
     return _done(await service_of(request).client.recurring.remove(topic, name))
 
 
-@routes.post(
-    "/topics/{topic}/recurring/{name}/pause",
-    **documented("Pause a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
-)
+@routes.on("POST", "/{name}/pause", "Pause a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def pause_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """It does not occur until it is resumed."""
     return _done(await service_of(request).client.recurring.pause(topic, name))
 
 
-@routes.post(
-    "/topics/{topic}/recurring/{name}/resume",
-    **documented("Resume a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
-)
+@routes.on("POST", "/{name}/resume", "Resume a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def resume_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """It occurs again from now on; occurrences missed during the pause do not run."""
     return _done(await service_of(request).client.recurring.resume(topic, name))
 
 
-@routes.post(
-    "/topics/{topic}/recurring/{name}/trigger",
-    **documented("Run a recurring job once, now", Verb.MANAGE, {201: Made}, problems.RECURRING_NOT_FOUND),
+@routes.on(
+    "POST", "/{name}/trigger", "Run a recurring job once, now", Verb.MANAGE, {201: Made}, problems.RECURRING_NOT_FOUND
 )
 async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Runs it besides its occurrences, even while it is paused."""
