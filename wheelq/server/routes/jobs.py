@@ -11,7 +11,7 @@ from fastapi import Header, Request, Response
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_topic
-from wheelq.model.job import CancelOutcome, JobSpec, OnDuplicate, RescheduleOutcome, RunNowOutcome
+from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.model.state import JobState
 from wheelq.server import problems
 from wheelq.server.access import Verb
@@ -45,6 +45,13 @@ _IDEMPOTENCY_KEY = {
     "After an unknown outcome it makes sure that the job exists; a job that has run meanwhile is known while the topic "
     "keeps it (keep_done_ms), and scheduled again otherwise.",
 }
+_LEFT = {
+    "not_found": problems.JOB_NOT_FOUND,
+    "running": problems.TOO_LATE,
+    "changed": problems.CHANGED,
+    "paused": problems.PAUSED,
+}
+"""The outcomes of `cancel`, `reschedule` and `run_now` that leave a job as it was."""
 Make = Callable[[str | None], Awaitable[dict[str, Any]]]
 IfMatch = Annotated[
     str | None,
@@ -230,13 +237,7 @@ async def move_job(
     expected = int(if_match.strip('"')) if if_match is not None else None
     client = service_of(request).client
     outcome = await client.reschedule(topic, id, partition_key=partition_key, if_due_ms=expected, **when.due())
-    match outcome:
-        case RescheduleOutcome.NOT_FOUND:
-            raise Problem(problems.JOB_NOT_FOUND)
-        case RescheduleOutcome.RUNNING:
-            raise Problem(problems.TOO_LATE)
-        case RescheduleOutcome.CHANGED:
-            raise Problem(problems.CHANGED)
+    _check(outcome)
     return await _look(request, topic, id, partition_key)
 
 
@@ -251,11 +252,7 @@ async def move_job(
 )
 async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Only a waiting job can be cancelled."""
-    match await service_of(request).client.cancel(topic, id, partition_key=partition_key):
-        case CancelOutcome.NOT_FOUND:
-            raise Problem(problems.JOB_NOT_FOUND)
-        case CancelOutcome.RUNNING:
-            raise Problem(problems.TOO_LATE)
+    _check(await service_of(request).client.cancel(topic, id, partition_key=partition_key))
     return Response(status_code=204)
 
 
@@ -271,13 +268,7 @@ async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: 
 )
 async def run_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Runs a waiting job at once."""
-    match await service_of(request).client.run_now(topic, id, partition_key=partition_key):
-        case RunNowOutcome.NOT_FOUND:
-            raise Problem(problems.JOB_NOT_FOUND)
-        case RunNowOutcome.RUNNING:
-            raise Problem(problems.TOO_LATE)
-        case RunNowOutcome.PAUSED:
-            raise Problem(problems.PAUSED)
+    _check(await service_of(request).client.run_now(topic, id, partition_key=partition_key))
     return Response(status_code=204)
 
 
@@ -300,6 +291,12 @@ async def reschedule_due(request: Request, topic: Topic, which: MoveRangeBody) -
     client = service_of(request).client
     progress = await client.reschedule_due(topic, rounds=ROUNDS, **which.change(topic))
     return answer(bulk_answer(progress))
+
+
+def _check(outcome: str) -> None:
+    """Raises: Problem, if a job was left as it was."""
+    if outcome in _LEFT:
+        raise Problem(_LEFT[outcome])
 
 
 async def _look(request: Request, topic: str, id: str, partition_key: str | None) -> Response:

@@ -32,6 +32,7 @@ NEWEST = 2_000
 PER_PAGE = 50
 STEP = 5_000
 """The most jobs that one step of a replay runs again; the next step continues."""
+ACTIONS = ("replay", "purge")
 AT_ONCE = 20
 """How many calls for single jobs are under way together."""
 
@@ -110,7 +111,7 @@ async def one(visit: Visit) -> Response:
 
 async def act(visit: Visit) -> Response:
     """Replay or purge the chosen jobs, or those whose error is alike."""
-    action, kind = _action(visit), visit.form.get("alike")
+    action, kind = visit.form.one_of("action", *ACTIONS), visit.form.get("alike")
     if kind is None:
         ids = visit.form.all("dead_id")
     else:
@@ -119,16 +120,13 @@ async def act(visit: Visit) -> Response:
     if not ids:
         return visit.back(f"/topics/{visit.topic}/dead", "No job was chosen.")
     done = await (_replay(visit, ids) if action == "replay" else _purge(visit, ids))
-    visit.changed(visit.topic)
     return visit.back(f"/topics/{visit.topic}/dead", _summary(action, done))
 
 
 async def confirm(visit: Visit) -> Response:
     """Ask whether everything that matches is meant, and say how many that is."""
     query = visit.query
-    action = query.text("action")
-    if action not in ("replay", "purge"):
-        raise InvalidInput("action", "must be replay or purge")
+    action = query.one_of("action", *ACTIONS)
     group, reason = query.get("group"), query.get("reason")
     total = await _total(visit)
     newest = await visit.service.client.newest_dead(visit.topic, NEWEST)
@@ -151,11 +149,10 @@ async def confirm(visit: Visit) -> Response:
 async def act_on_matching(visit: Visit) -> Response:
     """Replay or purge everything that matches and was dead when the viewer was asked; a replay goes in steps."""
     form, client = visit.form, visit.service.client
-    action, until_ms = _action(visit), form.whole("until_ms", 1)
+    action, until_ms = visit.form.one_of("action", *ACTIONS), form.whole("until_ms", 1)
     if until_ms is None:
         raise InvalidInput("until_ms", "is missing")
     until, group, reason = from_ms(until_ms), form.get("group"), form.get("reason")
-    visit.changed(visit.topic)
     if action == "purge":
         purged = await client.dead.purge(visit.topic, group=group, reason=reason, until=until)
         return visit.back(f"/topics/{visit.topic}/dead", _summary(action, ActedOn(purged, 0)))
@@ -165,7 +162,11 @@ async def act_on_matching(visit: Visit) -> Response:
     so_far = ActedOn(found.replayed + (form.whole("done") or 0), found.kept)
     if rate is None and found.replayed == STEP:
         return visit.page(
-            "dead_step.html", topic=visit.topic, done=so_far.done, total=await _total(visit), form_values=_kept(visit)
+            "dead_step.html",
+            topic=visit.topic,
+            done=so_far.done,
+            total=await _total(visit),
+            form_values=form.some("action", "group", "reason", "until_ms"),
         )
     return visit.back(f"/topics/{visit.topic}/dead", _summary(action, so_far))
 
@@ -188,18 +189,6 @@ def alike(jobs: Iterable[DeadSummary]) -> list[Alike]:
         found.setdefault(key_of(job.reason, job.error), []).append(job)
     groups = [Alike(key, members[0].error, members[0].reason, members) for key, members in found.items()]
     return sorted(groups, key=lambda group: -len(group.jobs))
-
-
-def _kept(visit: Visit) -> dict[str, str]:
-    names = ("action", "group", "reason", "until_ms")
-    return {name: value for name in names if (value := visit.form.get(name)) is not None}
-
-
-def _action(visit: Visit) -> str:
-    action = visit.form.needed("action")
-    if action not in ("replay", "purge"):
-        raise InvalidInput("action", "must be replay or purge")
-    return action
 
 
 def _matches(job: DeadSummary, group: str | None, reason: str | None, kind: str | None) -> bool:

@@ -91,7 +91,6 @@ async def put(visit: Visit) -> Response:
         said = f"{error.field}: {error.problem}" if isinstance(error, InvalidInput) else str(error)
         info = None if is_new else await _get(visit, topic, name)
         return await _form(visit, info, {field: form.text(field) for field in FIELDS}, said, 422)
-    visit.changed(topic)
     return visit.back("/recurring", note, topic=form.get("only"))
 
 
@@ -100,7 +99,6 @@ async def act(visit: Visit) -> Response:
     form, client = visit.form, visit.service.client.recurring
     topic, name, action = form.needed("topic"), form.needed("name"), form.needed("action")
     _check(visit, topic)
-    visit.changed(topic)
     if action == "run":
         receipt = await client.trigger(topic, name)
         if receipt is None:
