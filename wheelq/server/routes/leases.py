@@ -10,13 +10,14 @@ from pydantic import Field, WithJsonSchema
 
 from wheelq.errors import InvalidInput, ServerError
 from wheelq.protocol.calls.leases import LONGEST_MS
+from wheelq.protocol.calls.worker import Entry
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
 from wheelq.server.problems import Problem
 from wheelq.server.routing import Resource, StrictRequest, answer, service_of, takes
 from wheelq.server.schemas.jobs import payload_fields
-from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, moment
+from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, mirrors
 
 routes = Resource("leases", "/v1/topics/{topic}/groups/{group}")
 MOST = 100
@@ -80,17 +81,15 @@ class FailRequest(AckRequest):
     ] = 5
 
 
+@mirrors(Entry, "entry_id", "record", "group")
 class LeasedJob(Answer):
     """A job and its lease."""
 
     handle: str
-    id: str
-    due_ms: int
     due: str
     payload: Any = None
     payload_base64: str | None = None
     headers: dict[str, str]
-    attempt: int
     deliveries: int = Field(description="How often it was leased; above 1: another consumer may have begun it.")
 
 
@@ -115,21 +114,12 @@ def check_group(group: str) -> str:
 
 def leased(found: list[Delivered]) -> dict[str, Any]:
     """Leases as an answer: see `LeasedJobs`."""
-    return {
-        "jobs": [
-            {
-                "handle": item.handle,
-                "id": item.entry.id,
-                "due_ms": item.entry.due_ms,
-                "due": moment(item.entry.due_ms),
-                **payload_fields(item.record.payload),
-                "headers": dict(item.record.headers),
-                "attempt": item.entry.attempt,
-                "deliveries": item.entry.deliveries,
-            }
-            for item in found
-        ]
-    }
+    return {"jobs": [_leased(item) for item in found]}
+
+
+def _leased(item: Delivered) -> dict[str, Any]:
+    payload = payload_fields(item.record.payload)
+    return {"handle": item.handle, **LeasedJob.shows(item.entry), **payload, "headers": dict(item.record.headers)}
 
 
 @routes.on(

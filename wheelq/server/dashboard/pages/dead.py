@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from starlette.responses import Response
 
@@ -28,6 +29,7 @@ from wheelq.server.access import Verb
 from wheelq.server.dashboard.visit import Visit, does, shows
 from wheelq.server.problems import Problem
 
+T = TypeVar("T")
 NEWEST = 2_000
 PER_PAGE = 50
 STEP = 5_000
@@ -202,25 +204,23 @@ async def _total(visit: Visit) -> int:
 
 
 async def _replay(visit: Visit, ids: list[str]) -> ActedOn:
-    client, places = visit.service.client.dead, asyncio.Semaphore(AT_ONCE)
-
-    async def replay(dead_id: str) -> ReplayOutcome:
-        async with places:
-            return await client.replay_one(visit.topic, dead_id)
-
-    outcomes = await asyncio.gather(*map(replay, ids))
+    outcomes = await _each(ids, partial(visit.service.client.dead.replay_one, visit.topic))
     replayed = outcomes.count(ReplayOutcome.REPLAYED)
     return ActedOn(replayed, len(outcomes) - replayed - outcomes.count(ReplayOutcome.NOT_FOUND))
 
 
 async def _purge(visit: Visit, ids: list[str]) -> ActedOn:
-    client, places = visit.service.client.dead, asyncio.Semaphore(AT_ONCE)
+    return ActedOn(sum(await _each(ids, partial(visit.service.client.dead.purge_one, visit.topic))), 0)
 
-    async def purge(dead_id: str) -> bool:
+
+async def _each(ids: list[str], act: Callable[[str], Awaitable[T]]) -> list[T]:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(dead_id: str) -> T:
         async with places:
-            return await client.purge_one(visit.topic, dead_id)
+            return await act(dead_id)
 
-    return ActedOn(sum(await asyncio.gather(*map(purge, ids))), 0)
+    return await asyncio.gather(*map(one, ids))
 
 
 def _summary(action: str, done: ActedOn) -> str:

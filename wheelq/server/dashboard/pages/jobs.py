@@ -41,6 +41,7 @@ WITH_ERROR = ("retrying", "dead")
 
 ROUNDS = 10
 """How many rounds one step takes: each changes up to 500 jobs in every shard."""
+TOO_LATE = "Too late: the job is with its consumers already."
 EPOCH = from_ms(0)
 ACTIONS = ("cancel", "reschedule")
 KEPT = ("action", "since", "until", "by", "delay", "at", "name", "count")
@@ -201,14 +202,10 @@ async def cancel(visit: Visit) -> Response:
     id, key = visit.form.needed("id"), visit.form.get("partition_key")
     running = visit.form.get("running") is not None
     outcome = await visit.service.client.cancel(visit.topic, id, partition_key=key, running=running)
-    match outcome:
-        case CancelOutcome.NOT_FOUND:
-            raise Problem(problems.JOB_NOT_FOUND)
-        case CancelOutcome.RUNNING:
-            return _to_job(visit, id, key, "Too late: the job is with its consumers already.")
-        case CancelOutcome.CANCELLING:
-            return _to_job(visit, id, key, "Its worker was asked to cancel it.")
-    return visit.back(f"/topics/{visit.topic}/jobs", f"Job {id} is cancelled and will never run.")
+    if outcome is CancelOutcome.CANCELLED:
+        return visit.back(f"/topics/{visit.topic}/jobs", f"Job {id} is cancelled and will never run.")
+    said = {CancelOutcome.RUNNING: TOO_LATE, CancelOutcome.CANCELLING: "Its worker was asked to cancel it."}
+    return _to_job(visit, id, key, said.get(outcome))
 
 
 async def reschedule(visit: Visit) -> Response:
@@ -220,12 +217,10 @@ async def reschedule(visit: Visit) -> Response:
     )
     said = {
         RescheduleOutcome.RESCHEDULED: "The job has its new due time.",
-        RescheduleOutcome.RUNNING: "Too late: the job is with its consumers already.",
+        RescheduleOutcome.RUNNING: TOO_LATE,
         RescheduleOutcome.CHANGED: "Nothing was changed: the job has another due time by now.",
     }
-    if outcome is RescheduleOutcome.NOT_FOUND:
-        raise Problem(problems.JOB_NOT_FOUND)
-    return _to_job(visit, id, key, said[outcome])
+    return _to_job(visit, id, key, said.get(outcome))
 
 
 async def run_now(visit: Visit) -> Response:
@@ -235,11 +230,9 @@ async def run_now(visit: Visit) -> Response:
     said = {
         RunNowOutcome.PROMOTED: "The job is ready for its workers.",
         RunNowOutcome.PAUSED: "The topic is paused: the job is due now, and runs first when the topic is resumed.",
-        RunNowOutcome.RUNNING: "Too late: the job is with its consumers already.",
+        RunNowOutcome.RUNNING: TOO_LATE,
     }
-    if outcome is RunNowOutcome.NOT_FOUND:
-        raise Problem(problems.JOB_NOT_FOUND)
-    return visit.back(f"/topics/{visit.topic}/job", said[outcome], id=id, partition_key=key)
+    return _to_job(visit, id, key, said.get(outcome))
 
 
 async def rerun(visit: Visit) -> Response:
@@ -280,7 +273,10 @@ async def _form_page(visit: Visit, asked: Form, problem: str = "", status: int =
     )
 
 
-def _to_job(visit: Visit, id: str, key: str | None, note: str) -> Response:
+def _to_job(visit: Visit, id: str, key: str | None, note: str | None) -> Response:
+    """Returns a redirect to a job's page. Raises: Problem, without a note: there is no such job."""
+    if note is None:
+        raise Problem(problems.JOB_NOT_FOUND)
     return visit.back(f"/topics/{visit.topic}/job", note, id=id, partition_key=key)
 
 

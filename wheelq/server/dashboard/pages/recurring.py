@@ -73,7 +73,7 @@ async def put(visit: Visit) -> Response:
     _check(visit, topic)
     is_new = form.get("is_new") is not None
     try:
-        rule = _rule(form)
+        rule = Rule.of(**_arguments(form))
         payload: dict[str, Any] = {}
         if is_new or form.get("payload") is not None:
             payload = {"payload": payload_of(form)}
@@ -158,10 +158,6 @@ def _arguments(form: Form) -> dict[str, Any]:
         "missed": form.text("missed", "coalesce"),
         "grace": None if grace is None else parse_duration(grace, "grace"),
     }
-
-
-def _rule(form: Form) -> Rule:
-    return Rule.of(**_arguments(form))
 
 
 def _values(visit: Visit, info: RecurringInfo) -> dict[str, str]:
