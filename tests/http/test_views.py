@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import fields, replace
+from importlib.resources import files
 
 import pytest
 from pydantic import TypeAdapter
@@ -56,7 +58,8 @@ def test_nothing_that_is_known_is_left_out(view: type, known: type) -> None:
 
 @pytest.mark.parametrize("view", [JobView, GroupView])
 def test_the_examples_of_the_document_have_the_form_of_answers(view: type) -> None:
-    for example in TypeAdapter(view).json_schema()["examples"]:
+    examples = json.loads((files("wheelq.server") / "schemas/examples.json").read_bytes())
+    for example in examples[view.__name__]:
         TypeAdapter(view).validate_python(example)
 
 

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
+from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -45,7 +46,7 @@ from wheelq.server.routes import (
 from wheelq.server.routing import TAKEN, answer
 from wheelq.server.schemas import reading
 from wheelq.server.schemas.jobs import ANY_JSON, JSON_VALUE
-from wheelq.server.schemas.views import GroupView, JobView
+from wheelq.server.schemas.model import without_null
 from wheelq.server.service import Service
 from wheelq.telemetry import is_traced
 
@@ -141,6 +142,8 @@ def _problem(request: Request, error: Exception) -> Problem:
 
 
 _STATIC = files("wheelq.server") / "static"
+_EXAMPLES = files("wheelq.server") / "schemas/examples.json"
+"""By model, the examples of the document."""
 _PAGES = {
     "/docs": ("docs.html", "text/html; charset=utf-8"),
     "/docs/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
@@ -216,6 +219,8 @@ def _document(app: FastAPI, needs_key: bool, has_receivers: bool, base_path: str
     ]
     for path in found["paths"].values():
         for operation in path.values():
+            for parameter in operation.get("parameters", ()):
+                without_null(parameter["schema"])
             if not needs_key:
                 operation.pop("security", None)
             for ours in [name for name in operation if name.startswith("x-wheelq-")]:
@@ -245,8 +250,8 @@ def _complete(schemas: dict[str, Any], has_receivers: bool) -> None:
                 del told["default"]
             if told.pop(ANY_JSON, False):
                 told["$ref"] = "#/components/schemas/JsonValue"
-    for answer_model in (GroupView, JobView):  # what is null in an example is left out of it
-        schemas[answer_model.__name__]["examples"] = answer_model.model_json_schema()["examples"]
+    for name, examples in from_json(_EXAMPLES.read_bytes()).items():
+        schemas[name]["examples"] = examples
     schemas["JsonValue"] = JSON_VALUE
     if not has_receivers:
         del schemas["NewJob"]["properties"]["target"]

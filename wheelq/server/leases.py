@@ -134,32 +134,26 @@ class Leases:
     async def ack(self, topic: str, group: str, handles: Sequence[str]) -> list[bool]:
         """Acknowledge jobs. Returns for each whether its lease was still valid. Raises as `lease` does."""
         settings = await self._topic(topic)
-
-        def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[list[bool]]:
-            return calls.ack(keys, PREFIX + group, settings, leases)
-
-        return await self._answer(topic, handles, call)
+        return await self._answer(
+            topic, handles, lambda keys, leases: calls.ack(keys, PREFIX + group, settings, leases)
+        )
 
     async def extend(self, topic: str, group: str, handles: Sequence[str], lease_ms: int) -> list[bool]:
         """Let the leases end `lease_ms` from now. Returns for each whether its lease was still valid."""
 
         ends_ms = await self._lease_clock.in_ms(lease_ms, "lease")
-
-        def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[list[bool]]:
-            return calls.extend(keys, PREFIX + group, ends_ms, leases)
-
-        return await self._answer(topic, handles, call)
+        return await self._answer(
+            topic, handles, lambda keys, leases: calls.extend(keys, PREFIX + group, ends_ms, leases)
+        )
 
     async def release(self, topic: str, group: str, handles: Sequence[str], pause_ms: int) -> list[bool]:
         """Give leases back, free for others after a pause. Returns for each whether its lease was still valid."""
 
         clock = self._lease_clock  # it may know the time only roughly: "now" is when the next lease looks
         from_ms = await (clock.in_ms(pause_ms, "pause") if pause_ms else clock.now_ms())
-
-        def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[list[bool]]:
-            return calls.release(keys, PREFIX + group, from_ms, leases)
-
-        return await self._answer(topic, handles, call)
+        return await self._answer(
+            topic, handles, lambda keys, leases: calls.release(keys, PREFIX + group, from_ms, leases)
+        )
 
     async def fail(self, topic: str, group: str, handles: Sequence[str], failure: Failure) -> list[bool]:
         """Retry the jobs later, or bury them. Returns for each whether its lease was still valid."""
@@ -182,11 +176,11 @@ class Leases:
         if not found:
             return
         from_ms = await self._lease_clock.now_ms()
-
-        def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[list[bool]]:
-            return calls.release(keys, PREFIX + group, from_ms, leases, counts=False)
-
-        await self._answer(topic, [item.handle for item in found], call)
+        await self._answer(
+            topic,
+            [item.handle for item in found],
+            lambda keys, leases: calls.release(keys, PREFIX + group, from_ms, leases, counts=False),
+        )
         self._polls.notify(topic)
 
     async def take(self, topic: str, group: str, id: str, shard: int) -> bool:

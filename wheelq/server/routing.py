@@ -24,6 +24,7 @@ from wheelq.server.service import Service, address_of
 
 _NEEDS = "x-wheelq-needs"
 M = TypeVar("M", bound=BaseModel)
+H = TypeVar("H", bound=Callable[..., Any])
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -123,9 +124,46 @@ class Route(APIRoute):
         return guarded
 
 
-def router(tag: str, prefix: str = "/v1") -> APIRouter:
-    """Returns a router for the routes of one resource."""
-    return APIRouter(prefix=prefix, tags=[tag], route_class=Route, redirect_slashes=False)
+class Resource(APIRouter):
+    """The routes of one resource."""
+
+    def __init__(self, tag: str, prefix: str = "/v1") -> None:
+        super().__init__(prefix=prefix, tags=[tag], route_class=Route, redirect_slashes=False)
+
+    def on(
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        verb: Verb | None,
+        answers: type[BaseModel] | Mapping[int, type[BaseModel] | tuple[type[BaseModel], str] | str],
+        *kinds: problems.Kind,
+        **extra: Any,
+    ) -> Callable[[H], H]:
+        """Makes a function the handler of a route, with what the document tells of it and the right its caller needs.
+
+        `answers` is the model of its answer, or by status a model, a model with a description or a description, the
+        usual status first; `kinds` are the problems it may end in, besides those that every route may. Without `verb`
+        it is open to all. `extra` comes from `takes`.
+        """
+        responses: dict[int | str, dict[str, Any]] = {}
+        for status, given in ({200: answers} if isinstance(answers, type) else answers).items():
+            match given:
+                case str():
+                    responses[status] = {"description": given}
+                case (model, description):
+                    responses[status] = {"model": model, "description": description}
+                case _:
+                    responses[status] = {"model": given}
+        return self.api_route(
+            path,
+            methods=[method],
+            summary=summary,
+            status_code=next(iter(responses)),
+            response_class=Response,
+            responses={**responses, **problems_of(*kinds)},
+            openapi_extra={**(ANYONE if verb is None else needs(verb)), **extra},
+        )
 
 
 def service_of(request: Request) -> Service:
@@ -143,37 +181,6 @@ def caller_of(request: Request) -> Caller:
 def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Returns an answer in JSON."""
     return Response(as_json(body), status, headers, "application/json")
-
-
-def documented(
-    summary: str,
-    verb: Verb | None,
-    answers: type[BaseModel] | Mapping[int, type[BaseModel] | tuple[type[BaseModel], str] | str],
-    *kinds: problems.Kind,
-    **extra: Any,
-) -> dict[str, Any]:
-    """The keyword arguments of a route: what the document tells of it, and the right that its caller needs.
-
-    `answers` is the model of its answer, or by status a model, a model with a description or a description, the usual
-    status first; `kinds` are the problems it may end in, besides those that every route may. Without `verb` it is open
-    to all. `extra` comes from `takes`.
-    """
-    responses: dict[int | str, dict[str, Any]] = {}
-    for status, given in ({200: answers} if isinstance(answers, type) else answers).items():
-        match given:
-            case str():
-                responses[status] = {"description": given}
-            case (model, description):
-                responses[status] = {"model": model, "description": description}
-            case _:
-                responses[status] = {"model": given}
-    return {
-        "summary": summary,
-        "status_code": next(iter(responses)),
-        "response_class": Response,
-        "responses": {**responses, **problems_of(*kinds)},
-        "openapi_extra": {**(ANYONE if verb is None else needs(verb)), **extra},
-    }
 
 
 def problems_of(*kinds: problems.Kind) -> dict[int | str, dict[str, Any]]:

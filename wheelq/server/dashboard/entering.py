@@ -54,7 +54,7 @@ def visit_of(service: Service, request: Request, caller: Caller, is_signed_in: b
 def token_of(request: Request) -> str:
     """Returns the browser's token, or one that it is given with the answer."""
     token: str = request.scope.get(TOKEN) or request.cookies.get(TOKEN, "")
-    request.scope[TOKEN] = token = token if _is_token(token) else _new_token()
+    request.scope[TOKEN] = token = token if _TOKEN.fullmatch(token) else secrets.token_hex(16)
     return token
 
 
@@ -67,7 +67,8 @@ async def checked_form(request: Request) -> Form:
     if not is_form(request.headers.get("content-type", "")):
         raise Problem(problems.UNSUPPORTED, f"Forms are sent as {FORM}.")
     form = Form.parse((await request.body()).decode(errors="replace"))
-    if not _is_same_token(request.cookies.get(TOKEN, ""), form.text("token")):
+    token, sent = request.cookies.get(TOKEN, ""), form.text("token").encode(errors="replace")
+    if not _TOKEN.fullmatch(token) or not hmac.compare_digest(token.encode(), sent):
         raise Problem(problems.NOT_ALLOWED, "The form's token is missing or too old: load the page again.")
     return form
 
@@ -145,21 +146,6 @@ def is_valid_session(cookie: str, key: ApiKey, now_ms: int) -> bool:
         is_in_force = not until_ms or now_ms < until_ms
         valid |= hmac.compare_digest(_mac(digest, key.id, expires_ms), found[3]) and is_in_force
     return valid and now_ms < expires_ms and key.is_alive(now_ms)
-
-
-def _new_token() -> str:
-    """Returns a new token for forms."""
-    return secrets.token_hex(16)
-
-
-def _is_token(text: str) -> bool:
-    """Whether this text looks like a token."""
-    return _TOKEN.fullmatch(text) is not None
-
-
-def _is_same_token(cookie: str, field: str) -> bool:
-    """Whether the token of a form is that of the cookie."""
-    return _is_token(cookie) and hmac.compare_digest(cookie.encode(), field.encode(errors="replace"))
 
 
 def _mac(digest: bytes, id: str, expires_ms: int) -> str:

@@ -93,7 +93,11 @@ def _endpoint(service: Service, place: PagePlace) -> Endpoint:
         with service.audit.of(request, place.verb, address_of(request)) as entry:
             visit = await enter(service, request, place)
             entry.caller, entry.topic = visit.caller, visit.form.get("topic")
-            response = await place.handle(visit)
+            try:
+                response = await place.handle(visit)
+            finally:
+                if place.is_action:  # something was changed: the next page looks again
+                    service.snapshot.forget(request.path_params.get("topic", entry.topic))
             entry.status = response.status_code
             return response
 

@@ -62,6 +62,17 @@ class Form:
             raise InvalidInput(name, "is missing")
         return found
 
+    def one_of(self, name: str, *choices: str) -> str:
+        """The first field with this name, which has one of these values. Raises: InvalidInput."""
+        found = self.needed(name)
+        if found not in choices:
+            raise InvalidInput(name, f"must be {', '.join(choices[:-1])} or {choices[-1]}")
+        return found
+
+    def some(self, *names: str) -> dict[str, str]:
+        """Those of these fields that are not missing or empty."""
+        return {name: value for name in names if (value := self.get(name)) is not None}
+
     def all(self, name: str) -> list[str]:
         """Every field with this name."""
         return [value for key, value in self._pairs if key == name]
@@ -158,10 +169,6 @@ class Visit:
             packed = base64.urlsafe_b64encode(note[:NOTE_CHARS].encode(errors="replace")).decode()
             set_cookie(self.service, response, NOTE, packed, max_age=30)
         return response
-
-    def changed(self, topic: str | None = None) -> None:
-        """Record that something was changed, so that the next page looks again."""
-        self.service.snapshot.forget(topic)
 
 
 Handler = Callable[[Visit], Awaitable[Response]]

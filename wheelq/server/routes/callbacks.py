@@ -10,10 +10,10 @@ from wheelq.producer.breaker import BreakerState
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, caller_of, documented, router, service_of
+from wheelq.server.routing import Resource, answer, caller_of, service_of
 from wheelq.server.schemas.model import Answer, mirrors
 
-routes = router("callbacks")
+routes = Resource("callbacks")
 
 
 @mirrors(DestinationInfo)
@@ -31,7 +31,7 @@ class DestinationList(Answer):
     destinations: list[DestinationView]
 
 
-@routes.get("/destinations", **documented("See the health of receivers", Verb.READ, DestinationList))
+@routes.on("GET", "/destinations", "See the health of receivers", Verb.READ, DestinationList)
 async def destinations(request: Request) -> Response:
     """Returns the receivers that this process has called: whether they answer, and the state of their circuit breakers.
 

@@ -9,10 +9,10 @@ from fastapi import Request, Response
 from wheelq.server.access import Verb
 from wheelq.server.audit import AuditEntry
 from wheelq.server.classic import parse, success, task_id_of, topic_of
-from wheelq.server.routing import ANYONE, READS_ITSELF, router, service_of
+from wheelq.server.routing import ANYONE, READS_ITSELF, Resource, service_of
 from wheelq.server.service import address_of
 
-routes = router("classic", prefix="/delay/task")
+routes = Resource("classic", prefix="/delay/task")
 _ROUTE: dict[str, Any] = {"include_in_schema": False, "openapi_extra": {**ANYONE, **READS_ITSELF}}
 
 

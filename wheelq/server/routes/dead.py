@@ -10,7 +10,7 @@ from wheelq.model.dead import ReplayOutcome, Where
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, documented, router, service_of
+from wheelq.server.routing import Resource, answer, service_of
 from wheelq.server.schemas import views
 from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.views import (
@@ -18,6 +18,7 @@ from wheelq.server.schemas.views import (
     DeadCursor,
     DeadId,
     DeadList,
+    DeadView,
     From,
     Limit,
     Name,
@@ -26,7 +27,7 @@ from wheelq.server.schemas.views import (
     To,
 )
 
-routes = router("dead letters")
+routes = Resource("dead letters", "/v1/topics/{topic}/dead")
 
 
 async def _filter(
@@ -39,7 +40,7 @@ Filter = Annotated[Where, Depends(_filter)]
 """The filter for dead jobs."""
 
 
-@routes.get("/topics/{topic}/dead", **documented("List dead jobs", Verb.READ, DeadList, problems.TOPIC_NOT_FOUND))
+@routes.on("GET", "", "List dead jobs", Verb.READ, DeadList, problems.TOPIC_NOT_FOUND)
 async def list_dead(
     request: Request,
     topic: Topic,
@@ -49,29 +50,25 @@ async def list_dead(
 ) -> Response:
     """Lists the newest first. A page may be short although more follow: go on while there is a cursor."""
     page = await service_of(request).client.dead.list(topic, **where, limit=limit, cursor=cursor)
-    return answer({"jobs": [views.dead(job) for job in page.jobs], "cursor": page.cursor})
+    return answer({"jobs": [DeadView.shows(job) for job in page.jobs], "cursor": page.cursor})
 
 
-@routes.post(
-    "/topics/{topic}/dead/replay",
-    **documented("Replay dead jobs", Verb.MANAGE, ReplayedCount, problems.TOPIC_NOT_FOUND),
-)
+@routes.on("POST", "/replay", "Replay dead jobs", Verb.MANAGE, ReplayedCount, problems.TOPIC_NOT_FOUND)
 async def replay(request: Request, topic: Topic, where: Filter, all: All = None) -> Response:
     """All matching jobs (or all, with `all=true`) run again from attempt 1, each in its group only. Safe to repeat."""
     found = await service_of(request).client.dead.replay(topic, **where, all=all == "true")
     return answer({"replayed": found.replayed, "kept": found.kept})
 
 
-@routes.post(
-    "/topics/{topic}/dead/replay-one",
-    **documented(
-        "Replay one dead job",
-        Verb.MANAGE,
-        {204: "It waits to run again."},
-        problems.TOPIC_NOT_FOUND,
-        problems.DEAD_NOT_FOUND,
-        problems.DUPLICATE,
-    ),
+@routes.on(
+    "POST",
+    "/replay-one",
+    "Replay one dead job",
+    Verb.MANAGE,
+    {204: "It waits to run again."},
+    problems.TOPIC_NOT_FOUND,
+    problems.DEAD_NOT_FOUND,
+    problems.DUPLICATE,
 )
 async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Response:
     """It runs again with the same id, payload and headers, from attempt 1, in its group only."""
@@ -83,10 +80,7 @@ async def replay_one(request: Request, topic: Topic, dead_id: DeadId) -> Respons
     raise Problem(problems.DEAD_NOT_FOUND)
 
 
-@routes.post(
-    "/topics/{topic}/dead/purge",
-    **documented("Remove dead jobs for good", Verb.MANAGE, PurgedCount, problems.TOPIC_NOT_FOUND),
-)
+@routes.on("POST", "/purge", "Remove dead jobs for good", Verb.MANAGE, PurgedCount, problems.TOPIC_NOT_FOUND)
 async def purge(request: Request, topic: Topic, where: Filter, all: All = None) -> Response:
     """Removes all matching jobs, or with `all=true` all dead jobs of the topic. They cannot be replayed any more."""
     purged = await service_of(request).client.dead.purge(topic, **where, all=all == "true")

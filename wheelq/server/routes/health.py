@@ -15,10 +15,10 @@ from wheelq.producer.outbox.store import OutboxInfo
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.readiness import Readiness
-from wheelq.server.routing import ANYONE, answer, caller_of, documented, needs, problems_of, router, service_of
+from wheelq.server.routing import ANYONE, Resource, answer, caller_of, needs, problems_of, service_of
 from wheelq.server.schemas.model import Answer
 
-routes = router("health", prefix="")
+routes = Resource("health", prefix="")
 
 
 _TEXT: dict[int | str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ class Version(Answer):
     version: str
 
 
-@routes.get("/healthz", **documented("Alive?", None, Alive))
+@routes.on("GET", "/healthz", "Alive?", None, Alive)
 async def is_alive() -> Response:
     """Tells whether this process answers, without asking Redis. Use it to decide on a restart."""
     return answer({"status": "alive"})
@@ -60,7 +60,7 @@ async def is_ready(request: Request) -> Response:
     return answer(found.model_dump(), 200 if found.ready else problems.NOT_READY.status, headers)
 
 
-@routes.get("/version", **documented("Which version?", None, Version))
+@routes.on("GET", "/version", "Which version?", None, Version)
 async def version() -> Response:
     """Returns the version of this server."""
     body: dict[str, Any] = {"name": "wheelq", "version": __version__}

@@ -7,18 +7,17 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Header, Request, Response
-from pydantic import WithJsonSchema
 
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_topic
-from wheelq.model.job import CancelOutcome, JobSpec, OnDuplicate, RescheduleOutcome, RunNowOutcome
+from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.model.state import JobState
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.idempotency import KEY_CHARS, nonce_of
 from wheelq.server.problems import Problem, problem_in
-from wheelq.server.routing import StrictRequest, answer, caller_of, documented, router, service_of, takes
+from wheelq.server.routing import Resource, StrictRequest, answer, caller_of, service_of, takes
 from wheelq.server.schemas import reading, views
 from wheelq.server.schemas.jobs import (
     BulkAnswer,
@@ -30,14 +29,13 @@ from wheelq.server.schemas.jobs import (
     NewJob,
     When,
     bulk_answer,
-    made,
 )
 from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
-from wheelq.server.schemas.views import ErrorText, From, JobCursor, JobList, JobView, Limit, State, To, job_view
+from wheelq.server.schemas.views import ErrorText, From, JobCursor, JobList, JobView, Limit, State, To
 
 ROUNDS = 10
 """The most rounds of one request: 5,000 jobs in each shard, which take some tens of milliseconds."""
-routes = router("jobs")
+routes = Resource("jobs", "/v1/topics/{topic}")
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -47,34 +45,38 @@ _IDEMPOTENCY_KEY = {
     "After an unknown outcome it makes sure that the job exists; a job that has run meanwhile is known while the topic "
     "keeps it (keep_done_ms), and scheduled again otherwise.",
 }
+_LEFT = {
+    "not_found": problems.JOB_NOT_FOUND,
+    "running": problems.TOO_LATE,
+    "changed": problems.CHANGED,
+    "paused": problems.PAUSED,
+}
+"""The outcomes of `cancel`, `reschedule` and `run_now` that leave a job as it was."""
 Make = Callable[[str | None], Awaitable[dict[str, Any]]]
-_ETAG = r'^"?[0-9]{1,16}"?$'
 IfMatch = Annotated[
     str | None,
     Header(
         alias="If-Match",
-        pattern=_ETAG,
+        pattern=r'^"?[0-9]{1,16}"?$',
         description="The job's ETag as seen before: the job is moved only if it still has that due time.",
     ),
-    WithJsonSchema({"type": "string", "pattern": _ETAG}),
 ]
 
 
-@routes.post(
-    "/topics/{topic}/jobs",
-    **documented(
-        "Schedule a job",
-        Verb.SCHEDULE,
-        {
-            201: (Made, "The job is scheduled."),
-            200: (Made, "A live job has this id; see created and replaced."),
-            202: (Made, "Redis is away: the job is kept on this server's disk for now (in_outbox)."),
-        },
-        problems.DUPLICATE,
-        problems.KEY_REUSED,
-        problems.NOT_CONFIRMED,
-        **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY),
-    ),
+@routes.on(
+    "POST",
+    "/jobs",
+    "Schedule a job",
+    Verb.SCHEDULE,
+    {
+        201: (Made, "The job is scheduled."),
+        200: (Made, "A live job has this id; see created and replaced."),
+        202: (Made, "Redis is away: the job is kept on this server's disk for now (in_outbox)."),
+    },
+    problems.DUPLICATE,
+    problems.KEY_REUSED,
+    problems.NOT_CONFIRMED,
+    **takes(NewJob, TOPIC, _IDEMPOTENCY_KEY),
 )
 async def make_job(request: StrictRequest) -> Response:
     """The job runs when its time has come. A request repeated with the same `id` makes no second job while the first is
@@ -89,25 +91,24 @@ async def make_job(request: StrictRequest) -> Response:
 
     async def make(id: str | None) -> dict[str, Any]:
         spec = job.spec(job.id or id, nonce_of(id))
-        return made(await service.coalescing.schedule(topic, spec, job.on_duplicate))
+        return Made.shows(await service.coalescing.schedule(topic, spec, job.on_duplicate))
 
     body = await _once(request, make)
     status = 202 if body["in_outbox"] else 201 if body["created"] and not body["replaced"] else 200
     return answer(body, status, {"etag": f'"{body["due_ms"]}"'})
 
 
-@routes.post(
-    "/topics/{topic}/bulk",
-    **documented(
-        "Schedule many jobs",
-        Verb.SCHEDULE,
-        {
-            200: (ManyMade, "One outcome for each job, in order."),
-            202: (ManyMade, "Redis is away: jobs are kept on this server's disk for now (in_outbox)."),
-        },
-        problems.KEY_REUSED,
-        **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY),
-    ),
+@routes.on(
+    "POST",
+    "/bulk",
+    "Schedule many jobs",
+    Verb.SCHEDULE,
+    {
+        200: (ManyMade, "One outcome for each job, in order."),
+        202: (ManyMade, "Redis is away: jobs are kept on this server's disk for now (in_outbox)."),
+    },
+    problems.KEY_REUSED,
+    **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY),
 )
 async def make_jobs(request: StrictRequest) -> Response:
     """Schedules up to 500 jobs. An invalid job does not stop the others."""
@@ -146,7 +147,7 @@ async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | N
 
 
 def _outcome_view(outcome: Any) -> dict[str, Any]:
-    return {"problem": problem_in("POST", outcome).body()} if isinstance(outcome, Exception) else made(outcome)
+    return {"problem": problem_in("POST", outcome).body()} if isinstance(outcome, Exception) else Made.shows(outcome)
 
 
 def _check_replacing(request: Request, topic: str, on_duplicate: str) -> None:
@@ -171,7 +172,7 @@ async def _once(request: Request, make: Make) -> dict[str, Any]:
     return body
 
 
-@routes.get("/topics/{topic}/jobs", **documented("List jobs", Verb.READ, JobList, problems.TOPIC_NOT_FOUND))
+@routes.on("GET", "/jobs", "List jobs", Verb.READ, JobList, problems.TOPIC_NOT_FOUND)
 async def list_jobs(
     request: Request,
     topic: Topic,
@@ -205,7 +206,7 @@ async def list_jobs(
     return answer({"jobs": [views.ListedView.shows(job) for job in found.jobs], "cursor": found.cursor})
 
 
-@routes.get("/topics/{topic}/jobs/{id:path}", **documented("Look a job up", Verb.READ, JobView, problems.JOB_NOT_FOUND))
+@routes.on("GET", "/jobs/{id:path}", "Look a job up", Verb.READ, JobView, problems.JOB_NOT_FOUND)
 async def get_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Returns the state of a job, overall and in each group: attempt, worker, times, last error, progress, result.
 
@@ -214,16 +215,15 @@ async def get_job(request: Request, topic: Topic, id: PathId, partition_key: Par
     return await _look(request, topic, id, partition_key)
 
 
-@routes.patch(
-    "/topics/{topic}/jobs/{id:path}",
-    **documented(
-        "Move a job to another time",
-        Verb.CHANGE,
-        {200: (JobView, "It has the new due time.")},
-        problems.JOB_NOT_FOUND,
-        problems.TOO_LATE,
-        problems.CHANGED,
-    ),
+@routes.on(
+    "PATCH",
+    "/jobs/{id:path}",
+    "Move a job to another time",
+    Verb.CHANGE,
+    {200: (JobView, "It has the new due time.")},
+    problems.JOB_NOT_FOUND,
+    problems.TOO_LATE,
+    problems.CHANGED,
 )
 async def move_job(
     request: Request,
@@ -237,63 +237,42 @@ async def move_job(
     expected = int(if_match.strip('"')) if if_match is not None else None
     client = service_of(request).client
     outcome = await client.reschedule(topic, id, partition_key=partition_key, if_due_ms=expected, **when.due())
-    match outcome:
-        case RescheduleOutcome.NOT_FOUND:
-            raise Problem(problems.JOB_NOT_FOUND)
-        case RescheduleOutcome.RUNNING:
-            raise Problem(problems.TOO_LATE)
-        case RescheduleOutcome.CHANGED:
-            raise Problem(problems.CHANGED)
+    _check(outcome)
     return await _look(request, topic, id, partition_key)
 
 
-@routes.delete(
-    "/topics/{topic}/jobs/{id:path}",
-    **documented(
-        "Cancel a job",
-        Verb.CHANGE,
-        {204: "It will never run."},
-        problems.JOB_NOT_FOUND,
-        problems.TOO_LATE,
-    ),
+@routes.on(
+    "DELETE",
+    "/jobs/{id:path}",
+    "Cancel a job",
+    Verb.CHANGE,
+    {204: "It will never run."},
+    problems.JOB_NOT_FOUND,
+    problems.TOO_LATE,
 )
 async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Only a waiting job can be cancelled."""
-    match await service_of(request).client.cancel(topic, id, partition_key=partition_key):
-        case CancelOutcome.NOT_FOUND:
-            raise Problem(problems.JOB_NOT_FOUND)
-        case CancelOutcome.RUNNING:
-            raise Problem(problems.TOO_LATE)
+    _check(await service_of(request).client.cancel(topic, id, partition_key=partition_key))
     return Response(status_code=204)
 
 
-@routes.post(
-    "/topics/{topic}/run/{id:path}",
-    **documented(
-        "Run a job now",
-        Verb.CHANGE,
-        {204: "The job is ready for its consumers."},
-        problems.JOB_NOT_FOUND,
-        problems.TOO_LATE,
-        problems.PAUSED,
-    ),
+@routes.on(
+    "POST",
+    "/run/{id:path}",
+    "Run a job now",
+    Verb.CHANGE,
+    {204: "The job is ready for its consumers."},
+    problems.JOB_NOT_FOUND,
+    problems.TOO_LATE,
+    problems.PAUSED,
 )
 async def run_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Runs a waiting job at once."""
-    match await service_of(request).client.run_now(topic, id, partition_key=partition_key):
-        case RunNowOutcome.NOT_FOUND:
-            raise Problem(problems.JOB_NOT_FOUND)
-        case RunNowOutcome.RUNNING:
-            raise Problem(problems.TOO_LATE)
-        case RunNowOutcome.PAUSED:
-            raise Problem(problems.PAUSED)
+    _check(await service_of(request).client.run_now(topic, id, partition_key=partition_key))
     return Response(status_code=204)
 
 
-@routes.post(
-    "/topics/{topic}/jobs/cancel",
-    **documented("Cancel the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND),
-)
+@routes.on("POST", "/jobs/cancel", "Cancel the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND)
 async def cancel_due(request: Request, topic: Topic, which: DueRangeBody) -> Response:
     """Cancels waiting jobs by their due time, some thousands in one request; repeat it with the `cursor` until `done`.
 
@@ -303,10 +282,7 @@ async def cancel_due(request: Request, topic: Topic, which: DueRangeBody) -> Res
     return answer(bulk_answer(await client.cancel_due(topic, rounds=ROUNDS, **which.change(topic))))
 
 
-@routes.post(
-    "/topics/{topic}/jobs/reschedule",
-    **documented("Move the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND),
-)
+@routes.on("POST", "/jobs/reschedule", "Move the jobs of a range", Verb.CHANGE, BulkAnswer, problems.TOPIC_NOT_FOUND)
 async def reschedule_due(request: Request, topic: Topic, which: MoveRangeBody) -> Response:
     """Moves waiting jobs by their due time, some thousands in one request; repeat it with the `cursor` until `done`.
 
@@ -317,9 +293,15 @@ async def reschedule_due(request: Request, topic: Topic, which: MoveRangeBody) -
     return answer(bulk_answer(progress))
 
 
+def _check(outcome: str) -> None:
+    """Raises: Problem, if a job was left as it was."""
+    if outcome in _LEFT:
+        raise Problem(_LEFT[outcome])
+
+
 async def _look(request: Request, topic: str, id: str, partition_key: str | None) -> Response:
     info = await service_of(request).client.get(topic, id, partition_key=partition_key)
     if info is None:
         raise Problem(problems.JOB_NOT_FOUND)
     headers = {"etag": f'"{info.due_ms}"'} if info.state is JobState.WAITING else None
-    return answer(job_view(info), headers=headers)
+    return answer(JobView.shows(info), headers=headers)

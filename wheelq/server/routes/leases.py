@@ -6,19 +6,20 @@ import re
 from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from wheelq.errors import InvalidInput, ServerError
 from wheelq.protocol.calls.leases import LONGEST_MS
+from wheelq.protocol.calls.worker import Entry
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
 from wheelq.server.problems import Problem
-from wheelq.server.routing import StrictRequest, answer, documented, router, service_of, takes
+from wheelq.server.routing import Resource, StrictRequest, answer, service_of, takes
 from wheelq.server.schemas.jobs import payload_fields
-from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, moment
+from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, mirrors
 
-routes = router("leases")
+routes = Resource("leases", "/v1/topics/{topic}/groups/{group}")
 MOST = 100
 LONGEST_S = LONGEST_MS // 1000
 LONGEST_WAIT_S = 20
@@ -45,15 +46,11 @@ class LeaseRequest(Model):
         float, Field(ge=0, le=LONGEST_WAIT_S, description="How many seconds to wait for the first, if none is ready.")
     ] = 0
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"count": 10, "lease": 30, "wait": 20}]})
-
 
 class AckRequest(Model):
     """The outcome for each handle."""
 
     handles: Handles
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"handles": ["0.1763000000000-0.1.6f726465722d3432"]}]})
 
 
 class ExtendRequest(AckRequest):
@@ -77,29 +74,22 @@ class FailRequest(AckRequest):
     pause: Annotated[
         float | None,
         Field(ge=0, le=LONGEST_PAUSE_S, description="Seconds until the next attempt. Without it, a pause that grows."),
-        WithJsonSchema({"type": "number", "minimum": 0, "maximum": LONGEST_PAUSE_S}),
     ] = None
     bury: Annotated[bool, Field(description="Give the jobs up at once: they become dead jobs.")] = False
     max_attempts: Annotated[
         int, Field(ge=1, le=1_000_000, description="A job is buried after this many failed attempts."), WHOLE
     ] = 5
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"handles": ["0.1763000000000-0.1.6f726465722d3432"], "error": "no paper"}]}
-    )
 
-
+@mirrors(Entry, "entry_id", "record", "group")
 class LeasedJob(Answer):
     """A job and its lease."""
 
     handle: str
-    id: str
-    due_ms: int
     due: str
     payload: Any = None
     payload_base64: str | None = None
     headers: dict[str, str]
-    attempt: int
     deliveries: int = Field(description="How often it was leased; above 1: another consumer may have begun it.")
 
 
@@ -124,32 +114,22 @@ def check_group(group: str) -> str:
 
 def leased(found: list[Delivered]) -> dict[str, Any]:
     """Leases as an answer: see `LeasedJobs`."""
-    return {
-        "jobs": [
-            {
-                "handle": item.handle,
-                "id": item.entry.id,
-                "due_ms": item.entry.due_ms,
-                "due": moment(item.entry.due_ms),
-                **payload_fields(item.record.payload),
-                "headers": dict(item.record.headers),
-                "attempt": item.entry.attempt,
-                "deliveries": item.entry.deliveries,
-            }
-            for item in found
-        ]
-    }
+    return {"jobs": [_leased(item) for item in found]}
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/lease",
-    **documented(
-        "Lease jobs that are ready",
-        Verb.CONSUME,
-        LeasedJobs,
-        problems.TOPIC_NOT_FOUND,
-        **takes(LeaseRequest, TOPIC, GROUP),
-    ),
+def _leased(item: Delivered) -> dict[str, Any]:
+    payload = payload_fields(item.record.payload)
+    return {"handle": item.handle, **LeasedJob.shows(item.entry), **payload, "headers": dict(item.record.headers)}
+
+
+@routes.on(
+    "POST",
+    "/lease",
+    "Lease jobs that are ready",
+    Verb.CONSUME,
+    LeasedJobs,
+    problems.TOPIC_NOT_FOUND,
+    **takes(LeaseRequest, TOPIC, GROUP),
 )
 async def lease(request: StrictRequest) -> Response:
     """Run a leased job and acknowledge it before the lease ends; otherwise another consumer gets it.
@@ -171,11 +151,14 @@ async def lease(request: StrictRequest) -> Response:
     return answer(leased(found))
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/ack",
-    **documented(
-        "Acknowledge leased jobs", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(AckRequest, TOPIC, GROUP)
-    ),
+@routes.on(
+    "POST",
+    "/ack",
+    "Acknowledge leased jobs",
+    Verb.CONSUME,
+    Answered,
+    problems.TOPIC_NOT_FOUND,
+    **takes(AckRequest, TOPIC, GROUP),
 )
 async def ack(request: StrictRequest) -> Response:
     """The jobs are done, and this group does not get them again. A repeated request finds that they are no longer
@@ -185,11 +168,14 @@ async def ack(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.ack(topic, group, asked.handles)})
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/extend",
-    **documented(
-        "Extend leases", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(ExtendRequest, TOPIC, GROUP)
-    ),
+@routes.on(
+    "POST",
+    "/extend",
+    "Extend leases",
+    Verb.CONSUME,
+    Answered,
+    problems.TOPIC_NOT_FOUND,
+    **takes(ExtendRequest, TOPIC, GROUP),
 )
 async def extend(request: StrictRequest) -> Response:
     """Extends leases of jobs that take longer, from now."""
@@ -198,15 +184,14 @@ async def extend(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.extend(topic, group, asked.handles, lease_ms)})
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/fail",
-    **documented(
-        "Say that leased jobs failed",
-        Verb.CONSUME,
-        Answered,
-        problems.TOPIC_NOT_FOUND,
-        **takes(FailRequest, TOPIC, GROUP),
-    ),
+@routes.on(
+    "POST",
+    "/fail",
+    "Say that leased jobs failed",
+    Verb.CONSUME,
+    Answered,
+    problems.TOPIC_NOT_FOUND,
+    **takes(FailRequest, TOPIC, GROUP),
 )
 async def fail(request: StrictRequest) -> Response:
     """Each job gets another attempt after a pause, in this group only, or becomes a dead job with this error.
@@ -219,11 +204,14 @@ async def fail(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.fail(topic, group, asked.handles, failure)})
 
 
-@routes.post(
-    "/topics/{topic}/groups/{group}/release",
-    **documented(
-        "Give leased jobs back", Verb.CONSUME, Answered, problems.TOPIC_NOT_FOUND, **takes(ReleaseRequest, TOPIC, GROUP)
-    ),
+@routes.on(
+    "POST",
+    "/release",
+    "Give leased jobs back",
+    Verb.CONSUME,
+    Answered,
+    problems.TOPIC_NOT_FOUND,
+    **takes(ReleaseRequest, TOPIC, GROUP),
 )
 async def release(request: StrictRequest) -> Response:
     """Other consumers may have the jobs, at once or after a pause."""

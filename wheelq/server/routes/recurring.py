@@ -12,11 +12,11 @@ from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringRec
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, documented, router, service_of
-from wheelq.server.schemas.jobs import JSON_SCHEMA, Made, made, payload_fields
-from wheelq.server.schemas.model import AT_PATTERN, MOMENT, Answer, Model, Topic, mirrors, moment, optional, parse_at
+from wheelq.server.routing import Resource, answer, service_of
+from wheelq.server.schemas.jobs import JSON_SCHEMA, Made
+from wheelq.server.schemas.model import Answer, Model, Moment, Topic, mirrors, parse_at
 
-routes = router("recurring")
+routes = Resource("recurring", "/v1/topics/{topic}/recurring")
 _DONE: dict[int, str] = {204: "Done."}
 Name = Annotated[
     str,
@@ -25,54 +25,33 @@ Name = Annotated[
 _LONGEST_S = 366 * 86_400
 
 
-def _seconds(text: str, least: float) -> Any:
-    return optional({"type": "number", "minimum": least, "maximum": _LONGEST_S, "description": text})
-
-
-def _moment(text: str) -> Any:
-    return optional({"type": "string", "pattern": AT_PATTERN, "description": text})
-
-
 class RecurringRule(Model):
     """A recurring job and its rule: `cron` in a time zone, or `every` with a number of seconds."""
 
-    cron: Annotated[
-        str | None,
-        optional(
-            {
-                "type": "string",
-                "pattern": r"^[ -~]{1,200}$",
-                "description": "Five fields (six with seconds first), or a name like @daily.",
-                "examples": ["0 2 * * *"],
-            }
-        ),
-    ] = Field(default=None, pattern=r"^[ -~]{1,200}$")
-    every: Annotated[float | None, _seconds("Seconds from one occurrence to the next.", 1)] = Field(
-        default=None, ge=1, le=_LONGEST_S
+    cron: str | None = Field(
+        default=None,
+        pattern=r"^[ -~]{1,200}$",
+        description="Five fields (six with seconds first), or a name like @daily.",
+        examples=["0 2 * * *"],
+    )
+    every: float | None = Field(
+        default=None, ge=1, le=_LONGEST_S, description="Seconds from one occurrence to the next."
     )
     tz: Annotated[str, Field(pattern=r"^[ -~]{1,64}$", description="IANA time zone of the cron expression.")] = "UTC"
-    start: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence before this moment.")] = None
-    end: Annotated[Annotated[str, MOMENT] | None, _moment("No occurrence after this moment.")] = None
+    start: Moment | None = Field(default=None, description="No occurrence before this moment.")
+    end: Moment | None = Field(default=None, description="No occurrence after this moment.")
     jitter: Annotated[float, Field(ge=0, le=_LONGEST_S, description="Each is delayed by up to this many seconds.")] = 0
     missed: Annotated[
         Literal["coalesce", "skip", "all"],
         Field(description="Which occurrences missed without a scheduler run: the last, none, or all."),
     ] = "coalesce"
-    grace: Annotated[float | None, _seconds("Missed occurrences later than this do not run.", 0)] = Field(
-        default=None, ge=0, le=_LONGEST_S
+    grace: float | None = Field(
+        default=None, ge=0, le=_LONGEST_S, description="Missed occurrences later than this do not run."
     )
     payload: Annotated[Any, JSON_SCHEMA] = None
-    headers: Annotated[
-        dict[str, str] | None,
-        optional({"type": "object", "additionalProperties": {"type": "string"}}),
-    ] = None
+    headers: dict[str, str] | None = None
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [{"required": ["cron"]}, {"required": ["every"]}],
-            "examples": [{"cron": "0 2 * * *", "tz": "Europe/Berlin", "payload": {"kind": "sales"}}],
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["cron"]}, {"required": ["every"]}]})
 
     @model_validator(mode="after")
     def _says_when(self) -> RecurringRule:
@@ -96,18 +75,15 @@ class RecurringMade(Answer):
     outcome: str = Field(description="created, updated or unchanged.")
 
 
+@mirrors(RecurringInfo, "rule", "priority", "is_paused")
 class RecurringView(Answer):
     """A recurring job, with its next and last occurrence."""
 
-    topic: str
-    name: str
     cron: str | None
     every_ms: int | None
     tz: str
     paused: bool
-    next_ms: int | None
     next: str | None
-    last_ms: int | None
     payload: Any = None
     payload_base64: str | None = None
     headers: dict[str, str]
@@ -121,32 +97,18 @@ class RecurringList(Answer):
 
 def view(info: RecurringInfo) -> dict[str, Any]:
     """See `RecurringView`."""
-    return {
-        "topic": info.topic,
-        "name": info.name,
-        "cron": info.rule.cron,
-        "every_ms": info.rule.every_ms,
-        "tz": info.rule.tz,
-        "paused": info.is_paused,
-        "next_ms": info.next_ms,
-        "next": None if info.next_ms is None else moment(info.next_ms),
-        "last_ms": info.last_ms,
-        **payload_fields(info.payload),
-        "headers": dict(info.headers),
-    }
+    rule = {"cron": info.rule.cron, "every_ms": info.rule.every_ms, "tz": info.rule.tz, "paused": info.is_paused}
+    return RecurringView.shows(info) | rule
 
 
-@routes.get("/topics/{topic}/recurring", **documented("List recurring jobs", Verb.READ, RecurringList))
+@routes.on("GET", "", "List recurring jobs", Verb.READ, RecurringList)
 async def list_recurring(request: Request, topic: Topic) -> Response:
     """Lists all recurring jobs of the topic, by name."""
     found = await service_of(request).client.recurring.list(topic)
     return answer({"recurring": [view(info) for info in found]})
 
 
-@routes.get(
-    "/topics/{topic}/recurring/{name}",
-    **documented("Look a recurring job up", Verb.READ, RecurringView, problems.RECURRING_NOT_FOUND),
-)
+@routes.on("GET", "/{name}", "Look a recurring job up", Verb.READ, RecurringView, problems.RECURRING_NOT_FOUND)
 async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Returns the recurring job with its next and last occurrence."""
     found = await service_of(request).client.recurring.get(topic, name)
@@ -155,53 +117,40 @@ async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
     return answer(view(found))
 
 
-@routes.put(
-    "/topics/{topic}/recurring/{name}",
-    **documented("Create or change a recurring job", Verb.MANAGE, {200: RecurringMade, 201: RecurringMade}),
-)
+@routes.on("PUT", "/{name}", "Create or change a recurring job", Verb.MANAGE, {200: RecurringMade, 201: RecurringMade})
 async def put_recurring(request: Request, topic: Topic, name: Name, rule: RecurringRule) -> Response:
     """Creates the recurring job, or changes it from now on. A repeated request changes nothing."""
     found = await service_of(request).client.recurring.put(topic, name, **rule.said())
     return answer(RecurringMade.shows(found), 201 if found.outcome is RecurringOutcome.CREATED else 200)
 
 
-@routes.delete(
-    "/topics/{topic}/recurring/{name}",
-    **documented("Remove a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
-)
+@routes.on("DELETE", "/{name}", "Remove a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def remove_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Also removes its waiting occurrence."""
     return _done(await service_of(request).client.recurring.remove(topic, name))
 
 
-@routes.post(
-    "/topics/{topic}/recurring/{name}/pause",
-    **documented("Pause a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
-)
+@routes.on("POST", "/{name}/pause", "Pause a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def pause_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """It does not occur until it is resumed."""
     return _done(await service_of(request).client.recurring.pause(topic, name))
 
 
-@routes.post(
-    "/topics/{topic}/recurring/{name}/resume",
-    **documented("Resume a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND),
-)
+@routes.on("POST", "/{name}/resume", "Resume a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def resume_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """It occurs again from now on; occurrences missed during the pause do not run."""
     return _done(await service_of(request).client.recurring.resume(topic, name))
 
 
-@routes.post(
-    "/topics/{topic}/recurring/{name}/trigger",
-    **documented("Run a recurring job once, now", Verb.MANAGE, {201: Made}, problems.RECURRING_NOT_FOUND),
+@routes.on(
+    "POST", "/{name}/trigger", "Run a recurring job once, now", Verb.MANAGE, {201: Made}, problems.RECURRING_NOT_FOUND
 )
 async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Runs it besides its occurrences, even while it is paused."""
     receipt = await service_of(request).client.recurring.trigger(topic, name)
     if receipt is None:
         raise Problem(problems.RECURRING_NOT_FOUND)
-    return answer(made(receipt), 201)
+    return answer(Made.shows(receipt), 201)
 
 
 def _done(outcome: RecurringOutcome) -> Response:

@@ -12,7 +12,7 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.leases import PREFIX
 from wheelq.server.problems import Problem
-from wheelq.server.routing import answer, caller_of, documented, router, service_of
+from wheelq.server.routing import Resource, answer, caller_of, service_of
 from wheelq.server.schemas.model import Topic
 from wheelq.server.schemas.topics import (
     Force,
@@ -29,10 +29,10 @@ from wheelq.server.schemas.topics import (
     standing,
 )
 
-routes = router("topics")
+routes = Resource("topics", "/v1/topics")
 
 
-@routes.get("/topics", **documented("List topics", Verb.READ, TopicCountsList))
+@routes.on("GET", "", "List topics", Verb.READ, TopicCountsList)
 async def list_topics(request: Request) -> Response:
     """Returns the topics that the key may read, with their job counts."""
     found = await service_of(request).client.topics()
@@ -40,22 +40,20 @@ async def list_topics(request: Request) -> Response:
     return answer({"topics": [TopicCounts.shows(info) for info in found if caller.may(Verb.READ, info.name)]})
 
 
-@routes.get("/topics/{topic}", **documented("Count a topic's jobs", Verb.READ, TopicCounts, problems.TOPIC_NOT_FOUND))
+@routes.on("GET", "/{topic}", "Count a topic's jobs", Verb.READ, TopicCounts, problems.TOPIC_NOT_FOUND)
 async def get_topic(request: Request, topic: Topic) -> Response:
     """Returns the topic's job counts now."""
     return answer(TopicCounts.shows(await service_of(request).client.topic(topic)))
 
 
-@routes.get(
-    "/topics/{topic}/forecast", **documented("See when jobs are due", Verb.READ, Forecast, problems.TOPIC_NOT_FOUND)
-)
+@routes.on("GET", "/{topic}/forecast", "See when jobs are due", Verb.READ, Forecast, problems.TOPIC_NOT_FOUND)
 async def forecast(request: Request, topic: Topic) -> Response:
     """Returns how many waiting jobs are due already, within a second, ten, a minute … a week, and later."""
     spans = await service_of(request).client.forecast(topic)
     return answer({"spans": [SpanView.shows(span) for span in spans]})
 
 
-@routes.get("/topics/{topic}/history", **documented("See what happened", Verb.READ, History, problems.TOPIC_NOT_FOUND))
+@routes.on("GET", "/{topic}/history", "See what happened", Verb.READ, History, problems.TOPIC_NOT_FOUND)
 async def history(
     request: Request,
     topic: Topic,
@@ -66,18 +64,14 @@ async def history(
     return answer({"minutes": [MinuteView.shows(minute) for minute in minutes]})
 
 
-@routes.get(
-    "/topics/{topic}/settings",
-    **documented("Look a topic's settings up", Verb.READ, TopicStanding, problems.TOPIC_NOT_FOUND),
-)
+@routes.on("GET", "/{topic}/settings", "Look a topic's settings up", Verb.READ, TopicStanding, problems.TOPIC_NOT_FOUND)
 async def get_settings(request: Request, topic: Topic) -> Response:
     """Returns the topic's settings."""
     return answer(standing(topic, await service_of(request).client.settings_of(topic)))
 
 
-@routes.patch(
-    "/topics/{topic}/settings",
-    **documented("Change a topic's settings", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND),
+@routes.on(
+    "PATCH", "/{topic}/settings", "Change a topic's settings", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND
 )
 async def change_settings(request: Request, topic: Topic, change: TopicSettingsChange) -> Response:
     """Changes a live topic, or creates a new one with these settings."""
@@ -89,23 +83,19 @@ async def change_settings(request: Request, topic: Topic, change: TopicSettingsC
     return answer(standing(topic, await service_of(request).client.configure(topic, **asked)))
 
 
-@routes.post(
-    "/topics/{topic}/pause", **documented("Pause a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
-)
+@routes.on("POST", "/{topic}/pause", "Pause a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
 async def pause(request: Request, topic: Topic) -> Response:
     """Nothing is promoted until the topic is resumed; jobs can be scheduled, and wait."""
     return answer(standing(topic, await service_of(request).client.pause(topic)))
 
 
-@routes.post(
-    "/topics/{topic}/resume", **documented("Resume a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
-)
+@routes.on("POST", "/{topic}/resume", "Resume a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
 async def resume(request: Request, topic: Topic) -> Response:
     """Jobs that fell due meanwhile are promoted at once, earliest first."""
     return answer(standing(topic, await service_of(request).client.resume(topic)))
 
 
-group_routes = router("groups")
+group_routes = Resource("groups", "/v1/topics")
 Group = Annotated[
     str,
     Path(
@@ -117,24 +107,21 @@ Group = Annotated[
 ]
 
 
-@group_routes.get(
-    "/topics/{topic}/groups", **documented("List a topic's groups", Verb.READ, TopicGroups, problems.TOPIC_NOT_FOUND)
-)
+@group_routes.on("GET", "/{topic}/groups", "List a topic's groups", Verb.READ, TopicGroups, problems.TOPIC_NOT_FOUND)
 async def list_groups(request: Request, topic: Topic) -> Response:
     """Returns the lag of each group, and its workers."""
     return answer({"groups": [TopicGroup.shows(group) for group in await service_of(request).client.groups(topic)]})
 
 
-@group_routes.delete(
-    "/topics/{topic}/groups/{group}",
-    **documented(
-        "Remove a group",
-        Verb.MANAGE,
-        {204: "Nothing of it is left."},
-        problems.TOPIC_NOT_FOUND,
-        problems.GROUP_NOT_FOUND,
-        problems.IN_USE,
-    ),
+@group_routes.on(
+    "DELETE",
+    "/{topic}/groups/{group}",
+    "Remove a group",
+    Verb.MANAGE,
+    {204: "Nothing of it is left."},
+    problems.TOPIC_NOT_FOUND,
+    problems.GROUP_NOT_FOUND,
+    problems.IN_USE,
 )
 async def remove_group(request: Request, topic: Topic, group: Group, force: Force = None) -> Response:
     """Also removes the group's unread, running, retrying and dead jobs. Other groups keep theirs. May be repeated."""
@@ -146,11 +133,14 @@ async def remove_group(request: Request, topic: Topic, group: Group, force: Forc
     return Response(status_code=204)
 
 
-@group_routes.delete(
-    "/topics/{topic}",
-    **documented(
-        "Remove a topic", Verb.MANAGE, {204: "Nothing of it is left."}, problems.TOPIC_NOT_FOUND, problems.IN_USE
-    ),
+@group_routes.on(
+    "DELETE",
+    "/{topic}",
+    "Remove a topic",
+    Verb.MANAGE,
+    {204: "Nothing of it is left."},
+    problems.TOPIC_NOT_FOUND,
+    problems.IN_USE,
 )
 async def remove_topic(request: Request, topic: Topic, force: Force = None) -> Response:
     """Removes the topic with everything in it. Takes 10 seconds, until all producers' caches have expired. May be

@@ -19,15 +19,13 @@ from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
 from wheelq.model.job import BulkProgress, JobSpec, Receipt, from_ms
 from wheelq.producer.preparation import IdempotentSpec
 from wheelq.server.schemas.model import (
-    AT_PATTERN,
     ID_SCHEMA,
     KEY_SCHEMA,
-    MOMENT,
     WHOLE,
     Answer,
     Model,
-    moment,
-    optional,
+    Moment,
+    mirrors,
     parse_at,
 )
 from wheelq.settings import DAY_MS
@@ -52,38 +50,6 @@ JSON_VALUE: dict[str, Any] = {
 ANY_JSON = "x-any-json"
 JSON_SCHEMA = WithJsonSchema({ANY_JSON: True, "examples": [{"id": 42}]})
 """Marks a payload. The document replaces it by the reference, which pydantic could not resolve."""
-DELAY_SCHEMA = {
-    "type": "number",
-    "minimum": 0,
-    "maximum": MAX_S,
-    "description": "Seconds from now, by the server's clock; 0: at once.",
-    "examples": [1800],
-}
-AT_SCHEMA = {
-    "type": "string",
-    "pattern": AT_PATTERN,
-    "description": "A moment with a time zone (RFC 3339); at once if it has passed.",
-    "examples": ["2030-01-31T09:00:00+01:00"],
-}
-DUE_MS_SCHEMA = {
-    "type": "integer",
-    "minimum": 0,
-    "maximum": LATEST_MS,
-    "description": "A moment in milliseconds since the Unix epoch; at once if it has passed.",
-    "examples": [1_896_000_000_000],
-}
-_SPREAD = {
-    "type": "number",
-    "minimum": 0,
-    "maximum": MAX_S,
-    "description": "The due time is delayed by up to this many seconds, evenly over all ids.",
-}
-_EXPIRES = {
-    "type": "number",
-    "exclusiveMinimum": 0,
-    "maximum": MAX_S,
-    "description": "Seconds after its due time by which it must have started; else it never runs.",
-}
 TARGET_SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "The receiver to call when the job is due: a registered service and a path under its URL, or a URL "
@@ -99,24 +65,9 @@ TARGET_SCHEMA: dict[str, Any] = {
     "examples": [{"service": "billing", "path": "/orders/expired"}],
 }
 _ONE_TIME: dict[str, Any] = {"oneOf": [{"required": ["delay"]}, {"required": ["at"]}, {"required": ["due_ms"]}]}
-_EXAMPLE: dict[str, Any] = {"since": "2030-01-31T09:00:00Z", "until": "2030-01-31T12:00:00Z"}
-_ANSWER: dict[str, Any] = {"jobs": 10_000, "done": False, "cursor": "01KAQ2V5T6X8Z9B3C4D5E6F7G8.3f9a0c41d27e"}
-_ANY_END: Any = [{"required": ["since"]}, {"required": ["until"]}]
+_ANY_END: dict[str, Any] = {"anyOf": [{"required": ["since"]}, {"required": ["until"]}]}
 _ONE_TARGET: Any = [{"required": [name]} for name in ("by", "delay", "at", "due_ms")]
 _CURSOR_PATTERN = r"^[0-9A-Z]{26}\.[0-9a-f]{12}$"
-_CURSOR = {
-    "type": "string",
-    "pattern": _CURSOR_PATTERN,
-    "description": "The cursor of the previous answer, which belongs to its request: leave all else unchanged.",
-}
-_BY = {
-    "type": "number",
-    "minimum": -MAX_S,
-    "maximum": MAX_S,
-    "not": {"const": 0},
-    "description": "Seconds by which each job moves; negative: to an earlier time, but not before now.",
-    "examples": [3600],
-}
 
 
 NEW_ID_SCHEMA = {
@@ -126,20 +77,28 @@ NEW_ID_SCHEMA = {
 }
 
 
-class When(Model):
-    """When a job is due: exactly one of `delay`, `at` and `due_ms`."""
+class Times(Model):
+    """The ways to say when: in some seconds, at a moment, or at a millisecond."""
 
-    model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "examples": [{"delay": 60}]})
-
-    delay: Annotated[float | None, optional(DELAY_SCHEMA)] = Field(default=None, ge=0, le=MAX_S)
-    at: Annotated[Annotated[str, MOMENT] | None, optional(AT_SCHEMA)] = None
-    due_ms: Annotated[int | None, WHOLE, optional(DUE_MS_SCHEMA)] = Field(default=None, ge=0, le=LATEST_MS)
-
-    @model_validator(mode="after")
-    def _says_when(self) -> When:
-        if (self.delay is not None) + (self.at is not None) + (self.due_ms is not None) != 1:
-            raise PydanticCustomError("when", "give exactly one of delay (seconds), at (RFC 3339) and due_ms")
-        return self
+    delay: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_S,
+        description="Seconds from now, by the server's clock; 0: at once.",
+        examples=[1800],
+    )
+    at: Moment | None = Field(
+        default=None,
+        description="A moment with a time zone (RFC 3339); at once if it has passed.",
+        examples=["2030-01-31T09:00:00+01:00"],
+    )
+    due_ms: Annotated[int | None, WHOLE] = Field(
+        default=None,
+        ge=0,
+        le=LATEST_MS,
+        description="A moment in milliseconds since the Unix epoch; at once if it has passed.",
+        examples=[1_896_000_000_000],
+    )
 
     def due(self) -> dict[str, Any]:
         """Returns `delay` or `at` as an argument of the client's methods."""
@@ -148,46 +107,48 @@ class When(Model):
         return {"at": from_ms(self.due_ms) if self.due_ms is not None else parse_at(self.at or "")}
 
 
+class When(Times):
+    """When a job is due: exactly one of `delay`, `at` and `due_ms`."""
+
+    model_config = ConfigDict(json_schema_extra=_ONE_TIME)
+
+    @model_validator(mode="after")
+    def _says_when(self) -> When:
+        if (self.delay is not None) + (self.at is not None) + (self.due_ms is not None) != 1:
+            raise PydanticCustomError("when", "give exactly one of delay (seconds), at (RFC 3339) and due_ms")
+        return self
+
+
 class NewJob(When):
     """A job to schedule: its payload and time."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            **_ONE_TIME,
-            "not": {"required": ["payload", "payload_base64"]},
-            "examples": [{"payload": {"id": 42}, "delay": 1800, "id": "order-42"}],
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "not": {"required": ["payload", "payload_base64"]}})
 
-    id: Annotated[str | None, optional(NEW_ID_SCHEMA)] = Field(default=None, min_length=1)
+    id: Annotated[str, Field(min_length=1), WithJsonSchema(NEW_ID_SCHEMA)] | None = None
     payload: Annotated[Any, JSON_SCHEMA] = None
-    payload_base64: Annotated[
-        str | None,
-        optional(
-            {
-                "type": "string",
-                "pattern": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
-                "description": "The payload, if it is bytes: base64, in place of `payload`.",
-            }
-        ),
-    ] = None
-    headers: Annotated[
-        dict[str, str] | None,
-        optional(
-            {
-                "type": "object",
-                "additionalProperties": {"type": "string"},
-                "description": "Text values that travel beside the payload.",
-            }
-        ),
-    ] = None
-    partition_key: Annotated[str | None, optional(KEY_SCHEMA)] = None
-    target: Annotated[dict[str, str] | None, optional(TARGET_SCHEMA)] = None
+    payload_base64: str | None = Field(
+        default=None,
+        description="The payload, if it is bytes: base64, in place of `payload`.",
+        json_schema_extra={"pattern": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},
+    )
+    headers: dict[str, str] | None = Field(default=None, description="Text values that travel beside the payload.")
+    partition_key: Annotated[str, WithJsonSchema(KEY_SCHEMA)] | None = None
+    target: Annotated[dict[str, str], WithJsonSchema(TARGET_SCHEMA)] | None = None
     priority: Annotated[
         Literal["high", "normal", "low"], Field(description="The order among jobs due in the same millisecond.")
     ] = "normal"
-    spread: Annotated[float | None, optional(_SPREAD)] = Field(default=None, ge=0, le=MAX_S)
-    expires: Annotated[float | None, optional(_EXPIRES)] = Field(default=None, gt=0, le=MAX_S)
+    spread: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_S,
+        description="The due time is delayed by up to this many seconds, evenly over all ids.",
+    )
+    expires: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_S,
+        description="Seconds after its due time by which it must have started; else it never runs.",
+    )
     on_duplicate: Annotated[
         Literal["keep", "replace", "raise"],
         Field(
@@ -248,8 +209,6 @@ class ManyJobs(Model):
         Field(description="As in the single request, for each job that says nothing else itself."),
     ] = "keep"
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [{"payload": 1, "delay": 60}, {"delay": 90}]}]})
-
     @model_validator(mode="after")
     def _are_objects(self) -> ManyJobs:
         for place, job in enumerate(self.jobs):
@@ -258,18 +217,18 @@ class ManyJobs(Model):
         return self
 
 
-def _edge(description: str) -> Any:
-    return optional({"type": "string", "pattern": AT_PATTERN, "description": description})
-
-
 class DueRangeBody(Model):
     """Selects the jobs due from `since` to before `until`; one of both must be given."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": _ANY_END, "examples": [_EXAMPLE]})
+    model_config = ConfigDict(json_schema_extra=_ANY_END)
 
-    since: Annotated[Annotated[str, MOMENT] | None, _edge("Only jobs due at this moment or later.")] = None
-    until: Annotated[Annotated[str, MOMENT] | None, _edge("Only jobs due before this moment.")] = None
-    cursor: Annotated[str | None, optional(_CURSOR)] = Field(default=None, pattern=_CURSOR_PATTERN)
+    since: Moment | None = Field(default=None, description="Only jobs due at this moment or later.")
+    until: Moment | None = Field(default=None, description="Only jobs due before this moment.")
+    cursor: str | None = Field(
+        default=None,
+        pattern=r"^[0-9A-Z]{26}\.[0-9a-f]{12}$",
+        description="The cursor of the previous answer, which belongs to its request: leave all else unchanged.",
+    )
 
     @model_validator(mode="after")
     def _has_an_end(self) -> DueRangeBody:
@@ -300,21 +259,19 @@ class DueRangeBody(Model):
         return {**asked, "name": name}
 
 
-class MoveRangeBody(DueRangeBody):
+class MoveRangeBody(DueRangeBody, Times):
     """Selects jobs, and has exactly one of `by`, `delay`, `at` and `due_ms`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": _ANY_END,
-            "oneOf": _ONE_TARGET,
-            "examples": [{**_EXAMPLE, "by": 3600}],
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={**_ANY_END, "oneOf": _ONE_TARGET})
 
-    by: Annotated[float | None, optional(_BY)] = Field(default=None, ge=-MAX_S, le=MAX_S)
-    delay: Annotated[float | None, optional(DELAY_SCHEMA)] = Field(default=None, ge=0, le=MAX_S)
-    at: Annotated[Annotated[str, MOMENT] | None, optional(AT_SCHEMA)] = None
-    due_ms: Annotated[int | None, WHOLE, optional(DUE_MS_SCHEMA)] = Field(default=None, ge=0, le=LATEST_MS)
+    by: float | None = Field(
+        default=None,
+        ge=-MAX_S,
+        le=MAX_S,
+        description="Seconds by which each job moves; negative: to an earlier time, but not before now.",
+        examples=[3600],
+        json_schema_extra={"not": {"const": 0}},
+    )
 
     @model_validator(mode="after")
     def _says_where_to(self) -> MoveRangeBody:
@@ -326,17 +283,11 @@ class MoveRangeBody(DueRangeBody):
 
     def target(self) -> dict[str, Any]:
         """Returns the new time as an argument of the client's method."""
-        if self.by is not None:
-            return {"by": self.by}
-        if self.delay is not None:
-            return {"delay": self.delay}
-        return {"at": from_ms(self.due_ms) if self.due_ms is not None else parse_at(self.at or "")}
+        return self.due() if self.by is None else {"by": self.by}
 
 
 class BulkAnswer(Answer):
     """The progress of a change."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_ANSWER]})
 
     jobs: int = Field(description="Jobs changed so far by all requests of this change.")
     done: bool = Field(description="Whether that was all; if not, repeat the request with the cursor.")
@@ -348,19 +299,11 @@ def bulk_answer(progress: BulkProgress) -> dict[str, Any]:
     return {"jobs": progress.jobs, "done": progress.is_done, "cursor": progress.name}
 
 
+@mirrors(Receipt, "topic", "read_result")
 class Made(Answer):
     """The outcome of scheduling a job."""
 
-    id: str
-    due_ms: int
-    """When it is due; if a live job has the id, when that one is due."""
     due: str
-    created: bool
-    """False: a live job has this id, and nothing was changed."""
-    replaced: bool
-    """True: a waiting job had this id and took the new payload and time."""
-    in_outbox: bool
-    """True: Redis is away; the job is safe on this server's disk and is delivered as soon as possible."""
 
 
 class ManyMade(Answer):
@@ -369,18 +312,6 @@ class ManyMade(Answer):
     outcomes: list[dict[str, Any]]
     made: int
     failed: int
-
-
-def made(receipt: Receipt) -> dict[str, Any]:
-    """A receipt as an answer: see `Made`."""
-    return {
-        "id": receipt.id,
-        "due_ms": receipt.due_ms,
-        "due": moment(receipt.due_ms),
-        "created": receipt.created,
-        "replaced": receipt.replaced,
-        "in_outbox": receipt.in_outbox,
-    }
 
 
 def payload_fields(payload: Any) -> dict[str, Any]:

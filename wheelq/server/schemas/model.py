@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import base64
 import inspect
 import re
 import sys
 from calendar import isleap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, lru_cache
 from itertools import pairwise
+from types import NoneType
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_origin, get_type_hints
 
 from fastapi import Path, Query
@@ -20,11 +22,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     WithJsonSchema,
     create_model,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from wheelq.base.clock import wall_ms
 from wheelq.model.checks import ID_BYTES_LIMIT, TOPIC_PATTERN
@@ -90,8 +93,8 @@ def _moment(text: str) -> str:
     return text
 
 
-MOMENT = AfterValidator(_moment)
-"""Makes a field take the text of a moment, with an error in words; the pattern is for the document."""
+Moment = Annotated[str, AfterValidator(_moment), WithJsonSchema({"type": "string", "pattern": AT_PATTERN})]
+"""The text of a moment, with an error in words; the pattern is for the document."""
 
 
 class Model(BaseModel):
@@ -107,6 +110,14 @@ class Model(BaseModel):
                 raise ValueError(f"{name} must not be null; leave it out")
         return self
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Documents a field that may be left out without null, which is refused."""
+        found = handler(core)
+        for told in handler.resolve_ref_schema(found).get("properties", {}).values():
+            without_null(told)
+        return found
+
 
 class Answer(BaseModel):
     """The base of every model of an answer."""
@@ -114,12 +125,40 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
     mirrored: ClassVar[tuple[str, ...]] = ()
     """The fields that are those of a class of the library: see `mirrors`."""
+    moments: ClassVar[tuple[str, ...]] = ()
+    """The fields that show a mirrored moment in RFC 3339."""
 
     @classmethod
     def shows(cls, source: Any) -> dict[str, Any]:
-        """Returns the mirrored fields of an object, and beside each moment in milliseconds the same in RFC 3339."""
-        found = {name: getattr(source, name) for name in cls.mirrored}
-        return found | {name: moment(found[f"{name}_ms"]) for name in cls.model_fields if f"{name}_ms" in found}
+        """Returns the mirrored fields of an object, with what it holds as its own model shows it: bytes are in base64,
+        and beside each moment in milliseconds is the same in RFC 3339.
+        """
+        found: dict[str, Any] = {}
+        for name in cls.mirrored:
+            value = getattr(source, name)
+            if isinstance(value, bytes):
+                found[f"{name}_base64"] = base64.b64encode(value).decode()
+            else:
+                found[name] = value if isinstance(value, _PLAIN) else _shown(value)
+        for name in cls.moments:
+            ms = found[f"{name}_ms"]
+            found[name] = None if ms is None else moment(ms)
+        return found
+
+
+_PLAIN = (str, int, float, NoneType)
+_MODELS: dict[type, type[Answer]] = {}
+"""The models by the classes that they mirror."""
+
+
+def _shown(value: Any) -> Any:
+    if (model := _MODELS.get(type(value))) is not None:
+        return model.shows(value)
+    if isinstance(value, Mapping):
+        return {key: _shown(one) if type(one) in _MODELS else one for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shown(one) if type(one) in _MODELS else one for one in value]
+    return value
 
 
 def mirrors(source: type, *left_out: str) -> Callable[[type[A]], type[A]]:
@@ -139,6 +178,8 @@ def mirrors(source: type, *left_out: str) -> Callable[[type[A]], type[A]]:
         told: dict[str, Any] = {"__doc__": model.__doc__, "__module__": model.__module__}
         made = cast(type[A], create_model(model.__name__, __base__=Answer, **told, **fields))
         made.mirrored = tuple(names)
+        made.moments = tuple(name for name in fields if f"{name}_ms" in names)
+        _MODELS[source] = made
         return made
 
     return fill
@@ -170,9 +211,12 @@ def moment(ms: int) -> str:
     return from_ms(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def optional(schema: dict[str, Any]) -> Any:
-    """Marks a field that may be left out but not be null; the document shows only `schema`."""
-    return WithJsonSchema(schema)
+def without_null(schema: dict[str, Any]) -> None:
+    """Takes null out of the schema of a field or parameter that may be left out but not be null."""
+    match schema.get("anyOf"):
+        case [kind, {"type": "null"}]:
+            del schema["anyOf"]
+            schema |= kind
 
 
 def parse_at(text: str) -> datetime:

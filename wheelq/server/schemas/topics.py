@@ -55,7 +55,6 @@ class TopicSettingsChange(Model):
     model_config = ConfigDict(
         json_schema_extra={
             "minProperties": 1,
-            "examples": [{"max_rate": 200}],
             # A misfire other than "run" must say how late is too late.
             "if": {"properties": {"misfire": {"enum": ["skip", "bury"]}}, "required": ["misfire"]},
             "then": {"properties": {"grace_ms": {"minimum": 1}}, "required": ["grace_ms"]},

@@ -4,71 +4,17 @@ parameters of lists, and pages of jobs.
 
 from __future__ import annotations
 
-import base64
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from wheelq.model.dead import DeadJob
 from wheelq.model.job import WaitingJob
 from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobState, ListedJob, Progress
 from wheelq.producer.listing import CURSOR_PATTERN
-from wheelq.server.schemas.jobs import payload_fields
-from wheelq.server.schemas.model import AT_PATTERN, Answer, mirrors, moment, parse_at
-
-_PROGRESS: dict[str, Any] = {"fraction": 0.4, "text": "page 2 of 5", "at_ms": 1_763_000_002_500}
-_ATTEMPT: dict[str, Any] = {
-    "started_ms": 1_763_000_000_003,
-    "started": "2025-11-13T02:13:20.003Z",
-    "duration_ms": 1_004,
-    "worker": "host-7-a1b2c3",
-    "error": "TimeoutError: the printer does not answer",
-}
-_GROUP: dict[str, Any] = {
-    "state": "running",
-    "due_ms": 1_763_000_000_000,
-    "attempt": 2,
-    "worker": "host-7-a1b2c3",
-    "deliveries": 1,
-    "started_ms": 1_763_000_002_004,
-    "finished_ms": None,
-    "reason": None,
-    "last_error": "TimeoutError: the printer does not answer",
-    "result": None,
-    "progress": _PROGRESS,
-    "attempts": [_ATTEMPT],
-}
-_JOB: dict[str, Any] = {
-    "id": "order-42",
-    "topic": "orders",
-    "state": "running",
-    "due_ms": 1_763_000_000_000,
-    "due": "2025-11-13T02:13:20.000Z",
-    "payload": {"id": 42},
-    "headers": {"trace": "a1"},
-    "attempt": 2,
-    "scheduled_ms": 1_762_998_200_000,
-    "promoted_ms": 1_762_999_990_001,
-    "started_ms": 1_763_000_002_004,
-    "finished_ms": None,
-    "worker": "host-7-a1b2c3",
-    "last_error": "TimeoutError: the printer does not answer",
-    "result": None,
-    "progress": _PROGRESS,
-    "replays": 0,
-    "shard": 0,
-    "attempts": [_ATTEMPT],
-    "groups": {"billing": _GROUP},
-}
-_DONE: dict[str, Any] = {
-    **_GROUP,
-    "state": "done",
-    "finished_ms": 1_763_000_004_000,
-    "result": {"pages": 5},
-    "progress": None,
-}
+from wheelq.server.schemas.model import AT_PATTERN, Answer, mirrors, parse_at
 
 
 @mirrors(Progress)
@@ -100,34 +46,24 @@ class _Run(Answer):
     )
 
 
+@mirrors(GroupInfo)
 class GroupView(_Run):
     """The state of a job in one group. A field is null if it is not known, or has not happened."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_GROUP, _DONE]})
-
-    due_ms: int | None = Field(description="When this attempt is, or was, due.")
-    attempt: int | None
     deliveries: int | None = Field(description="How often it was delivered; above 1: a worker died or gave it back.")
-    finished_ms: int | None = Field(description="When it was done, or given up.")
-    reason: str | None = Field(description="Why it was given up.")
 
 
+@mirrors(JobInfo)
 class JobView(_Run):
     """The state of a job, overall and in each group. A field is null if it is not known, or has not happened.
 
     The overall state and the details are those of the group that is least far.
     """
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_JOB]})
-
-    id: str
-    topic: str
-    due_ms: int
     due: str
     payload: Any = None
     payload_base64: str | None = None
     headers: dict[str, str]
-    attempt: int
     scheduled_ms: int | None = Field(description="When its producer scheduled it, by the producer's clock.")
     promoted_ms: int | None = Field(description="When it was promoted for the first time.")
     finished_ms: int | None = Field(description="When the last group finished it.")
@@ -138,65 +74,29 @@ class JobView(_Run):
     )
 
 
-def job_view(info: JobInfo) -> dict[str, Any]:
-    """See `JobView`."""
-    same = ("id", "topic", "due_ms", "attempt", "scheduled_ms", "promoted_ms", "finished_ms", "replays", "shard")
-    return {
-        **{name: getattr(info, name) for name in same},
-        "due": moment(info.due_ms),
-        **payload_fields(info.payload),
-        "headers": dict(info.headers),
-        **_run(info),
-        "groups": {name: _group(group) for name, group in info.groups.items()},
-    }
-
-
-def _group(info: GroupInfo) -> dict[str, Any]:
-    same = ("due_ms", "attempt", "deliveries", "finished_ms", "reason")
-    return {**{name: getattr(info, name) for name in same}, **_run(info)}
-
-
-def _run(info: JobInfo | GroupInfo) -> dict[str, Any]:
-    same = ("state", "worker", "started_ms", "last_error")
-    return {
-        **{name: getattr(info, name) for name in same},
-        **_result(info.result),
-        "progress": None if info.progress is None else ProgressView.shows(info.progress),
-        "attempts": [AttemptView.shows(one) for one in info.attempts],
-    }
-
-
-def _result(result: Any) -> dict[str, Any]:
-    if isinstance(result, bytes):
-        return {"result_base64": base64.b64encode(result).decode()}
-    return {"result": result}
-
-
 Limit = Annotated[int, Query(ge=1, le=500, description="The most jobs on the page.")]
 
 
-def _given(pattern: str, description: str, **more: Any) -> Any:
-    """A query parameter that may be left out."""
-    schema = {"type": "string", "pattern": pattern, **more}
-    return Annotated[str | None, Query(pattern=pattern, description=description), WithJsonSchema(schema)]
-
-
 _POSITION = r"^[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}$"
-JobCursor = _given(f"^(?:{CURSOR_PATTERN})$", "The cursor of the previous page; keep all other parameters.")
-DeadCursor = _given(_POSITION, "The cursor of the previous page; keep all other parameters.")
-From = _given(AT_PATTERN, "Only from this moment on.", examples=["2030-01-31T09:00:00Z"])
-To = _given(AT_PATTERN, "Only before this moment.", examples=["2030-02-01T09:00:00Z"])
+_CONTINUE = "The cursor of the previous page; keep all other parameters."
+JobCursor = Annotated[str | None, Query(pattern=f"^(?:{CURSOR_PATTERN})$", description=_CONTINUE)]
+DeadCursor = Annotated[str | None, Query(pattern=_POSITION, description=_CONTINUE)]
+From = Annotated[
+    str | None,
+    Query(pattern=AT_PATTERN, description="Only from this moment on.", examples=["2030-01-31T09:00:00Z"]),
+]
+To = Annotated[
+    str | None, Query(pattern=AT_PATTERN, description="Only before this moment.", examples=["2030-02-01T09:00:00Z"])
+]
 State = Annotated[
     Literal["waiting", "ready", "running", "retrying", "done", "dead"] | None,
     Query(description="Only jobs in this state. Without it, jobs that wait for their first run or a retry."),
-    WithJsonSchema({"type": "string", "enum": [str(state) for state in JobState]}),
 ]
 ErrorText = Annotated[
     str | None,
     Query(min_length=1, max_length=200, description="Only retrying or dead jobs whose last error contains this."),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 200}),
 ]
-Name = _given(r"^[ -~]{1,64}$", "Only dead jobs with this value.")
+Name = Annotated[str | None, Query(pattern=r"^[ -~]{1,64}$", description="Only dead jobs with this value.")]
 All = Annotated[
     Literal["true", "false"] | None,
     Query(description="Selects all dead jobs of the topic; required without a filter, and not allowed with one."),
@@ -223,7 +123,7 @@ class JobList(Answer):
     cursor: str | None = Field(description="For the next page; null: this was the last.")
 
 
-@mirrors(DeadJob, "topic", "traceback", "payload")
+@mirrors(DeadJob, "topic", "traceback")
 class DeadView(Answer):
     """A job that one group gave up."""
 
@@ -258,11 +158,6 @@ def waiting(job: WaitingJob) -> dict[str, Any]:
     """See `ListedView`."""
     state = JobState.WAITING if job.group is None else JobState.RETRYING
     return ListedView.shows(ListedJob(job.id, state, job.due_ms, job.due_ms, job.group))
-
-
-def dead(job: DeadJob) -> dict[str, Any]:
-    """See `DeadView`."""
-    return {**DeadView.shows(job), "headers": dict(job.headers), **payload_fields(job.payload)}
 
 
 def at(text: str | None) -> datetime | None:

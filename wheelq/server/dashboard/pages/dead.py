@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from starlette.responses import Response
 
@@ -28,10 +29,12 @@ from wheelq.server.access import Verb
 from wheelq.server.dashboard.visit import Visit, does, shows
 from wheelq.server.problems import Problem
 
+T = TypeVar("T")
 NEWEST = 2_000
 PER_PAGE = 50
 STEP = 5_000
 """The most jobs that one step of a replay runs again; the next step continues."""
+ACTIONS = ("replay", "purge")
 AT_ONCE = 20
 """How many calls for single jobs are under way together."""
 
@@ -110,7 +113,7 @@ async def one(visit: Visit) -> Response:
 
 async def act(visit: Visit) -> Response:
     """Replay or purge the chosen jobs, or those whose error is alike."""
-    action, kind = _action(visit), visit.form.get("alike")
+    action, kind = visit.form.one_of("action", *ACTIONS), visit.form.get("alike")
     if kind is None:
         ids = visit.form.all("dead_id")
     else:
@@ -119,16 +122,13 @@ async def act(visit: Visit) -> Response:
     if not ids:
         return visit.back(f"/topics/{visit.topic}/dead", "No job was chosen.")
     done = await (_replay(visit, ids) if action == "replay" else _purge(visit, ids))
-    visit.changed(visit.topic)
     return visit.back(f"/topics/{visit.topic}/dead", _summary(action, done))
 
 
 async def confirm(visit: Visit) -> Response:
     """Ask whether everything that matches is meant, and say how many that is."""
     query = visit.query
-    action = query.text("action")
-    if action not in ("replay", "purge"):
-        raise InvalidInput("action", "must be replay or purge")
+    action = query.one_of("action", *ACTIONS)
     group, reason = query.get("group"), query.get("reason")
     total = await _total(visit)
     newest = await visit.service.client.newest_dead(visit.topic, NEWEST)
@@ -151,11 +151,10 @@ async def confirm(visit: Visit) -> Response:
 async def act_on_matching(visit: Visit) -> Response:
     """Replay or purge everything that matches and was dead when the viewer was asked; a replay goes in steps."""
     form, client = visit.form, visit.service.client
-    action, until_ms = _action(visit), form.whole("until_ms", 1)
+    action, until_ms = visit.form.one_of("action", *ACTIONS), form.whole("until_ms", 1)
     if until_ms is None:
         raise InvalidInput("until_ms", "is missing")
     until, group, reason = from_ms(until_ms), form.get("group"), form.get("reason")
-    visit.changed(visit.topic)
     if action == "purge":
         purged = await client.dead.purge(visit.topic, group=group, reason=reason, until=until)
         return visit.back(f"/topics/{visit.topic}/dead", _summary(action, ActedOn(purged, 0)))
@@ -165,7 +164,11 @@ async def act_on_matching(visit: Visit) -> Response:
     so_far = ActedOn(found.replayed + (form.whole("done") or 0), found.kept)
     if rate is None and found.replayed == STEP:
         return visit.page(
-            "dead_step.html", topic=visit.topic, done=so_far.done, total=await _total(visit), form_values=_kept(visit)
+            "dead_step.html",
+            topic=visit.topic,
+            done=so_far.done,
+            total=await _total(visit),
+            form_values=form.some("action", "group", "reason", "until_ms"),
         )
     return visit.back(f"/topics/{visit.topic}/dead", _summary(action, so_far))
 
@@ -190,18 +193,6 @@ def alike(jobs: Iterable[DeadSummary]) -> list[Alike]:
     return sorted(groups, key=lambda group: -len(group.jobs))
 
 
-def _kept(visit: Visit) -> dict[str, str]:
-    names = ("action", "group", "reason", "until_ms")
-    return {name: value for name in names if (value := visit.form.get(name)) is not None}
-
-
-def _action(visit: Visit) -> str:
-    action = visit.form.needed("action")
-    if action not in ("replay", "purge"):
-        raise InvalidInput("action", "must be replay or purge")
-    return action
-
-
 def _matches(job: DeadSummary, group: str | None, reason: str | None, kind: str | None) -> bool:
     is_kind = kind is None or key_of(job.reason, job.error) == kind
     return is_kind and group in (None, job.group) and reason in (None, job.reason)
@@ -213,25 +204,23 @@ async def _total(visit: Visit) -> int:
 
 
 async def _replay(visit: Visit, ids: list[str]) -> ActedOn:
-    client, places = visit.service.client.dead, asyncio.Semaphore(AT_ONCE)
-
-    async def replay(dead_id: str) -> ReplayOutcome:
-        async with places:
-            return await client.replay_one(visit.topic, dead_id)
-
-    outcomes = await asyncio.gather(*map(replay, ids))
+    outcomes = await _each(ids, partial(visit.service.client.dead.replay_one, visit.topic))
     replayed = outcomes.count(ReplayOutcome.REPLAYED)
     return ActedOn(replayed, len(outcomes) - replayed - outcomes.count(ReplayOutcome.NOT_FOUND))
 
 
 async def _purge(visit: Visit, ids: list[str]) -> ActedOn:
-    client, places = visit.service.client.dead, asyncio.Semaphore(AT_ONCE)
+    return ActedOn(sum(await _each(ids, partial(visit.service.client.dead.purge_one, visit.topic))), 0)
 
-    async def purge(dead_id: str) -> bool:
+
+async def _each(ids: list[str], act: Callable[[str], Awaitable[T]]) -> list[T]:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(dead_id: str) -> T:
         async with places:
-            return await client.purge_one(visit.topic, dead_id)
+            return await act(dead_id)
 
-    return ActedOn(sum(await asyncio.gather(*map(purge, ids))), 0)
+    return await asyncio.gather(*map(one, ids))
 
 
 def _summary(action: str, done: ActedOn) -> str:

@@ -41,7 +41,9 @@ WITH_ERROR = ("retrying", "dead")
 
 ROUNDS = 10
 """How many rounds one step takes: each changes up to 500 jobs in every shard."""
+TOO_LATE = "Too late: the job is with its consumers already."
 EPOCH = from_ms(0)
+ACTIONS = ("cancel", "reschedule")
 KEPT = ("action", "since", "until", "by", "delay", "at", "name", "count")
 """The fields that lead from one step to the next."""
 PRIORITIES = ("normal", "high", "low")
@@ -99,7 +101,7 @@ async def jobs(visit: Visit) -> Response:
 async def confirm(visit: Visit) -> Response:
     """Ask whether all of them are meant, and say how many they are."""
     query = visit.query
-    action = _bulk_action(query)
+    action = query.one_of("action", *ACTIONS)
     since, until = _range(query)
     return visit.page(
         "bulk_confirm.html",
@@ -115,12 +117,11 @@ async def confirm(visit: Visit) -> Response:
 async def act(visit: Visit) -> Response:
     """Do one step, and lead on to the next, or back to the jobs."""
     form, client = visit.form, visit.service.client
-    action, name = _bulk_action(form), form.needed("name")
+    action, name = form.one_of("action", *ACTIONS), form.needed("name")
     since, until = _range(form)
     if since is None and until is None:
         since = EPOCH  # the client asks for a range; here the viewer has seen the number, and meant all of them
     bounds: dict[str, Any] = {"since": since, "until": until, "name": name, "rounds": ROUNDS}
-    visit.changed(visit.topic)
     if action == "cancel":
         found = await client.cancel_due(visit.topic, **bounds)
     else:
@@ -128,18 +129,10 @@ async def act(visit: Visit) -> Response:
     if found.is_done:
         done = "cancelled" if action == "cancel" else "rescheduled"
         return visit.back(f"/topics/{visit.topic}/jobs", f"{counted(found.jobs, 'job')} {done}.")
-    kept = {field: value for field in KEPT if (value := form.get(field)) is not None}
     count = max(found.jobs, form.whole("count") or 0)
     return visit.page(
-        "bulk_step.html", topic=visit.topic, action=action, done=found.jobs, count=count, form_values=kept
+        "bulk_step.html", topic=visit.topic, action=action, done=found.jobs, count=count, form_values=form.some(*KEPT)
     )
-
-
-def _bulk_action(form: Form) -> str:
-    action = form.needed("action")
-    if action not in ("cancel", "reschedule"):
-        raise InvalidInput("action", "must be cancel or reschedule")
-    return action
 
 
 def _range(form: Form) -> tuple[datetime | None, datetime | None]:
@@ -177,7 +170,6 @@ async def schedule(visit: Visit) -> Response:
         receipt = await visit.service.client.schedule(topic, **_arguments(asked))
     except InvalidInput as error:
         return await _form_page(visit, asked, f"{error.field}: {error.problem}", 422)
-    visit.changed(topic)
     key = asked.get("partition_key")
     if not receipt.created:
         note = "A live job has this id already: nothing was changed."
@@ -210,15 +202,10 @@ async def cancel(visit: Visit) -> Response:
     id, key = visit.form.needed("id"), visit.form.get("partition_key")
     running = visit.form.get("running") is not None
     outcome = await visit.service.client.cancel(visit.topic, id, partition_key=key, running=running)
-    visit.changed(visit.topic)
-    match outcome:
-        case CancelOutcome.NOT_FOUND:
-            raise Problem(problems.JOB_NOT_FOUND)
-        case CancelOutcome.RUNNING:
-            return _to_job(visit, id, key, "Too late: the job is with its consumers already.")
-        case CancelOutcome.CANCELLING:
-            return _to_job(visit, id, key, "Its worker was asked to cancel it.")
-    return visit.back(f"/topics/{visit.topic}/jobs", f"Job {id} is cancelled and will never run.")
+    if outcome is CancelOutcome.CANCELLED:
+        return visit.back(f"/topics/{visit.topic}/jobs", f"Job {id} is cancelled and will never run.")
+    said = {CancelOutcome.RUNNING: TOO_LATE, CancelOutcome.CANCELLING: "Its worker was asked to cancel it."}
+    return _to_job(visit, id, key, said.get(outcome))
 
 
 async def reschedule(visit: Visit) -> Response:
@@ -230,13 +217,10 @@ async def reschedule(visit: Visit) -> Response:
     )
     said = {
         RescheduleOutcome.RESCHEDULED: "The job has its new due time.",
-        RescheduleOutcome.RUNNING: "Too late: the job is with its consumers already.",
+        RescheduleOutcome.RUNNING: TOO_LATE,
         RescheduleOutcome.CHANGED: "Nothing was changed: the job has another due time by now.",
     }
-    if outcome is RescheduleOutcome.NOT_FOUND:
-        raise Problem(problems.JOB_NOT_FOUND)
-    visit.changed(visit.topic)
-    return _to_job(visit, id, key, said[outcome])
+    return _to_job(visit, id, key, said.get(outcome))
 
 
 async def run_now(visit: Visit) -> Response:
@@ -246,12 +230,9 @@ async def run_now(visit: Visit) -> Response:
     said = {
         RunNowOutcome.PROMOTED: "The job is ready for its workers.",
         RunNowOutcome.PAUSED: "The topic is paused: the job is due now, and runs first when the topic is resumed.",
-        RunNowOutcome.RUNNING: "Too late: the job is with its consumers already.",
+        RunNowOutcome.RUNNING: TOO_LATE,
     }
-    if outcome is RunNowOutcome.NOT_FOUND:
-        raise Problem(problems.JOB_NOT_FOUND)
-    visit.changed(visit.topic)
-    return visit.back(f"/topics/{visit.topic}/job", said[outcome], id=id, partition_key=key)
+    return _to_job(visit, id, key, said.get(outcome))
 
 
 async def rerun(visit: Visit) -> Response:
@@ -263,7 +244,6 @@ async def rerun(visit: Visit) -> Response:
     receipt = await visit.service.client.schedule(
         visit.topic, info.payload, delay=timedelta(0), headers=info.headers or None, partition_key=key
     )
-    visit.changed(visit.topic)
     return _to_job(visit, receipt.id, key, f"This is a new job like {id}, due now.")
 
 
@@ -293,7 +273,10 @@ async def _form_page(visit: Visit, asked: Form, problem: str = "", status: int =
     )
 
 
-def _to_job(visit: Visit, id: str, key: str | None, note: str) -> Response:
+def _to_job(visit: Visit, id: str, key: str | None, note: str | None) -> Response:
+    """Returns a redirect to a job's page. Raises: Problem, without a note: there is no such job."""
+    if note is None:
+        raise Problem(problems.JOB_NOT_FOUND)
     return visit.back(f"/topics/{visit.topic}/job", note, id=id, partition_key=key)
 
 

@@ -73,7 +73,7 @@ async def put(visit: Visit) -> Response:
     _check(visit, topic)
     is_new = form.get("is_new") is not None
     try:
-        rule = _rule(form)
+        rule = Rule.of(**_arguments(form))
         payload: dict[str, Any] = {}
         if is_new or form.get("payload") is not None:
             payload = {"payload": payload_of(form)}
@@ -91,7 +91,6 @@ async def put(visit: Visit) -> Response:
         said = f"{error.field}: {error.problem}" if isinstance(error, InvalidInput) else str(error)
         info = None if is_new else await _get(visit, topic, name)
         return await _form(visit, info, {field: form.text(field) for field in FIELDS}, said, 422)
-    visit.changed(topic)
     return visit.back("/recurring", note, topic=form.get("only"))
 
 
@@ -100,7 +99,6 @@ async def act(visit: Visit) -> Response:
     form, client = visit.form, visit.service.client.recurring
     topic, name, action = form.needed("topic"), form.needed("name"), form.needed("action")
     _check(visit, topic)
-    visit.changed(topic)
     if action == "run":
         receipt = await client.trigger(topic, name)
         if receipt is None:
@@ -160,10 +158,6 @@ def _arguments(form: Form) -> dict[str, Any]:
         "missed": form.text("missed", "coalesce"),
         "grace": None if grace is None else parse_duration(grace, "grace"),
     }
-
-
-def _rule(form: Form) -> Rule:
-    return Rule.of(**_arguments(form))
 
 
 def _values(visit: Visit, info: RecurringInfo) -> dict[str, str]:

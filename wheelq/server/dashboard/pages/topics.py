@@ -98,7 +98,6 @@ async def change(visit: Visit) -> Response:
         return visit.back(f"/topics/{name}", "Nothing was changed.")
     changes: TopicChanges = differs  # type: ignore[assignment]  # the names are those of SETTINGS; values are checked
     await service.client.configure(name, **changes)
-    visit.changed(name)
     return visit.back(f"/topics/{name}", f"Changed: {', '.join(sorted(differs))}.")
 
 
@@ -108,21 +107,18 @@ async def set_shards(visit: Visit) -> Response:
     if number is None:
         raise InvalidInput("shards", "is missing")
     await visit.service.client.set_shards(visit.topic, number)
-    visit.changed(visit.topic)
     return visit.back(f"/topics/{visit.topic}", f"The topic has {number:,} shards now; old jobs stay where they are.")
 
 
 async def pause(visit: Visit) -> Response:
     """Promote nothing until the topic is resumed."""
     await visit.service.client.pause(visit.topic)
-    visit.changed(visit.topic)
     return visit.back(f"/topics/{visit.topic}", "The topic is paused: jobs wait until it is resumed.")
 
 
 async def resume(visit: Visit) -> Response:
     """Promote again; what fell due meanwhile is promoted at once."""
     await visit.service.client.resume(visit.topic)
-    visit.changed(visit.topic)
     return visit.back(f"/topics/{visit.topic}", "The topic is resumed.")
 
 
@@ -139,7 +135,6 @@ async def remove_group(visit: Visit) -> Response:
     name = visit.form.needed("group")
     if not await visit.service.client.remove_group(visit.topic, name):
         raise Problem(GROUP_NOT_FOUND)
-    visit.changed(visit.topic)
     return visit.back(f"/topics/{visit.topic}", f"Group {name} is removed.")
 
 
