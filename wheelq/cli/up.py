@@ -13,8 +13,7 @@ import typer
 
 from wheelq.aio import AsyncClient
 from wheelq.cli import process
-from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitoring_options
-from wheelq.cli.options import UP_PORT, Config, LogFormat, LogLevel, settings_of
+from wheelq.cli.options import UP_PORT
 from wheelq.cli.output import plain, say
 from wheelq.cli.supervisor import (
     CommandPart,
@@ -38,6 +37,7 @@ PRINTING = "wheelq.cli.up:printing_worker"
 
 
 def up(
+    logged: process.Logged,
     target: Annotated[
         str | None, typer.Argument(metavar="[MODULE:NAME]", help="The worker to run; else each due job is printed.")
     ] = None,
@@ -50,12 +50,7 @@ def up(
     http: Annotated[bool, typer.Option("--http", help="Run the HTTP service, too, with its dashboard.")] = False,
     processes: process.Processes = 1,
     reload: process.Reload = False,
-    config: Config = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
     log_jobs: process.LogJobs = False,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Run everything: a server of its own, a scheduler and a worker, each in a process. Needs no Redis.
 
@@ -64,8 +59,7 @@ def up(
     the server; the data stays in --data. The scheduler gets --metrics-port, the first worker the port above it, and so
     on.
     """
-    settings = settings_of(config)
-    process.log_to_stderr(settings, log_level, log_format, "up")
+    settings = logged.log_to_stderr("up")
     server = EmbeddedServer(data, port=port) if url is None else None
     if server is not None:
         url = server.start().url
@@ -74,12 +68,11 @@ def up(
     assert url is not None
     shown = Address(url).shown
     os.environ["WHEELQ_URL"] = url
-    options = process.log_options(log_level, log_format)
-    options += ["--config", str(config)] if config else []
+    options = [*logged.log_options(), *(["--config", str(logged.config)] if logged.config else [])]
     with ExitStack() as stack:
         line = stack.enter_context(lifeline())
         count = processes if target else 1
-        monitoring = [monitoring_options(metrics_port, metrics_host, number) for number in range(count + 1)]
+        monitoring = [logged.monitoring_options(number) for number in range(count + 1)]
         scheduling = CommandPart("scheduler", ["scheduler", *options, *monitoring[0]], line)
         jobs = ["--log-jobs"] if log_jobs else []
         runs = target or (PRINTING if server is not None else None)
