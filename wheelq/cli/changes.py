@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wheelq.client import Client
 
 Report = Callable[[BulkProgress], None]
-Change = Callable[[datetime | None, datetime | None, Report], BulkProgress]
+Change = Callable[..., BulkProgress]
 Outcome = CancelOutcome | RescheduleOutcome | RunNowOutcome
 
 _WORDS = {
@@ -72,7 +72,7 @@ class Due:
             jobs = counted(waiting, f"job that waits in {topic}", f"jobs that wait in {topic}")
             typer.confirm(f"{ask} {jobs} in this range?", abort=True, err=True)
         with _shown(done) as report:
-            progress = change(begin, end, report)
+            progress = change(since=begin, until=end, name=self.name, progress=report)
         session.answer({"topic": topic, **progress._asdict()}, f"{counted(progress.jobs, 'job')} of {topic} {done}")
 
 
@@ -96,11 +96,7 @@ def cancel(
         if id is not None:
             _answer(session, topic, id, client.cancel(topic, id, running=running))
             return
-
-        def change(begin: datetime | None, end: datetime | None, report: Report) -> BulkProgress:
-            return client.cancel_due(topic, since=begin, until=end, name=due.name, progress=report)
-
-        due.change(session, client, topic, "Cancel", "cancelled", change)
+        due.change(session, client, topic, "Cancel", "cancelled", partial(client.cancel_due, topic))
 
 
 def reschedule(
@@ -131,13 +127,8 @@ def reschedule(
         if id is not None:
             _answer(session, topic, id, client.reschedule(topic, id, delay=seconds, at=instant))
             return
-
-        def change(begin: datetime | None, end: datetime | None, report: Report) -> BulkProgress:
-            return client.reschedule_due(
-                topic, since=begin, until=end, by=shift, delay=seconds, at=instant, name=due.name, progress=report
-            )
-
-        due.change(session, client, topic, "Move", "moved", change)
+        move = partial(client.reschedule_due, topic, by=shift, delay=seconds, at=instant)
+        due.change(session, client, topic, "Move", "moved", move)
 
 
 def run_now(session: Session, topic: Topic, id: JobId) -> None:

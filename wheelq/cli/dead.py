@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import Paging, Session, Topic, Wide, Yes
-from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_json, table_of
+from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_content, say_json, table_of
 from wheelq.cli.values import WHEN, parse_range
 from wheelq.client import Client
 from wheelq.errors import InvalidInput
@@ -80,9 +80,7 @@ def show(
         say(f"buried     {moment(found.buried_ms)}")
         if found.replays:
             say(f"replayed   {counted(found.replays, 'time')} before")
-        say_json(found.payload)
-        for name, value in found.headers.items():
-            say(f"{name}={value}")
+        say_content(found.payload, found.headers)
         say(found.traceback.rstrip() or found.error)
     if found is None:
         raise typer.Exit(NOT_FOUND)

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import At, Delay, Headers, JobId, Paging, Payload, Session, Topic, Wide
-from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_json, table
+from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_content, say_json, table
 from wheelq.cli.values import WHEN, parse_due, parse_headers, parse_json, parse_moment, parse_range
 from wheelq.errors import ServerError
 from wheelq.model.durations import parse_duration, span
@@ -122,9 +122,7 @@ def job(session: Session, topic: Topic, id: JobId) -> None:
         say(f"{topic}/{id} is finished or unknown; keep_done_ms keeps it: wheelq configure {topic} --keep-done 1d")
     else:
         _tell(found)
-        say_json(found.payload)
-        for name, value in found.headers.items():
-            say(f"{name}={value}")
+        say_content(found.payload, found.headers)
     if found is None:
         raise typer.Exit(NOT_FOUND)
 

@@ -15,7 +15,8 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -30,10 +31,10 @@ from wheelq.base.clock import SystemClock
 from wheelq.base.plural import counted
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, LogFormat, LogLevel, Url
-from wheelq.cli.supervisor import CommandPart, Reloaded, Supervisor, hold, lifeline, restarting_on_change, worker_parts
+from wheelq.cli.supervisor import CommandPart, Supervisor, hold, lifeline, restarting_on_change, worker_parts
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import LOG_FORMATS, LOG_LEVELS, Settings, resolve_url, settings_in_force
-from wheelq.settings.environment import variable_of
+from wheelq.settings.environment import CONFIG, variable_of
 from wheelq.transport.startup import StartupPolicy, until_usable
 from wheelq.worker import Worker
 
@@ -63,7 +64,7 @@ LogJobs = Annotated[bool, typer.Option("--log-jobs", help="Log a line for every 
 
 @dataclass(frozen=True)
 class Logged:
-    """The options of processes about settings, logs and metrics, which they give to their child processes."""
+    """The options of processes about settings, logs and metrics."""
 
     config: Config = None
     log_level: LogLevel = None
@@ -74,7 +75,7 @@ class Logged:
     def log_to_stderr(self, speaker: str | None) -> Settings:
         """Set up logging, with `speaker` before the lines of one process among several; returns the settings in force.
 
-        Raises: ConfigurationError.
+        Child processes, and Worker.connect() in a module, get the same by the environment. Raises: ConfigurationError.
         """
         settings = settings_in_force(self.config)
         level, format = (self.log_level or settings.log_level).lower(), self.log_format or settings.log_format
@@ -83,12 +84,11 @@ class Logged:
         if format not in LOG_FORMATS:
             raise InvalidInput("log-format", f"{format!r} must be text or json")
         logs.set_up(logging.getLevelNamesMapping()[level.upper()], format, speaker)
+        given = {"log_level": self.log_level and level, "log_format": self.log_format}
+        os.environ |= {variable_of("", name): value for name, value in given.items() if value}
+        if self.config is not None:
+            os.environ[CONFIG] = str(self.config.absolute())
         return settings
-
-    def log_options(self) -> list[str]:
-        """Returns the options that give a child process the same log."""
-        given = {"--log-level": self.log_level, "--log-format": self.log_format}
-        return [word for name, value in given.items() if value is not None for word in (name, value)]
 
     def monitoring_options(self, number: int) -> list[str]:
         """Returns the options of the child process with this number, whose port is `metrics_port + number`."""
@@ -180,17 +180,14 @@ def worker(
     --with-scheduler, one machine needs no separate `wheelq scheduler`.
     """
     settings = daemon.begin()
-    if daemon.config is not None:  # before the module is imported: Worker.connect() reads both
-        os.environ["WHEELQ_CONFIG"] = str(daemon.config.absolute())
-    if daemon.url or settings.url:
+    if daemon.url or settings.url:  # before the module is imported: Worker.connect() reads it
         os.environ["WHEELQ_URL"] = resolve_url(daemon.url, settings)
-    options = daemon.log_options()
     if log_jobs:
-        options.append("--log-jobs")
         os.environ[variable_of("worker", "log_jobs")] = "true"
         logging.getLogger("wheelq.jobs").setLevel(logging.DEBUG)  # for a worker with its own settings
     if reload or with_scheduler or processes > 1:
         monitoring = [daemon.monitoring_options(number) for number in range(processes + 1)]
+        options = ["--log-jobs"] if log_jobs else []
         raise typer.Exit(_run_processes(target, options, monitoring, reload=reload, with_scheduler=with_scheduler))
     found = load_worker(target)
 
@@ -208,16 +205,13 @@ def _run_processes(
 ) -> int:
     """`monitoring` has the separate options of each worker process, and last those of the scheduler."""
     with lifeline() as line:
-        kind = Reloaded if reload else CommandPart
-        workers = worker_parts(target, len(monitoring) - 1, options, line, kind, monitoring[:-1])
-        without_jobs = [option for option in options if option != "--log-jobs"]
-        scheduler = CommandPart("scheduler", ["scheduler", *without_jobs, *monitoring[-1]], line)
-        schedulers = [scheduler] if with_scheduler else []
+        workers = worker_parts(target, options, monitoring[:-1], line, reload=reload)
+        schedulers = [CommandPart("scheduler", ["scheduler", *monitoring[-1]], line)] if with_scheduler else []
 
         def started() -> None:
             logger.info("%s %s", counted(len(workers), "worker process runs", "worker processes run"), target)
 
-        with restarting_on_change([part for part in workers if isinstance(part, Reloaded)]):
+        with restarting_on_change(workers):
             return Supervisor([[*schedulers], [*workers]]).run(started)
 
 
@@ -271,7 +265,8 @@ def load_worker(target: str) -> Worker:
         has = f"it has {', '.join(workers)}" if workers else "it has no Worker at its top level"
         raise ConfigurationError(f"module {module_name} has no {name!r}; {has}") from error
     if not isinstance(found, Worker) and callable(found):
-        found = _call(found, target)
+        with _explained(target, "fails"):
+            found = found()
     if not isinstance(found, Worker):
         raise ConfigurationError(
             f"{target} is a {type(found).__name__}, not a Worker: name one made with Worker.connect(), or a function "
@@ -284,33 +279,30 @@ def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ConfigurationError:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+    with _explained(name, "does not import"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+                raise
             raise ConfigurationError(
                 f"there is no module {error.name!r} in {here} or among the installed packages: run the command in the "
                 "directory that holds it, or name that directory in PYTHONPATH"
             ) from error
-        raise _broken(name, "does not import", error) from error
-    except (Exception, SystemExit) as error:
-        raise _broken(name, "does not import", error) from error
 
 
-def _call(function: object, target: str) -> object:
-    assert callable(function)
+@contextmanager
+def _explained(name: str, what: str) -> Iterator[None]:
+    """Raises: ConfigurationError, for any error of the user's code, with the last lines of its traceback there."""
     try:
-        return function()
+        yield
     except ConfigurationError:
         raise
-    except (Exception, SystemExit) as error:  # show whatever the user's function raises
-        raise _broken(target, "fails", error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(name, what, error) from error
 
 
 def _broken(name: str, what: str, error: BaseException) -> ConfigurationError:
-    """Returns an error with the last lines of the traceback in the user's code, and where to look."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
     lines = traceback.format_list((theirs or frames[-1:])[-SHOWN_FRAMES:]) + traceback.format_exception_only(error)

@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from wheelq.cli.options import Headers, Payload, Session, Topic, Wide
-from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_json, table
+from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_content, say_json, table
 from wheelq.cli.values import parse_at, parse_headers, parse_json
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration, span
@@ -105,9 +105,7 @@ def show(session: Session, topic: Topic, name: Name) -> None:
         say(f"next due   {_next(found, moment)}")
         if found.last_ms is not None:
             say(f"made last  {moment(found.last_ms)}")
-        say_json(found.payload)
-        for header, value in found.headers.items():
-            say(f"{header}={value}")
+        say_content(found.payload, found.headers)
     if found is None:
         raise typer.Exit(NOT_FOUND)
 

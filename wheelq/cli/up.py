@@ -18,14 +18,12 @@ from wheelq.cli.output import plain, say
 from wheelq.cli.supervisor import (
     CommandPart,
     Part,
-    Reloaded,
     ServerPart,
     Supervisor,
     lifeline,
     restarting_on_change,
     worker_parts,
 )
-from wheelq.embedded import EmbeddedServer
 from wheelq.model.job import Job
 from wheelq.settings.environment import variable_of
 from wheelq.transport import Address
@@ -60,7 +58,7 @@ def up(
     on.
     """
     settings = logged.log_to_stderr("up")
-    server = EmbeddedServer(data, port=port) if url is None else None
+    server = ServerPart(data, port=port) if url is None else None
     if server is not None:
         url = server.start().url
         for name in ("username", "password", "password_file"):
@@ -68,19 +66,17 @@ def up(
     assert url is not None
     shown = Address(url).shown
     os.environ["WHEELQ_URL"] = url
-    options = [*logged.log_options(), *(["--config", str(logged.config)] if logged.config else [])]
     with ExitStack() as stack:
         line = stack.enter_context(lifeline())
         count = processes if target else 1
         monitoring = [logged.monitoring_options(number) for number in range(count + 1)]
-        scheduling = CommandPart("scheduler", ["scheduler", *options, *monitoring[0]], line)
+        scheduling = CommandPart("scheduler", ["scheduler", *monitoring[0]], line)
         jobs = ["--log-jobs"] if log_jobs else []
         runs = target or (PRINTING if server is not None else None)
-        kind = Reloaded if reload and target else CommandPart
-        working = worker_parts(runs, count, [*options, *jobs], line, kind, monitoring[1:]) if runs else []
-        stack.enter_context(restarting_on_change([part for part in working if isinstance(part, Reloaded)]))
-        serving = [CommandPart("http", ["server", *options], line)] if http else []
-        groups: list[list[Part]] = [[ServerPart(server)] if server else [], [scheduling], [*working], [*serving]]
+        working = worker_parts(runs, jobs, monitoring[1:], line, reload=reload and bool(target)) if runs else []
+        stack.enter_context(restarting_on_change(working))
+        serving = [CommandPart("http", ["server"], line)] if http else []
+        groups: list[list[Part]] = [[server] if server else [], [scheduling], [*working], [*serving]]
 
         def started() -> None:
             say(f"server     {url}, process {server.pid}, data in {data}" if server else f"server     {shown}")
