@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wheelq.embedded.server import binary_in_package
+from wheelq.embedded import binary_in_package
 
 SYSTEM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/homebrew/bin")  # often hidden behind a venv's own redis-server
 

@@ -53,151 +53,87 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wheelq.aio import AsyncClient
-    from wheelq.base.metrics import Histogram, Lateness
-    from wheelq.client import Client
-    from wheelq.errors import (
-        AuthenticationFailed,
-        BatchFailed,
-        BeingRemoved,
-        CircuitOpen,
-        ConfigurationError,
-        DuplicateJob,
-        InUse,
-        InvalidInput,
-        InvalidJob,
-        InvalidSetting,
-        JobFailed,
-        JobNotFound,
-        NotFinished,
-        NotPermitted,
-        NotPrimary,
-        NotReplicated,
-        OutboxFull,
-        OutcomeUnknown,
-        PartlyScheduled,
-        PayloadMismatch,
-        PayloadTooLarge,
-        RecurringUnreadable,
-        Refused,
-        ServerBusy,
-        ServerError,
-        ServerFull,
-        ServerTooOld,
-        TlsFailed,
-        TopicFull,
-        TopicNotFound,
-        TopicUnreadable,
-        Unavailable,
-        WheelqError,
-        WrongDatabase,
-        WrongServerKind,
-    )
-    from wheelq.model.dead import DeadJob, DeadPage, Replayed, ReplayOutcome
-    from wheelq.model.job import (
-        BulkProgress,
-        CancelOutcome,
-        Job,
-        JobSpec,
-        Receipt,
-        RescheduleOutcome,
-        RunNowOutcome,
-        WaitingPage,
-    )
-    from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringReceipt
-    from wheelq.model.retry import Bury, Retry, RetryAfter
-    from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobPage, JobState, ListedJob, Progress
-    from wheelq.model.task import Task, TaskDecorator, TaskJob
-    from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
-    from wheelq.producer.history import Rerun
-    from wheelq.producer.outbox.store import OutboxInfo
-    from wheelq.scheduler import Scheduler
-    from wheelq.settings import Settings
-    from wheelq.worker import Worker
+    from wheelq.aio import AsyncClient as AsyncClient
+    from wheelq.base.metrics import Histogram as Histogram
+    from wheelq.base.metrics import Lateness as Lateness
+    from wheelq.client import Client as Client
+    from wheelq.errors import AuthenticationFailed as AuthenticationFailed
+    from wheelq.errors import BatchFailed as BatchFailed
+    from wheelq.errors import BeingRemoved as BeingRemoved
+    from wheelq.errors import CircuitOpen as CircuitOpen
+    from wheelq.errors import ConfigurationError as ConfigurationError
+    from wheelq.errors import DuplicateJob as DuplicateJob
+    from wheelq.errors import InUse as InUse
+    from wheelq.errors import InvalidInput as InvalidInput
+    from wheelq.errors import InvalidJob as InvalidJob
+    from wheelq.errors import InvalidSetting as InvalidSetting
+    from wheelq.errors import JobFailed as JobFailed
+    from wheelq.errors import JobNotFound as JobNotFound
+    from wheelq.errors import NotFinished as NotFinished
+    from wheelq.errors import NotPermitted as NotPermitted
+    from wheelq.errors import NotPrimary as NotPrimary
+    from wheelq.errors import NotReplicated as NotReplicated
+    from wheelq.errors import OutboxFull as OutboxFull
+    from wheelq.errors import OutcomeUnknown as OutcomeUnknown
+    from wheelq.errors import PartlyScheduled as PartlyScheduled
+    from wheelq.errors import PayloadMismatch as PayloadMismatch
+    from wheelq.errors import PayloadTooLarge as PayloadTooLarge
+    from wheelq.errors import RecurringUnreadable as RecurringUnreadable
+    from wheelq.errors import Refused as Refused
+    from wheelq.errors import ServerBusy as ServerBusy
+    from wheelq.errors import ServerError as ServerError
+    from wheelq.errors import ServerFull as ServerFull
+    from wheelq.errors import ServerTooOld as ServerTooOld
+    from wheelq.errors import TlsFailed as TlsFailed
+    from wheelq.errors import TopicFull as TopicFull
+    from wheelq.errors import TopicNotFound as TopicNotFound
+    from wheelq.errors import TopicUnreadable as TopicUnreadable
+    from wheelq.errors import Unavailable as Unavailable
+    from wheelq.errors import WheelqError as WheelqError
+    from wheelq.errors import WrongDatabase as WrongDatabase
+    from wheelq.errors import WrongServerKind as WrongServerKind
+    from wheelq.model.dead import DeadJob as DeadJob
+    from wheelq.model.dead import DeadPage as DeadPage
+    from wheelq.model.dead import Replayed as Replayed
+    from wheelq.model.dead import ReplayOutcome as ReplayOutcome
+    from wheelq.model.job import BulkProgress as BulkProgress
+    from wheelq.model.job import CancelOutcome as CancelOutcome
+    from wheelq.model.job import Job as Job
+    from wheelq.model.job import JobSpec as JobSpec
+    from wheelq.model.job import Receipt as Receipt
+    from wheelq.model.job import RescheduleOutcome as RescheduleOutcome
+    from wheelq.model.job import RunNowOutcome as RunNowOutcome
+    from wheelq.model.job import WaitingPage as WaitingPage
+    from wheelq.model.recurring import RecurringInfo as RecurringInfo
+    from wheelq.model.recurring import RecurringOutcome as RecurringOutcome
+    from wheelq.model.recurring import RecurringReceipt as RecurringReceipt
+    from wheelq.model.retry import Bury as Bury
+    from wheelq.model.retry import Retry as Retry
+    from wheelq.model.retry import RetryAfter as RetryAfter
+    from wheelq.model.state import Attempt as Attempt
+    from wheelq.model.state import GroupInfo as GroupInfo
+    from wheelq.model.state import JobInfo as JobInfo
+    from wheelq.model.state import JobPage as JobPage
+    from wheelq.model.state import JobState as JobState
+    from wheelq.model.state import ListedJob as ListedJob
+    from wheelq.model.state import Progress as Progress
+    from wheelq.model.task import Task as Task
+    from wheelq.model.task import TaskDecorator as TaskDecorator
+    from wheelq.model.task import TaskJob as TaskJob
+    from wheelq.model.topic import Group as Group
+    from wheelq.model.topic import Span as Span
+    from wheelq.model.topic import Topic as Topic
+    from wheelq.model.topic import TopicChanges as TopicChanges
+    from wheelq.model.topic import TopicInfo as TopicInfo
+    from wheelq.model.topic import TopicMinute as TopicMinute
+    from wheelq.producer.history import Rerun as Rerun
+    from wheelq.producer.outbox.store import OutboxInfo as OutboxInfo
+    from wheelq.scheduler import Scheduler as Scheduler
+    from wheelq.settings import Settings as Settings
+    from wheelq.worker import Worker as Worker
 
 
 __version__ = "0.2.0"
-
-__all__ = [
-    "AsyncClient",
-    "Attempt",
-    "AuthenticationFailed",
-    "BatchFailed",
-    "BeingRemoved",
-    "BulkProgress",
-    "Bury",
-    "CancelOutcome",
-    "CircuitOpen",
-    "Client",
-    "ConfigurationError",
-    "DeadJob",
-    "DeadPage",
-    "DuplicateJob",
-    "Group",
-    "GroupInfo",
-    "Histogram",
-    "InUse",
-    "InvalidInput",
-    "InvalidJob",
-    "InvalidSetting",
-    "Job",
-    "JobFailed",
-    "JobInfo",
-    "JobNotFound",
-    "JobPage",
-    "JobSpec",
-    "JobState",
-    "Lateness",
-    "ListedJob",
-    "NotFinished",
-    "NotPermitted",
-    "NotPrimary",
-    "NotReplicated",
-    "OutboxFull",
-    "OutboxInfo",
-    "OutcomeUnknown",
-    "PartlyScheduled",
-    "PayloadMismatch",
-    "PayloadTooLarge",
-    "Progress",
-    "Receipt",
-    "RecurringInfo",
-    "RecurringOutcome",
-    "RecurringReceipt",
-    "RecurringUnreadable",
-    "Refused",
-    "ReplayOutcome",
-    "Replayed",
-    "Rerun",
-    "RescheduleOutcome",
-    "Retry",
-    "RetryAfter",
-    "RunNowOutcome",
-    "Scheduler",
-    "ServerBusy",
-    "ServerError",
-    "ServerFull",
-    "ServerTooOld",
-    "Settings",
-    "Span",
-    "Task",
-    "TaskDecorator",
-    "TaskJob",
-    "TlsFailed",
-    "Topic",
-    "TopicChanges",
-    "TopicFull",
-    "TopicInfo",
-    "TopicMinute",
-    "TopicNotFound",
-    "TopicUnreadable",
-    "Unavailable",
-    "WaitingPage",
-    "WheelqError",
-    "Worker",
-    "WrongDatabase",
-    "WrongServerKind",
-]
 
 _NAMES = {
     "wheelq.aio": "AsyncClient",
@@ -226,6 +162,7 @@ _NAMES = {
 """The public names by module. A module is imported when one of its names is first used, so that the command line and
 programs that need only a client start fast."""
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_WHERE)
 _MODULES = frozenset({"embedded", "errors", "logs", "settings", "sinks", "testing"})
 
 

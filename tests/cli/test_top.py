@@ -37,15 +37,15 @@ def test_rates_are_what_grew_between_two_heartbeats() -> None:
     later_node = replace(NODE, seen_ms=15_000, promoted=600)
     later = replace(WORKER, seen_ms=20_000, handled=70, failed=15)
     now = Now.between(Stats(1, [], [NODE], [WORKER]), Stats(2, [], [later_node], [later]))
-    assert now.schedulers[0].promoted_per_s == 100
-    assert (now.workers[0].done_per_s, now.workers[0].failed_per_s) == (2, 0.5)
+    assert now.schedulers[0]["promoted_per_s"] == 100
+    assert (now.workers[0]["done_per_s"], now.workers[0]["failed_per_s"]) == (2, 0.5)
 
 
 def test_there_is_no_rate_without_two_heartbeats() -> None:
     for before in (Stats(1, [], [], []), Stats(1, [], [NODE], [WORKER])):
         now = Now.between(before, Stats(2, [], [NODE], [WORKER]))
-        assert now.schedulers[0].promoted_per_s is None
-        assert now.workers[0].done_per_s is now.workers[0].failed_per_s is None
+        assert now.schedulers[0]["promoted_per_s"] is None
+        assert now.workers[0]["done_per_s"] is now.workers[0]["failed_per_s"] is None
 
 
 def test_top_answers_in_json(own_url: str) -> None:

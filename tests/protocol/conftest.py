@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Running, stopped_at_the_end
-from wheelq.embedded import EmbeddedServer
-from wheelq.embedded.server import binary_in_package
+from wheelq.embedded import EmbeddedServer, binary_in_package
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ import redis
 from tests.cli.commands import is_alive
 from tests.unit.test_outbox import in_a_fork
 from tests.waiting import PATIENCE, eventually
-from wheelq.embedded import EmbeddedServer, resources
-from wheelq.embedded.server import find_server
+from wheelq import embedded
+from wheelq.embedded import EmbeddedServer, find_server
 from wheelq.errors import ConfigurationError
 
 PrivateServer = Callable[..., EmbeddedServer]
@@ -229,7 +229,7 @@ def test_the_next_start_takes_over_the_directory_of_a_killed_parent(
     private_server: PrivateServer, server_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once, although the old server may still be ending: the start waits for it."""
-    monkeypatch.setattr(resources, "LOCK_GRACE_S", PATIENCE)  # a second on a machine that is not busy
+    monkeypatch.setattr(embedded, "LOCK_GRACE_S", PATIENCE)  # a second on a machine that is not busy
     parent, old_pid = _parent(server_binary, tmp_path, then="time.sleep(60)")
     with parent:
         parent.kill()
@@ -323,13 +323,13 @@ def test_the_wheels_binary_comes_before_the_path(monkeypatch: pytest.MonkeyPatch
 def test_without_the_wheel_the_path_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     _pretend_server(tmp_path / name)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("wheelq.embedded.server.find_spec", lambda package: None)
+    monkeypatch.setattr("wheelq.embedded.find_spec", lambda package: None)
     assert find_server() == tmp_path / name
 
 
 def test_a_missing_server_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("wheelq.embedded.server.find_spec", lambda package: None)
+    monkeypatch.setattr("wheelq.embedded.find_spec", lambda package: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'wheelq\[embedded\]'"):
         find_server()
 

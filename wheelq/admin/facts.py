@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from wheelq.admin.diagnosis import JobFacts, ServerFacts
-from wheelq.admin.diagnosis.findings import CHANNELS
+from wheelq.admin.diagnosis import CHANNELS, JobFacts, ServerFacts
 from wheelq.admin.figures import Fleet, Parts, fleet, recurring_times
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from importlib import import_module
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -137,12 +140,45 @@ def load_command(name: str, command: LazyCommand) -> Any:
     found = getattr(import_module(f"wheelq.cli.{command.module}"), command.attribute)
     if isinstance(found, typer.Typer):
         found.rich_markup_mode = MARKUP
+        for one in found.registered_commands:
+            one.callback = with_options(one.callback)
         group = typer.main.get_group(found)
         group.name = name
         return group
     alone = typer.Typer(rich_markup_mode=MARKUP, add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name, rich_help_panel=command.panel)(found)
+    alone.command(name, rich_help_panel=command.panel)(with_options(found))
     return typer.main.get_command(alone)
+
+
+def with_options(command: Any) -> Any:
+    """Returns the command with an option for each field of its parameters that are dataclasses, after its own.
+
+    So options that many commands share are declared once: `options.Session`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    shared: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    if not shared:
+        return command
+    parameters = [
+        each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY)
+        for each in signature(command).parameters.values()
+        if each.name not in shared
+    ]
+    for kind in shared.values():
+        types = get_type_hints(kind, include_extras=True)
+        parameters += [
+            Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
+            for one in fields(kind)
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {name: kind(**{one.name: given.pop(one.name) for one in fields(kind)}) for name, kind in shared.items()}
+        command(**made, **given)
+
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 MARKUP: Any = "markdown"  # joins the lines of a docstring's paragraph

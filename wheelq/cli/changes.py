@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +14,8 @@ from rich.console import Console
 
 from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
-from wheelq.cli.options import At, Config, Delay, JobId, Json, MaybeId, Topic, Url, Yes, client_of
-from wheelq.cli.output import NOT_FOUND, TOO_LATE, say, say_json
+from wheelq.cli.options import At, Delay, JobId, MaybeId, Session, Topic, Yes
+from wheelq.cli.output import NOT_FOUND, TOO_LATE
 from wheelq.cli.values import WHEN, parse_due, parse_range
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
@@ -23,15 +24,8 @@ from wheelq.model.job import BulkProgress, CancelOutcome, RescheduleOutcome, Run
 if TYPE_CHECKING:
     from wheelq.client import Client
 
-Since = Annotated[
-    str | None, typer.Option("--since", help=f"In place of an id: all jobs due then or later. {WHEN}.", metavar="TIME")
-]
-Until = Annotated[
-    str | None, typer.Option("--until", help=f"In place of an id: all jobs due before. {WHEN}.", metavar="TIME")
-]
-Name = Annotated[str | None, typer.Option("--name", help="Continue an interrupted change, by the name in its message.")]
 Report = Callable[[BulkProgress], None]
-Change = Callable[[datetime | None, datetime | None, Report], BulkProgress]
+Change = Callable[..., BulkProgress]
 Outcome = CancelOutcome | RescheduleOutcome | RunNowOutcome
 
 _WORDS = {
@@ -46,17 +40,48 @@ _WORDS = {
 _EXIT_CODES = {"not_found": NOT_FOUND, "running": TOO_LATE}
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The options that choose all jobs of a topic that are due in a range, in place of a single one."""
+
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help=f"In place of an id: all jobs due then or later. {WHEN}.", metavar="TIME"),
+    ] = None
+    until: Annotated[
+        str | None, typer.Option("--until", help=f"In place of an id: all jobs due before. {WHEN}.", metavar="TIME")
+    ] = None
+    name: Annotated[
+        str | None, typer.Option("--name", help="Continue an interrupted change, by the name in its message.")
+    ] = None
+    yes: Yes = False
+
+    def check_choice(self, id: str | None) -> None:
+        """Check that a command has either an id or a range. Raises: InvalidInput."""
+        if (id is None) == (self.since is None and self.until is None):
+            raise InvalidInput("ID", "name one job, or all that are due in a range with --since, --until or both")
+
+    def change(self, session: Session, client: Client, topic: str, ask: str, done: str, change: Change) -> None:
+        """Ask for confirmation, change the jobs of the range, show the progress, and print how many jobs were changed.
+
+        `ask` is the first word of the question, `done` says what happened to the jobs.
+        """
+        begin, end = parse_range(self.since, self.until, wall_ms())
+        if not self.yes:
+            waiting = client.count_due(topic, since=begin, until=end)
+            jobs = counted(waiting, f"job that waits in {topic}", f"jobs that wait in {topic}")
+            typer.confirm(f"{ask} {jobs} in this range?", abort=True, err=True)
+        with _shown(done) as report:
+            progress = change(since=begin, until=end, name=self.name, progress=report)
+        session.answer({"topic": topic, **progress._asdict()}, f"{counted(progress.jobs, 'job')} of {topic} {done}")
+
+
 def cancel(
+    session: Session,
+    due: Due,
     topic: Topic,
     id: MaybeId = None,
     running: Annotated[bool, typer.Option("--running", help="If it runs now, ask its worker to cancel it.")] = False,
-    since: Since = None,
-    until: Until = None,
-    name: Name = None,
-    yes: Yes = False,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Cancel a waiting job, or all that are due in a range. Asks first for a range.
 
@@ -66,19 +91,17 @@ def cancel(
 
     Exit code 3: no such job; 4: too late, it is with the workers.
     """
-    _check_choice(id, since, until)
-    with client_of(url, config) as client:
+    due.check_choice(id)
+    with session.client() as client:
         if id is not None:
-            _answer(topic, id, client.cancel(topic, id, running=running), json)
+            _answer(session, topic, id, client.cancel(topic, id, running=running))
             return
-
-        def change(begin: datetime | None, end: datetime | None, report: Report) -> BulkProgress:
-            return client.cancel_due(topic, since=begin, until=end, name=name, progress=report)
-
-        _change_range(client, topic, since, until, None if yes else "Cancel", "cancelled", json, change)
+        due.change(session, client, topic, "Cancel", "cancelled", partial(client.cancel_due, topic))
 
 
 def reschedule(
+    session: Session,
+    due: Due,
     topic: Topic,
     id: MaybeId = None,
     delay: Delay = None,
@@ -86,13 +109,6 @@ def reschedule(
     by: Annotated[
         str | None, typer.Option("--by", help="Move each job of a range by this: 30m later, or -30m earlier.")
     ] = None,
-    since: Since = None,
-    until: Until = None,
-    name: Name = None,
-    yes: Yes = False,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Give a waiting job a new due time, or move all that are due in a range. Asks first for a range.
 
@@ -102,61 +118,23 @@ def reschedule(
 
     Exit code 3: no such job; 4: too late, it is with the workers.
     """
-    _check_choice(id, since, until)
+    due.check_choice(id)
     shift = None if by is None else parse_duration(by, "by")
     if id is not None and shift is not None:
         raise InvalidInput("--by", "moves the jobs of a range: give --delay or --at for a single job")
     seconds, instant = (None, None) if shift is not None and delay is None and at is None else parse_due(delay, at)
-    with client_of(url, config) as client:
+    with session.client() as client:
         if id is not None:
-            _answer(topic, id, client.reschedule(topic, id, delay=seconds, at=instant), json)
+            _answer(session, topic, id, client.reschedule(topic, id, delay=seconds, at=instant))
             return
-
-        def change(begin: datetime | None, end: datetime | None, report: Report) -> BulkProgress:
-            return client.reschedule_due(
-                topic, since=begin, until=end, by=shift, delay=seconds, at=instant, name=name, progress=report
-            )
-
-        _change_range(client, topic, since, until, None if yes else "Move", "moved", json, change)
+        move = partial(client.reschedule_due, topic, by=shift, delay=seconds, at=instant)
+        due.change(session, client, topic, "Move", "moved", move)
 
 
-def run_now(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
+def run_now(session: Session, topic: Topic, id: JobId) -> None:
     """Run a waiting job now. Exit code 3: no such job; 4: it is with the workers already."""
-    with client_of(url, config) as client:
-        _answer(topic, id, client.run_now(topic, id), json)
-
-
-def _check_choice(id: str | None, since: str | None, until: str | None) -> None:
-    """Check that a command has either an id or a range. Raises: InvalidInput."""
-    if (id is None) == (since is None and until is None):
-        raise InvalidInput("ID", "name one job, or all that are due in a range with --since, --until or both")
-
-
-def _change_range(
-    client: Client,
-    topic: str,
-    since: str | None,
-    until: str | None,
-    ask: str | None,
-    done: str,
-    json: bool,
-    change: Change,
-) -> None:
-    """Ask for confirmation, change the jobs of the range, show the progress, and print how many jobs were changed.
-
-    `ask` is the first word of the question; None: do not ask. `done` says what happened to the jobs.
-    """
-    begin, end = parse_range(since, until, wall_ms())
-    if ask is not None:
-        waiting = client.count_due(topic, since=begin, until=end)
-        jobs = counted(waiting, f"job that waits in {topic}", f"jobs that wait in {topic}")
-        typer.confirm(f"{ask} {jobs} in this range?", abort=True, err=True)
-    with _shown(done) as report:
-        progress = change(begin, end, report)
-    if json:
-        say_json({"topic": topic, **progress._asdict()})
-    else:
-        say(f"{counted(progress.jobs, 'job')} of {topic} {done}")
+    with session.client() as client:
+        _answer(session, topic, id, client.run_now(topic, id))
 
 
 @contextmanager
@@ -169,10 +147,7 @@ def _shown(done: str) -> Iterator[Report]:
         yield lambda progress: status.update(f"{counted(progress.jobs, 'job')} {done} so far")
 
 
-def _answer(topic: str, id: str, outcome: Outcome, json: bool) -> None:
-    if json:
-        say_json({"topic": topic, "id": id, "outcome": outcome.value})
-    else:
-        say(f"{topic}/{id} {_WORDS[outcome.value]}")
+def _answer(session: Session, topic: str, id: str, outcome: Outcome) -> None:
+    session.answer({"topic": topic, "id": id, "outcome": outcome.value}, f"{topic}/{id} {_WORDS[outcome.value]}")
     if outcome.value in _EXIT_CODES:
         raise typer.Exit(_EXIT_CODES[outcome.value])

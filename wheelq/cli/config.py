@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from wheelq.cli.options import Config, Json, Url
+from wheelq.cli.options import Session
 from wheelq.cli.output import say, say_json
 from wheelq.cli.shipped import config_files, write_new
 from wheelq.settings.declaration import declarations
@@ -36,6 +36,7 @@ class SettingInForce(NamedTuple):
 
 
 def config(
+    session: Session,
     default: Annotated[bool, typer.Option("--default", help="Print the default file, with comments.")] = False,
     into: Annotated[
         Path | None,
@@ -46,9 +47,6 @@ def config(
             show_default=False,
         ),
     ] = None,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Show every setting in force and where it comes from: option, environment variable, file or default.
 
@@ -60,8 +58,8 @@ def config(
     elif default:
         say(config_files()["wheelq.toml"].decode().rstrip("\n"))
     else:
-        found = [_without_secrets(setting) for setting in all_in_force(config, url)]
-        if json:
+        found = [_without_secrets(setting) for setting in all_in_force(session.config, session.url)]
+        if session.json:
             say_json([setting._asdict() for setting in found])
         else:
             _say_toml(found)

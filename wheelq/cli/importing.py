@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from hashlib import blake2b
@@ -20,8 +21,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from wheelq.base.plural import counted
 from wheelq.base.printable import one_line
-from wheelq.cli.options import Config, Json, Url, client_of
-from wheelq.cli.output import UNUSABLE, say, say_json, stderr
+from wheelq.cli.options import Session
+from wheelq.cli.output import UNUSABLE, stderr
 from wheelq.cli.values import parse_at
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError, InvalidInput, InvalidJob, ServerError
@@ -36,14 +37,12 @@ BAR = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Time
 
 
 def import_jobs(
+    session: Session,
     file: Annotated[str, typer.Argument(help="JSON lines; '-' is standard input.")],
     topic: Annotated[str | None, typer.Option("--topic", help="For lines without topic.")] = None,
     delay: Annotated[
         str | None, typer.Option("--delay", help="For lines without delay and at: 30m, 1h30m, 2d.")
     ] = None,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Schedule the jobs in a file, one JSON object in each line.
 
@@ -55,29 +54,41 @@ def import_jobs(
     After an interruption, give the same command again. A line is not scheduled twice while its first job is alive: its
     key identifies it, or else the file's name, the line's number and its text.
     """
-    path = None if file == "-" else Path(file)
+    path, name = (None, "stdin") if file == "-" else (Path(file), Path(file).name)
     console = stderr()
     bar = Progress(*BAR, console=console, disable=not console.is_terminal, transient=True)
-    with client_of(url, config) as client, _opened(path) as source, bar:
-        run = _Import(client, path.name if path else "stdin", topic, delay)
-        task = bar.add_task(run.name, total=path.stat().st_size if path else None)
+    tally: Counter[str] = Counter()
+    with session.client() as client, _opened(path) as source, bar:
+        task = bar.add_task(name, total=path.stat().st_size if path else None)
         lines = enumerate(source, 1)
         try:
             while chunk := list(islice(lines, CHUNK)):
-                for number, why in sorted(run.schedule(chunk)):
-                    text = one_line(f"line {number}: {why}")
-                    console.print(text, style="yellow", markup=False, soft_wrap=True)
+                jobs: defaultdict[str, list[tuple[int, JobSpec]]] = defaultdict(list)
+                refused = []
+                for number, text in chunk:
+                    try:
+                        if text.strip():
+                            its_topic, spec = _job(name, number, text, topic, delay)
+                            jobs[its_topic].append((number, spec))
+                    except InvalidInput as error:
+                        refused.append((number, str(error)))
+                for its_topic, specs in jobs.items():
+                    refused += _schedule(client, its_topic, specs, tally)
+                for number, why in sorted(refused):
+                    said = one_line(f"line {number}: {why}")
+                    console.print(said, style="yellow", markup=False, soft_wrap=True)
+                tally["refused"] += len(refused)
                 bar.advance(task, sum(len(text) for _, text in chunk))
         except (ServerError, KeyboardInterrupt):
-            done = counted(run.tally.total(), "line is", "lines are")
-            console.print(f"{run.name}: {done} done; run the same command again to continue", markup=False)
+            done = counted(tally.total(), "line is", "lines are")
+            console.print(f"{name}: {done} done; run the same command again to continue", markup=False)
             raise
-    scheduled, kept, refused = (run.tally[name] for name in ("scheduled", "kept", "refused"))
-    if json:
-        say_json({"scheduled": scheduled, "kept": kept, "refused": refused})
-    else:
-        say(f"{run.name}: {scheduled:,} scheduled, {kept:,} already existed, {counted(refused, 'line')} refused")
-    if refused:
+    found = {what: tally[what] for what in ("scheduled", "kept", "refused")}
+    refusals = counted(found["refused"], "line")
+    session.answer(
+        found, f"{name}: {found['scheduled']:,} scheduled, {found['kept']:,} already existed, {refusals} refused"
+    )
+    if found["refused"]:
         raise typer.Exit(UNUSABLE)
 
 
@@ -88,69 +99,42 @@ def _opened(path: Path | None) -> AbstractContextManager[IO[bytes]]:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
 
 
-class _Import:
-    """Schedules lines, and counts how many are scheduled, were there already ("kept") and are refused."""
+def _job(name: str, number: int, text: bytes, topic: str | None, delay: str | None) -> tuple[str, JobSpec]:
+    """Returns the topic and job of a line; `topic` and `delay` are for one without. Raises: InvalidInput."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("job", f"is not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise InvalidInput("job", f"must be a JSON object, not {type(found).__name__}")
+    if unknown := sorted(found.keys() - set(FIELDS)):
+        raise InvalidInput(unknown[0], f"is not a field of a job; the fields are {', '.join(FIELDS)}")
+    topic = found.pop("topic", None) or topic
+    if topic is None:
+        raise InvalidInput("topic", "missing: give it in the line, or with --topic")
+    if found.get("delay") is None and found.get("at") is None:
+        found["delay"] = delay
+    for duration in ("delay", "spread", "expires"):
+        if isinstance(found.get(duration), str):
+            found[duration] = parse_duration(found[duration], duration)
+    if found.get("at") is not None:
+        found["at"] = parse_at(str(found["at"]))
+    found["priority"] = str(found.get("priority") or "normal")
+    if found.get("key") is None:
+        found["key"] = blake2b(f"{name}\n{number}\n".encode(errors="replace") + text, digest_size=12).hexdigest()
+    return check_topic(topic), JobSpec(**found)
 
-    def __init__(self, client: Client, name: str, topic: str | None, delay: str | None) -> None:
-        """`topic` and `delay` are for lines without their own."""
-        self.name = name
-        self.tally: Counter[str] = Counter()
-        self._client = client
-        self._topic = topic
-        self._delay = delay
 
-    def schedule(self, lines: list[tuple[int, bytes]]) -> list[tuple[int, str]]:
-        """Schedule lines; returns the numbers of the refused ones, and why. Blank lines are left out."""
-        jobs: defaultdict[str, list[tuple[int, JobSpec]]] = defaultdict(list)
-        refused = []
-        for number, text in lines:
-            if text.strip():
-                try:
-                    topic, spec = self._job(number, text)
-                    jobs[topic].append((number, spec))
-                except InvalidInput as error:
-                    refused.append((number, str(error)))
-        for topic, specs in jobs.items():
-            refused += self._schedule_in(topic, specs)
-        self.tally["refused"] += len(refused)
-        return refused
-
-    def _job(self, number: int, text: bytes) -> tuple[str, JobSpec]:
+def _schedule(
+    client: Client, topic: str, jobs: list[tuple[int, JobSpec]], tally: Counter[str]
+) -> Iterator[tuple[int, str]]:
+    """Schedules the jobs of a topic; yields the numbers of those that the client refuses, and why."""
+    while jobs:
         try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput("job", f"is not JSON ({error})") from error
-        if not isinstance(found, dict):
-            raise InvalidInput("job", f"must be a JSON object, not {type(found).__name__}")
-        if unknown := sorted(found.keys() - set(FIELDS)):
-            raise InvalidInput(unknown[0], f"is not a field of a job; the fields are {', '.join(FIELDS)}")
-        topic = found.pop("topic", None) or self._topic
-        if topic is None:
-            raise InvalidInput("topic", "missing: give it in the line, or with --topic")
-        if found.get("delay") is None and found.get("at") is None:
-            found["delay"] = self._delay
-        for name in ("delay", "spread", "expires"):
-            if isinstance(found.get(name), str):
-                found[name] = parse_duration(found[name], name)
-        if found.get("at") is not None:
-            found["at"] = parse_at(str(found["at"]))
-        found["priority"] = str(found.get("priority") or "normal")
-        if found.get("key") is None:
-            found["key"] = blake2b(
-                f"{self.name}\n{number}\n".encode(errors="replace") + text, digest_size=12
-            ).hexdigest()
-        return check_topic(topic), JobSpec(**found)
-
-    def _schedule_in(self, topic: str, jobs: list[tuple[int, JobSpec]]) -> list[tuple[int, str]]:
-        """Schedule the jobs of a topic; if the client refuses one, go on without it."""
-        refused = []
-        while jobs:
-            try:
-                receipts = self._client.schedule_many(topic, [spec for _, spec in jobs])
-                jobs = []
-            except InvalidJob as error:
-                receipts = list(error.receipts.values())
-                refused.append((jobs[error.place][0], str(error.__cause__)))
-                jobs = [job for n, job in enumerate(jobs) if n != error.place and n not in error.receipts]
-            self.tally.update("scheduled" if receipt.created else "kept" for receipt in receipts)
-        return refused
+            receipts = client.schedule_many(topic, [spec for _, spec in jobs])
+            jobs = []
+        except InvalidJob as error:
+            receipts = list(error.receipts.values())
+            yield jobs[error.place][0], str(error.__cause__)
+            jobs = [job for n, job in enumerate(jobs) if n != error.place and n not in error.receipts]
+        tally.update("scheduled" if receipt.created else "kept" for receipt in receipts)

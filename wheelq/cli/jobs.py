@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, fields
+from dataclasses import fields
 from difflib import get_close_matches
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,11 +13,10 @@ from rich.console import RenderableType
 
 from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
-from wheelq.cli.options import At, Config, Delay, JobId, Json, Topic, Url, Wide, client_of, inspector_of
-from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_json, stdout, table
+from wheelq.cli.options import At, Delay, Headers, JobId, Paging, Payload, Session, Topic, Wide
+from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_content, say_json, table
 from wheelq.cli.values import WHEN, parse_due, parse_headers, parse_json, parse_moment, parse_range
 from wheelq.errors import ServerError
-from wheelq.model.checks import PAGE_LIMIT
 from wheelq.model.durations import parse_duration, span
 from wheelq.model.job import OnDuplicate, Receipt
 from wheelq.model.state import JobInfo, JobState, ListedJob
@@ -50,21 +49,17 @@ Until = Annotated[str | None, typer.Option("--until", help=f"Only jobs before: {
 
 
 def schedule(
+    session: Session,
     topic: Topic,
-    payload: Annotated[
-        str | None, typer.Argument(help="JSON; '-' reads it from stdin. Default: null.", show_default=False)
-    ] = None,
+    payload: Payload = None,
     delay: Delay = None,
     at: At = None,
     key: Annotated[str | None, typer.Option("--key", help="The job's id; made up if not given.")] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", help="NAME=VALUE; may be repeated.")] = None,
+    header: Headers = None,
     on_duplicate: Annotated[
         OnDuplicate, typer.Option("--on-duplicate", help="What to do if a live job has this key.")
     ] = "keep",
     text: Annotated[bool, typer.Option("--text", help="The payload is plain text, not JSON.")] = False,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Schedule one job.
 
@@ -72,8 +67,8 @@ def schedule(
     """
     written = sys.stdin.read() if payload == "-" else payload
     seconds, instant = parse_due(delay, at)
-    with client_of(url, config) as client:
-        note = _note_if_new(client, topic, url, config)
+    with session.client() as client:
+        note = _note_if_new(session, client, topic)
         receipt = client.schedule(
             topic,
             written if text or written is None else parse_json(written, "; --text takes it as it is"),
@@ -85,13 +80,10 @@ def schedule(
         )
     if note is not None:
         say_aside(note)
-    if json:
-        say_json(receipt_fields(receipt))
-    else:
-        say(f"{topic}/{receipt.id} {_happened(receipt)}, due {moment(receipt.due_ms)}")
+    session.answer(receipt_fields(receipt), f"{topic}/{receipt.id} {_happened(receipt)}, due {moment(receipt.due_ms)}")
 
 
-def _note_if_new(client: Client, topic: str, url: str | None, config: Path | None) -> str | None:
+def _note_if_new(session: Session, client: Client, topic: str) -> str | None:
     """Returns a note about a topic that does not exist yet; None if it exists, or if that cannot be known."""
     try:
         known = [info.name for info in client.topics()]
@@ -101,12 +93,12 @@ def _note_if_new(client: Client, topic: str, url: str | None, config: Path | Non
         return None
     near = " or ".join(get_close_matches(topic, known))
     said = f"topic {topic} is new" + (f": did you mean {near}?" if near else "")
-    return said if known else said + _other_prefixes(url, config)
+    return said if known else said + _other_prefixes(session)
 
 
-def _other_prefixes(url: str | None, config: Path | None) -> str:
+def _other_prefixes(session: Session) -> str:
     """Returns what to add where no topic is known, and programs with another prefix use the server."""
-    with inspector_of(url, config) as inspector:
+    with session.inspector() as inspector:
         try:
             others = ", ".join(inspector.other_prefixes())
         except ServerError:
@@ -116,40 +108,39 @@ def _other_prefixes(url: str | None, config: Path | None) -> str:
     )
 
 
-def job(topic: Topic, id: JobId, url: Url = None, config: Config = None, json: Json = False) -> None:
+def job(session: Session, topic: Topic, id: JobId) -> None:
     """Show a job and its state. Exit code 3: no such job is known."""
-    with client_of(url, config) as client:
+    with session.client() as client:
         found = client.get(topic, id)
-    if json:
-        say_json(None if found is None else {**_plain(found), "due": found.due})
+    if session.json:
+        say_json(
+            None
+            if found is None
+            else {**{one.name: getattr(found, one.name) for one in fields(found)}, "due": found.due}
+        )
     elif found is None:
         say(f"{topic}/{id} is finished or unknown; keep_done_ms keeps it: wheelq configure {topic} --keep-done 1d")
     else:
         _tell(found)
-        say_json(found.payload)
-        for name, value in found.headers.items():
-            say(f"{name}={value}")
+        say_content(found.payload, found.headers)
     if found is None:
         raise typer.Exit(NOT_FOUND)
 
 
 def reshard(
+    session: Session,
     topic: Topic,
     shards: Annotated[int, typer.Argument(help="The new number of shards.", show_default=False)],
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Change a topic's number of shards, up or down, while jobs wait and run.
 
     Waiting jobs stay in their shards until they have run, and can be looked up there; new jobs use the new number.
     """
-    with client_of(url, config) as client:
+    with session.client() as client:
         info = client.set_shards(topic, shards)
-    if json:
-        say_json(info)
-    else:
-        say(f"{topic} has {counted(info.shards, 'shard')}; {counted(info.waiting, 'job waits', 'jobs wait')}")
+    session.answer(
+        info, f"{topic} has {counted(info.shards, 'shard')}; {counted(info.waiting, 'job waits', 'jobs wait')}"
+    )
 
 
 def _happened(receipt: Receipt) -> str:
@@ -180,14 +171,9 @@ def _tell(found: JobInfo) -> None:
         say(f"result: {found.result!r}")
 
 
-def _plain(found: JobInfo) -> dict[str, object]:
-    names = [item.name for item in fields(found) if item.name not in ("progress", "groups")]
-    plain: dict[str, object] = {name: getattr(found, name) for name in names}
-    plain["progress"] = None if found.progress is None else asdict(found.progress)
-    return {**plain, "groups": {name: asdict(group) for name, group in found.groups.items()}}
-
-
 def jobs(
+    session: Session,
+    paging: Paging,
     topic: Topic,
     state: StateOption = JobState.WAITING,
     since: Since = None,
@@ -195,33 +181,18 @@ def jobs(
     error: Annotated[
         str | None, typer.Option("--error", help="Only retrying or dead jobs whose last error contains this.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Continue where the last list ended.")] = None,
-    url: Url = None,
-    config: Config = None,
     wide: Wide = False,
-    json: Json = False,
 ) -> None:
     """List the jobs of a topic in one state; done and dead ones the latest first.
 
     wheelq jobs orders --state retrying --error Timeout
     """
     begin, end = parse_range(since, until, wall_ms())
-    found: list[ListedJob] = []
-    with client_of(url, config) as client:
-        while len(found) < limit:
-            most = min(PAGE_LIMIT, limit - len(found))
-            page = client.jobs(topic, state=state, since=begin, until=end, error=error, limit=most, cursor=cursor)
-            found += page.jobs
-            cursor = page.cursor
-            if cursor is None:
-                break
-    if json:
-        say_json({"jobs": [{**job._asdict(), "at": job.at} for job in found], "cursor": cursor})
-        return
-    stdout(wide).print(_table(topic, state, found))
-    if cursor is not None:
-        say(f"more: --cursor {cursor}")
+    with session.client() as client:
+        ask = partial(client.jobs, topic, state=state, since=begin, until=end, error=error)
+        found, following = paging.read(lambda limit, cursor: ask(limit=limit, cursor=cursor))
+    plain = [{**job._asdict(), "at": job.at} for job in found]
+    session.answer_page(plain, _table(topic, state, found), following, wide)
 
 
 def _table(topic: str, state: JobState, found: list[ListedJob]) -> RenderableType:
@@ -237,43 +208,38 @@ def _table(topic: str, state: JobState, found: list[ListedJob]) -> RenderableTyp
 
 
 def wait(
+    session: Session,
     topic: Topic,
     id: JobId,
     timeout: Annotated[str | None, typer.Option(help="How long to wait: 30s, 5m. Default: for ever.")] = None,
     group: Annotated[str | None, typer.Option(help="Wait for this group only.")] = None,
-    url: Url = None,
-    config: Config = None,
 ) -> None:
     """Wait until a job is done and print its result as JSON. Exit code 1: it was given up, or not done in time.
 
     The topic must keep finished jobs: keep_done_ms.
     """
     seconds = None if timeout is None else parse_duration(timeout, "timeout")
-    with client_of(url, config) as client:
+    with session.client() as client:
         say_json(client.wait(topic, id, timeout=seconds, group=group))
 
 
 def rerun(
+    session: Session,
     topic: Topic,
     group: Annotated[str, typer.Option(help="The group that runs them again.")],
     since: Annotated[str, typer.Option(help="Start of the period: 2h (ago), 3d, or a time with its zone.")],
     until: Annotated[str | None, typer.Option(help="End of the period. Default: now.")] = None,
     rate: Annotated[float | None, typer.Option(help="The most jobs per second.")] = None,
     name: Annotated[str | None, typer.Option(help="The name of an interrupted rerun, to continue it.")] = None,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Run again, in one group, the jobs promoted between two times that the topic's retention still keeps.
 
     wheelq rerun orders --group billing --since 2h
     """
     now_ms = wall_ms()
-    with client_of(url, config) as client:
+    with session.client() as client:
         end = None if until is None else parse_moment(until, now_ms)
         done = client.rerun(topic, group=group, since=parse_moment(since, now_ms), until=end, rate=rate, name=name)
-    if json:
-        say_json(done._asdict())
-    else:
-        again = counted(done.jobs, "job runs", "jobs run")
-        say(f"{again} again in {group}; {done.left_out:,} left out, because it has not finished them yet")
+    again = counted(done.jobs, "job runs", "jobs run")
+    text = f"{again} again in {group}; {done.left_out:,} left out, because it has not finished them yet"
+    session.answer(done._asdict(), text)

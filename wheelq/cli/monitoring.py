@@ -49,11 +49,6 @@ CONNECTIONS = 50
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def monitoring_options(port: int | None, host: str, number: int = 0) -> list[str]:
-    """Returns the options of the child process with this number, which gets the port `port + number`."""
-    return [] if port is None else ["--metrics-port", str(port + number), "--metrics-host", host]
-
-
 @asynccontextmanager
 async def monitored(port: int | None, host: str, url: str | None, settings: Settings) -> AsyncIterator[None]:
     """Answer at the port while the block runs; without a port, do nothing. Raises: ConfigurationError."""

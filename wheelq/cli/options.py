@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from rich.console import RenderableType
+from rich.live import Live
 
+from wheelq.cli.output import say, say_json, stdout
 from wheelq.errors import WheelqError
+from wheelq.model.checks import PAGE_LIMIT
 from wheelq.settings import ConnectionSettings, ServerSettings, Settings, settings_in_force
 from wheelq.settings.declaration import declarations
 
 if TYPE_CHECKING:
     from wheelq.admin import Inspector
     from wheelq.client import Client
+    from wheelq.model.dead import DeadPage
+    from wheelq.model.state import JobPage
+
+T = TypeVar("T")
 
 UP_PORT = 7379
 """The port of the server that `wheelq up` starts: not 6379, where this machine's own Redis may listen."""
@@ -77,6 +86,10 @@ JobId = Annotated[
 MaybeId = Annotated[str | None, typer.Argument(help="The job's id.", metavar="[ID]", show_default=False)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Force = Annotated[bool, typer.Option("--force", help="Remove it despite live workers, waiting or recurring jobs.")]
+Payload = Annotated[
+    str | None, typer.Argument(help="JSON; '-' reads it from stdin. Default: null.", show_default=False)
+]
+Headers = Annotated[list[str] | None, typer.Option("--header", help="NAME=VALUE; may be repeated.")]
 Delay = Annotated[
     str | None, typer.Option("--delay", help="How long from now: 30m, 90s, 1h30m, 500ms, 1d, or seconds.")
 ]
@@ -85,20 +98,77 @@ At = Annotated[
 ]
 
 
-def settings_of(config: Path | None) -> Settings:
-    """Returns the settings in force: environment variables over `config` (else WHEELQ_CONFIG) over the defaults."""
-    return settings_in_force(config)
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """The options of commands that list jobs."""
+
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Continue where the last list ended.")] = None
+
+    def read(self, ask: Callable[[int, str | None], DeadPage | JobPage]) -> tuple[list[Any], str | None]:
+        """Returns jobs, and where the next list continues. `ask` is called with a limit and a cursor for each page."""
+        found: list[Any] = []
+        cursor = self.cursor
+        while len(found) < self.limit:
+            page = ask(min(PAGE_LIMIT, self.limit - len(found)), cursor)
+            found += page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found, cursor
 
 
-def client_of(url: str | None, config: Path | None) -> Client:
-    """Returns a client for these options."""
-    from wheelq.client import Client  # on demand: --help needs no redis
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The options of commands that talk to a server, and what follows from them: settings, clients, the answer.
 
-    return Client.connect(url, settings_of(config))
+    A command takes it as a parameter; `app` makes an option of each field.
+    """
 
+    url: Url = None
+    config: Config = None
+    json: Json = False
 
-def inspector_of(url: str | None, config: Path | None) -> Inspector:
-    """Returns an inspector for these options."""
-    from wheelq.admin import Inspector
+    @property
+    def settings(self) -> Settings:
+        """The settings in force: environment variables over --config (else WHEELQ_CONFIG) over the defaults."""
+        return settings_in_force(self.config)
 
-    return Inspector.connect(url, settings_of(config))
+    def client(self) -> Client:
+        """Returns a client of the server."""
+        from wheelq.client import Client  # on demand: --help needs no redis
+
+        return Client.connect(self.url, self.settings)
+
+    def inspector(self) -> Inspector:
+        """Returns an inspector of the server."""
+        from wheelq.admin import Inspector
+
+        return Inspector.connect(self.url, self.settings)
+
+    def answer(self, plain: object, shown: RenderableType, wide: bool = False) -> None:
+        """Print the answer: `plain` as JSON, or else `shown`, a text or a table (`wide`: of any width)."""
+        if self.json:
+            say_json(plain)
+        elif isinstance(shown, str):
+            say(shown)
+        else:
+            stdout(wide).print(shown)
+
+    def answer_page(self, plain: list[dict[str, Any]], shown: RenderableType, cursor: str | None, wide: bool) -> None:
+        """Print a list of jobs, and with which cursor the next one continues."""
+        self.answer({"jobs": plain, "cursor": cursor}, shown, wide)
+        if cursor is not None and not self.json:
+            say(f"more: --cursor {cursor}")
+
+    def watch(self, looks: Iterable[T], shown: Callable[[T], RenderableType]) -> None:
+        """Show each look in the place of the one before, or print it as a line of JSON, until an interrupt."""
+        try:
+            if self.json:
+                for look in looks:
+                    say_json(look)
+            with Live(console=stdout(), auto_refresh=False, screen=True) as live:
+                for look in looks:
+                    live.update(shown(look), refresh=True)
+        except KeyboardInterrupt:
+            return

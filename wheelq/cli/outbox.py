@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wheelq.base.plural import counted
-from wheelq.cli.options import Config, Json, Url, settings_of
+from wheelq.cli.options import Session
 from wheelq.cli.output import distance, moment, say, say_json, stdout, table
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError
@@ -21,32 +21,30 @@ SHOWN = 10
 
 
 def outbox(
+    session: Session,
     path: Annotated[
         Path | None, typer.Argument(help="The outbox file; else the settings'.", show_default=False)
     ] = None,
     deliver: Annotated[bool, typer.Option("--deliver", help="Deliver the waiting jobs first.")] = False,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Show the jobs that an outbox keeps until the server is back, and the jobs that it has set aside."""
-    settings = settings_of(config).outbox
+    settings = session.settings.outbox
     file = Path(path or settings.path or "")
     if not (path or settings.path):
         raise ConfigurationError("no outbox named: give its path, or set path in the settings file's [outbox] table")
     if not file.is_file():
         raise ConfigurationError(f"there is no outbox at {file}")
     if deliver:
-        with Client.connect(url, settings_of(config), outbox=file) as client:
+        with Client.connect(session.url, session.settings, outbox=file) as client:
             client.deliver_outbox()
     kept = Outbox(OutboxSettings(path=str(file)))
-    _show(kept, json)
+    _show(session, kept)
     kept.close()
 
 
-def _show(kept: Outbox, json: bool) -> None:
+def _show(session: Session, kept: Outbox) -> None:
     info, next_jobs, rejected = kept.info(), kept.jobs(SHOWN), kept.rejected(SHOWN)
-    if json:
+    if session.json:
         aside = [job._asdict() for job in rejected]
         say_json({**asdict(info), "next": [_job(job) for job in next_jobs], "put_aside": aside})
         return

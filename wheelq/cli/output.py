@@ -67,17 +67,14 @@ def complain(error: WheelqError) -> None:
 
 
 def say(text: str) -> None:
-    """Print text."""
     typer.echo(printable(text))
 
 
 def say_aside(text: str) -> None:
-    """Print text on stderr."""
     typer.echo(printable(text), err=True)
 
 
 def say_json(answer: object) -> None:
-    """Print one line of JSON."""
     typer.echo(json_line(plain(answer), plain))
 
 
@@ -90,6 +87,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return value
+
+
+def say_content(payload: object, headers: Mapping[str, str]) -> None:
+    """Print a job's payload, and its headers."""
+    say_json(payload)
+    for name, value in headers.items():
+        say(f"{name}={value}")
 
 
 def receipt_fields(receipt: Receipt) -> dict[str, Any]:
@@ -136,7 +140,6 @@ class SafeConsole(Console):
 
 
 def stderr() -> Console:
-    """Returns a console on stderr."""
     return SafeConsole(stderr=True, highlight=False)
 
 

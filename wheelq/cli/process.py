@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,24 +29,17 @@ import typer
 from wheelq import logs
 from wheelq.base.clock import SystemClock
 from wheelq.base.plural import counted
-from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored, monitoring_options
-from wheelq.cli.options import Config, LogFormat, LogLevel, Url, settings_of
-from wheelq.cli.supervisor import CommandPart, Reloaded, Supervisor, hold, lifeline, restarting_on_change, worker_parts
+from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
+from wheelq.cli.options import Config, LogFormat, LogLevel, Url
+from wheelq.cli.supervisor import CommandPart, Supervisor, hold, lifeline, restarting_on_change, worker_parts
 from wheelq.errors import ConfigurationError, InvalidInput
-from wheelq.settings import LOG_FORMATS, LOG_LEVELS, Settings, resolve_url
-from wheelq.settings.environment import variable_of
+from wheelq.settings import LOG_FORMATS, LOG_LEVELS, Settings, resolve_url, settings_in_force
+from wheelq.settings.environment import CONFIG, variable_of
 from wheelq.transport.startup import StartupPolicy, until_usable
+from wheelq.worker import Worker
 
 if TYPE_CHECKING:
     from wheelq.admin import Inspector
-import importlib
-import sys
-import sysconfig
-import traceback
-from pathlib import Path
-from types import ModuleType
-
-from wheelq.worker import Worker
 
 logger = logging.getLogger("wheelq")
 
@@ -59,21 +59,84 @@ WithScheduler = Annotated[
     bool, typer.Option("--with-scheduler", help="Run a scheduler, too, in a process beside the workers.")
 ]
 Grace = Annotated[float | None, typer.Option("--grace", hidden=True)]
-Lifeline = Annotated[int | None, typer.Option("--lifeline", hidden=True)]
-Speaker = Annotated[str | None, typer.Option("--speaker", hidden=True)]  # the prefix of its log lines
 LogJobs = Annotated[bool, typer.Option("--log-jobs", help="Log a line for every job: attempt, lateness, duration.")]
 
 
-def scheduler(
-    url: Url = None,
-    config: Config = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = LOOPBACK,
-    lifeline: Lifeline = None,
-    speaker: Speaker = None,
-) -> None:
+@dataclass(frozen=True)
+class Logged:
+    """The options of processes about settings, logs and metrics."""
+
+    config: Config = None
+    log_level: LogLevel = None
+    log_format: LogFormat = None
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = LOOPBACK
+
+    def log_to_stderr(self, speaker: str | None) -> Settings:
+        """Set up logging, with `speaker` before the lines of one process among several; returns the settings in force.
+
+        Child processes, and Worker.connect() in a module, get the same by the environment. Raises: ConfigurationError.
+        """
+        settings = settings_in_force(self.config)
+        level, format = (self.log_level or settings.log_level).lower(), self.log_format or settings.log_format
+        if level not in LOG_LEVELS:
+            raise InvalidInput("log-level", f"{level!r} must be debug, info, warning or error")
+        if format not in LOG_FORMATS:
+            raise InvalidInput("log-format", f"{format!r} must be text or json")
+        logs.set_up(logging.getLevelNamesMapping()[level.upper()], format, speaker)
+        given = {"log_level": self.log_level and level, "log_format": self.log_format}
+        os.environ |= {variable_of("", name): value for name, value in given.items() if value}
+        if self.config is not None:
+            os.environ[CONFIG] = str(self.config.absolute())
+        return settings
+
+    def monitoring_options(self, number: int) -> list[str]:
+        """Returns the options of the child process with this number, whose port is `metrics_port + number`."""
+        if self.metrics_port is None:
+            return []
+        return ["--metrics-port", str(self.metrics_port + number), "--metrics-host", self.metrics_host]
+
+
+@dataclass(frozen=True)
+class Daemon(Logged):
+    """The options of commands that run until a signal."""
+
+    url: Url = None
+    lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None
+    speaker: Annotated[str | None, typer.Option("--speaker", hidden=True)] = None
+
+    def begin(self) -> Settings:
+        """Hold the lifeline and set up logging; returns the settings in force. Raises: ConfigurationError."""
+        hold(self.lifeline)
+        return self.log_to_stderr(self.speaker)
+
+    def run(self, settings: Settings, run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
+        """Run a coroutine on an event loop (uvloop if installed) until it ends or a signal stops it.
+
+        Its health and metrics are answered at --metrics-port meanwhile.
+        """
+
+        def hear(number: signal.Signals) -> None:
+            logger.info("%s: stopping; a second signal stops at once", number.name)
+            loop = asyncio.get_running_loop()
+            for each in STOP_SIGNALS:
+                loop.remove_signal_handler(each)
+                signal.signal(each, signal.SIG_DFL)
+            stop()
+
+        async def listen_and_run() -> None:
+            loop = asyncio.get_running_loop()
+            for number in STOP_SIGNALS:
+                loop.add_signal_handler(number, hear, number)
+            _spare_the_collector()
+            async with monitored(self.metrics_port, self.metrics_host, self.url, settings):
+                await run()
+
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(listen_and_run())
+
+
+def scheduler(daemon: Daemon) -> None:
     """Run a scheduler node until SIGINT or SIGTERM. Start as many as you like: each shard has one leader.
 
     If the server is away or loading its data, the command waits for it.
@@ -81,13 +144,11 @@ def scheduler(
     from wheelq.admin import Inspector  # a worker process needs neither, and starts sooner without
     from wheelq.scheduler import Scheduler
 
-    hold(lifeline)
-    settings = settings_of(config)
-    log_to_stderr(settings, log_level, log_format, speaker)
-    node, stopping = Scheduler.connect(url, settings), asyncio.Event()
+    settings = daemon.begin()
+    node, stopping = Scheduler.connect(daemon.url, settings), asyncio.Event()
 
     async def look_and_run() -> None:
-        with Inspector.connect(url, settings) as inspector:
+        with Inspector.connect(daemon.url, settings) as inspector:
             look = partial(asyncio.to_thread, _warn_of_problems, inspector)
             if not await until_usable(look, stopping, SystemClock(), logger, StartupPolicy.OUTAGES):
                 return
@@ -98,25 +159,18 @@ def scheduler(
         stopping.set()
         node.stop()
 
-    run_until_signal(look_and_run, stop, partial(monitored, metrics_port, metrics_host, url, settings))
+    daemon.run(settings, look_and_run, stop)
     logger.info("scheduler %s has stopped; it promoted %s", node.node, counted(node.promoted, "job"))
 
 
 def worker(
+    daemon: Daemon,
     target: Target,
     processes: Processes = 1,
-    url: Url = None,
-    config: Config = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
     log_jobs: LogJobs = False,
     reload: Reload = False,
     with_scheduler: WithScheduler = False,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = LOOPBACK,
     grace: Grace = None,
-    lifeline: Lifeline = None,
-    speaker: Speaker = None,
 ) -> None:
     """Run a worker until SIGINT or SIGTERM; running handlers may finish then. Waits for a server that is away.
 
@@ -125,20 +179,15 @@ def worker(
     With -p N it runs N processes, and restarts a process that crashes. --reload is for development. With
     --with-scheduler, one machine needs no separate `wheelq scheduler`.
     """
-    hold(lifeline)
-    settings = settings_of(config)
-    log_to_stderr(settings, log_level, log_format, speaker)
-    if config is not None:  # before the module is imported: Worker.connect() reads both
-        os.environ["WHEELQ_CONFIG"] = str(config.absolute())
-    if url or settings.url:
-        os.environ["WHEELQ_URL"] = resolve_url(url, settings)
-    options = log_options(log_level, log_format)
+    settings = daemon.begin()
+    if daemon.url or settings.url:  # before the module is imported: Worker.connect() reads it
+        os.environ["WHEELQ_URL"] = resolve_url(daemon.url, settings)
     if log_jobs:
-        options.append("--log-jobs")
         os.environ[variable_of("worker", "log_jobs")] = "true"
         logging.getLogger("wheelq.jobs").setLevel(logging.DEBUG)  # for a worker with its own settings
     if reload or with_scheduler or processes > 1:
-        monitoring = [monitoring_options(metrics_port, metrics_host, number) for number in range(processes + 1)]
+        monitoring = [daemon.monitoring_options(number) for number in range(processes + 1)]
+        options = ["--log-jobs"] if log_jobs else []
         raise typer.Exit(_run_processes(target, options, monitoring, reload=reload, with_scheduler=with_scheduler))
     found = load_worker(target)
 
@@ -146,8 +195,7 @@ def worker(
         logger.info("worker %s runs, group %s, topics %s", found.name, found.group, ", ".join(found.topics) or "none")
         await found.run(patiently=True)
 
-    monitor = partial(monitored, metrics_port, metrics_host, url, settings)
-    run_until_signal(run, lambda: found.stop(grace), monitor)
+    daemon.run(settings, run, lambda: found.stop(grace))
     done, failed = counted(found.handled, "job"), counted(found.failed, "run")
     logger.info("worker %s has stopped; %s done, %s failed", found.name, done, failed)
 
@@ -157,38 +205,14 @@ def _run_processes(
 ) -> int:
     """`monitoring` has the separate options of each worker process, and last those of the scheduler."""
     with lifeline() as line:
-        kind = Reloaded if reload else CommandPart
-        workers = worker_parts(target, len(monitoring) - 1, options, line, kind, monitoring[:-1])
-        without_jobs = [option for option in options if option != "--log-jobs"]
-        scheduler = CommandPart("scheduler", ["scheduler", *without_jobs, *monitoring[-1]], line)
-        schedulers = [scheduler] if with_scheduler else []
+        workers = worker_parts(target, options, monitoring[:-1], line, reload=reload)
+        schedulers = [CommandPart("scheduler", ["scheduler", *monitoring[-1]], line)] if with_scheduler else []
 
         def started() -> None:
             logger.info("%s %s", counted(len(workers), "worker process runs", "worker processes run"), target)
 
-        with restarting_on_change([part for part in workers if isinstance(part, Reloaded)]):
+        with restarting_on_change(workers):
             return Supervisor([[*schedulers], [*workers]]).run(started)
-
-
-def log_to_stderr(
-    settings: Settings, level: str | None = None, format: str | None = None, speaker: str | None = None
-) -> None:
-    """Set up logging; `level` and `format` default to the settings.
-
-    `speaker` is the prefix of one process's lines among several. Raises: InvalidInput.
-    """
-    level, format = (level or settings.log_level).lower(), format or settings.log_format
-    if level not in LOG_LEVELS:
-        raise InvalidInput("log-level", f"{level!r} must be debug, info, warning or error")
-    if format not in LOG_FORMATS:
-        raise InvalidInput("log-format", f"{format!r} must be text or json")
-    logs.set_up(logging.getLevelNamesMapping()[level.upper()], format, speaker)
-
-
-def log_options(level: str | None, format: str | None) -> list[str]:
-    """Returns the options that give a child process the same log."""
-    given = {"--log-level": level, "--log-format": format}
-    return [word for name, value in given.items() if value is not None for word in (name, value)]
 
 
 def needs_extra(command: str, *modules: str) -> None:
@@ -205,36 +229,6 @@ def _warn_of_problems(inspector: Inspector) -> None:
     for finding in diagnose_server(inspector.server_facts()):
         if finding.level is Level.PROBLEM:
             logger.warning("%s. %s", finding.title, finding.explanation)
-
-
-def run_until_signal(
-    run: Callable[[], Coroutine[Any, Any, None]],
-    stop: Callable[[], None],
-    monitor: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-) -> None:
-    """Run a coroutine on an event loop (uvloop if installed) until it ends or a signal stops it.
-
-    `monitor` is entered on that loop meanwhile.
-    """
-
-    def hear(number: signal.Signals) -> None:
-        logger.info("%s: stopping; a second signal stops at once", number.name)
-        loop = asyncio.get_running_loop()
-        for each in STOP_SIGNALS:
-            loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
-        stop()
-
-    async def listen_and_run() -> None:
-        loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, hear, number)
-        _spare_the_collector()
-        async with monitor():
-            await run()
-
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(listen_and_run())
 
 
 def _spare_the_collector() -> None:
@@ -271,7 +265,8 @@ def load_worker(target: str) -> Worker:
         has = f"it has {', '.join(workers)}" if workers else "it has no Worker at its top level"
         raise ConfigurationError(f"module {module_name} has no {name!r}; {has}") from error
     if not isinstance(found, Worker) and callable(found):
-        found = _call(found, target)
+        with _explained(target, "fails"):
+            found = found()
     if not isinstance(found, Worker):
         raise ConfigurationError(
             f"{target} is a {type(found).__name__}, not a Worker: name one made with Worker.connect(), or a function "
@@ -284,33 +279,30 @@ def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ConfigurationError:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+    with _explained(name, "does not import"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+                raise
             raise ConfigurationError(
                 f"there is no module {error.name!r} in {here} or among the installed packages: run the command in the "
                 "directory that holds it, or name that directory in PYTHONPATH"
             ) from error
-        raise _broken(name, "does not import", error) from error
-    except (Exception, SystemExit) as error:
-        raise _broken(name, "does not import", error) from error
 
 
-def _call(function: object, target: str) -> object:
-    assert callable(function)
+@contextmanager
+def _explained(name: str, what: str) -> Iterator[None]:
+    """Raises: ConfigurationError, for any error of the user's code, with the last lines of its traceback there."""
     try:
-        return function()
+        yield
     except ConfigurationError:
         raise
-    except (Exception, SystemExit) as error:  # show whatever the user's function raises
-        raise _broken(target, "fails", error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(name, what, error) from error
 
 
 def _broken(name: str, what: str, error: BaseException) -> ConfigurationError:
-    """Returns an error with the last lines of the traceback in the user's code, and where to look."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
     lines = traceback.format_list((theirs or frames[-1:])[-SHOWN_FRAMES:]) + traceback.format_exception_only(error)

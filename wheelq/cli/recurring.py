@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from wheelq.cli.options import Config, Json, Topic, Url, Wide, client_of
-from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_json, stdout, table
+from wheelq.cli.options import Headers, Payload, Session, Topic, Wide
+from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_content, say_json, table
 from wheelq.cli.values import parse_at, parse_headers, parse_json
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration, span
@@ -34,11 +34,10 @@ _WORDS = {
 
 @app.command()
 def put(
+    session: Session,
     topic: Topic,
     name: Name,
-    payload: Annotated[
-        str | None, typer.Argument(help="JSON; '-' reads it from stdin. Default: null.", show_default=False)
-    ] = None,
+    payload: Payload = None,
     cron: Annotated[
         str | None, typer.Option("--cron", help="minute hour day-of-month month day-of-week, or a name like @daily.")
     ] = None,
@@ -51,10 +50,7 @@ def put(
     grace: Annotated[
         str | None, typer.Option("--grace", help="Skip missed occurrences that are later than this.")
     ] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", help="NAME=VALUE; may be repeated.")] = None,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
+    header: Headers = None,
 ) -> None:
     """Create a recurring job, or change it. Putting the same job again changes nothing.
 
@@ -63,7 +59,7 @@ def put(
     if (cron is None) == (every is None):
         raise InvalidInput("--cron", "give either --cron '30 2 * * *' or --every 1h")
     written = sys.stdin.read() if payload == "-" else payload
-    with client_of(url, config) as client:
+    with session.client() as client:
         receipt = client.recurring.put(
             topic,
             name,
@@ -78,36 +74,29 @@ def put(
             grace=None if grace is None else parse_duration(grace, "grace"),
             headers=parse_headers(header or ()),
         )
-    if json:
-        say_json({"topic": topic, **receipt._asdict(), "next": receipt.next})
-    else:
-        due = "it is paused, or past its end" if receipt.next_ms is None else f"next due {moment(receipt.next_ms)}"
-        say(f"{topic}/{name} {_WORDS[receipt.outcome]}; {due}")
+    due = "it is paused, or past its end" if receipt.next_ms is None else f"next due {moment(receipt.next_ms)}"
+    plain = {"topic": topic, **receipt._asdict(), "next": receipt.next}
+    session.answer(plain, f"{topic}/{name} {_WORDS[receipt.outcome]}; {due}")
 
 
 @app.command("list")
 def list_(
+    session: Session,
     topic: Annotated[str | None, typer.Argument(help="Only this topic's.", show_default=False)] = None,
-    url: Url = None,
-    config: Config = None,
     wide: Wide = False,
-    json: Json = False,
 ) -> None:
     """List recurring jobs, and when they are next due."""
-    with client_of(url, config) as client:
+    with session.client() as client:
         found = client.recurring.list(topic)
-    if json:
-        say_json([_plain(info) for info in found])
-    else:
-        stdout(wide).print(_table(found))
+    session.answer([_plain(info) for info in found], _table(found), wide)
 
 
 @app.command()
-def show(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+def show(session: Session, topic: Topic, name: Name) -> None:
     """Show a recurring job in full. Exit code 3: the topic has none with this name."""
-    with client_of(url, config) as client:
+    with session.client() as client:
         found = client.recurring.get(topic, name)
-    if json:
+    if session.json:
         say_json(None if found is None else _plain(found))
     elif found is None:
         say(f"{topic}/{name} {_WORDS[RecurringOutcome.NOT_FOUND]}")
@@ -116,52 +105,45 @@ def show(topic: Topic, name: Name, url: Url = None, config: Config = None, json:
         say(f"next due   {_next(found, moment)}")
         if found.last_ms is not None:
             say(f"made last  {moment(found.last_ms)}")
-        say_json(found.payload)
-        for header, value in found.headers.items():
-            say(f"{header}={value}")
+        say_content(found.payload, found.headers)
     if found is None:
         raise typer.Exit(NOT_FOUND)
 
 
 @app.command()
-def pause(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+def pause(session: Session, topic: Topic, name: Name) -> None:
     """Pause a recurring job until it is resumed. Exit code 3: the topic has none with this name."""
-    with client_of(url, config) as client:
-        _answer(topic, name, client.recurring.pause(topic, name), json)
+    with session.client() as client:
+        _answer(session, topic, name, client.recurring.pause(topic, name))
 
 
 @app.command()
-def resume(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+def resume(session: Session, topic: Topic, name: Name) -> None:
     """Resume a recurring job, from now on. Exit code 3: the topic has none with this name."""
-    with client_of(url, config) as client:
-        _answer(topic, name, client.recurring.resume(topic, name), json)
+    with session.client() as client:
+        _answer(session, topic, name, client.recurring.resume(topic, name))
 
 
 @app.command()
-def trigger(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+def trigger(session: Session, topic: Topic, name: Name) -> None:
     """Run a recurring job once now, besides its occurrences. Exit code 3: the topic has none with this name."""
-    with client_of(url, config) as client:
+    with session.client() as client:
         receipt = client.recurring.trigger(topic, name)
     if receipt is None:
-        _answer(topic, name, RecurringOutcome.NOT_FOUND, json)
-    elif json:
-        say_json(receipt_fields(receipt))
+        _answer(session, topic, name, RecurringOutcome.NOT_FOUND)
     else:
-        say(f"{topic}/{receipt.id} is due now")
+        session.answer(receipt_fields(receipt), f"{topic}/{receipt.id} is due now")
 
 
 @app.command()
-def remove(topic: Topic, name: Name, url: Url = None, config: Config = None, json: Json = False) -> None:
+def remove(session: Session, topic: Topic, name: Name) -> None:
     """Remove a recurring job and its waiting occurrence. Exit code 3: the topic has none with this name."""
-    with client_of(url, config) as client:
-        _answer(topic, name, client.recurring.remove(topic, name), json)
+    with session.client() as client:
+        _answer(session, topic, name, client.recurring.remove(topic, name))
 
 
-def _answer(topic: str, name: str, outcome: RecurringOutcome, json: bool) -> None:
-    if json:
-        say_json({"topic": topic, "name": name, "outcome": outcome})
-    else:
-        say(f"{topic}/{name} {_WORDS[outcome]}")
+def _answer(session: Session, topic: str, name: str, outcome: RecurringOutcome) -> None:
+    session.answer({"topic": topic, "name": name, "outcome": outcome}, f"{topic}/{name} {_WORDS[outcome]}")
     if outcome is RecurringOutcome.NOT_FOUND:
         raise typer.Exit(NOT_FOUND)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
-from rich.live import Live
 
 from wheelq.admin import Inspector, Stats
 from wheelq.admin.diagnosis import Finding, Level
-from wheelq.cli.options import Config, Json, Url, Wide, inspector_of
+from wheelq.cli.options import Session, Wide
 from wheelq.cli.output import FAILED, say_json, stdout, table_of
 from wheelq.cli.topics import topics_table
 from wheelq.model.durations import span
@@ -22,30 +22,27 @@ _MARKS = {Level.OK: "[green]ok[/]      ", Level.WARNING: "[yellow]warning[/] ", 
 
 
 def stats(
+    session: Session,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every second.")] = False,
-    url: Url = None,
-    config: Config = None,
     wide: Wide = False,
-    json: Json = False,
 ) -> None:
     """Show topics, scheduler nodes and workers."""
-    with inspector_of(url, config) as inspector:
+    with session.inspector() as inspector:
         if watch:
-            _watch(inspector, json)
-        elif json:
-            say_json(inspector.stats())
+            session.watch(_looks(inspector), lambda found: _stats(found, inspector.shown))
         else:
-            stdout(wide).print(_stats(inspector.stats(), inspector.shown))
+            found = inspector.stats()
+            session.answer(found, _stats(found, inspector.shown), wide)
 
 
-def doctor(url: Url = None, config: Config = None, json: Json = False) -> None:
+def doctor(session: Session) -> None:
     """Check the server and its jobs, and say what is wrong and what can be lost.
 
     Exit code 1: there is a problem, so jobs can be lost or do not run.
     """
-    with inspector_of(url, config) as inspector:
+    with session.inspector() as inspector:
         findings = inspector.doctor()
-    if json:
+    if session.json:
         say_json(findings)
     else:
         _show(findings)
@@ -53,18 +50,10 @@ def doctor(url: Url = None, config: Config = None, json: Json = False) -> None:
         raise typer.Exit(FAILED)
 
 
-def _watch(inspector: Inspector, json: bool) -> None:
-    try:
-        if json:
-            while True:
-                say_json(inspector.stats())
-                time.sleep(REFRESH_S)
-        with Live(console=stdout(), auto_refresh=False, screen=True) as live:
-            while True:
-                live.update(_stats(inspector.stats(), inspector.shown), refresh=True)
-                time.sleep(REFRESH_S)
-    except KeyboardInterrupt:
-        return
+def _looks(inspector: Inspector) -> Iterator[Stats]:
+    while True:
+        yield inspector.stats()
+        time.sleep(REFRESH_S)
 
 
 def _show(findings: list[Finding]) -> None:

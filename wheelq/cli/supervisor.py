@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.embedded import EmbeddedServer
@@ -56,49 +56,30 @@ class Part(Protocol):
 
     name: str
 
-    def start(self) -> None:
+    def start(self) -> object:
         """Start or restart it. Raises: ConfigurationError."""
-        ...
 
     def poll(self) -> int | None:
         """Returns None while it runs, then its exit code."""
-        ...
 
     def ask_to_stop(self) -> None:
         """Ask it to stop cleanly. Called once: a second request would stop it at once."""
-        ...
 
     def finish(self) -> None:
         """Return when it has ended."""
-        ...
 
     def kill(self) -> None:
         """End it now."""
-        ...
 
 
-class ServerPart:
+class ServerPart(EmbeddedServer):
     """The embedded server."""
 
     name = "server"
-
-    def __init__(self, server: EmbeddedServer) -> None:
-        self._server = server
-
-    def start(self) -> None:
-        self._server.start()
-
-    def poll(self) -> int | None:
-        return self._server.poll()
+    finish = EmbeddedServer.stop
 
     def ask_to_stop(self) -> None:
         """Does nothing: `finish` asks and waits."""
-
-    def finish(self) -> None:
-        self._server.stop()
-
-    def kill(self) -> None:
-        self._server.kill()
 
 
 class CommandPart:
@@ -149,21 +130,13 @@ class CommandPart:
             self._process.wait()
 
 
-C = TypeVar("C", bound=CommandPart)
-
-
 def worker_parts(
-    target: str,
-    processes: int,
-    options: Sequence[str],
-    line: int,
-    kind: type[C],
-    own: Sequence[Sequence[str]] = (),
-) -> list[C]:
-    """Returns `processes` worker processes of MODULE:NAME, on the lifeline `line`; `own` are the options of each."""
-    names = ["worker"] if processes == 1 else [f"worker {number}" for number in range(1, processes + 1)]
-    each = own or [()] * processes
-    return [kind(name, ["worker", target, *options, *more], line) for name, more in zip(names, each, strict=True)]
+    target: str, options: Sequence[str], own: Sequence[Sequence[str]], line: int, *, reload: bool
+) -> list[CommandPart]:
+    """Returns worker processes of MODULE:NAME on the lifeline `line`, one for each of `own`, its own options."""
+    kind = Reloaded if reload else CommandPart
+    names = ["worker"] if len(own) == 1 else [f"worker {number}" for number in range(1, len(own) + 1)]
+    return [kind(name, ["worker", target, *options, *more], line) for name, more in zip(names, own, strict=True)]
 
 
 @contextmanager
@@ -317,11 +290,12 @@ class Reloaded(CommandPart):
 
 
 @contextmanager
-def restarting_on_change(parts: Sequence[Reloaded]) -> Iterator[None]:
+def restarting_on_change(parts: Sequence[Part]) -> Iterator[None]:
     """Restart the workers within this context when a Python file below the current directory changes.
 
     Raises: ConfigurationError without watchfiles."""
-    if not parts:
+    watched = [part for part in parts if isinstance(part, Reloaded)]
+    if not watched:
         yield
         return
     try:
@@ -346,7 +320,7 @@ def restarting_on_change(parts: Sequence[Reloaded]) -> Iterator[None]:
                 continue
             names = sorted({str(Path(path).relative_to(here)) for _, path in changes})
             logger.info("%s changed: the worker restarts", ", ".join(names))
-            for part in parts:
+            for part in watched:
                 part.change()
 
     watching = threading.Thread(target=watch, name="wheelq reload", daemon=True)

@@ -6,16 +6,16 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from operator import itemgetter
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.live import Live
 
 from wheelq.admin import Inspector, Stats
 from wheelq.admin.figures import rates
-from wheelq.cli.options import Config, Json, Url, inspector_of
-from wheelq.cli.output import distance, say_json, stdout, table_of
+from wheelq.cli.options import Session
+from wheelq.cli.output import distance, table_of
 from wheelq.model.topic import TopicInfo
 
 SPAN_S = 10
@@ -23,91 +23,57 @@ SPAN_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerNow:
-    """What one scheduler does now."""
-
-    name: str
-    leading: int
-    promoted_per_s: float | None
-    """None while it has reported only once."""
-    lateness_p99_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerNow:
-    """What one worker does now."""
-
-    name: str
-    group: str
-    topics: tuple[str, ...]
-    running: int
-    done_per_s: float | None
-    """None while it has reported only once."""
-    failed_per_s: float | None
-    lateness_p99_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Now:
-    """What happened between two looks."""
+    """What happened between two looks. Schedulers and workers report every five seconds."""
 
     server_ms: int
     """The server's time."""
     topics: list[TopicInfo]
     """The topics, by the due time of their next job."""
-    schedulers: list[SchedulerNow]
-    workers: list[WorkerNow]
+    schedulers: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
+    """What each process does now; a rate is None while the process has reported only once."""
 
     @classmethod
     def between(cls, before: Stats, now: Stats) -> Now:
-        """Compares two looks. Schedulers and workers report every five seconds."""
+        """Compares two looks."""
         promoted = rates(before.nodes, now.nodes, "promoted")
         handled = rates(before.workers, now.workers, "handled")
         failed = rates(before.workers, now.workers, "failed")
         schedulers = [
-            SchedulerNow(one.name, one.leading, promoted[one.name], one.lateness.percentile(0.99)) for one in now.nodes
+            {
+                "name": one.name,
+                "leading": one.leading,
+                "promoted_per_s": promoted[one.name],
+                "lateness_p99_ms": one.lateness.percentile(0.99),
+            }
+            for one in now.nodes
         ]
-        working = [
-            WorkerNow(
-                one.name,
-                one.group,
-                one.topics,
-                one.running,
-                handled[one.name],
-                failed[one.name],
-                one.lateness_p99_ms,
-            )
+        workers = [
+            {
+                **{name: getattr(one, name) for name in ("name", "group", "topics", "running")},
+                "done_per_s": handled[one.name],
+                "failed_per_s": failed[one.name],
+                "lateness_p99_ms": one.lateness_p99_ms,
+            }
             for one in now.workers
         ]
-        return cls(now.server_ms, sorted(now.topics, key=_soonest), schedulers, working)
+        return cls(now.server_ms, sorted(now.topics, key=_soonest), schedulers, workers)
 
 
 def top(
+    session: Session,
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.5, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show one interval, and end.")] = False,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Show live rates and lateness per scheduler and handler, the fullest topics, and the next due jobs."""
-    with inspector_of(url, config) as inspector:
+    with session.inspector() as inspector:
         looks = _looks(inspector, interval)
         if once:
             found = next(looks)
-            if json:
-                say_json(found)
-            else:
-                stdout().print(board(found))
-            return
-        try:
-            if json:
-                for found in looks:
-                    say_json(found)
-            with Live(console=stdout(), auto_refresh=False, screen=True) as live:
-                for found in looks:
-                    live.update(board(found), refresh=True)
-        except KeyboardInterrupt:
-            return
+            session.answer(found, board(found))
+        else:
+            session.watch(looks, board)
 
 
 def _looks(inspector: Inspector, interval: float) -> Iterator[Now]:
@@ -135,22 +101,22 @@ def board(now: Now) -> RenderableType:
     schedulers = table_of(
         now.schedulers,
         {
-            "scheduler": "name",
-            ">leads": "leading",
-            ">promoted/s": lambda one: _shown(one.promoted_per_s),
-            ">p99 ms": "lateness_p99_ms",
+            "scheduler": itemgetter("name"),
+            ">leads": itemgetter("leading"),
+            ">promoted/s": lambda one: _shown(one["promoted_per_s"]),
+            ">p99 ms": itemgetter("lateness_p99_ms"),
         },
     )
     workers = table_of(
         now.workers,
         {
-            "group": "group",
-            "handles~": lambda one: " ".join(one.topics),
-            ">running": "running",
-            ">done/s": lambda one: _shown(one.done_per_s),
-            ">failed/s": lambda one: _shown(one.failed_per_s),
-            ">p99 ms?": "lateness_p99_ms",
-            "worker?": "name",
+            "group": itemgetter("group"),
+            "handles~": lambda one: " ".join(one["topics"]),
+            ">running": itemgetter("running"),
+            ">done/s": lambda one: _shown(one["done_per_s"]),
+            ">failed/s": lambda one: _shown(one["failed_per_s"]),
+            ">p99 ms?": itemgetter("lateness_p99_ms"),
+            "worker?": itemgetter("name"),
         },
     )
     return Group(topics, "", schedulers, "", workers)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from wheelq.cli.options import Config, Force, Json, Topic, Url, Wide, Yes, client_of, inspector_of
-from wheelq.cli.output import NOT_FOUND, distance, plain, say, say_json, stdout, table_of
+from wheelq.cli.options import Force, Session, Topic, Wide, Yes
+from wheelq.cli.output import NOT_FOUND, distance, plain, say, say_json, table_of
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration, span
 from wheelq.model.topic import Group, TopicChanges, TopicInfo
@@ -28,33 +28,25 @@ SETTINGS = declarations(TopicSettings)
 
 
 @topic.command("list")
-def topics(url: Url = None, config: Config = None, wide: Wide = False, json: Json = False) -> None:
+def topics(session: Session, wide: Wide = False) -> None:
     """Show every topic with its job counts."""
-    with inspector_of(url, config) as inspector:
+    with session.inspector() as inspector:
         found = inspector.stats().topics
-    if json:
-        say_json(found)
-    else:
-        stdout(wide).print(topics_table(found))
+    session.answer(found, topics_table(found), wide)
 
 
 @topic.command("remove")
-def remove_topic(
-    topic: Topic, yes: Yes = False, force: Force = False, url: Url = None, config: Config = None, json: Json = False
-) -> None:
+def remove_topic(session: Session, topic: Topic, yes: Yes = False, force: Force = False) -> None:
     """Remove a topic with everything in it: groups, dead jobs, recurring and finished jobs, settings. Asks first.
 
     Takes 10 seconds, until no producer has the topic in its cache. Exit code 1: it has live workers, unfinished jobs or
     recurring jobs.
     """
-    with client_of(url, config) as client:
+    with session.client() as client:
         if not yes:
             typer.confirm(f"Remove topic {topic} and everything in it, for good?", abort=True, err=True)
         client.remove_topic(topic, force=force)
-    if json:
-        say_json({"topic": topic, "removed": True})
-    else:
-        say(f"topic {topic} is removed")
+    session.answer({"topic": topic, "removed": True}, f"topic {topic} is removed")
 
 
 def _changes(name: str) -> Any:
@@ -64,6 +56,7 @@ def _changes(name: str) -> Any:
 
 
 def configure(
+    session: Session,
     topic: Topic,
     max_rate: Annotated[float | None, _changes("max_rate")] = None,
     max_pending: Annotated[int | None, _changes("max_pending")] = None,
@@ -75,9 +68,6 @@ def configure(
     result_max_bytes: Annotated[int | None, _changes("result_max_bytes")] = None,
     dead_retention: Annotated[str | None, _changes("dead_retention_ms")] = None,
     dead_max: Annotated[int | None, _changes("dead_max")] = None,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
 ) -> None:
     """Change settings of a live topic, or create a new topic with them.
 
@@ -85,9 +75,9 @@ def configure(
     """
     given = locals()
     asked = {name: given[name.removesuffix("_ms")] for name in TopicChanges.__annotations__}
-    with _options_named(), client_of(url, config) as client:
+    with _options_named(), session.client() as client:
         changes: Any = {name: _parsed(name, value) for name, value in asked.items() if value is not None}
-        _show(topic, client.configure(topic, **changes), json)
+        _show(session, topic, client.configure(topic, **changes))
 
 
 def _parsed(setting: str, value: Any) -> Any:
@@ -105,23 +95,23 @@ def _options_named() -> Iterator[None]:
         raise InvalidInput("--" + error.field.removesuffix("_ms").replace("_", "-"), error.problem) from error
 
 
-def pause(topic: Topic, url: Url = None, config: Config = None, json: Json = False) -> None:
+def pause(session: Session, topic: Topic) -> None:
     """Pause a topic: nothing is promoted or started until it is resumed. Jobs can still be scheduled, and wait."""
-    with client_of(url, config) as client:
-        _show(topic, client.pause(topic), json)
+    with session.client() as client:
+        _show(session, topic, client.pause(topic))
 
 
-def resume(topic: Topic, url: Url = None, config: Config = None, json: Json = False) -> None:
+def resume(session: Session, topic: Topic) -> None:
     """Resume a paused topic. Jobs that fell due meanwhile run at once, earliest first."""
-    with client_of(url, config) as client:
-        _show(topic, client.resume(topic), json)
+    with session.client() as client:
+        _show(session, topic, client.resume(topic))
 
 
-def forecast(topic: Topic, url: Url = None, config: Config = None, json: Json = False) -> None:
+def forecast(session: Session, topic: Topic) -> None:
     """Show how many jobs fall due in the next second, minute, hour and so on."""
-    with client_of(url, config) as client:
+    with session.client() as client:
         spans = client.forecast(topic)
-    if json:
+    if session.json:
         say_json([plain(found) for found in spans])
         return
     most = max(found.jobs for found in spans)
@@ -172,72 +162,51 @@ def settings_shown(topic: TopicState) -> str:
     return ", ".join(words)
 
 
-def _show(topic: str, state: TopicState, json: bool) -> None:
-    if json:
-        say_json(state)
-    else:
-        say(f"{topic}: {settings_shown(state) or 'no limits'}")
+def _show(session: Session, topic: str, state: TopicState) -> None:
+    session.answer(state, f"{topic}: {settings_shown(state) or 'no limits'}")
 
 
 @group.command("list")
-def list_groups(topic: Topic, url: Url = None, config: Config = None, wide: Wide = False, json: Json = False) -> None:
+def list_groups(session: Session, topic: Topic, wide: Wide = False) -> None:
     """Show the groups of a topic: how far behind each is, and its workers."""
-    with client_of(url, config) as client:
+    with session.client() as client:
         found = client.groups(topic)
-    if json:
-        say_json([_plain(one) for one in found])
-    elif not found:
-        say(f"{topic} has no group: the first worker of a group creates it")
-    else:
-        shown = table_of(
-            found,
-            {
-                "group": "name",
-                ">lag": _lag,
-                ">pending": "pending",
-                "oldest?": lambda one: "-" if one.oldest_ms is None else distance(one.oldest_ms),
-                "workers?~": lambda one: " ".join(one.workers) or "-",
-            },
-        )
-        stdout(wide).print(shown)
+    shown = table_of(
+        found,
+        {
+            "group": "name",
+            ">lag": _lag,
+            ">pending": "pending",
+            "oldest?": lambda one: "-" if one.oldest_ms is None else distance(one.oldest_ms),
+            "workers?~": lambda one: " ".join(one.workers) or "-",
+        },
+    )
+    nothing = f"{topic} has no group: the first worker of a group creates it"
+    session.answer([_plain(one) for one in found], shown if found else nothing, wide)
 
 
 @group.command("remove")
-def remove_group(
-    topic: Topic,
-    name: GroupName,
-    yes: Yes = False,
-    force: Force = False,
-    url: Url = None,
-    config: Config = None,
-    json: Json = False,
-) -> None:
+def remove_group(session: Session, topic: Topic, name: GroupName, yes: Yes = False, force: Force = False) -> None:
     """Remove a group with its unread, running, retrying and dead jobs. Asks first.
 
     Other groups keep their jobs. Exit code 1: the group has live workers. Exit code 3: there is no such group.
     """
-    with client_of(url, config) as client:
+    with session.client() as client:
         if not yes:
             found = next((one for one in client.groups(topic) if one.name == name), None)
             behind = "" if found is None else f", which has {_lag(found)} jobs unread and {found.pending} running"
             typer.confirm(f"Remove group {name} of {topic}{behind}, for good?", abort=True, err=True)
         was_there = client.remove_group(topic, name, force=force)
-    if json:
-        say_json({"topic": topic, "group": name, "removed": was_there})
-    else:
-        say(f"group {name} of {topic} is removed" if was_there else f"{topic} has no group {name}")
+    session.answer(
+        {"topic": topic, "group": name, "removed": was_there},
+        f"group {name} of {topic} is removed" if was_there else f"{topic} has no group {name}",
+    )
     if not was_there:
         raise typer.Exit(NOT_FOUND)
 
 
 def _plain(one: Group) -> dict[str, object]:
-    return {
-        "name": one.name,
-        "lag": one.lag,
-        "pending": one.pending,
-        "oldest_ms": one.oldest_ms,
-        "workers": list(one.workers),
-    }
+    return {name: getattr(one, name) for name in ("name", "lag", "pending", "oldest_ms", "workers")}
 
 
 def _lag(one: Group) -> str:

@@ -13,20 +13,17 @@ import typer
 
 from wheelq.aio import AsyncClient
 from wheelq.cli import process
-from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitoring_options
-from wheelq.cli.options import UP_PORT, Config, LogFormat, LogLevel, settings_of
+from wheelq.cli.options import UP_PORT
 from wheelq.cli.output import plain, say
 from wheelq.cli.supervisor import (
     CommandPart,
     Part,
-    Reloaded,
     ServerPart,
     Supervisor,
     lifeline,
     restarting_on_change,
     worker_parts,
 )
-from wheelq.embedded import EmbeddedServer
 from wheelq.model.job import Job
 from wheelq.settings.environment import variable_of
 from wheelq.transport import Address
@@ -38,6 +35,7 @@ PRINTING = "wheelq.cli.up:printing_worker"
 
 
 def up(
+    logged: process.Logged,
     target: Annotated[
         str | None, typer.Argument(metavar="[MODULE:NAME]", help="The worker to run; else each due job is printed.")
     ] = None,
@@ -50,12 +48,7 @@ def up(
     http: Annotated[bool, typer.Option("--http", help="Run the HTTP service, too, with its dashboard.")] = False,
     processes: process.Processes = 1,
     reload: process.Reload = False,
-    config: Config = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
     log_jobs: process.LogJobs = False,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Run everything: a server of its own, a scheduler and a worker, each in a process. Needs no Redis.
 
@@ -64,9 +57,8 @@ def up(
     the server; the data stays in --data. The scheduler gets --metrics-port, the first worker the port above it, and so
     on.
     """
-    settings = settings_of(config)
-    process.log_to_stderr(settings, log_level, log_format, "up")
-    server = EmbeddedServer(data, port=port) if url is None else None
+    settings = logged.log_to_stderr("up")
+    server = ServerPart(data, port=port) if url is None else None
     if server is not None:
         url = server.start().url
         for name in ("username", "password", "password_file"):
@@ -74,20 +66,17 @@ def up(
     assert url is not None
     shown = Address(url).shown
     os.environ["WHEELQ_URL"] = url
-    options = process.log_options(log_level, log_format)
-    options += ["--config", str(config)] if config else []
     with ExitStack() as stack:
         line = stack.enter_context(lifeline())
         count = processes if target else 1
-        monitoring = [monitoring_options(metrics_port, metrics_host, number) for number in range(count + 1)]
-        scheduling = CommandPart("scheduler", ["scheduler", *options, *monitoring[0]], line)
+        monitoring = [logged.monitoring_options(number) for number in range(count + 1)]
+        scheduling = CommandPart("scheduler", ["scheduler", *monitoring[0]], line)
         jobs = ["--log-jobs"] if log_jobs else []
         runs = target or (PRINTING if server is not None else None)
-        kind = Reloaded if reload and target else CommandPart
-        working = worker_parts(runs, count, [*options, *jobs], line, kind, monitoring[1:]) if runs else []
-        stack.enter_context(restarting_on_change([part for part in working if isinstance(part, Reloaded)]))
-        serving = [CommandPart("http", ["server", *options], line)] if http else []
-        groups: list[list[Part]] = [[ServerPart(server)] if server else [], [scheduling], [*working], [*serving]]
+        working = worker_parts(runs, jobs, monitoring[1:], line, reload=reload and bool(target)) if runs else []
+        stack.enter_context(restarting_on_change(working))
+        serving = [CommandPart("http", ["server"], line)] if http else []
+        groups: list[list[Part]] = [[server] if server else [], [scheduling], [*working], [*serving]]
 
         def started() -> None:
             say(f"server     {url}, process {server.pid}, data in {data}" if server else f"server     {shown}")

