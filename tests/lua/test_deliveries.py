@@ -73,8 +73,7 @@ def test_keep_tells_what_is_acked(shard: Shard) -> None:
 # claim and adopt
 
 
-def test_a_claimed_delivery_is_adopted_and_counted_once(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_claimed_delivery_is_adopted_and_counted_once(shard: Shard, a: Entry) -> None:
     let_it_idle(shard, a)
     assert claim(shard, "w2") == [a.entry_id]
     [adopted] = shard.send(worker.adopt(shard.keys, "g", "w2", [a.entry_id]))
@@ -90,8 +89,7 @@ def test_only_what_was_not_renewed_for_long_can_be_claimed(shard: Shard) -> None
     assert idle_ms(shard, a) < ABANDONED_MS
 
 
-def test_adopt_leaves_out_what_is_another_consumers(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_adopt_leaves_out_what_is_another_consumers(shard: Shard, a: Entry) -> None:
     before = shard.snapshot()
     assert shard.send(worker.adopt(shard.keys, "g", "w2", [a.entry_id])) == []
     assert shard.snapshot() == before
@@ -200,8 +198,7 @@ def test_a_delivery_handed_back_can_be_claimed_at_once(shard: Shard) -> None:
     assert idle_ms(shard, b) < ABANDONED_MS
 
 
-def test_a_delivery_of_another_consumer_is_not_handed_back(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_delivery_of_another_consumer_is_not_handed_back(shard: Shard, a: Entry) -> None:
     assert shard.send(worker.hand_back(shard.keys, "g", "w2", ABANDONED_MS, [a.entry_id])) == 0
     assert claim(shard, "w3") == []
 
@@ -229,9 +226,8 @@ def test_a_consumer_that_holds_nothing_can_leave(shard: Shard) -> None:
     assert shard.send(worker.leave(shard.keys, "g", "w1")) is False
 
 
-def test_a_consumer_that_holds_a_delivery_stays(shard: Shard) -> None:
+def test_a_consumer_that_holds_a_delivery_stays(shard: Shard, a: Entry) -> None:
     """XGROUP DELCONSUMER would lose it without a word."""
-    [a] = shard.deliver("a")
     before = shard.snapshot()
     assert shard.send(worker.leave(shard.keys, "g", "w1")) is False
     assert consumers(shard) == ["w1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
 from wheelq.protocol.calls import leader, producer, state
+from wheelq.protocol.calls.worker import Entry
 
 DONE, TOO_LATE, CHANGED, NOT_FOUND, REFUSED = 1, 2, 3, 0, -1
 
@@ -36,8 +37,7 @@ def test_cancel_comes_too_late_for_a_promoted_job(shard: Shard) -> None:
     assert shard.snapshot() == before
 
 
-def test_cancel_comes_too_late_for_a_job_that_waits_for_a_retry(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_cancel_comes_too_late_for_a_job_that_waits_for_a_retry(shard: Shard, a: Entry) -> None:
     shard.retry(a, HOUR_MS)
     before = shard.snapshot()
     assert cancel(shard, "a") == TOO_LATE
@@ -193,16 +193,14 @@ def test_get_tells_that_some_group_has_a_job_delivered(shard: Shard) -> None:
     assert get(shard, "a") == []
 
 
-def test_get_tells_that_a_job_waits_for_a_retry_in_some_group(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_get_tells_that_a_job_waits_for_a_retry_in_some_group(shard: Shard, a: Entry) -> None:
     due = shard.retry(a, HOUR_MS)
     again = [b"g", b"retrying", str(due).encode(), b"\x01\x02" + RECORD[2:], b""]
     assert get(shard, "a")[2:] == [a.entry_id.encode(), b"", again]
 
 
-def test_get_shows_a_job_that_waits_for_a_retry_with_its_next_due_time(shard: Shard) -> None:
+def test_get_shows_a_job_that_waits_for_a_retry_with_its_next_due_time(shard: Shard, a: Entry) -> None:
     """Also once its first entry is trimmed away: its payload, its attempt and when it runs next."""
-    [a] = shard.deliver("a")
     due = shard.retry(a, HOUR_MS)
     shard.ack(shard.deliver("b"))
     assert "e1" not in shard.snapshot()["ready"]
@@ -211,8 +209,7 @@ def test_get_shows_a_job_that_waits_for_a_retry_with_its_next_due_time(shard: Sh
     assert (info.due_ms, info.payload, info.attempt) == (due, 1, 2)
 
 
-def test_get_tells_that_a_retry_runs(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_get_tells_that_a_retry_runs(shard: Shard, a: Entry) -> None:
     shard.retry(a, 0)
     shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 100))
     [again] = shard.read("g", "w1")

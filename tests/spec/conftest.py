@@ -94,6 +94,12 @@ async def scheduler(url: str, settings: Settings, run: Run) -> Scheduler:
 
 
 @pytest.fixture
+def worker(url: str, settings: Settings) -> Worker:
+    """A worker without handlers yet."""
+    return Worker.connect(url, settings=settings)
+
+
+@pytest.fixture
 def inbox() -> Inbox:
     return Inbox()
 

@@ -175,10 +175,9 @@ async def test_an_id_can_be_used_again_when_its_job_has_run(
 
 
 async def test_a_job_says_where_it_stands_on_its_way(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
+    worker: Worker, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
 ) -> None:
     """Waiting, ready, running, gone."""
-    worker = Worker.connect(url, settings=settings)
     began, may_end = asyncio.Event(), asyncio.Event()
 
     @worker.handler(topic)

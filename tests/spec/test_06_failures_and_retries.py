@@ -208,9 +208,8 @@ async def test_any_exception_of_a_handler_fails_its_job_alone(
 
 
 async def test_a_batch_may_fail_with_texts(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+    worker: Worker, url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.batch_handler(topic, retry=Retry(max_attempts=1), max_size=2, max_wait=0.2)
     async def handle(jobs: list[Job]) -> None:

@@ -58,11 +58,8 @@ async def test_another_scheduler_goes_on_at_once(
     assert first.promoted + second.promoted == 100 - 1, "the first job was due at once and needed neither"
 
 
-async def test_a_worker_that_stops_lets_its_handlers_finish(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str
-) -> None:
+async def test_a_worker_that_stops_lets_its_handlers_finish(worker: Worker, aclient: AsyncClient, topic: str) -> None:
     """Within `grace_ms` (10 s by default); what they finished is acked."""
-    worker = Worker.connect(url, settings=settings)
     began, done = asyncio.Event(), asyncio.Event()
 
     @worker.handler(topic)

@@ -81,10 +81,9 @@ async def test_a_dead_job_tells_who_gave_it_up_and_why(aclient: AsyncClient, top
 
 
 async def test_a_handler_can_give_a_job_up_at_once(
-    aclient: AsyncClient, topic: str, url: str, settings: Settings, run: Run, scheduler: Scheduler
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
     """`raise Bury(...)`: no further attempt."""
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic)
     async def handle(job: Job) -> None:

@@ -19,10 +19,9 @@ from wheelq.settings import TopicSettings
 
 
 async def test_plain_functions_run_in_threads(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
     """So that they may block; the event loop is free meanwhile."""
-    worker = Worker.connect(url, settings=settings)
     loop = asyncio.get_running_loop()
     both_there = threading.Barrier(2, timeout=PATIENCE)
 
@@ -39,10 +38,9 @@ async def test_plain_functions_run_in_threads(
 
 
 async def test_a_plain_function_runs_on_the_event_loop_with_inline(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
     """For functions that take well below a millisecond; tasks, batches and hooks around them, too."""
-    worker = Worker.connect(url, settings=settings)
     ran_in: list[threading.Thread] = []
 
     @worker.before
@@ -82,9 +80,8 @@ async def test_a_plain_function_runs_on_the_event_loop_with_inline(
 
 
 async def test_an_inline_handler_that_raises_has_failed(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic, inline=True, retry=Retry(max_attempts=1))
     def handle(job: Job) -> None:
@@ -122,13 +119,12 @@ def test_inline_is_refused_where_it_cannot_be(url: str) -> None:
 
 
 async def test_an_object_with_an_async_call_is_a_handler_too(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
     class Handler:
         async def __call__(self, job: Job) -> None:
             inbox.put(job)
 
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(Handler())
     run(worker)
     await aclient.schedule(topic, 1, delay=0)
@@ -136,14 +132,13 @@ async def test_an_object_with_an_async_call_is_a_handler_too(
 
 
 async def test_a_plain_function_that_returns_a_coroutine_has_it_run(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
     """As `lambda job: close_order(job)` does, and many a decorator."""
 
     async def close_order(job: Job) -> None:
         inbox.put(job)
 
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: close_order(job))
     run(worker)
     await aclient.schedule(topic, 1, delay=0)

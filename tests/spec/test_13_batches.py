@@ -170,9 +170,8 @@ async def test_single_jobs_that_take_all_places_do_not_starve_a_batch(
 
 
 async def test_a_plain_function_gets_its_batches_in_a_thread(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, batches: Batches
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, batches: Batches
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.batch_handler(topic, max_size=10)
     def handle(jobs: list[Job]) -> None:

@@ -133,10 +133,9 @@ async def test_by_key_each_key_is_in_order_and_keys_do_not_wait_for_each_other(
 
 
 async def test_a_key_that_fails_does_not_hold_back_others_and_is_buried_in_the_end(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
+    worker: Worker, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
 ) -> None:
     """Behind the buried one its key goes on."""
-    worker = Worker.connect(url, settings=settings)
     done: list[str] = []
 
     @worker.handler(topic, ordered="key", retry=Retry(max_attempts=3, base=0.2, jitter=0))
@@ -158,9 +157,8 @@ async def test_a_key_that_fails_does_not_hold_back_others_and_is_buried_in_the_e
 
 
 async def test_jobs_without_a_partition_key_run_by_key_side_by_side(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
     both_there = asyncio.Barrier(2)
 
     @worker.handler(topic, ordered="key")
@@ -281,12 +279,11 @@ def test_ordered_is_one_of_three(url: str, topic: str) -> None:
 # Keeping order here takes a barrier across shards, which would serialize the topic while it drains. The guide and
 # the docstring of `set_shards` say that order is not kept.
 async def test_by_key_order_is_not_kept_while_the_number_of_shards_is_changed(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
+    worker: Worker, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
 ) -> None:
     """A job that the new number of shards places does not wait for those of the former one."""
     key = next(f"k{n}" for n in range(100) if shard_of(f"k{n}", 4) != 0)
     done, has_begun = list[int](), asyncio.Event()
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic, ordered="key")
     async def note(job: Job) -> None:

@@ -45,6 +45,11 @@ class Gate:
         self._open.setdefault(number, asyncio.Event()).set()
 
 
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
 async def settle(turns: int = 50) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -53,8 +58,7 @@ async def settle(turns: int = 50) -> None:
 # How many
 
 
-async def test_no_more_run_than_the_concurrency_and_the_others_wait_in_order() -> None:
-    gate = Gate()
+async def test_no_more_run_than_the_concurrency_and_the_others_wait_in_order(gate: Gate) -> None:
     pool: Pool[int] = Pool(3, gate.run)
     pool.add(range(10))
     await settle()
@@ -69,8 +73,7 @@ async def test_no_more_run_than_the_concurrency_and_the_others_wait_in_order() -
     assert gate.most == 3
 
 
-async def test_free_counts_what_is_queued_as_taken() -> None:
-    gate = Gate()
+async def test_free_counts_what_is_queued_as_taken(gate: Gate) -> None:
     pool: Pool[int] = Pool(3, gate.run)
     assert pool.free == 3
     pool.add([1])
@@ -83,8 +86,7 @@ async def test_free_counts_what_is_queued_as_taken() -> None:
     assert pool.free == 3
 
 
-async def test_room_waits_until_one_could_start() -> None:
-    gate = Gate()
+async def test_room_waits_until_one_could_start(gate: Gate) -> None:
     pool: Pool[int] = Pool(2, gate.run)
     assert await pool.room() == 2
     pool.add([1, 2])
@@ -98,8 +100,7 @@ async def test_room_waits_until_one_could_start() -> None:
     await idle(pool)
 
 
-async def test_room_and_idle_can_be_waited_for_at_the_same_time() -> None:
-    gate = Gate()
+async def test_room_and_idle_can_be_waited_for_at_the_same_time(gate: Gate) -> None:
     pool: Pool[int] = Pool(1, gate.run)
     pool.add([1])
     waiters = [asyncio.create_task(wait()) for wait in (pool.idle, pool.room, pool.idle)]
@@ -170,8 +171,7 @@ async def test_deliveries_that_come_while_others_run_need_no_task_more() -> None
     assert len(tasks) == 1
 
 
-async def test_a_delivery_that_waits_costs_one_more_task() -> None:
-    gate = Gate()
+async def test_a_delivery_that_waits_costs_one_more_task(gate: Gate) -> None:
     tasks: set[asyncio.Task[None] | None] = set()
 
     async def run(number: int, task: object) -> None:
@@ -255,8 +255,7 @@ async def test_tasks_and_timeouts_within_a_delivery_work() -> None:
 # Ends
 
 
-async def test_abandoning_cancels_what_runs_and_forgets_what_waits() -> None:
-    gate = Gate()
+async def test_abandoning_cancels_what_runs_and_forgets_what_waits(gate: Gate) -> None:
     pool: Pool[int] = Pool(2, gate.run)
     pool.add(range(5))
     await settle()
@@ -285,8 +284,7 @@ async def test_a_delivery_may_clean_up_when_it_is_cancelled() -> None:
     assert cleaned.is_set()
 
 
-async def test_abandoning_before_anything_began_is_no_trouble() -> None:
-    gate = Gate()
+async def test_abandoning_before_anything_began_is_no_trouble(gate: Gate) -> None:
     pool: Pool[int] = Pool(2, gate.run)
     pool.add(range(5))
     async with asyncio.timeout(PATIENCE):
