@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
@@ -254,20 +256,6 @@ def test_retry_moves_a_delivery_back_to_the_waiting_in_one_step(shard: Shard, a:
     }
 
 
-def test_retry_again_changes_nothing(shard: Shard, a: Entry) -> None:
-    shard.retry(a, 5_000)
-    before = shard.snapshot()
-    assert shard.retry(a, 9_000) == 0
-    assert shard.snapshot() == before
-
-
-def test_retry_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard, a: Entry) -> None:
-    rob(shard, a)
-    before = shard.snapshot()
-    assert shard.retry(a) == 0
-    assert shard.snapshot() == before
-
-
 def test_a_retry_can_be_retried(shard: Shard, a: Entry) -> None:
     for attempt in range(2, 6):
         shard.retry(a, 0)
@@ -368,17 +356,17 @@ def test_bury_puts_a_job_among_the_dead_and_finishes_it(shard: Shard, a: Entry) 
     }
 
 
-def test_bury_again_changes_nothing(shard: Shard, a: Entry) -> None:
-    shard.bury(a)
+@pytest.mark.parametrize("is_robbed", [False, True], ids=["settled already", "given to another"])
+@pytest.mark.parametrize(("settle", "refusal"), [(Shard.retry, 0), (Shard.bury, b"")], ids=["retry", "bury"])
+def test_a_delivery_that_is_not_the_callers_any_more_is_left_alone(
+    shard: Shard, a: Entry, settle: Callable[[Shard, Entry], object], refusal: object, is_robbed: bool
+) -> None:
+    if is_robbed:
+        rob(shard, a)
+    else:
+        settle(shard, a)
     before = shard.snapshot()
-    assert shard.bury(a) == b""
-    assert shard.snapshot() == before
-
-
-def test_bury_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard, a: Entry) -> None:
-    rob(shard, a)
-    before = shard.snapshot()
-    assert shard.bury(a) == b""
+    assert settle(shard, a) == refusal
     assert shard.snapshot() == before
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 
-from tests.spec.conftest import Inbox, Run, nothing_is_left
+from tests.spec.conftest import Inbox, Run, known, nothing_is_left
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, RescheduleOutcome, Scheduler, Settings, Worker
 from wheelq.errors import Unavailable
@@ -269,8 +269,7 @@ async def test_jobs_of_a_topic_without_a_handler_are_left_unread(
     receipt = await aclient.schedule(other, 1, delay=0)
     await aclient.schedule(topic, 2, delay=0.1)
     await inbox.wait_for(1)
-    info = await aclient.get(other, receipt.id)
-    assert info is not None
+    info = known(await aclient.get(other, receipt.id))
     assert info.state == "ready"
 
 

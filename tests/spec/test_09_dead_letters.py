@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import Run
+from tests.spec.conftest import Run, known
 from tests.waiting import until
 from wheelq import (
     AsyncClient,
@@ -142,8 +142,7 @@ async def test_while_it_waits_to_run_again_its_id_is_taken(aclient: AsyncClient,
     await aclient.dead.replay(topic, all=True, rate=0.01)  # the first is due now, the second in 100 s
     await until(lambda: len(broken.runs) == 5)
     waiting = ({"a", "b"} - {broken.runs[4].id}).pop()
-    info = await aclient.get(topic, waiting)
-    assert info is not None
+    info = known(await aclient.get(topic, waiting))
     assert (info.state, info.replays, info.last_error) == (JobState.RETRYING, 1, f"ValueError: no {waiting}")
     assert not (await aclient.schedule(topic, delay=60, key=waiting)).created
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from tests.spec.conftest import Run, counts
+from tests.spec.conftest import Run, counts_are
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Settings, Worker
 from wheelq.settings import WorkerSettings
@@ -102,10 +102,7 @@ async def test_a_job_that_runs_for_long_is_not_taken_from_its_worker(
     async with asyncio.timeout(PATIENCE):
         await done.wait()
 
-    async def is_gone() -> bool:
-        return await counts(aclient, topic) == (0, 0, 0)
-
-    await until(is_gone)
+    await counts_are(aclient, topic, (0, 0, 0))
     assert len(runs) == 1
 
 
@@ -133,10 +130,7 @@ async def test_a_job_that_keeps_killing_its_workers_is_buried(
     last.handler(topic)(ran.append)
     run(last)
 
-    async def is_dead() -> bool:
-        return await counts(aclient, topic) == (0, 0, 1)
-
-    await until(is_dead)
+    await counts_are(aclient, topic, (0, 0, 1))
     assert ran == []
 
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import Inbox, Run, counts
-from tests.waiting import until
+from tests.spec.conftest import Inbox, Run, counts, known, state_is
 from wheelq import AsyncClient, BulkProgress, Client, JobSpec, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.job import from_ms
@@ -95,8 +94,7 @@ async def test_no_job_moves_to_before_the_call(aclient: AsyncClient, topic: str)
     receipt = await aclient.schedule(topic, delay=60, key="a")
     before = receipt.due_ms - 60_001
     await aclient.reschedule_due(topic, until=receipt.due + timedelta(seconds=1), by=-3_600)
-    info = await aclient.get(topic, "a")
-    assert info is not None
+    info = known(await aclient.get(topic, "a"))
     assert before <= info.due_ms < receipt.due_ms
 
 
@@ -112,11 +110,7 @@ async def test_a_retry_is_neither_cancelled_nor_moved(
     run(worker)
     await aclient.schedule(topic, delay=0, key="a")
 
-    async def is_retrying() -> bool:
-        info = await aclient.get(topic, "a")
-        return info is not None and info.state is JobState.RETRYING
-
-    await until(is_retrying)
+    await state_is(aclient, topic, "a", JobState.RETRYING)
     before = await aclient.get(topic, "a")
     assert (await aclient.cancel_due(topic, until=at(0))).jobs == 0
     assert (await aclient.reschedule_due(topic, until=at(0), by=60)).jobs == 0

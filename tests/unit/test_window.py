@@ -29,31 +29,21 @@ def test_at_first_everything_is_to_be_loaded_now(window: Window) -> None:
     assert not window.covers(NOW)
 
 
-def test_a_window_is_moved_on_when_half_of_it_has_passed(window: Window) -> None:
-    window.opened(opened(NOW + 2_000), held=5)
-    assert (window.loaded_to, window.open_at) == (NOW + 2_000, NOW + 1_000)
-
-
-def test_at_rest_it_sleeps_until_half_a_window_before_its_horizon(window: Window) -> None:
-    window.opened(opened(NOW + 60_000), held=0)
-    assert window.open_at == NOW + 59_000
-
-
-def test_a_part_is_followed_by_the_next_at_once(window: Window) -> None:
-    window.opened(opened(NOW + 10, partial=True), held=50)
-    assert window.open_at == NOW
-
-
-def test_in_front_of_a_herd_it_waits_until_the_herd_is_due(window: Window) -> None:
-    """The horizon did not move: no call gets past it, and the herd will be swept."""
-    window.opened(opened(NOW + 500, partial=True), held=50)
-    window.opened(opened(NOW + 500, partial=True), held=50)
-    assert window.open_at == NOW + 501
-
-
-def test_a_full_wheel_waits_until_what_it_holds_is_due(window: Window) -> None:
-    window.opened(opened(NOW + 300, partial=True), held=100)
-    assert window.open_at == NOW + 301
+@pytest.mark.parametrize(
+    ("answers", "held", "open_at"),
+    [
+        pytest.param([opened(NOW + 2_000)], 5, NOW + 1_000, id="moved on when half of it has passed"),
+        pytest.param([opened(NOW + 60_000)], 0, NOW + 59_000, id="at rest, half a window before its horizon"),
+        pytest.param([opened(NOW + 10, partial=True)], 50, NOW, id="a part is followed by the next at once"),
+        pytest.param([opened(NOW + 500, partial=True)] * 2, 50, NOW + 501, id="a herd, which will be swept, when due"),
+        pytest.param([opened(NOW + 300, partial=True)], 100, NOW + 301, id="a full wheel, when what it holds is due"),
+    ],
+)
+def test_a_window_is_opened_again_in_time(window: Window, answers: list[Opened], held: int, open_at: int) -> None:
+    """Where the horizon did not move, no call gets past the herd in front of it."""
+    for answer in answers:
+        window.opened(answer, held)
+    assert (window.loaded_to, window.open_at) == (answers[-1].horizon_ms, open_at)
 
 
 def test_it_covers_what_will_not_be_read_again(window: Window) -> None:
