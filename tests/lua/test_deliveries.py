@@ -1,12 +1,8 @@
-"""Deliveries: the scripts that give them to a worker, take them over and hand them back.
-
-Also counts.lua and mark.lua.
-"""
+"""Deliveries: the scripts that give them to a worker, take them over and hand them back."""
 
 from __future__ import annotations
 
-from tests.lua.shard import HOUR_MS, Shard
-from wheelq.protocol.call import scripted
+from tests.lua.shard import Shard
 from wheelq.protocol.calls import worker
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
@@ -263,18 +259,4 @@ def test_a_group_that_is_there_keeps_its_place(shard: Shard) -> None:
     shard.deliver("a")
     before = shard.snapshot()
     assert shard.send(worker.make_group(shard.keys, "g")) is False
-    assert shard.snapshot() == before
-
-
-# mark
-
-
-def test_a_mark_is_a_write_that_changes_nothing(shard: Shard) -> None:
-    """So that WAIT has something to wait for; also on a shard that holds nothing."""
-    mark = scripted("mark", (shard.keys.delayed,), (), int)
-    assert shard.send(mark) == 0
-    assert shard.snapshot() == {}
-    shard.schedule(("a", f"+{HOUR_MS}"))
-    before = shard.snapshot()
-    assert shard.send(mark) == 0
     assert shard.snapshot() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -93,41 +94,34 @@ def test_a_delay_of_nearly_ten_years_is_accepted(client: Client, topic: str) -> 
 # What
 
 
-class Thing:
-    pass
-
-
-@pytest.mark.parametrize(
-    ("payload", "path"),
-    [
-        ({1, 2}, "payload"),
-        (Thing(), "payload"),
-        ({"order": {"lines": [1, {"sku": {2}}]}}, "payload.order.lines[1].sku"),
-        ({"by_id": {42: "x"}}, "payload.by_id[42]"),
-        ([2**64], "payload[0]"),
-        ({"a": -(2**63) - 1}, "payload.a"),
-        (["ok", "\ud800"], "payload[1]"),
-    ],
-    ids=["set", "class", "nested", "integer key", "too big", "too small", "surrogate"],
-)
-def test_a_payload_that_cannot_be_stored_is_refused_with_its_path(
-    client: Client, topic: str, payload: object, path: str
-) -> None:
-    """The field names the first item that cannot be kept as it is."""
-    assert refused(client, topic, payload=payload).field == path
-
-
-def test_a_payload_that_is_nested_too_deeply_is_refused(client: Client, topic: str) -> None:
+def nested() -> list[Any]:
     payload: list[Any] = []
     for _ in range(2_000):
         payload = [payload]
-    assert "nested" in str(refused(client, topic, payload=payload))
+    return payload
 
 
-def test_a_payload_that_contains_itself_is_refused(client: Client, topic: str) -> None:
+def cyclic() -> list[Any]:
     payload: list[Any] = [1]
     payload.append(payload)
-    assert refused(client, topic, payload=payload)
+    return payload
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        ({1, 2}, "payload: "),
+        ({"lines": [1, {"sku": {2}}]}, r"payload\.lines\[1\]\.sku: "),
+        (nested(), "nested"),
+        (cyclic(), ""),
+    ],
+    ids=["set", "set inside", "nested too deeply", "contains itself"],
+)
+def test_a_payload_that_cannot_be_stored_is_refused_with_its_path(
+    client: Client, topic: str, payload: object, problem: str
+) -> None:
+    """The field names the first item that cannot be kept as it is."""
+    assert re.search(problem, str(refused(client, topic, payload=payload)))
 
 
 def test_a_payload_of_more_than_64_kilobytes_is_refused(client: Client, topic: str) -> None:

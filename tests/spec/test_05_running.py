@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from tests.spec.conftest import Inbox, Run, known, nothing_is_left
-from tests.waiting import PATIENCE, until
+from tests.waiting import in_time, until
 from wheelq import AsyncClient, Job, JobSpec, RescheduleOutcome, Scheduler, Settings, Worker
 from wheelq.errors import Unavailable
 from wheelq.protocol.calls import heartbeats, registry
@@ -198,8 +198,7 @@ async def test_a_job_says_where_it_stands_on_its_way(
 
     await until(is_ready)
     run(worker)
-    async with asyncio.timeout(PATIENCE):
-        await began.wait()
+    await in_time(began.wait())
     assert await state() == "running"
     assert await aclient.cancel(topic, "a") == "running"
     may_end.set()
@@ -256,8 +255,7 @@ async def test_a_worker_that_waits_for_a_topic_is_known_at_once_and_asks_for_it_
     await asyncio.sleep(1.5)
     assert await asked() - before <= 1 + (time.monotonic() - began) / 5
     await aclient.schedule(topic, delay=0)
-    async with asyncio.timeout(PATIENCE):
-        await ran.wait()
+    await in_time(ran.wait())
     await transport.close()
 
 

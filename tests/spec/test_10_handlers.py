@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.spec.conftest import Inbox, Run, nothing_is_left
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, in_time
 from wheelq import AsyncClient, Job, JobSpec, Retry, Settings, Worker
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import TopicSettings
@@ -142,8 +142,7 @@ async def test_a_plain_function_that_returns_a_coroutine_has_it_run(
     worker.handler(topic)(lambda job: close_order(job))
     run(worker)
     await aclient.schedule(topic, 1, delay=0)
-    async with asyncio.timeout(PATIENCE):
-        await inbox.wait_for(1)
+    await in_time(inbox.wait_for(1))
 
 
 async def test_no_more_than_concurrency_handlers_run_at_a_time(
@@ -167,8 +166,7 @@ async def test_no_more_than_concurrency_handlers_run_at_a_time(
 
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(30)])
     run(worker)
-    async with asyncio.timeout(PATIENCE):
-        await all_done.wait()
+    await in_time(all_done.wait())
     assert most == 3
 
 
@@ -190,8 +188,7 @@ async def test_a_worker_reads_no_more_than_it_can_start(
     async with AsyncClient.connect(url, replace(settings, topic=TopicSettings(shards=4))) as client:
         receipts = await client.schedule_many(topic, [JobSpec(n, delay=0) for n in range(40)])
         run(worker)
-        async with asyncio.timeout(PATIENCE):
-            await four_began.wait()
+        await in_time(four_began.wait())
         infos = [await client.get(topic, receipt.id) for receipt in receipts]
         may_end.set()
         assert sum(info is not None and info.state == "running" for info in infos) == 4
@@ -218,8 +215,7 @@ async def test_each_run_has_a_context_of_its_own(
 
     run(worker)
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(10)])
-    async with asyncio.timeout(PATIENCE):
-        await all_seen.wait()
+    await in_time(all_seen.wait())
     assert seen == ["fresh"] * 10
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from tests.spec.conftest import Run, nothing_is_left
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import BatchFailed, ConfigurationError, InvalidInput
 from wheelq.settings import TopicSettings, WorkerSettings
@@ -272,8 +272,7 @@ async def test_a_stop_runs_a_partial_batch_at_once(
     await until(is_read)
     assert batches.all == []
     worker.stop()
-    async with asyncio.timeout(PATIENCE):
-        await ended
+    await in_time(ended)
     assert batches.payloads == [0, 1, 2]
     await nothing_is_left(aclient, topic)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.spec.conftest import Run, nothing_is_left
-from tests.waiting import PATIENCE, until
+from tests.waiting import in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
 from wheelq.model.topic import shard_of
@@ -163,8 +163,7 @@ async def test_jobs_without_a_partition_key_run_by_key_side_by_side(
 
     @worker.handler(topic, ordered="key")
     async def handle(job: Job) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await both_there.wait()
+        await in_time(both_there.wait())
 
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(2)])
     run(worker)
@@ -180,8 +179,7 @@ async def test_a_job_that_waits_for_its_retry_holds_back_its_shard_also_when_its
     await aclient.schedule_many(topic, specs(5))
     await until(lambda: log.runs == 1)
     first.stop()
-    async with asyncio.timeout(PATIENCE):
-        await ended
+    await in_time(ended)
     attempts: list[int] = []
     second = make()
     second.before(lambda job: attempts.append(job.attempt))
@@ -290,8 +288,7 @@ async def test_by_key_order_is_not_kept_while_the_number_of_shards_is_changed(
         if job.payload == 1:
             has_begun.set()
         else:
-            async with asyncio.timeout(PATIENCE):
-                await has_begun.wait()
+            await in_time(has_begun.wait())
         done.append(job.payload)
 
     await aclient.schedule(topic, 0, delay=0, partition_key=key)

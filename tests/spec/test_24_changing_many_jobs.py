@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.spec.conftest import Inbox, Run, counts, known, state_is
-from wheelq import AsyncClient, BulkProgress, Client, JobSpec, JobState, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, BulkProgress, JobSpec, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.job import from_ms
 from wheelq.settings import TopicSettings
@@ -129,13 +129,6 @@ async def test_a_change_in_rounds_continues_by_its_name_and_adds_up(aclient: Asy
     assert [one.jobs for one in told] == sorted(one.jobs for one in told)
     assert await aclient.cancel_due(topic, since=MOMENT, name=part.name) == done
     assert await counts(aclient, topic) == (0, 0, 0)
-
-
-def test_the_blocking_client_does_the_same(client: Client, topic: str) -> None:
-    client.schedule_many(topic, [JobSpec(n, at=at(n), key=f"j{n}") for n in range(10)])
-    assert client.reschedule_due(topic, since=at(5), by=100).jobs == 5
-    assert client.count_due(topic, since=at(100)) == 5
-    assert client.cancel_due(topic, since=at(100)).jobs == 5
 
 
 async def test_invalid_arguments_are_refused(aclient: AsyncClient, topic: str) -> None:

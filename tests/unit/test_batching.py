@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import in_time
 from wheelq.base.clock import ManualClock
 from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.model.job import Job
@@ -125,8 +125,7 @@ async def test_there_is_no_room_while_as_many_batches_run_as_may(bench: Bench) -
     await bench.settle()
     assert not waiting.done()
     bench.may_end.set()
-    async with asyncio.timeout(PATIENCE):
-        assert await waiting == 3
+    assert await in_time(waiting) == 3
 
 
 async def test_a_delivery_set_aside_is_not_given_twice(bench: Bench) -> None:
@@ -137,15 +136,13 @@ async def test_a_delivery_set_aside_is_not_given_twice(bench: Bench) -> None:
     await bench.settle()
     assert not waiting.done()
     bench.batcher.give_back(2)
-    async with asyncio.timeout(PATIENCE):
-        assert await waiting == 2
+    assert await in_time(waiting) == 2
 
 
 async def test_idle_starts_what_was_gathered(bench: Bench) -> None:
     bench.batcher.add(deliveries(2))
     bench.may_end.set()
-    async with asyncio.timeout(PATIENCE):
-        await bench.batcher.idle()
+    await in_time(bench.batcher.idle())
     assert bench.started == [2]
 
 

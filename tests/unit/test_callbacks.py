@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from loadtest.servers.nodes import free_port
-from tests.waiting import PATIENCE
+from tests.waiting import in_time
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.callbacks import caller as callbacks_caller
 from wheelq.callbacks.addresses import networks
@@ -429,8 +429,7 @@ async def test_the_head_of_an_answer_decides_although_its_body_breaks_off(
 ) -> None:
     monkeypatch.setattr(callbacks_caller, "BODY_S", 0.1)
     async with answering(answer, is_slow=is_slow) as caller:
-        async with asyncio.timeout(PATIENCE):
-            await caller(job(Target("odd", "/")))
+        await in_time(caller(job(Target("odd", "/"))))
         (info,) = caller.infos()
         assert (info.succeeded, info.failed) == (1, 0)
     async with answering(answer.replace(b" 20", b" 41"), is_slow=is_slow) as caller:

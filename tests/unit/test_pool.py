@@ -9,18 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, in_time
 from wheelq.worker.delivery.pool import SLICE, Pool
 
 
-async def in_time(what: asyncio.Future[None] | asyncio.Task[None]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        await what
-
-
 async def idle(pool: Pool[int]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        await pool.idle()
+    await in_time(pool.idle())
 
 
 class Gate:
@@ -94,8 +88,7 @@ async def test_room_waits_until_one_could_start(gate: Gate) -> None:
     await settle()
     assert not waiting.done()
     gate.let_go(2)
-    async with asyncio.timeout(PATIENCE):
-        assert await waiting == 1
+    assert await in_time(waiting) == 1
     gate.let_go(1)
     await idle(pool)
 
@@ -106,8 +99,7 @@ async def test_room_and_idle_can_be_waited_for_at_the_same_time(gate: Gate) -> N
     waiters = [asyncio.create_task(wait()) for wait in (pool.idle, pool.room, pool.idle)]
     await settle()
     gate.let_go(1)
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*waiters)
+    await in_time(asyncio.gather(*waiters))
 
 
 async def test_an_idle_pool_is_idle_at_once() -> None:
@@ -260,8 +252,7 @@ async def test_abandoning_cancels_what_runs_and_forgets_what_waits(gate: Gate) -
     pool.add(range(5))
     await settle()
     assert gate.running == {0, 1}
-    async with asyncio.timeout(PATIENCE):
-        await pool.abandon()
+    await in_time(pool.abandon())
     assert (gate.running, gate.done, pool.free) == (set(), [], 2)
     await idle(pool)
 
@@ -279,8 +270,7 @@ async def test_a_delivery_may_clean_up_when_it_is_cancelled() -> None:
     pool: Pool[int] = Pool(1, run)
     pool.add([1])
     await settle()
-    async with asyncio.timeout(PATIENCE):
-        await pool.abandon()
+    await in_time(pool.abandon())
     assert cleaned.is_set()
 
 
@@ -326,8 +316,7 @@ async def test_a_coroutine_that_swallows_a_cancellation_ends_as_it_likes() -> No
     pool: Pool[int] = Pool(1, run)
     pool.add([1])
     await settle()
-    async with asyncio.timeout(PATIENCE):
-        await pool.abandon()
+    await in_time(pool.abandon())
     assert ended == ["swallowed"]
     assert pool.free == 1
 
