@@ -32,6 +32,11 @@ from wheelq.transport import Address, Transport
 DAY = 86_400
 
 
+def shown(value: object) -> str:
+    """The name of a case by its value."""
+    return value if isinstance(value, str) else repr(value)[:17]
+
+
 def refused(client: Client, topic: str, **arguments: Any) -> InvalidInput:
     """The error of a schedule call; nothing was sent."""
     with pytest.raises(InvalidInput) as caught:
@@ -50,7 +55,9 @@ WRONG_DELAYS: dict[str, list[object]] = {
 }
 
 
-@pytest.mark.parametrize(("problem", "delay"), [(why, delay) for why, every in WRONG_DELAYS.items() for delay in every])
+@pytest.mark.parametrize(
+    ("problem", "delay"), [(why, delay) for why, every in WRONG_DELAYS.items() for delay in every], ids=shown
+)
 def test_a_delay_is_a_number_of_seconds_from_now_to_ten_years(
     client: Client, topic: str, delay: object, problem: str
 ) -> None:
@@ -141,7 +148,7 @@ WRONG_ARGUMENTS: dict[str, list[object]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name in WRONG_ARGUMENTS for value in WRONG_ARGUMENTS[name]]
+    ("name", "value"), [(name, value) for name in WRONG_ARGUMENTS for value in WRONG_ARGUMENTS[name]], ids=shown
 )
 def test_other_arguments_are_refused_by_their_names(client: Client, topic: str, name: str, value: object) -> None:
     """Headers are text by name, 64 kilobytes at most; a partition key is text; `on_duplicate` is one of three words."""

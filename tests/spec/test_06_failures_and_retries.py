@@ -112,7 +112,9 @@ SENSELESS: dict[str, list[object]] = {
 }
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field in SENSELESS for value in SENSELESS[field]])
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field in SENSELESS for value in SENSELESS[field]], ids=str
+)
 def test_a_retry_that_makes_no_sense_is_refused(field: str, value: object) -> None:
     """At least one attempt, 0 <= base <= cap, factor at least 1, jitter from 0 to 1; delays are times."""
     with pytest.raises(InvalidInput, match=field):

@@ -122,7 +122,7 @@ def test_a_mistake_in_the_file_is_named_with_file_and_table(tmp_path: Path, text
         (ServerSettings, {"port": 65_536}, "port must be at most 65,535"),
         *((ServerSettings, {"base_path": p}, "base_path") for p in ("/..", "/../x", "/a/./b", "/a/..", "/%2e")),
     ],
-    ids=str,
+    ids=lambda part: getattr(part, "__name__", str(part)),
 )
 def test_a_value_that_makes_no_sense_is_refused(table: type, values: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
