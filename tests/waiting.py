@@ -8,7 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain, repeat
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting. What it waits for takes far less, but on a busy machine anything may."""
@@ -73,3 +75,9 @@ async def until(fact: Callable[[], bool | Awaitable[bool]], within: float = PATI
             if found if isinstance(found, bool) else await found:
                 return
             await asyncio.sleep(pause)
+
+
+async def in_time(what: Awaitable[T]) -> T:
+    """Waits for an awaitable, and returns what it gives. Raises: TimeoutError."""
+    async with asyncio.timeout(PATIENCE):
+        return await what

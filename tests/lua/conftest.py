@@ -1,4 +1,4 @@
-"""Fixtures: a shard of its own for every test."""
+"""Fixtures: a shard of its own for every test, and what most tests begin with."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lua.shard import Ear, Shard
+from wheelq.protocol.calls.worker import Entry
 
 
 @pytest.fixture
@@ -23,3 +24,16 @@ def ear(shard: Shard) -> Iterator[Ear]:
     ear = Ear(shard)
     yield ear
     ear.close()
+
+
+@pytest.fixture
+def token(shard: Shard) -> str:
+    """The token of a leader, which has taken the lease of the empty shard."""
+    return shard.lead()
+
+
+@pytest.fixture
+def a(shard: Shard) -> Entry:
+    """The delivery of job `a` to consumer `w1` of group `g`."""
+    [delivered] = shard.deliver("a")
+    return delivered

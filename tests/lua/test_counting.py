@@ -228,8 +228,7 @@ def within_a_minute(shard: Shard) -> None:
 
 
 @pytest.mark.usefixtures("within_a_minute")
-def test_a_leader_adds_a_row_for_the_last_minute(shard: Shard) -> None:
-    token = shard.lead()
+def test_a_leader_adds_a_row_for_the_last_minute(shard: Shard, token: str) -> None:
     shard.schedule(("a", "+0"), ("b", "+0"), ("c", f"+{HOUR_MS}"))
     minute = look(shard, token)
     first = TopicMinute((minute - 1) * MINUTE_MS, scheduled=3, promoted=2)
@@ -247,8 +246,7 @@ def test_a_leader_adds_a_row_for_the_last_minute(shard: Shard) -> None:
 
 
 @pytest.mark.usefixtures("within_a_minute")
-def test_a_quiet_shard_gets_no_row(shard: Shard) -> None:
-    token = shard.lead()
+def test_a_quiet_shard_gets_no_row(shard: Shard, token: str) -> None:
     shard.schedule(("a", "+0"))
     look(shard, token)
     hour = shard.now_ms() // HOUR_MS
@@ -264,16 +262,14 @@ def test_a_shard_that_was_never_used_has_nothing_but_its_leader(shard: Shard) ->
     assert set(shard.redis.hkeys(shard.keys.counts)) == {b"leader", b"led"}
 
 
-def test_rows_last_three_days(shard: Shard) -> None:
-    token = shard.lead()
+def test_rows_last_three_days(shard: Shard, token: str) -> None:
     shard.schedule(("a", "+0"))
     minute = look(shard, token)
     left_ms = shard.redis.pttl(shard.keys.history((minute - 1) // 60))
     assert 71 * HOUR_MS < left_ms <= 72 * HOUR_MS
 
 
-def test_large_figures_come_back_as_they_went(shard: Shard) -> None:
-    token = shard.lead()
+def test_large_figures_come_back_as_they_went(shard: Shard, token: str) -> None:
     figures = {
         "created": 0,
         "promoted": 127,
@@ -289,9 +285,8 @@ def test_large_figures_come_back_as_they_went(shard: Shard) -> None:
     assert (minute.retried, minute.buried, minute.late) == (2**31, 16_383, 16_384)
 
 
-def test_three_days_of_an_always_busy_shard_fit_into_100_kb(shard: Shard) -> None:
+def test_three_days_of_an_always_busy_shard_fit_into_100_kb(shard: Shard, token: str) -> None:
     """1,300 jobs a second, some of which fail, minute after minute."""
-    token = shard.lead()
     for n, (busy, name) in enumerate(((78_000, "created"), (77_900, "promoted"), (77_800, "done\x1fg"))):
         shard.redis.hset(shard.keys.counts, name, busy + n)
     shard.redis.hset(shard.keys.counts, mapping={"retried\x1fg": 700, "buried\x1fg": 9, "late": 120})

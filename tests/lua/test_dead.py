@@ -10,6 +10,7 @@ from wheelq.protocol import codec
 from wheelq.protocol.calls import dead as calls
 from wheelq.protocol.calls import leader, shard_counts, worker
 from wheelq.protocol.calls.dead import DeadRange, FoundDead
+from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 from wheelq.settings import TopicSettings
 
@@ -280,8 +281,7 @@ def test_without_limits_all_are_kept(shard: Shard) -> None:
     assert len(shard.snapshot()["dead"]) == 2
 
 
-def test_a_buried_retry_tells_when_the_job_was_first_due(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_buried_retry_tells_when_the_job_was_first_due(shard: Shard, a: Entry) -> None:
     record = codec.again(a.record, a.due_ms, "it broke", counts=True)
     shard.send(worker.retry(shard.keys, "g", "w1", a, 0, record))
     shard.sweep()

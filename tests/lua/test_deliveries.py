@@ -1,12 +1,8 @@
-"""Deliveries: the scripts that give them to a worker, take them over and hand them back.
-
-Also counts.lua and mark.lua.
-"""
+"""Deliveries: the scripts that give them to a worker, take them over and hand them back."""
 
 from __future__ import annotations
 
-from tests.lua.shard import HOUR_MS, Shard
-from wheelq.protocol.call import scripted
+from tests.lua.shard import Shard
 from wheelq.protocol.calls import worker
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
@@ -73,8 +69,7 @@ def test_keep_tells_what_is_acked(shard: Shard) -> None:
 # claim and adopt
 
 
-def test_a_claimed_delivery_is_adopted_and_counted_once(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_claimed_delivery_is_adopted_and_counted_once(shard: Shard, a: Entry) -> None:
     let_it_idle(shard, a)
     assert claim(shard, "w2") == [a.entry_id]
     [adopted] = shard.send(worker.adopt(shard.keys, "g", "w2", [a.entry_id]))
@@ -90,8 +85,7 @@ def test_only_what_was_not_renewed_for_long_can_be_claimed(shard: Shard) -> None
     assert idle_ms(shard, a) < ABANDONED_MS
 
 
-def test_adopt_leaves_out_what_is_another_consumers(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_adopt_leaves_out_what_is_another_consumers(shard: Shard, a: Entry) -> None:
     before = shard.snapshot()
     assert shard.send(worker.adopt(shard.keys, "g", "w2", [a.entry_id])) == []
     assert shard.snapshot() == before
@@ -200,8 +194,7 @@ def test_a_delivery_handed_back_can_be_claimed_at_once(shard: Shard) -> None:
     assert idle_ms(shard, b) < ABANDONED_MS
 
 
-def test_a_delivery_of_another_consumer_is_not_handed_back(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_delivery_of_another_consumer_is_not_handed_back(shard: Shard, a: Entry) -> None:
     assert shard.send(worker.hand_back(shard.keys, "g", "w2", ABANDONED_MS, [a.entry_id])) == 0
     assert claim(shard, "w3") == []
 
@@ -229,9 +222,8 @@ def test_a_consumer_that_holds_nothing_can_leave(shard: Shard) -> None:
     assert shard.send(worker.leave(shard.keys, "g", "w1")) is False
 
 
-def test_a_consumer_that_holds_a_delivery_stays(shard: Shard) -> None:
+def test_a_consumer_that_holds_a_delivery_stays(shard: Shard, a: Entry) -> None:
     """XGROUP DELCONSUMER would lose it without a word."""
-    [a] = shard.deliver("a")
     before = shard.snapshot()
     assert shard.send(worker.leave(shard.keys, "g", "w1")) is False
     assert consumers(shard) == ["w1"]
@@ -267,18 +259,4 @@ def test_a_group_that_is_there_keeps_its_place(shard: Shard) -> None:
     shard.deliver("a")
     before = shard.snapshot()
     assert shard.send(worker.make_group(shard.keys, "g")) is False
-    assert shard.snapshot() == before
-
-
-# mark
-
-
-def test_a_mark_is_a_write_that_changes_nothing(shard: Shard) -> None:
-    """So that WAIT has something to wait for; also on a shard that holds nothing."""
-    mark = scripted("mark", (shard.keys.delayed,), (), int)
-    assert shard.send(mark) == 0
-    assert shard.snapshot() == {}
-    shard.schedule(("a", f"+{HOUR_MS}"))
-    before = shard.snapshot()
-    assert shard.send(mark) == 0
     assert shard.snapshot() == before

@@ -170,8 +170,7 @@ def test_tidying_takes_whole_nodes_of_a_long_stream_too(shard: Shard) -> None:
     assert shard.snapshot()["ready"] == {}
 
 
-def test_finished_jobs_are_forgotten_in_time_also_when_none_follow(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_finished_jobs_are_forgotten_in_time_also_when_none_follow(shard: Shard, a: Entry) -> None:
     shard.send(state.conclude(shard.keys, "g", "w1", 0, HOUR_MS, [state.Concluded(a.entry_id, "a", 1, b"")]))
     tidy(shard, 0, HOUR_MS)
     assert shard.snapshot()["done"] == ["a"]

@@ -128,8 +128,7 @@ def test_renewing_a_lease_of_another_changes_nothing(shard: Shard) -> None:
     assert shard.snapshot() == {"lease": OTHERS}
 
 
-def test_a_lapsed_lease_is_not_renewed(shard: Shard) -> None:
-    token = shard.lead()
+def test_a_lapsed_lease_is_not_renewed(shard: Shard, token: str) -> None:
     shard.redis.delete(shard.keys.lease)
     assert shard.raw(leader.renew(shard.keys, token, LEASE_MS)) == [0]
     assert "lease" not in shard.snapshot()
@@ -151,8 +150,7 @@ def test_releasing_frees_the_lease_and_rings_those_who_wait_for_it(shard: Shard,
     assert leader.read_near(b"") == []
 
 
-def test_a_node_that_goes_says_so_when_it_releases(shard: Shard, ear: Ear) -> None:
-    token = shard.lead()
+def test_a_node_that_goes_says_so_when_it_releases(shard: Shard, ear: Ear, token: str) -> None:
     assert shard.raw(leader.release(shard.keys, token, is_going=True)) == 1
     assert ear.heard() == [b"going"]
     assert leader.read_near(b"going") == []

@@ -106,9 +106,10 @@ def test_a_job_that_is_not_due_keeps_waiting(shard: Shard, move: Move) -> None:
 
 
 @both
-def test_a_job_is_never_promoted_before_the_servers_clock_has_reached_its_time(shard: Shard, move: Move) -> None:
+def test_a_job_is_never_promoted_before_the_servers_clock_has_reached_its_time(
+    shard: Shard, move: Move, token: str
+) -> None:
     """Asked for again and again around the due time, by the millisecond."""
-    token = shard.lead()
     for n in range(10):
         shard.schedule((f"job-{n}", f"+{HOUR_MS}"))
         shard.redis.zadd(shard.keys.delayed, {f"job-{n}": shard.now_ms() + 3})
@@ -274,8 +275,7 @@ def test_sweep_takes_the_earliest_first_and_tells_that_there_are_more(shard: Sha
     assert [e["id"] for e in shard.snapshot()["ready"].values()] == ["b", "c", "a"]
 
 
-def test_sweep_of_nothing_changes_nothing(shard: Shard) -> None:
-    token = shard.lead()
+def test_sweep_of_nothing_changes_nothing(shard: Shard, token: str) -> None:
     before = shard.snapshot()
     assert sweep(shard, token) == [1, 0, 0]
     assert shard.snapshot() == before

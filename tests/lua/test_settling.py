@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
@@ -23,8 +25,7 @@ def rob(shard: Shard, *entries: Entry, group: str = "g", robber: str = "w2") -> 
 # ack, with one group
 
 
-def test_ack_finishes_a_job_and_leaves_nothing_of_it(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_ack_finishes_a_job_and_leaves_nothing_of_it(shard: Shard, a: Entry) -> None:
     assert shard.snapshot() == {
         "jobs": {"a": "e1"},
         "ready": {"e1": entry("a", a.due_ms)},
@@ -75,9 +76,8 @@ def test_ack_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shar
     assert shard.snapshot() == after
 
 
-def test_ack_does_not_look_at_owners_before_the_named_moment(shard: Shard) -> None:
+def test_ack_does_not_look_at_owners_before_the_named_moment(shard: Shard, a: Entry) -> None:
     """Up to then nobody can have claimed the delivery; what the script does then is only to ack."""
-    [a] = shard.deliver("a")
     rob(shard, a)
     assert shard.ack([a], safe_until_ms=shard.now_ms() - 1) == 0
     assert shard.ack([a], safe_until_ms=shard.now_ms() + HOUR_MS) == 1
@@ -106,8 +106,7 @@ def test_an_id_can_be_used_again_when_its_job_is_finished(shard: Shard) -> None:
 # ack, and what stays in the stream
 
 
-def test_retention_keeps_what_is_acked(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_retention_keeps_what_is_acked(shard: Shard, a: Entry) -> None:
     assert shard.ack([a], retention_ms=HOUR_MS) == 1
     assert shard.snapshot() == {
         "ready": {"e1": entry("a", a.due_ms)},
@@ -115,8 +114,7 @@ def test_retention_keeps_what_is_acked(shard: Shard) -> None:
     }
 
 
-def test_retention_keeps_no_longer_than_it_says(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_retention_keeps_no_longer_than_it_says(shard: Shard, a: Entry) -> None:
     shard.ack([a], retention_ms=HOUR_MS)
     shard.wait_until(int(a.entry_id.partition("-")[0]) + 3)
     [b] = shard.deliver("b")
@@ -124,8 +122,7 @@ def test_retention_keeps_no_longer_than_it_says(shard: Shard) -> None:
     assert "e1" not in shard.snapshot()["ready"]
 
 
-def test_trimming_never_takes_what_is_not_read(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_trimming_never_takes_what_is_not_read(shard: Shard, a: Entry) -> None:
     shard.schedule(("b", "+0"), ("c", "+0"))
     shard.ack([a])
     assert [e["id"] for e in shard.snapshot()["ready"].values()] == ["b", "c"]
@@ -159,9 +156,8 @@ def test_trimming_never_takes_what_another_group_has_not_acked(shard: Shard) -> 
     assert [e["id"] for e in shard.snapshot()["ready"].values()] == ["a", "b"]
 
 
-def test_one_ack_trims_no_more_than_the_server_does_in_a_few_milliseconds(shard: Shard) -> None:
+def test_one_ack_trims_no_more_than_the_server_does_in_a_few_milliseconds(shard: Shard, a: Entry) -> None:
     """The first entry held up all that came behind it: 100,000 entries. The rest is trimmed as acks go on."""
-    [a] = shard.deliver("a")
     fill = (
         "for n = 1, 100000 do redis.call('XADD', KEYS[1], '*', 'id', 'x', 'due', '1', 'attempt', '1', 'record', '') end"
         " redis.call('XGROUP', 'SETID', KEYS[1], 'g', '$')"
@@ -246,8 +242,7 @@ def test_the_retry_of_one_group_is_not_finished_by_another_that_passes_over_it(s
 # retry
 
 
-def test_retry_moves_a_delivery_back_to_the_waiting_in_one_step(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_retry_moves_a_delivery_back_to_the_waiting_in_one_step(shard: Shard, a: Entry) -> None:
     before = shard.now_ms()
     due = shard.retry(a, 5_000)
     assert before + 5_000 <= due <= shard.now_ms() + 5_001
@@ -261,24 +256,7 @@ def test_retry_moves_a_delivery_back_to_the_waiting_in_one_step(shard: Shard) ->
     }
 
 
-def test_retry_again_changes_nothing(shard: Shard) -> None:
-    [a] = shard.deliver("a")
-    shard.retry(a, 5_000)
-    before = shard.snapshot()
-    assert shard.retry(a, 9_000) == 0
-    assert shard.snapshot() == before
-
-
-def test_retry_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard) -> None:
-    [a] = shard.deliver("a")
-    rob(shard, a)
-    before = shard.snapshot()
-    assert shard.retry(a) == 0
-    assert shard.snapshot() == before
-
-
-def test_a_retry_can_be_retried(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_retry_can_be_retried(shard: Shard, a: Entry) -> None:
     for attempt in range(2, 6):
         shard.retry(a, 0)
         shard.sweep()
@@ -368,8 +346,7 @@ def dead(e: Entry, group: str = "g", record: bytes = RECORD, attempt: int = 1) -
     return {"id": e.id, "due": e.due_ms, "first_due": e.due_ms, "attempt": attempt, "record": record} | told
 
 
-def test_bury_puts_a_job_among_the_dead_and_finishes_it(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_bury_puts_a_job_among_the_dead_and_finishes_it(shard: Shard, a: Entry) -> None:
     assert shard.bury(a)
     assert shard.snapshot() == {
         "ready": {},
@@ -379,24 +356,21 @@ def test_bury_puts_a_job_among_the_dead_and_finishes_it(shard: Shard) -> None:
     }
 
 
-def test_bury_again_changes_nothing(shard: Shard) -> None:
-    [a] = shard.deliver("a")
-    shard.bury(a)
+@pytest.mark.parametrize("is_robbed", [False, True], ids=["settled already", "given to another"])
+@pytest.mark.parametrize(("settle", "refusal"), [(Shard.retry, 0), (Shard.bury, b"")], ids=["retry", "bury"])
+def test_a_delivery_that_is_not_the_callers_any_more_is_left_alone(
+    shard: Shard, a: Entry, settle: Callable[[Shard, Entry], object], refusal: object, is_robbed: bool
+) -> None:
+    if is_robbed:
+        rob(shard, a)
+    else:
+        settle(shard, a)
     before = shard.snapshot()
-    assert shard.bury(a) == b""
+    assert settle(shard, a) == refusal
     assert shard.snapshot() == before
 
 
-def test_bury_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard) -> None:
-    [a] = shard.deliver("a")
-    rob(shard, a)
-    before = shard.snapshot()
-    assert shard.bury(a) == b""
-    assert shard.snapshot() == before
-
-
-def test_bury_of_a_retry_forgets_the_retry_and_the_job(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_bury_of_a_retry_forgets_the_retry_and_the_job(shard: Shard, a: Entry) -> None:
     shard.retry(a, 0)
     shard.sweep()
     [again] = shard.read("g", "w1")
@@ -419,16 +393,14 @@ def test_a_job_buried_in_one_group_still_runs_in_the_other(shard: Shard) -> None
     assert [e.id for e in shard.read("h", "w2")] == ["a"]
 
 
-def test_bury_keeps_what_retention_says(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_bury_keeps_what_retention_says(shard: Shard, a: Entry) -> None:
     shard.bury(a, settings=TopicSettings(retention_ms=HOUR_MS))
     assert shard.snapshot()["ready"] == {"e1": entry("a", a.due_ms)}
 
 
 @pytest.mark.parametrize("settle", ["retry", "bury"])
-def test_a_delivery_whose_entry_was_deleted_can_still_be_settled(shard: Shard, settle: str) -> None:
+def test_a_delivery_whose_entry_was_deleted_can_still_be_settled(shard: Shard, settle: str, a: Entry) -> None:
     """Somebody ran XDEL: the worker must get rid of the delivery, and not try for ever."""
-    [a] = shard.deliver("a")
     shard.redis.xdel(shard.keys.ready, a.entry_id)
     shard.retry(a) if settle == "retry" else shard.bury(a)
     assert shard.snapshot()["groups"]["g"]["pending"] == {}

@@ -61,8 +61,7 @@ def test_a_clock_that_was_set_back_does_not_stop_a_rate(shard: Shard) -> None:
     assert sweep(shard, token, shaping).promoted == 0
 
 
-def test_a_rate_says_when_to_come_again(shard: Shard) -> None:
-    token = shard.lead()
+def test_a_rate_says_when_to_come_again(shard: Shard, token: str) -> None:
     make_due(shard, "a", "b", "c")
     swept = sweep(shard, token, Shaping(60_000_000, 2, 0))
     assert (swept.promoted, swept.is_partial) == (2, True)
@@ -99,8 +98,7 @@ def test_no_more_are_promoted_than_may_be_unread(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("how", ["sweep", "promote", "hedge"])
-def test_high_priority_goes_first_among_jobs_due_together_and_none_is_early(shard: Shard, how: str) -> None:
-    token = shard.lead()
+def test_high_priority_goes_first_among_jobs_due_together_and_none_is_early(shard: Shard, how: str, token: str) -> None:
     due = shard.now_ms() + HOUR_MS
     suffixes = {"n1": "", "l1": "l", "h1": "h", "n2": "", "h2": "h", "l2": "l"}
     new = [(id, f"{due}{suffix}", RECORD) for id, suffix in suffixes.items()]
@@ -138,8 +136,9 @@ def test_high_priority_goes_first_among_jobs_due_together_and_none_is_early(shar
     assert all(moment >= entry["due"] for moment, entry in zip(promoted, ready, strict=True))
 
 
-def test_a_low_priority_job_is_due_no_later_and_a_high_one_no_earlier_than_its_due_time(shard: Shard) -> None:
-    token = shard.lead()
+def test_a_low_priority_job_is_due_no_later_and_a_high_one_no_earlier_than_its_due_time(
+    shard: Shard, token: str
+) -> None:
     due = shard.now_ms() + 30
     shard.raw(producer.schedule(shard.keys, [("h", f"{due}h", RECORD), ("l", f"{due}l", RECORD)], "keep", "1"))
     while True:

@@ -55,8 +55,7 @@ def look(shard: Shard, id: str) -> JobInfo:
 # conclude
 
 
-def test_conclude_finishes_a_job_as_ack_does_and_keeps_what_is_to_be_known(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_conclude_finishes_a_job_as_ack_does_and_keeps_what_is_to_be_known(shard: Shard, a: Entry) -> None:
     assert conclude(shard, [a], result={"closed": True}) == 1
     assert shard.snapshot() == {
         "ready": {},
@@ -89,8 +88,7 @@ def test_a_kept_job_that_was_retried_keeps_its_earlier_attempts_and_they_go_with
     assert info.groups.keys() == {"g"}
 
 
-def test_attempts_of_an_earlier_life_of_an_id_are_not_told(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_attempts_of_an_earlier_life_of_an_id_are_not_told(shard: Shard, a: Entry) -> None:
     record = codec.again(a.record, a.due_ms, "it broke", counts=True, attempt=Attempt(STARTED_MS, 20, "w1", "it broke"))
     shard.raw(worker.retry(shard.keys, "g", "w1", a, 0, record))
     shard.sweep()
@@ -124,8 +122,7 @@ def test_conclude_again_changes_nothing(shard: Shard) -> None:
     assert shard.redis.hget(shard.keys.done, "a") == kept
 
 
-def test_conclude_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_conclude_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard, a: Entry) -> None:
     shard.redis.xclaim(shard.keys.ready, "g", "w2", 0, [a.entry_id], justid=True)
     before = shard.snapshot()
     assert conclude(shard, [a]) == 0
@@ -193,17 +190,15 @@ def test_finished_jobs_are_forgotten_in_time(shard: Shard) -> None:
 # schedule finds what is kept
 
 
-def test_a_repeated_schedule_call_finds_its_finished_job(shard: Shard) -> None:
+def test_a_repeated_schedule_call_finds_its_finished_job(shard: Shard, a: Entry) -> None:
     """ "Created", with the due time it was told the first time, and nothing is made."""
-    [a] = shard.deliver("a")
     conclude(shard, [a])
     before = shard.snapshot()
     assert shard.schedule(("a", "+0")) == [(1, a.due_ms)]
     assert shard.snapshot() == before
 
 
-def test_a_repeated_schedule_call_finds_its_job_that_was_retried(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_repeated_schedule_call_finds_its_job_that_was_retried(shard: Shard, a: Entry) -> None:
     shard.retry(a)
     shard.sweep()
     conclude(shard, shard.read("g", "w1"))
@@ -224,8 +219,7 @@ def test_another_call_with_the_id_of_a_finished_job_makes_a_new_one(shard: Shard
 # note
 
 
-def test_a_note_is_shown_while_the_job_runs(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_note_is_shown_while_the_job_runs(shard: Shard, a: Entry) -> None:
     assert note(shard, a, fraction=0.2) == note(shard, a, fraction=0.5) == 1
     info = look(shard, "a")
     assert info.progress is not None
@@ -248,8 +242,7 @@ def test_notes_of_workers_that_died_do_not_stay_for_ever(shard: Shard) -> None:
 # the dead
 
 
-def test_a_buried_job_is_found_among_the_dead(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_buried_job_is_found_among_the_dead(shard: Shard, a: Entry) -> None:
     note(shard, a)
     dead_id = shard.bury(a)
     assert "progress" not in shard.snapshot()
@@ -270,16 +263,14 @@ def test_a_job_that_some_group_gave_up_is_dead_when_all_have_finished(shard: Sha
     assert {name: one.state for name, one in info.groups.items()} == {"g": "dead", "h": "done"}
 
 
-def test_a_dead_entry_of_an_earlier_job_is_not_taken_for_the_newer_ones(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_dead_entry_of_an_earlier_job_is_not_taken_for_the_newer_ones(shard: Shard, a: Entry) -> None:
     shard.bury(a)
     shard.wait_until(shard.now_ms() + 2)
     shard.deliver("a", record=OTHER)
     assert look(shard, "a").state is JobState.RUNNING
 
 
-def test_a_removed_dead_entry_is_not_found(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_a_removed_dead_entry_is_not_found(shard: Shard, a: Entry) -> None:
     shard.redis.xdel(shard.keys.dead, shard.bury(a))
     assert shard.send(state.get(shard.keys, "a")) is None
 
@@ -309,9 +300,8 @@ def test_a_cancelled_job_is_told_too(shard: Shard) -> None:
     assert shard.snapshot() == {"news": ["", "a"]}
 
 
-def test_a_job_is_looked_up_in_one_step(shard: Shard) -> None:
+def test_a_job_is_looked_up_in_one_step(shard: Shard, a: Entry) -> None:
     """What is left in the stream by retention is no job any more."""
-    [a] = shard.deliver("a")
     shard.ack([a], retention_ms=HOUR_MS)
     assert shard.snapshot()["ready"] == {"e1": entry("a", a.due_ms, record=RECORD)}
     assert shard.send(state.get(shard.keys, "a")) is None

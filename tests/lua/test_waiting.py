@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
 from wheelq.protocol.calls import leader, producer, state
+from wheelq.protocol.calls.worker import Entry
 
 DONE, TOO_LATE, CHANGED, NOT_FOUND, REFUSED = 1, 2, 3, 0, -1
 
@@ -27,28 +32,6 @@ def test_cancel_leaves_nothing_of_the_last_job(shard: Shard) -> None:
     assert cancel(shard, "a") == DONE
     assert shard.snapshot() == {}
     assert cancel(shard, "a") == NOT_FOUND
-
-
-def test_cancel_comes_too_late_for_a_promoted_job(shard: Shard) -> None:
-    shard.schedule(("a", "+0"))
-    before = shard.snapshot()
-    assert cancel(shard, "a") == TOO_LATE
-    assert shard.snapshot() == before
-
-
-def test_cancel_comes_too_late_for_a_job_that_waits_for_a_retry(shard: Shard) -> None:
-    [a] = shard.deliver("a")
-    shard.retry(a, HOUR_MS)
-    before = shard.snapshot()
-    assert cancel(shard, "a") == TOO_LATE
-    assert shard.snapshot() == before
-
-
-def test_cancel_does_not_find_a_finished_job(shard: Shard) -> None:
-    shard.ack(shard.deliver("a"))
-    before = shard.snapshot()
-    assert cancel(shard, "a") == NOT_FOUND
-    assert shard.snapshot() == before
 
 
 # reschedule
@@ -101,18 +84,6 @@ def test_reschedule_moves_only_a_job_that_is_due_when_the_caller_thinks_if_asked
     assert shard.raw(seen) == [DONE, now + 2 * HOUR_MS]
 
 
-def test_reschedule_comes_too_late_for_a_promoted_job(shard: Shard) -> None:
-    shard.schedule(("a", "+0"))
-    before = shard.snapshot()
-    assert reschedule(shard, "a", "+5000") == [TOO_LATE, 0]
-    assert shard.snapshot() == before
-
-
-def test_reschedule_does_not_find_what_is_not_there(shard: Shard) -> None:
-    assert reschedule(shard, "a", "+5000") == [NOT_FOUND, 0]
-    assert shard.snapshot() == {}
-
-
 # run_now
 
 
@@ -130,16 +101,35 @@ def test_run_now_promotes_a_waiting_job_with_the_present_as_its_due_time(shard: 
     assert after == {"jobs": {"a": "e1"}, "ready": {"e1": entry("a", due)}}
 
 
-def test_run_now_of_a_promoted_job_changes_nothing(shard: Shard) -> None:
+# all three
+
+
+def promoted(shard: Shard) -> None:
     shard.schedule(("a", "+0"))
+
+
+def retried(shard: Shard) -> None:
+    shard.retry(*shard.deliver("a"), HOUR_MS)
+
+
+def finished(shard: Shard) -> None:
+    shard.ack(shard.deliver("a"))
+
+
+@pytest.mark.parametrize(
+    ("bring_about", "status"),
+    [(promoted, TOO_LATE), (retried, TOO_LATE), (finished, NOT_FOUND), (lambda shard: None, NOT_FOUND)],
+    ids=["promoted", "waits for a retry", "finished", "never scheduled"],
+)
+def test_a_job_that_does_not_wait_for_its_due_time_is_left_alone(
+    shard: Shard, bring_about: Callable[[Shard], None], status: int
+) -> None:
+    bring_about(shard)
     before = shard.snapshot()
-    assert run_now(shard, "a") == TOO_LATE
+    assert cancel(shard, "a") == status
+    assert reschedule(shard, "a", "+5000") == [status, 0]
+    assert run_now(shard, "a") == status
     assert shard.snapshot() == before
-
-
-def test_run_now_does_not_find_what_is_not_there(shard: Shard) -> None:
-    assert run_now(shard, "a") == NOT_FOUND
-    assert shard.snapshot() == {}
 
 
 def test_run_now_of_a_job_that_the_stream_refuses_lets_it_wait(shard: Shard) -> None:
@@ -193,16 +183,14 @@ def test_get_tells_that_some_group_has_a_job_delivered(shard: Shard) -> None:
     assert get(shard, "a") == []
 
 
-def test_get_tells_that_a_job_waits_for_a_retry_in_some_group(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_get_tells_that_a_job_waits_for_a_retry_in_some_group(shard: Shard, a: Entry) -> None:
     due = shard.retry(a, HOUR_MS)
     again = [b"g", b"retrying", str(due).encode(), b"\x01\x02" + RECORD[2:], b""]
     assert get(shard, "a")[2:] == [a.entry_id.encode(), b"", again]
 
 
-def test_get_shows_a_job_that_waits_for_a_retry_with_its_next_due_time(shard: Shard) -> None:
+def test_get_shows_a_job_that_waits_for_a_retry_with_its_next_due_time(shard: Shard, a: Entry) -> None:
     """Also once its first entry is trimmed away: its payload, its attempt and when it runs next."""
-    [a] = shard.deliver("a")
     due = shard.retry(a, HOUR_MS)
     shard.ack(shard.deliver("b"))
     assert "e1" not in shard.snapshot()["ready"]
@@ -211,8 +199,7 @@ def test_get_shows_a_job_that_waits_for_a_retry_with_its_next_due_time(shard: Sh
     assert (info.due_ms, info.payload, info.attempt) == (due, 1, 2)
 
 
-def test_get_tells_that_a_retry_runs(shard: Shard) -> None:
-    [a] = shard.deliver("a")
+def test_get_tells_that_a_retry_runs(shard: Shard, a: Entry) -> None:
     shard.retry(a, 0)
     shard.send(leader.sweep(shard.keys, shard.lead(), 30_000, 100))
     [again] = shard.read("g", "w1")

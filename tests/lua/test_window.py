@@ -74,9 +74,8 @@ def test_if_the_horizon_was_lost_everything_near_is_read_again(shard: Shard) -> 
     assert [member for member, _ in opened.jobs] == ["loaded"]
 
 
-def test_a_horizon_that_is_brought_back_reads_the_window_again(shard: Shard) -> None:
+def test_a_horizon_that_is_brought_back_reads_the_window_again(shard: Shard, token: str) -> None:
     """The horizon of an idle shard is far; a job scheduled before it sends a hint, which may be lost or late."""
-    token = shard.lead()
     idle = open_window(shard, token)
     assert idle.horizon_ms == now_of(idle) + IDLE_MS
     due = now_of(idle) + WINDOW_MS - 100
@@ -89,8 +88,7 @@ def test_a_horizon_that_is_brought_back_reads_the_window_again(shard: Shard) -> 
 # With nothing near
 
 
-def test_with_nothing_waiting_the_horizon_goes_as_far_as_the_longest_sleep(shard: Shard) -> None:
-    token = shard.lead()
+def test_with_nothing_waiting_the_horizon_goes_as_far_as_the_longest_sleep(shard: Shard, token: str) -> None:
     opened = open_window(shard, token)
     assert opened.jobs == []
     assert not opened.is_partial
@@ -111,9 +109,8 @@ def test_with_the_next_job_far_away_the_horizon_goes_as_far_as_the_longest_sleep
     assert opened.horizon_ms == now_of(opened) + IDLE_MS
 
 
-def test_the_horizon_never_lies_before_the_end_of_the_window(shard: Shard) -> None:
+def test_the_horizon_never_lies_before_the_end_of_the_window(shard: Shard, token: str) -> None:
     """A job right behind the window must not pull the horizon into it."""
-    token = shard.lead()
     for n in range(20):
         due = shard.now_ms() + WINDOW_MS + 1
         shard.schedule((f"job-{n}", due))
@@ -182,8 +179,7 @@ def test_in_front_of_a_herd_the_horizon_stands_still(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("lease", ["other:5:run:9", None])
-def test_nobody_but_the_leader_moves_the_horizon(shard: Shard, lease: str | None) -> None:
-    token = shard.lead()
+def test_nobody_but_the_leader_moves_the_horizon(shard: Shard, lease: str | None, token: str) -> None:
     shard.schedule(("a", "+1000"))
     if lease:
         shard.redis.set(shard.keys.lease, lease)
@@ -195,9 +191,8 @@ def test_nobody_but_the_leader_moves_the_horizon(shard: Shard, lease: str | None
     assert before["jobs"] == {"a": RECORD}
 
 
-def test_opening_the_window_reports_whether_there_is_something_to_tidy(shard: Shard) -> None:
+def test_opening_the_window_reports_whether_there_is_something_to_tidy(shard: Shard, token: str) -> None:
     """Entries, or finished jobs that are kept; not a stream that is empty."""
-    token = shard.lead()
     assert not open_window(shard, token).has_kept
     [entry] = shard.deliver("a")
     assert open_window(shard, token).has_kept

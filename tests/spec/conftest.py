@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, Client, Job, Scheduler, Settings, Worker
+from wheelq import AsyncClient, Client, Job, JobInfo, JobState, Scheduler, Settings, Worker
 from wheelq.settings import WorkerSettings
 
 Run = Callable[..., asyncio.Task[None]]
@@ -28,6 +28,31 @@ async def counts(client: AsyncClient, topic: str) -> tuple[int, int, int]:
     """Jobs that wait, for their due time or a retry; that are ready or running; that are dead."""
     [info] = [info for info in await client.topics() if info.name == topic]
     return info.waiting + info.retrying, info.ready + info.running, info.dead
+
+
+async def counts_are(client: AsyncClient, topic: str, expected: tuple[int, int, int]) -> None:
+    """Wait until `counts` says so."""
+
+    async def is_so() -> bool:
+        return await counts(client, topic) == expected
+
+    await until(is_so)
+
+
+async def state_is(client: AsyncClient, topic: str, id: str, state: JobState | str) -> None:
+    """Wait until a job is in this state."""
+
+    async def is_so() -> bool:
+        info = await client.get(topic, id)
+        return info is not None and info.state == state
+
+    await until(is_so)
+
+
+def known(info: JobInfo | None) -> JobInfo:
+    """What `get` tells of a job, which is there."""
+    assert info is not None, "there is no such job"
+    return info
 
 
 class Inbox:
@@ -91,6 +116,12 @@ async def scheduler(url: str, settings: Settings, run: Run) -> Scheduler:
     scheduler = Scheduler.connect(url, settings)
     run(scheduler)
     return scheduler
+
+
+@pytest.fixture
+def worker(url: str, settings: Settings) -> Worker:
+    """A worker without handlers yet."""
+    return Worker.connect(url, settings=settings)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from tests.spec.conftest import known
 from wheelq import AsyncClient, Client, JobSpec, JobState
 
 CLOCK_SLACK_MS = 20_000
@@ -55,15 +56,13 @@ def test_a_moment_that_has_passed_means_at_once(client: Client, topic: str) -> N
     """The job is ready without a scheduler; its due time stays the one asked for."""
     at = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
     receipt = client.schedule(topic, at=at)
-    info = client.get(topic, receipt.id)
-    assert info is not None
+    info = known(client.get(topic, receipt.id))
     assert (info.state, info.due) == (JobState.READY, at)
 
 
 def test_a_delay_of_nothing_means_at_once(client: Client, topic: str) -> None:
     receipt = client.schedule(topic, delay=0)
-    info = client.get(topic, receipt.id)
-    assert info is not None
+    info = known(client.get(topic, receipt.id))
     assert info.state == "ready"
 
 
@@ -86,8 +85,7 @@ PAYLOADS = [
 def test_a_payload_is_any_json_value_or_bytes(client: Client, topic: str, payload: object) -> None:
     """None, bool, int of 64 bits, float, str, bytes, and lists and string-keyed dicts of these."""
     receipt = client.schedule(topic, payload, delay=60)
-    info = client.get(topic, receipt.id)
-    assert info is not None
+    info = known(client.get(topic, receipt.id))
     assert info.payload == payload
     assert type(info.payload) is type(payload)
 
@@ -95,15 +93,13 @@ def test_a_payload_is_any_json_value_or_bytes(client: Client, topic: str, payloa
 def test_headers_travel_beside_the_payload(client: Client, topic: str) -> None:
     """Strings by name: for a trace id, a tenant and the like."""
     receipt = client.schedule(topic, 1, delay=60, headers={"trace": "4bf92f35"})
-    info = client.get(topic, receipt.id)
-    assert info is not None
+    info = known(client.get(topic, receipt.id))
     assert info.headers == {"trace": "4bf92f35"}
 
 
 def test_a_waiting_job_can_be_looked_up(client: Client, topic: str) -> None:
     receipt = client.schedule(topic, {"id": 42}, delay=60, key="order-42")
-    info = client.get(topic, "order-42")
-    assert info is not None
+    info = known(client.get(topic, "order-42"))
     assert (info.id, info.topic, info.state, info.due_ms) == ("order-42", topic, JobState.WAITING, receipt.due_ms)
     assert (info.payload, info.headers, info.attempt, info.promoted_ms) == ({"id": 42}, {}, 1, None)
     assert info.due == receipt.due
@@ -124,8 +120,7 @@ def test_many_jobs_are_scheduled_together_and_answered_in_order(client: Client, 
     assert all(receipt.created for receipt in receipts)
     assert receipts[7].id == "order-7"
     for place in (0, 7, 499, 500, 1_233):
-        info = client.get(topic, receipts[place].id)
-        assert info is not None
+        info = known(client.get(topic, receipts[place].id))
         assert info.payload == specs[place].payload
 
 
@@ -157,8 +152,7 @@ async def test_everything_is_there_on_asyncio_too(aclient: AsyncClient, topic: s
     assert receipt.created
     receipts = await aclient.schedule_many(topic, [JobSpec(n, delay=60) for n in range(700)])
     assert len(receipts) == 700
-    info = await aclient.get(topic, "order-42")
-    assert info is not None
+    info = known(await aclient.get(topic, "order-42"))
     assert info.payload == {"id": 42}
     assert await aclient.reschedule(topic, "order-42", delay=90) == "rescheduled"
     assert await aclient.run_now(topic, "order-42") == "promoted"

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 
-from tests.spec.conftest import Inbox, Run, nothing_is_left
-from tests.waiting import PATIENCE, until
+from tests.spec.conftest import Inbox, Run, known, nothing_is_left
+from tests.waiting import in_time, until
 from wheelq import AsyncClient, Job, JobSpec, RescheduleOutcome, Scheduler, Settings, Worker
 from wheelq.errors import Unavailable
 from wheelq.protocol.calls import heartbeats, registry
@@ -175,10 +175,9 @@ async def test_an_id_can_be_used_again_when_its_job_has_run(
 
 
 async def test_a_job_says_where_it_stands_on_its_way(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
+    worker: Worker, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
 ) -> None:
     """Waiting, ready, running, gone."""
-    worker = Worker.connect(url, settings=settings)
     began, may_end = asyncio.Event(), asyncio.Event()
 
     @worker.handler(topic)
@@ -199,8 +198,7 @@ async def test_a_job_says_where_it_stands_on_its_way(
 
     await until(is_ready)
     run(worker)
-    async with asyncio.timeout(PATIENCE):
-        await began.wait()
+    await in_time(began.wait())
     assert await state() == "running"
     assert await aclient.cancel(topic, "a") == "running"
     may_end.set()
@@ -257,8 +255,7 @@ async def test_a_worker_that_waits_for_a_topic_is_known_at_once_and_asks_for_it_
     await asyncio.sleep(1.5)
     assert await asked() - before <= 1 + (time.monotonic() - began) / 5
     await aclient.schedule(topic, delay=0)
-    async with asyncio.timeout(PATIENCE):
-        await ran.wait()
+    await in_time(ran.wait())
     await transport.close()
 
 
@@ -270,8 +267,7 @@ async def test_jobs_of_a_topic_without_a_handler_are_left_unread(
     receipt = await aclient.schedule(other, 1, delay=0)
     await aclient.schedule(topic, 2, delay=0.1)
     await inbox.wait_for(1)
-    info = await aclient.get(other, receipt.id)
-    assert info is not None
+    info = known(await aclient.get(other, receipt.id))
     assert info.state == "ready"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.spec.conftest import Run, counts
+from tests.spec.conftest import Run, counts_are, known, state_is
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, JobState, Retry, RetryAfter, Scheduler, Settings, Worker
 from wheelq.errors import BatchFailed, InvalidInput
@@ -44,10 +44,8 @@ async def test_a_job_whose_handler_raises_runs_again(
     worker = work(handle, Retry(max_attempts=5, base=0.02))
     await aclient.schedule(topic, {"id": 42}, delay=0.05, key="a")
 
-    async def is_done() -> bool:
-        return len(runs) == 3 and await counts(aclient, topic) == (0, 0, 0)
-
-    await until(is_done)
+    await until(lambda: len(runs) == 3)
+    await counts_are(aclient, topic, (0, 0, 0))
     assert runs == [("a", {"id": 42}, 1), ("a", {"id": 42}, 2), ("a", {"id": 42}, 3)]
     assert await aclient.get(topic, "a") is None
     assert (worker.handled, worker.failed) == (1, 2)
@@ -89,13 +87,9 @@ async def test_a_job_whose_attempts_are_used_up_is_buried(
     work(handle, Retry(max_attempts=3, base=0))
     await aclient.schedule(topic, delay=0, key="a")
 
-    async def is_dead() -> bool:
-        return await counts(aclient, topic) == (0, 0, 1)
-
-    await until(is_dead)
+    await counts_are(aclient, topic, (0, 0, 1))
     assert attempts == [1, 2, 3]
-    info = await aclient.get(topic, "a")
-    assert info is not None
+    info = known(await aclient.get(topic, "a"))
     assert info.state is JobState.DEAD
     assert (await aclient.schedule(topic, delay=60, key="a")).created
 
@@ -108,23 +102,23 @@ async def test_without_a_word_a_job_has_five_attempts() -> None:
     assert Retry(max_attempts=20).pause_ms(15, 0.0) == 300_000
 
 
+SENSELESS: dict[str, list[object]] = {
+    "max_attempts": [0],
+    "base": [-1, float("nan"), 301],
+    "cap": [float("nan")],
+    "factor": [0.5, float("nan")],
+    "jitter": [-0.1, 1.1, 2, float("nan")],
+    "delays": [[], [1, -1], [float("nan")], ["1"], [1e9]],
+}
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"max_attempts": 0},
-        {"base": -1},
-        {"base": 10, "cap": 5},
-        {"factor": 0.5},
-        {"jitter": -0.1},
-        {"jitter": 1.1},
-        {"jitter": float("nan")},
-    ],
-    ids=str,
+    ("field", "value"), [(field, value) for field in SENSELESS for value in SENSELESS[field]], ids=str
 )
-def test_a_retry_that_makes_no_sense_is_refused(arguments: dict[str, float]) -> None:
-    """At least one attempt, 0 <= base <= cap, factor at least 1, jitter from 0 to 1."""
-    with pytest.raises(InvalidInput):
-        Retry(**arguments)  # type: ignore[arg-type]
+def test_a_retry_that_makes_no_sense_is_refused(field: str, value: object) -> None:
+    """At least one attempt, 0 <= base <= cap, factor at least 1, jitter from 0 to 1; delays are times."""
+    with pytest.raises(InvalidInput, match=field):
+        Retry(**{field: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -198,19 +192,15 @@ async def test_any_exception_of_a_handler_fails_its_job_alone(
     await aclient.schedule(topic, "good", delay=0)
     await until(lambda: worker.handled == 1)
 
-    async def is_dead() -> bool:
-        return await counts(aclient, topic) == (0, 0, 1)
-
-    await until(is_dead)
+    await counts_are(aclient, topic, (0, 0, 1))
     [dead] = (await aclient.dead.list(topic)).jobs
     assert error.__name__ in dead.error
     assert not running.done()
 
 
 async def test_a_batch_may_fail_with_texts(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+    worker: Worker, url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.batch_handler(topic, retry=Retry(max_attempts=1), max_size=2, max_wait=0.2)
     async def handle(jobs: list[Job]) -> None:
@@ -230,10 +220,7 @@ async def test_one_attempt_means_none_again(aclient: AsyncClient, topic: str, wo
     work(handle, Retry(max_attempts=1))
     await aclient.schedule(topic, delay=0)
 
-    async def is_dead() -> bool:
-        return await counts(aclient, topic) == (0, 0, 1)
-
-    await until(is_dead)
+    await counts_are(aclient, topic, (0, 0, 1))
 
 
 async def test_a_job_that_waits_for_its_retry_says_so(
@@ -247,11 +234,7 @@ async def test_a_job_that_waits_for_its_retry_says_so(
     work(handle, Retry(base=60, cap=60))
     await aclient.schedule(topic, delay=0, key="a")
 
-    async def is_retrying() -> bool:
-        info = await aclient.get(topic, "a")
-        return info is not None and info.state == "retrying"
-
-    await until(is_retrying)
+    await state_is(aclient, topic, "a", "retrying")
     assert not (await aclient.schedule(topic, delay=60, key="a")).created
     assert await aclient.cancel(topic, "a") == "running"
     assert await aclient.reschedule(topic, "a", delay=5) == "running"
@@ -277,13 +260,8 @@ async def test_the_last_error_can_be_seen_while_a_job_is_retried(
     work(ClosedAtFirst(), Retry(delays=[3600]))
     await aclient.schedule(topic, delay=0, key="a")
 
-    async def is_retrying() -> bool:
-        info = await aclient.get(topic, "a")
-        return info is not None and info.state == "retrying"
-
-    await until(is_retrying)
-    info = await aclient.get(topic, "a")
-    assert info is not None
+    await state_is(aclient, topic, "a", "retrying")
+    info = known(await aclient.get(topic, "a"))
     assert (info.attempt, info.last_error) == (2, "RuntimeError: the bank is closed")
 
 
@@ -313,10 +291,8 @@ async def test_a_handler_can_ask_to_run_again_later_which_is_no_failure(
     worker = work(handle, Retry(max_attempts=2))
     await aclient.schedule(topic, delay=0, key="a")
 
-    async def is_done() -> bool:
-        return len(runs) == 4 and await counts(aclient, topic) == (0, 0, 0)
-
-    await until(is_done)
+    await until(lambda: len(runs) == 4)
+    await counts_are(aclient, topic, (0, 0, 0))
     assert runs == [1, 1, 1, 1]
     assert (worker.handled, worker.failed) == (1, 0)
 
@@ -334,10 +310,7 @@ async def test_a_handler_can_say_how_long_to_wait_after_a_failure(
     work(handle, Retry(max_attempts=2, base=60))
     await aclient.schedule(topic, delay=0)
 
-    async def is_dead() -> bool:
-        return await counts(aclient, topic) == (0, 0, 1)
-
-    await until(is_dead)
+    await counts_are(aclient, topic, (0, 0, 1))
     assert [job.attempt for job in runs] == [1, 2]
     assert 300 <= runs[1].due_ms - runs[0].due_ms < 30_000
 
@@ -351,10 +324,7 @@ async def test_an_error_that_is_not_to_be_retried_buries_the_job_at_once(
     work(handle, Retry(not_on=(KeyError, ValueError)))
     await aclient.schedule(topic, delay=0)
 
-    async def is_dead() -> bool:
-        return await counts(aclient, topic) == (0, 0, 1)
-
-    await until(is_dead)
+    await counts_are(aclient, topic, (0, 0, 1))
     [job] = (await aclient.dead.list(topic)).jobs
     assert (job.attempt, job.reason) == (1, "failed")
 
@@ -397,10 +367,8 @@ async def test_a_handler_that_takes_longer_than_its_timeout_has_failed(
     worker = work(handle, Retry(base=0), timeout=0.05)
     await aclient.schedule(topic, delay=0)
 
-    async def is_done() -> bool:
-        return attempts == [1, 2] and await counts(aclient, topic) == (0, 0, 0)
-
-    await until(is_done)
+    await until(lambda: attempts == [1, 2])
+    await counts_are(aclient, topic, (0, 0, 0))
     assert cancelled.is_set()
     assert (worker.handled, worker.failed) == (1, 1)
 
@@ -424,10 +392,8 @@ async def test_a_plain_function_has_a_timeout_too(
     work(handle, Retry(max_attempts=50, base=0), timeout=1)  # enough for a thread to begin
     await aclient.schedule(topic, delay=0)
 
-    async def is_done() -> bool:  # on a busy machine it may take more attempts than two
-        return attempts[:2] == [1, 2] and await counts(aclient, topic) == (0, 0, 0)
-
-    await until(is_done)
+    await until(lambda: attempts[:2] == [1, 2])
+    await counts_are(aclient, topic, (0, 0, 0))
     may_end.set()
     assert "cannot be stopped in its thread" in caplog.text
 
@@ -449,8 +415,5 @@ async def test_a_failing_handler_stops_neither_its_worker_nor_other_jobs(
     work(handle, Retry(base=0))
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(6)])
 
-    async def is_done() -> bool:
-        return await counts(aclient, topic) == (0, 0, 0)
-
-    await until(is_done)
+    await counts_are(aclient, topic, (0, 0, 0))
     assert sorted(done) == list(range(6))

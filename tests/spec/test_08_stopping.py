@@ -9,15 +9,14 @@ from dataclasses import replace
 import pytest
 
 from tests.spec.conftest import Run, nothing_is_left
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
 from wheelq.settings import WorkerSettings
 
 
 async def ended(task: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        await task
+    await in_time(task)
 
 
 def wheelq_tasks() -> set[str]:
@@ -58,11 +57,8 @@ async def test_another_scheduler_goes_on_at_once(
     assert first.promoted + second.promoted == 100 - 1, "the first job was due at once and needed neither"
 
 
-async def test_a_worker_that_stops_lets_its_handlers_finish(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str
-) -> None:
+async def test_a_worker_that_stops_lets_its_handlers_finish(worker: Worker, aclient: AsyncClient, topic: str) -> None:
     """Within `grace_ms` (10 s by default); what they finished is acked."""
-    worker = Worker.connect(url, settings=settings)
     began, done = asyncio.Event(), asyncio.Event()
 
     @worker.handler(topic)
@@ -73,8 +69,7 @@ async def test_a_worker_that_stops_lets_its_handlers_finish(
 
     running = asyncio.create_task(worker.run())
     await aclient.schedule(topic, delay=0)
-    async with asyncio.timeout(PATIENCE):
-        await began.wait()
+    await in_time(began.wait())
     worker.stop()
     await ended(running)
     assert done.is_set()
@@ -95,8 +90,7 @@ async def test_a_worker_that_stops_reads_no_more(
 
     running = asyncio.create_task(worker.run())
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(10)])
-    async with asyncio.timeout(PATIENCE):
-        await began.wait()
+    await in_time(began.wait())
     worker.stop()
     await ended(running)
     assert worker.handled < 10
@@ -149,8 +143,7 @@ async def test_an_idle_worker_stops_at_once(url: str, settings: Settings, aclien
 
     await aclient.schedule(topic, delay=0)
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(PATIENCE):
-        await ran.wait()
+    await in_time(ran.wait())
     await asyncio.sleep(0.05)  # let it read again
     worker.stop()
     async with asyncio.timeout(30):  # half of `block_ms`
@@ -217,6 +210,5 @@ async def test_both_survive_a_restart_of_the_server(
         server.kill()
         await asyncio.sleep(0.2)
         server.start()
-        async with asyncio.timeout(PATIENCE):
-            await all_got.wait()
+        await in_time(all_got.wait())
     assert sorted(got) == list(range(20))  # type: ignore[type-var]

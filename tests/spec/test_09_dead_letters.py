@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import Run
+from tests.spec.conftest import Run, known
 from tests.waiting import until
 from wheelq import (
     AsyncClient,
@@ -81,10 +81,9 @@ async def test_a_dead_job_tells_who_gave_it_up_and_why(aclient: AsyncClient, top
 
 
 async def test_a_handler_can_give_a_job_up_at_once(
-    aclient: AsyncClient, topic: str, url: str, settings: Settings, run: Run, scheduler: Scheduler
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
     """`raise Bury(...)`: no further attempt."""
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic)
     async def handle(job: Job) -> None:
@@ -143,8 +142,7 @@ async def test_while_it_waits_to_run_again_its_id_is_taken(aclient: AsyncClient,
     await aclient.dead.replay(topic, all=True, rate=0.01)  # the first is due now, the second in 100 s
     await until(lambda: len(broken.runs) == 5)
     waiting = ({"a", "b"} - {broken.runs[4].id}).pop()
-    info = await aclient.get(topic, waiting)
-    assert info is not None
+    info = known(await aclient.get(topic, waiting))
     assert (info.state, info.replays, info.last_error) == (JobState.RETRYING, 1, f"ValueError: no {waiting}")
     assert not (await aclient.schedule(topic, delay=60, key=waiting)).created
 

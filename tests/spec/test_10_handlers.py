@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 
 from tests.spec.conftest import Inbox, Run, nothing_is_left
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, in_time
 from wheelq import AsyncClient, Job, JobSpec, Retry, Settings, Worker
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import TopicSettings
 
 
 async def test_plain_functions_run_in_threads(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
     """So that they may block; the event loop is free meanwhile."""
-    worker = Worker.connect(url, settings=settings)
     loop = asyncio.get_running_loop()
     both_there = threading.Barrier(2, timeout=PATIENCE)
 
@@ -39,10 +38,9 @@ async def test_plain_functions_run_in_threads(
 
 
 async def test_a_plain_function_runs_on_the_event_loop_with_inline(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
     """For functions that take well below a millisecond; tasks, batches and hooks around them, too."""
-    worker = Worker.connect(url, settings=settings)
     ran_in: list[threading.Thread] = []
 
     @worker.before
@@ -82,9 +80,8 @@ async def test_a_plain_function_runs_on_the_event_loop_with_inline(
 
 
 async def test_an_inline_handler_that_raises_has_failed(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic, inline=True, retry=Retry(max_attempts=1))
     def handle(job: Job) -> None:
@@ -122,13 +119,12 @@ def test_inline_is_refused_where_it_cannot_be(url: str) -> None:
 
 
 async def test_an_object_with_an_async_call_is_a_handler_too(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
     class Handler:
         async def __call__(self, job: Job) -> None:
             inbox.put(job)
 
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(Handler())
     run(worker)
     await aclient.schedule(topic, 1, delay=0)
@@ -136,19 +132,17 @@ async def test_an_object_with_an_async_call_is_a_handler_too(
 
 
 async def test_a_plain_function_that_returns_a_coroutine_has_it_run(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, inbox: Inbox
 ) -> None:
     """As `lambda job: close_order(job)` does, and many a decorator."""
 
     async def close_order(job: Job) -> None:
         inbox.put(job)
 
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: close_order(job))
     run(worker)
     await aclient.schedule(topic, 1, delay=0)
-    async with asyncio.timeout(PATIENCE):
-        await inbox.wait_for(1)
+    await in_time(inbox.wait_for(1))
 
 
 async def test_no_more_than_concurrency_handlers_run_at_a_time(
@@ -172,8 +166,7 @@ async def test_no_more_than_concurrency_handlers_run_at_a_time(
 
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(30)])
     run(worker)
-    async with asyncio.timeout(PATIENCE):
-        await all_done.wait()
+    await in_time(all_done.wait())
     assert most == 3
 
 
@@ -195,8 +188,7 @@ async def test_a_worker_reads_no_more_than_it_can_start(
     async with AsyncClient.connect(url, replace(settings, topic=TopicSettings(shards=4))) as client:
         receipts = await client.schedule_many(topic, [JobSpec(n, delay=0) for n in range(40)])
         run(worker)
-        async with asyncio.timeout(PATIENCE):
-            await four_began.wait()
+        await in_time(four_began.wait())
         infos = [await client.get(topic, receipt.id) for receipt in receipts]
         may_end.set()
         assert sum(info is not None and info.state == "running" for info in infos) == 4
@@ -223,8 +215,7 @@ async def test_each_run_has_a_context_of_its_own(
 
     run(worker)
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(10)])
-    async with asyncio.timeout(PATIENCE):
-        await all_seen.wait()
+    await in_time(all_seen.wait())
     assert seen == ["fresh"] * 10
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from tests.spec.conftest import Run, counts
-from tests.waiting import PATIENCE, until
+from tests.spec.conftest import Run, counts_are
+from tests.waiting import in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Settings, Worker
 from wheelq.settings import WorkerSettings
 
@@ -18,18 +17,8 @@ async def test_a_dead_workers_jobs_run_again_in_another(
     """Noticed because nobody renews it: 3.5 s by default, 0.3 s here. The job is told that it is delivered again."""
     quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=300, block_ms=300))
     dying = Worker.connect(url, group="g", settings=quick)
-    began = asyncio.Event()
-
-    @dying.handler(topic)
-    async def hang(job: Job) -> None:
-        began.set()
-        await asyncio.Event().wait()
-
     await aclient.schedule(topic, "payload", delay=0, key="a")
-    kill = start_a_mortal(dying)
-    async with asyncio.timeout(PATIENCE):
-        await began.wait()
-    await kill()
+    await die_at_work(dying, topic)
 
     got: list[Job] = []
     done = asyncio.Event()
@@ -41,8 +30,7 @@ async def test_a_dead_workers_jobs_run_again_in_another(
         done.set()
 
     run(other)
-    async with asyncio.timeout(PATIENCE):
-        await done.wait()
+    await in_time(done.wait())
     assert [(job.id, job.payload, job.attempt, job.redelivered) for job in got] == [("a", "payload", 1, True)]
 
 
@@ -52,18 +40,8 @@ async def test_a_dead_workers_jobs_run_again_although_other_work_never_ends(
     """A worker that never has a free place for long takes over between two jobs, and not when all is done."""
     quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=300, concurrency=1))
     dying = Worker.connect(url, group="g", settings=quick)
-    began = asyncio.Event()
-
-    @dying.handler(topic)
-    async def hang(job: Job) -> None:
-        began.set()
-        await asyncio.Event().wait()
-
     await aclient.schedule(topic, delay=0, key="a")
-    kill = start_a_mortal(dying)
-    async with asyncio.timeout(PATIENCE):
-        await began.wait()
-    await kill()
+    await die_at_work(dying, topic)
     await aclient.schedule_many(topic, [JobSpec(delay=0) for _ in range(200)])
     ran: list[str] = []
     other = Worker.connect(url, group="g", settings=quick)
@@ -99,13 +77,9 @@ async def test_a_job_that_runs_for_long_is_not_taken_from_its_worker(
 
     run(make("one"), make("two"))
     await aclient.schedule(topic, delay=0)
-    async with asyncio.timeout(PATIENCE):
-        await done.wait()
+    await in_time(done.wait())
 
-    async def is_gone() -> bool:
-        return await counts(aclient, topic) == (0, 0, 0)
-
-    await until(is_gone)
+    await counts_are(aclient, topic, (0, 0, 0))
     assert len(runs) == 1
 
 
@@ -116,40 +90,33 @@ async def test_a_job_that_keeps_killing_its_workers_is_buried(
     quick = replace(settings, worker=WorkerSettings(renew_ms=60, abandoned_ms=120, block_ms=200, max_deliveries=2))
     await aclient.schedule(topic, delay=0)
     for _ in range(2):
-        worker = Worker.connect(url, group="g", settings=quick)
-        began = asyncio.Event()
-
-        @worker.handler(topic)
-        async def hang(job: Job, began: asyncio.Event = began) -> None:
-            began.set()
-            await asyncio.Event().wait()
-
-        kill = start_a_mortal(worker)
-        async with asyncio.timeout(PATIENCE):
-            await began.wait()
-        await kill()
+        await die_at_work(Worker.connect(url, group="g", settings=quick), topic)
     last = Worker.connect(url, group="g", settings=quick)
     ran: list[Job] = []
     last.handler(topic)(ran.append)
     run(last)
 
-    async def is_dead() -> bool:
-        return await counts(aclient, topic) == (0, 0, 1)
-
-    await until(is_dead)
+    await counts_are(aclient, topic, (0, 0, 1))
     assert ran == []
 
 
-def start_a_mortal(worker: Worker) -> Callable[[], Awaitable[None]]:
-    """Run a worker; returns the nearest thing to kill -9 within one process: all its tasks end and settle nothing."""
+async def die_at_work(worker: Worker, topic: str) -> None:
+    """Run a worker until it has begun a job; then the nearest thing to kill -9 within one process.
+
+    All its tasks end and settle nothing.
+    """
+    began = asyncio.Event()
+
+    @worker.handler(topic)
+    async def hang(job: Job) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
     others = asyncio.all_tasks()
     running = asyncio.create_task(worker.run())
-
-    async def kill() -> None:
-        while victims := asyncio.all_tasks() - others - {asyncio.current_task()}:
-            for task in victims:
-                task.cancel()  # again and again, so that none can wait for anything on its way out
-            await asyncio.sleep(0)
-        await asyncio.gather(running, return_exceptions=True)
-
-    return kill
+    await in_time(began.wait())
+    while victims := asyncio.all_tasks() - others - {asyncio.current_task()}:
+        for task in victims:
+            task.cancel()  # again and again, so that none can wait for anything on its way out
+        await asyncio.sleep(0)
+    await asyncio.gather(running, return_exceptions=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.spec.conftest import Run
+from tests.spec.conftest import Run, known
 from tests.waiting import PATIENCE, until
 from wheelq import (
     AsyncClient,
@@ -65,13 +65,6 @@ def test_a_rate_that_was_given_as_a_whole_number_may_become_a_fraction(client: C
     assert client.configure(topic, max_rate=0.5).max_rate == 0.5
 
 
-@pytest.mark.parametrize("shards", [0, 10_001, 1.5, "4", None])
-def test_a_wrong_number_of_shards_is_refused(client: Client, topic: str, shards: Any) -> None:
-    client.configure(topic)
-    with pytest.raises(InvalidInput, match="shards"):
-        client.set_shards(topic, shards)
-
-
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -99,11 +92,10 @@ def test_a_setting_that_makes_no_sense_is_refused_and_nothing_changes(
 
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_a_paused_topic_promotes_nothing_and_loses_nothing(
-    url: str, settings: Settings, topic: str, run: Run, shards: int
+    worker: Worker, url: str, settings: Settings, topic: str, run: Run, shards: int
 ) -> None:
     """Neither what is due already, nor what falls due, nor what somebody wants to run now; all of it after `resume`."""
     began: list[str] = []
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic)
     async def note(job: Job) -> None:
@@ -151,18 +143,16 @@ async def test_a_paused_topics_workers_begin_nothing_that_is_ready_and_finish_wh
     await until(lambda: client.get(topic, "job-0") is None)
     await asyncio.sleep(0.5)
     assert began == ["job-0"]
-    info = client.get(topic, "job-2")
-    assert info is not None
+    info = known(client.get(topic, "job-2"))
     assert info.state is JobState.READY
     client.resume(topic)
     await until(lambda: len(began) == 3)
 
 
 async def test_one_paused_topic_does_not_hold_another(
-    url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler
+    worker: Worker, client: Client, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
     began: list[str] = []
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: began.append(job.topic))
     worker.handler(topic + "-2")(lambda job: began.append(job.topic))
     client.configure(topic, retention_ms=1)
@@ -175,10 +165,9 @@ async def test_one_paused_topic_does_not_hold_another(
 
 
 async def test_the_number_of_shards_can_be_changed_while_a_topic_is_paused(
-    url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler
+    worker: Worker, client: Client, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
     began: list[str] = []
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: began.append(job.id))
     run(worker)
     client.configure(topic, retention_ms=0)
@@ -250,7 +239,7 @@ async def test_a_rate_spreads_a_herd_over_time_and_loses_none(
 
 
 async def test_promotion_waits_while_workers_lag(
-    url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler
+    worker: Worker, client: Client, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
     """At most `max_ready` jobs are unread; the others wait where they can still be cancelled and rescheduled."""
     client.configure(topic, max_ready=5)
@@ -264,7 +253,6 @@ async def test_promotion_waits_while_workers_lag(
     await asyncio.sleep(0.7)
     assert unread() == (45, 5)
     done: list[str] = []
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: done.append(job.id))
     run(worker)
     await until(lambda: len(done) == 50)
@@ -274,11 +262,10 @@ async def test_promotion_waits_while_workers_lag(
 
 
 async def test_high_priority_jobs_start_first_among_those_due_together(
-    url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler
+    worker: Worker, client: Client, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
     """Due time comes first: what was due earlier never waits for what is more important, so nothing starves."""
     done: list[str] = []
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic, inline=True)(lambda job: done.append(job.id))  # threads might note them in another order
     kinds: tuple[Priority, ...] = ("low", "normal", "high")
     specs = [JobSpec(key=f"{kind}-{n}", delay=0.5, priority=kind) for n in range(3) for kind in kinds]
@@ -322,7 +309,7 @@ def test_options_that_make_no_sense_are_refused(
 
 
 async def test_a_job_that_cannot_start_before_it_expires_never_runs(
-    url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler
+    worker: Worker, client: Client, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
     """So long after its due time, or at a moment. It is dropped; where the topic buries what is late, it is buried."""
     done: list[str] = []
@@ -330,7 +317,6 @@ async def test_a_job_that_cannot_start_before_it_expires_never_runs(
     client.schedule(topic, key="moment", delay=0, expires=datetime.now(UTC) + timedelta(seconds=0.2))
     client.schedule(topic, key="long", delay=0, expires=60)
     await asyncio.sleep(0.5)
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: done.append(job.id))
     run(worker)
     await until(lambda: done == ["long"])
@@ -348,12 +334,11 @@ async def test_a_job_that_cannot_start_before_it_expires_never_runs(
 
 @pytest.mark.parametrize("misfire", ["run", "skip", "bury"])
 async def test_a_topic_says_what_becomes_of_jobs_that_would_start_later_than_their_grace(
-    url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler, misfire: Misfire
+    worker: Worker, client: Client, topic: str, run: Run, scheduler: Scheduler, misfire: Misfire
 ) -> None:
     done: list[str] = []
     client.configure(topic, misfire=misfire, grace_ms=60_000)
     client.schedule(topic, key="late", at=datetime.now(UTC) - timedelta(minutes=2))
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: done.append(job.id))
     run(worker)
     client.schedule(topic, key="punctual", delay=0)
@@ -378,13 +363,10 @@ def test_a_forecast_counts_the_waiting_jobs_by_when_they_are_due(url: str, setti
 # A job that runs
 
 
-async def test_a_running_async_job_can_be_cancelled(
-    url: str, settings: Settings, client: Client, topic: str, run: Run
-) -> None:
+async def test_a_running_async_job_can_be_cancelled(worker: Worker, client: Client, topic: str, run: Run) -> None:
     """Its handler gets CancelledError, it is not retried, and it is told among the dead. Others go on."""
     events: list[str] = []
     may_end = asyncio.Event()
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic)
     async def work(job: Job) -> None:
@@ -436,10 +418,9 @@ async def test_a_handler_that_holds_out_against_being_cancelled_finishes_its_job
 
 
 async def test_cancel_reports_plain_handlers_and_jobs_that_do_not_run(
-    url: str, settings: Settings, client: Client, topic: str, run: Run
+    worker: Worker, client: Client, topic: str, run: Run
 ) -> None:
     began, may_end = threading.Event(), threading.Event()
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic)
     def work(job: Job) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from tests.spec.conftest import Run, nothing_is_left
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import BatchFailed, ConfigurationError, InvalidInput
 from wheelq.settings import TopicSettings, WorkerSettings
@@ -170,9 +170,8 @@ async def test_single_jobs_that_take_all_places_do_not_starve_a_batch(
 
 
 async def test_a_plain_function_gets_its_batches_in_a_thread(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, batches: Batches
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, batches: Batches
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.batch_handler(topic, max_size=10)
     def handle(jobs: list[Job]) -> None:
@@ -273,8 +272,7 @@ async def test_a_stop_runs_a_partial_batch_at_once(
     await until(is_read)
     assert batches.all == []
     worker.stop()
-    async with asyncio.timeout(PATIENCE):
-        await ended
+    await in_time(ended)
     assert batches.payloads == [0, 1, 2]
     await nothing_is_left(aclient, topic)
 

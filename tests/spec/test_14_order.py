@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.spec.conftest import Run, nothing_is_left
-from tests.waiting import PATIENCE, until
+from tests.waiting import in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
 from wheelq.model.topic import shard_of
@@ -133,10 +133,9 @@ async def test_by_key_each_key_is_in_order_and_keys_do_not_wait_for_each_other(
 
 
 async def test_a_key_that_fails_does_not_hold_back_others_and_is_buried_in_the_end(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
+    worker: Worker, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
 ) -> None:
     """Behind the buried one its key goes on."""
-    worker = Worker.connect(url, settings=settings)
     done: list[str] = []
 
     @worker.handler(topic, ordered="key", retry=Retry(max_attempts=3, base=0.2, jitter=0))
@@ -158,15 +157,13 @@ async def test_a_key_that_fails_does_not_hold_back_others_and_is_buried_in_the_e
 
 
 async def test_jobs_without_a_partition_key_run_by_key_side_by_side(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
     both_there = asyncio.Barrier(2)
 
     @worker.handler(topic, ordered="key")
     async def handle(job: Job) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await both_there.wait()
+        await in_time(both_there.wait())
 
     await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(2)])
     run(worker)
@@ -182,8 +179,7 @@ async def test_a_job_that_waits_for_its_retry_holds_back_its_shard_also_when_its
     await aclient.schedule_many(topic, specs(5))
     await until(lambda: log.runs == 1)
     first.stop()
-    async with asyncio.timeout(PATIENCE):
-        await ended
+    await in_time(ended)
     attempts: list[int] = []
     second = make()
     second.before(lambda job: attempts.append(job.attempt))
@@ -281,20 +277,18 @@ def test_ordered_is_one_of_three(url: str, topic: str) -> None:
 # Keeping order here takes a barrier across shards, which would serialize the topic while it drains. The guide and
 # the docstring of `set_shards` say that order is not kept.
 async def test_by_key_order_is_not_kept_while_the_number_of_shards_is_changed(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
+    worker: Worker, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
 ) -> None:
     """A job that the new number of shards places does not wait for those of the former one."""
     key = next(f"k{n}" for n in range(100) if shard_of(f"k{n}", 4) != 0)
     done, has_begun = list[int](), asyncio.Event()
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic, ordered="key")
     async def note(job: Job) -> None:
         if job.payload == 1:
             has_begun.set()
         else:
-            async with asyncio.timeout(PATIENCE):
-                await has_begun.wait()
+            await in_time(has_begun.wait())
         done.append(job.payload)
 
     await aclient.schedule(topic, 0, delay=0, partition_key=key)

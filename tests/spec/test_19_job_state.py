@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import Run
+from tests.spec.conftest import Run, known
 from tests.waiting import CLOCK_ERROR_MS, PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobInfo, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, TopicNotFound
@@ -74,8 +74,7 @@ async def test_a_job_goes_from_waiting_over_running_to_done(
     """With its times, the worker that has it, and what the handler returned."""
     worker = serve(gate := Gate())
     receipt = await aclient.schedule(topic, 42, delay=3600, key="a")
-    info = await aclient.get(topic, "a")
-    assert info is not None
+    info = known(await aclient.get(topic, "a"))
     assert (info.state, info.due_ms, info.attempt, info.groups) == (JobState.WAITING, receipt.due_ms, 1, {})
     assert info.scheduled_ms is not None
     assert abs(info.scheduled_ms - time.time() * 1000) < 10_000
@@ -98,16 +97,14 @@ async def test_a_job_goes_from_waiting_over_running_to_done(
 
 async def test_a_made_id_tells_when_it_was_made(aclient: AsyncClient, topic: str) -> None:
     receipt = await aclient.schedule(topic, delay=60)
-    info = await aclient.get(topic, receipt.id)
-    assert info is not None
+    info = known(await aclient.get(topic, receipt.id))
     assert info.scheduled_ms is not None
     assert abs(info.scheduled_ms - time.time() * 1000) < 10_000
 
 
 async def test_a_promoted_job_that_no_worker_has_is_ready(aclient: AsyncClient, topic: str) -> None:
     receipt = await aclient.schedule(topic, delay=0)
-    info = await aclient.get(topic, receipt.id)
-    assert info is not None
+    info = known(await aclient.get(topic, receipt.id))
     assert info.state is JobState.READY
 
 
@@ -313,15 +310,13 @@ async def test_a_handler_tells_its_progress(
         return info is not None and info.progress is not None and info.progress.text == "page 99"
 
     await until(is_told)
-    info = await aclient.get(topic, "a")
-    assert info is not None
+    info = known(await aclient.get(topic, "a"))
     assert info.progress is not None
     assert (info.progress.fraction, info.state) == (0.99, JobState.RUNNING)
     assert info.started_ms is not None
     go_on.set()
     assert await aclient.wait(topic, "a", timeout=PATIENCE) == "done"
-    info = await aclient.get(topic, "a")
-    assert info is not None
+    info = known(await aclient.get(topic, "a"))
     assert info.progress is None
 
 
@@ -406,8 +401,7 @@ async def test_waiting_for_a_buried_job_raises_its_failure(
         await aclient.wait(topic, "a", timeout=PATIENCE)
     assert (caught.value.group, caught.value.reason, caught.value.attempt) == ("g", "failed", 2)
     assert "RuntimeError" in caught.value.error
-    info = await aclient.get(topic, "a")
-    assert info is not None
+    info = known(await aclient.get(topic, "a"))
     assert (info.state, info.payload, info.attempt) == (JobState.DEAD, 7, 2)
     assert "no such order" in (info.last_error or "")
     assert info.finished_ms is not None

@@ -459,9 +459,8 @@ def settings(settings: Settings) -> Settings:
 
 
 async def test_a_receipt_is_waited_for_and_the_result_has_the_type_of_the_function(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, scheduler: Scheduler
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, scheduler: Scheduler
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.task(topic)
     async def price(order: Order) -> Line:
@@ -475,9 +474,8 @@ async def test_a_receipt_is_waited_for_and_the_result_has_the_type_of_the_functi
 
 
 async def test_the_blocking_client_waits_for_receipts_too(
-    url: str, settings: Settings, client: Client, topic: str, run: Run, scheduler: Scheduler, inbox: Inbox
+    worker: Worker, client: Client, topic: str, run: Run, scheduler: Scheduler, inbox: Inbox
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.task(topic)
     def tomorrow(day: date) -> date:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.spec.conftest import Run, counts
 from tests.waiting import until
-from wheelq import AsyncClient, Client, Job, JobPage, JobSpec, JobState, ListedJob, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, Job, JobPage, JobSpec, JobState, ListedJob, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.job import from_ms
 from wheelq.settings import TopicSettings
@@ -181,11 +181,6 @@ async def test_a_call_looks_at_a_bounded_number_of_jobs_and_the_cursor_leads_to_
     assert page.cursor is not None
     assert await every(aclient, topic, JobState.RETRYING) == []
     assert len(await every(aclient, topic, JobState.WAITING)) == 2_000
-
-
-def test_the_blocking_client_lists_too(client: Client, topic: str) -> None:
-    client.schedule(topic, at=MOMENT, key="a")
-    assert [job.id for job in client.jobs(topic, state=JobState.WAITING).jobs] == ["a"]
 
 
 async def test_invalid_arguments_are_refused(aclient: AsyncClient, topic: str) -> None:

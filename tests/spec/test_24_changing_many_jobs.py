@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.spec.conftest import Inbox, Run, counts
-from tests.waiting import until
-from wheelq import AsyncClient, BulkProgress, Client, JobSpec, JobState, Retry, Scheduler, Settings, Worker
+from tests.spec.conftest import Inbox, Run, counts, known, state_is
+from wheelq import AsyncClient, BulkProgress, JobSpec, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.job import from_ms
 from wheelq.settings import TopicSettings
@@ -95,8 +94,7 @@ async def test_no_job_moves_to_before_the_call(aclient: AsyncClient, topic: str)
     receipt = await aclient.schedule(topic, delay=60, key="a")
     before = receipt.due_ms - 60_001
     await aclient.reschedule_due(topic, until=receipt.due + timedelta(seconds=1), by=-3_600)
-    info = await aclient.get(topic, "a")
-    assert info is not None
+    info = known(await aclient.get(topic, "a"))
     assert before <= info.due_ms < receipt.due_ms
 
 
@@ -112,11 +110,7 @@ async def test_a_retry_is_neither_cancelled_nor_moved(
     run(worker)
     await aclient.schedule(topic, delay=0, key="a")
 
-    async def is_retrying() -> bool:
-        info = await aclient.get(topic, "a")
-        return info is not None and info.state is JobState.RETRYING
-
-    await until(is_retrying)
+    await state_is(aclient, topic, "a", JobState.RETRYING)
     before = await aclient.get(topic, "a")
     assert (await aclient.cancel_due(topic, until=at(0))).jobs == 0
     assert (await aclient.reschedule_due(topic, until=at(0), by=60)).jobs == 0
@@ -135,13 +129,6 @@ async def test_a_change_in_rounds_continues_by_its_name_and_adds_up(aclient: Asy
     assert [one.jobs for one in told] == sorted(one.jobs for one in told)
     assert await aclient.cancel_due(topic, since=MOMENT, name=part.name) == done
     assert await counts(aclient, topic) == (0, 0, 0)
-
-
-def test_the_blocking_client_does_the_same(client: Client, topic: str) -> None:
-    client.schedule_many(topic, [JobSpec(n, at=at(n), key=f"j{n}") for n in range(10)])
-    assert client.reschedule_due(topic, since=at(5), by=100).jobs == 5
-    assert client.count_due(topic, since=at(100)) == 5
-    assert client.cancel_due(topic, since=at(100)).jobs == 5
 
 
 async def test_invalid_arguments_are_refused(aclient: AsyncClient, topic: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import in_time
 from wheelq.base.clock import ManualClock
 from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.model.job import Job
@@ -83,6 +83,11 @@ class Bench:
             await asyncio.sleep(0)
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
 async def test_a_full_batch_starts_and_what_is_over_begins_the_next() -> None:
     bench = Bench(concurrency=2)
     bench.batcher.add(deliveries(4))
@@ -91,8 +96,7 @@ async def test_a_full_batch_starts_and_what_is_over_begins_the_next() -> None:
     assert bench.batcher.free == 2
 
 
-async def test_the_first_ones_time_starts_the_batch_and_not_a_moment_before() -> None:
-    bench = Bench()
+async def test_the_first_ones_time_starts_the_batch_and_not_a_moment_before(bench: Bench) -> None:
     bench.batcher.add(deliveries(1))
     bench.clock.advance(0.6)
     bench.batcher.add(deliveries(1))
@@ -116,8 +120,7 @@ async def test_the_timer_of_a_batch_that_was_full_before_does_not_start_the_next
     assert bench.started == [3]
 
 
-async def test_there_is_no_room_while_as_many_batches_run_as_may() -> None:
-    bench = Bench()
+async def test_there_is_no_room_while_as_many_batches_run_as_may(bench: Bench) -> None:
     assert await bench.places.take(waits=False) == 3
     bench.places.give_back(3)
     bench.batcher.add(deliveries(3))
@@ -126,32 +129,26 @@ async def test_there_is_no_room_while_as_many_batches_run_as_may() -> None:
     await bench.settle()
     assert not waiting.done()
     bench.may_end.set()
-    async with asyncio.timeout(PATIENCE):
-        assert await waiting == 3
+    assert await in_time(waiting) == 3
 
 
-async def test_a_delivery_set_aside_is_not_given_twice() -> None:
-    bench = Bench()
+async def test_a_delivery_set_aside_is_not_given_twice(bench: Bench) -> None:
     assert await bench.places.take(waits=False) == 3
     waiting = asyncio.create_task(bench.places.take(waits=False))
     await bench.settle()
     assert not waiting.done()
     bench.places.give_back(2)
-    async with asyncio.timeout(PATIENCE):
-        assert await waiting == 2
+    assert await in_time(waiting) == 2
 
 
-async def test_idle_starts_what_was_gathered() -> None:
-    bench = Bench()
+async def test_idle_starts_what_was_gathered(bench: Bench) -> None:
     bench.batcher.add(deliveries(2))
     bench.may_end.set()
-    async with asyncio.timeout(PATIENCE):
-        await bench.batcher.idle()
+    await in_time(bench.batcher.idle())
     assert bench.started == [2]
 
 
-async def test_abandoning_starts_nothing_any_more() -> None:
-    bench = Bench()
+async def test_abandoning_starts_nothing_any_more(bench: Bench) -> None:
     bench.batcher.add(deliveries(2))
     await bench.batcher.abandon()
     bench.clock.advance(5)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from loadtest.servers.nodes import free_port
-from tests.waiting import PATIENCE
+from tests.waiting import in_time
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.callbacks import caller as callbacks_caller
 from wheelq.callbacks.addresses import networks
@@ -72,6 +72,11 @@ class Receiver:
         except (Bury, RetryAfter) as error:
             return error
         return None
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
 
 
 PAID = Target("shop", "/paid")
@@ -140,8 +145,7 @@ def test_a_receiver_that_has_too_much_to_do_is_well() -> None:
 # The request
 
 
-async def test_a_callback_is_the_payload_as_json_signed_by_every_secret() -> None:
-    receiver = Receiver()
+async def test_a_callback_is_the_payload_as_json_signed_by_every_secret(receiver: Receiver) -> None:
     await receiver.call(headers={"x-trace": "abc"}, attempt=3)
     [request] = receiver.requests
     assert (request.method, str(request.url)) == ("POST", "https://shop.example/hooks/paid")
@@ -162,8 +166,7 @@ async def test_every_attempt_at_a_job_has_the_same_message_id_and_another_job_an
     assert len({message_id(other) for other in (job(), *others)}) == 4
 
 
-async def test_a_job_cannot_set_headers_that_are_not_its_to_set() -> None:
-    receiver = Receiver()
+async def test_a_job_cannot_set_headers_that_are_not_its_to_set(receiver: Receiver) -> None:
     smuggled = {
         "Host": "evil.example",
         "webhook-signature": "v1,x",
@@ -186,8 +189,7 @@ async def test_a_job_cannot_set_headers_that_are_not_its_to_set() -> None:
     assert request.headers["x-good"] == "1"
 
 
-async def test_bytes_are_sent_as_base64() -> None:
-    receiver = Receiver()
+async def test_bytes_are_sent_as_base64(receiver: Receiver) -> None:
     await receiver.call(payload=b"\x00\xff")
     [request] = receiver.requests
     assert base64.b64decode(request.content) == b"\x00\xff"
@@ -207,20 +209,19 @@ async def test_an_answer_counts_though_its_body_is_not_what_it_says() -> None:
     assert await Receiver(lambda request: answer).outcome() is None
 
 
-async def test_without_secrets_a_callback_is_not_signed() -> None:
-    receiver = Receiver()
+async def test_without_secrets_a_callback_is_not_signed(receiver: Receiver) -> None:
     await receiver.call(target=Target("bare", "/x"))
     assert "webhook-signature" not in receiver.requests[0].headers
 
 
-async def test_a_job_without_a_target_is_nothing_to_do() -> None:
-    receiver = Receiver()
+async def test_a_job_without_a_target_is_nothing_to_do(receiver: Receiver) -> None:
     assert await receiver.outcome(target=None) is None
     assert receiver.requests == []
 
 
-async def test_a_target_that_is_not_allowed_is_buried_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    receiver = Receiver()
+async def test_a_target_that_is_not_allowed_is_buried_and_logged(
+    caplog: pytest.LogCaptureFixture, receiver: Receiver
+) -> None:
     outcome = await receiver.outcome(target=Target(url="http://169.254.169.254/latest/meta-data/"))
     assert isinstance(outcome, Bury)
     assert "is not among the URLs that are allowed" in caplog.text
@@ -428,8 +429,7 @@ async def test_the_head_of_an_answer_decides_although_its_body_breaks_off(
 ) -> None:
     monkeypatch.setattr(callbacks_caller, "BODY_S", 0.1)
     async with answering(answer, is_slow=is_slow) as caller:
-        async with asyncio.timeout(PATIENCE):
-            await caller(job(Target("odd", "/")))
+        await in_time(caller(job(Target("odd", "/"))))
         (info,) = caller.infos()
         assert (info.succeeded, info.failed) == (1, 0)
     async with answering(answer.replace(b" 20", b" 41"), is_slow=is_slow) as caller:

@@ -79,15 +79,6 @@ def test_redis_before_6_2_2_is_too_old(version: str, level: Level) -> None:
     assert find(diagnose_server(redis(version)), f"Redis {version}").level is level
 
 
-def test_valkey_is_judged_by_its_commands_and_not_by_the_redis_version_it_names() -> None:
-    assert find(diagnose_server(info(redis_version="6.0.0")), "Valkey 9.1.2").level is Level.OK
-
-
-def test_a_missing_command_is_a_problem_with_any_version() -> None:
-    finding = find(diagnose_server(replace(redis("7.4.0"), missing=("XAUTOCLAIM",))), "lacks XAUTOCLAIM")
-    assert finding.level is Level.PROBLEM
-
-
 # What is thrown away
 
 
@@ -96,11 +87,6 @@ def test_any_evicting_policy_is_a_problem_with_the_command_that_mends_it(policy:
     finding = find(diagnose_server(config(maxmemory_policy=policy)), policy)
     assert finding.level is Level.PROBLEM
     assert "CONFIG SET maxmemory-policy noeviction" in finding.explanation
-
-
-def test_the_policy_is_read_from_info_when_config_is_denied() -> None:
-    facts = replace(info(maxmemory_policy="allkeys-lru"), config=None)
-    assert find(diagnose_server(facts), "allkeys-lru").level is Level.PROBLEM
 
 
 @pytest.mark.parametrize(
@@ -134,9 +120,14 @@ def test_memory_near_its_limit_is_told_before_it_is_reached(used: str, level: Le
         (replicas(1, "send_bulk", min_replicas_to_write="1"), "is 1, and 0 replicas are", Level.PROBLEM),
         (config(min_replicas_to_write="1"), "min-replicas-to-write is 1, and 0 replicas are", Level.PROBLEM),
         (info(replicas(1), aof_enabled="0"), "Nothing is written to disk, and replicas copy that", Level.PROBLEM),
+        (info(redis_version="6.0.0"), "Valkey 9.1.2", Level.OK),  # judged by its commands, not by the version it names
+        (replace(redis("7.4.0"), missing=("XAUTOCLAIM",)), "lacks XAUTOCLAIM", Level.PROBLEM),
+        (replace(info(maxmemory_policy="allkeys-lru"), config=None), "allkeys-lru", Level.PROBLEM),
+        (info(redis_mode="cluster"), "is a cluster", Level.OK),
+        (info(server_mode="cluster"), "is a cluster", Level.OK),
     ],
 )
-def test_the_diagnosis_says_what_can_be_lost(facts: ServerFacts, title: str, level: Level) -> None:
+def test_the_diagnosis_names_the_server_and_what_can_be_lost(facts: ServerFacts, title: str, level: Level) -> None:
     assert find(diagnose_server(facts), title).level is level
 
 
@@ -187,11 +178,6 @@ def test_a_replica_is_a_problem_that_names_its_primary() -> None:
     assert "db1:6379" in finding.explanation
 
 
-@pytest.mark.parametrize("name", ["redis_mode", "server_mode"])
-def test_a_cluster_is_fine(name: str) -> None:
-    assert find(diagnose_server(info(**{name: "cluster"})), "is a cluster").level is Level.OK
-
-
 def test_running_out_of_connections_is_told_at_nine_tenths() -> None:
     assert find(diagnose_server(info(connected_clients="90", maxclients="100")), "connections are in use")
 
@@ -206,23 +192,20 @@ def test_a_wrong_clock_is_harmless_and_it_says_why(skew_ms: float, words: str) -
 # Who looks after the jobs
 
 
-def test_no_scheduler_is_a_warning_while_nothing_is_overdue() -> None:
-    assert find(diagnose(GOOD, replace(SERVED, schedulers=0)), "No scheduler runs").level is Level.WARNING
-
-
-def test_no_scheduler_is_a_problem_once_jobs_are_overdue() -> None:
-    jobs = replace(SERVED, schedulers=0, overdue_ms={"orders": 61_000})
-    assert find(diagnose(GOOD, jobs), "jobs are overdue: orders for 61 s").level is Level.PROBLEM
-
-
-def test_overdue_jobs_beside_a_running_scheduler_are_a_problem() -> None:
-    assert (
-        find(diagnose(GOOD, replace(SERVED, overdue_ms={"orders": 2_001})), "Jobs are overdue").level is Level.PROBLEM
-    )
-
-
-def test_two_seconds_are_not_overdue_yet() -> None:
-    assert find(diagnose(GOOD, replace(SERVED, overdue_ms={"orders": 2_000})), "1 scheduler runs").level is Level.OK
+@pytest.mark.parametrize(
+    ("schedulers", "overdue_ms", "title", "level"),
+    [
+        (0, 0, "No scheduler runs", Level.WARNING),
+        (0, 61_000, "jobs are overdue: orders for 61 s", Level.PROBLEM),
+        (1, 2_001, "Jobs are overdue", Level.PROBLEM),
+        (1, 2_000, "1 scheduler runs", Level.OK),
+    ],
+)
+def test_no_scheduler_is_a_warning_and_overdue_jobs_are_a_problem(
+    schedulers: int, overdue_ms: int, title: str, level: Level
+) -> None:
+    jobs = replace(SERVED, schedulers=schedulers, overdue_ms={"orders": overdue_ms} if overdue_ms else {})
+    assert find(diagnose(GOOD, jobs), title).level is level
 
 
 def test_ready_jobs_that_no_live_worker_handles_are_a_warning() -> None:

@@ -201,10 +201,15 @@ def _parent(server_binary: Path, directory: Path, *, then: str) -> tuple[subproc
     return parent, int(parent.stdout.readline())
 
 
+@pytest.mark.parametrize("is_frozen", [False, True])
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_it_dies_with_a_parent_that_is_killed(server_binary: Path, tmp_path: Path, ending: signal.Signals) -> None:
+def test_it_dies_with_a_parent_that_is_killed(
+    server_binary: Path, tmp_path: Path, ending: signal.Signals, is_frozen: bool
+) -> None:
     parent, pid = _parent(server_binary, tmp_path, then="time.sleep(60)")
     assert is_alive(pid)
+    if is_frozen:
+        os.kill(pid, signal.SIGSTOP)
     with parent:
         parent.send_signal(ending)
     assert eventually(lambda: not is_alive(pid))
@@ -215,14 +220,6 @@ def test_it_dies_with_a_parent_that_forgets_to_stop_it(server_binary: Path, tmp_
     with parent:
         assert parent.wait(PATIENCE) == 0
     assert not is_alive(pid), "the exit hook stops it before the interpreter ends"
-
-
-def test_a_frozen_server_dies_with_its_parent_too(server_binary: Path, tmp_path: Path) -> None:
-    parent, pid = _parent(server_binary, tmp_path, then="time.sleep(60)")
-    os.kill(pid, signal.SIGSTOP)
-    with parent:
-        parent.kill()
-    assert eventually(lambda: not is_alive(pid))
 
 
 def test_the_next_start_takes_over_the_directory_of_a_killed_parent(

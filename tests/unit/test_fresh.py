@@ -33,9 +33,17 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-async def test_all_who_ask_during_a_read_share_it(clock: ManualClock) -> None:
-    reading = Reading()
-    fresh = Fresh(reading, FRESH_S, clock)
+@pytest.fixture
+def reading() -> Reading:
+    return Reading()
+
+
+@pytest.fixture
+def fresh(reading: Reading, clock: ManualClock) -> Fresh[int]:
+    return Fresh(reading, FRESH_S, clock)
+
+
+async def test_all_who_ask_during_a_read_share_it(fresh: Fresh[int], clock: ManualClock, reading: Reading) -> None:
     asking = [asyncio.create_task(fresh.get()) for _ in range(3)]
     await asyncio.sleep(0)
     clock.advance(2 * FRESH_S)
@@ -45,10 +53,10 @@ async def test_all_who_ask_during_a_read_share_it(clock: ManualClock) -> None:
     assert await asyncio.gather(*asking) == [1, 1, 1, 1]
 
 
-async def test_a_value_is_read_again_when_it_is_old_or_forgotten(clock: ManualClock) -> None:
-    reading = Reading()
+async def test_a_value_is_read_again_when_it_is_old_or_forgotten(
+    fresh: Fresh[int], clock: ManualClock, reading: Reading
+) -> None:
     reading.may_end.set()
-    fresh = Fresh(reading, FRESH_S, clock)
     assert [await fresh.get(), await fresh.get()] == [1, 1]
     clock.advance(FRESH_S)
     assert await fresh.get() == 2
@@ -56,10 +64,8 @@ async def test_a_value_is_read_again_when_it_is_old_or_forgotten(clock: ManualCl
     assert [await fresh.get(), await fresh.get()] == [3, 3]
 
 
-async def test_an_error_goes_to_those_who_waited_and_is_not_kept(clock: ManualClock) -> None:
-    reading = Reading()
+async def test_an_error_goes_to_those_who_waited_and_is_not_kept(fresh: Fresh[int], reading: Reading) -> None:
     reading.error = ValueError("away")
-    fresh = Fresh(reading, FRESH_S, clock)
     asking = [asyncio.create_task(fresh.get()) for _ in range(2)]
     await asyncio.sleep(0)
     reading.may_end.set()
@@ -69,9 +75,7 @@ async def test_an_error_goes_to_those_who_waited_and_is_not_kept(clock: ManualCl
     assert await fresh.get() == 2
 
 
-async def test_a_caller_that_leaves_does_not_end_the_read_of_others(clock: ManualClock) -> None:
-    reading = Reading()
-    fresh = Fresh(reading, FRESH_S, clock)
+async def test_a_caller_that_leaves_does_not_end_the_read_of_others(fresh: Fresh[int], reading: Reading) -> None:
     leaving, staying = (asyncio.create_task(fresh.get()) for _ in range(2))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -80,10 +84,10 @@ async def test_a_caller_that_leaves_does_not_end_the_read_of_others(clock: Manua
     assert await staying == 1
 
 
-async def test_nobody_waits_longer_than_the_deadline_of_the_read(clock: ManualClock) -> None:
+async def test_nobody_waits_longer_than_the_deadline_of_the_read(
+    fresh: Fresh[int], clock: ManualClock, reading: Reading
+) -> None:
     """It counts from the beginning of the read, so a caller that comes late waits no more at all."""
-    reading = Reading()
-    fresh = Fresh(reading, FRESH_S, clock)
     with pytest.raises(TimeoutError):
         await fresh.get(within_s=0.0)
     clock.advance(60.0)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import in_time
 from wheelq import Job, Retry
 from wheelq.base.clock import ManualClock
 from wheelq.model.topic import Topic
@@ -45,8 +45,7 @@ async def steps_told(
 
     pool: Pool[int] = Pool(3, run_one, lambda number, seconds: told.append((number, round(seconds, 3))), clock)
     pool.add(range(times))
-    async with asyncio.timeout(PATIENCE):
-        await pool.idle()
+    await in_time(pool.idle())
     return told
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from wheelq.base.liveness import Watch
 from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.peers import Peers, Standing
@@ -39,12 +41,16 @@ class Heard:
         return self.peers.heard(self.now, {"me": f"{self.now} g", **beats})
 
 
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
 def test_before_the_first_look_everybody_counts_as_living() -> None:
     assert Heard().peers.standing("a") is Standing.LIVING
 
 
-def test_a_worker_is_gone_when_its_heartbeat_has_not_changed_for_long_enough() -> None:
-    heard = Heard()
+def test_a_worker_is_gone_when_its_heartbeat_has_not_changed_for_long_enough(heard: Heard) -> None:
     assert heard.beats(a="1 g"), "the first look"
     for _ in range(2):
         assert not heard.beats(a="1 g")
@@ -58,8 +64,7 @@ def test_a_worker_is_gone_when_its_heartbeat_has_not_changed_for_long_enough() -
     assert heard.peers.standing("a") is Standing.LIVING, "it was only frozen"
 
 
-def test_a_living_worker_may_beat_late_by_two_seconds() -> None:
-    heard = Heard()
+def test_a_living_worker_may_beat_late_by_two_seconds(heard: Heard) -> None:
     heard.beats(a="1 g")
     for number in range(20):
         heard.beats(RENEW, a=f"{number} g")
@@ -67,22 +72,19 @@ def test_a_living_worker_may_beat_late_by_two_seconds() -> None:
         assert heard.peers.standing("a") is Standing.LIVING
 
 
-def test_after_an_outage_everybody_has_the_time_to_beat_again() -> None:
-    heard = Heard()
+def test_after_an_outage_everybody_has_the_time_to_beat_again(heard: Heard) -> None:
     heard.beats(a="1 g")
     heard.beats(60.0, a="1 g")
     assert heard.peers.standing("a") is Standing.LIVING
 
 
-def test_a_worker_that_says_that_it_left_is_gone_at_once() -> None:
-    heard = Heard()
+def test_a_worker_that_says_that_it_left_is_gone_at_once(heard: Heard) -> None:
     heard.beats(a="1 g")
     assert heard.beats(a="left g")
     assert heard.peers.standing("a") is Standing.GONE
 
 
-def test_a_consumer_without_a_heartbeat_is_unknown() -> None:
-    heard = Heard()
+def test_a_consumer_without_a_heartbeat_is_unknown(heard: Heard) -> None:
     heard.beats(a="1 another group")
     assert heard.peers.standing("node-client") is Standing.UNKNOWN
     assert heard.peers.standing("me") is Standing.LIVING

@@ -85,6 +85,11 @@ class Server:
             pass
 
 
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
 # Keeping
 
 
@@ -198,11 +203,10 @@ def test_only_a_due_time_that_this_machine_counted_is_corrected(
 
 
 def test_a_job_is_put_aside_with_its_corrected_due_time(
-    outbox: Outbox, clock: ManualClock, server_clock: ServerClock
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock, server: Server
 ) -> None:
     keep(outbox, "orders", "a", due="+1000l", how="raise", asked=Asked.now(clock))
     answered(server_clock, clock, ahead_ms=7_500)
-    server = Server()
     server.taken_ids = {"a"}
     server.deliver_all(outbox)
     assert [job.due_ms for job in outbox.rejected(10)] == [clock.wall_ms() + 7_500 + 1_000]
@@ -268,21 +272,19 @@ def test_a_file_that_cannot_be_written_any_more_is_a_clear_error(outbox: Outbox)
 # Delivering
 
 
-def test_jobs_are_delivered_in_the_order_in_which_they_were_kept(outbox: Outbox) -> None:
+def test_jobs_are_delivered_in_the_order_in_which_they_were_kept(outbox: Outbox, server: Server) -> None:
     ids = [f"job-{n}" for n in range(700)]
     for part in (ids[:3], ids[3:650], ids[650:]):
         keep(outbox, "orders", *part)
-    server = Server()
     server.deliver_all(outbox)
     assert [id for _, id in server.taken] == ids
     assert outbox.is_empty
 
 
-def test_an_id_that_was_kept_twice_comes_in_two_parcels(outbox: Outbox) -> None:
+def test_an_id_that_was_kept_twice_comes_in_two_parcels(outbox: Outbox, server: Server) -> None:
     keep(outbox, "orders", "a", "b", "a", "c", how="replace")
     [parcel] = outbox.parcels()
     assert [job.id for job in parcel.jobs] == ["a", "b"]
-    server = Server()
     server.deliver_all(outbox)
     assert [id for _, id in server.taken] == ["a", "b", "a", "c"]
 
@@ -294,9 +296,8 @@ def test_a_parcel_holds_jobs_that_are_to_be_treated_alike(outbox: Outbox) -> Non
     assert (parcel.on_duplicate, [job.id for job in parcel.jobs]) == ("keep", ["a"])
 
 
-def test_while_the_server_is_away_everything_stays(outbox: Outbox) -> None:
+def test_while_the_server_is_away_everything_stays(outbox: Outbox, server: Server) -> None:
     keep(outbox, "orders", "a", "b")
-    server = Server()
     server.errors["orders"] = Unavailable()
     with pytest.raises(Unavailable):
         server.deliver_all(outbox)
@@ -304,10 +305,11 @@ def test_while_the_server_is_away_everything_stays(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("error", [ServerFull("out of memory"), Refused("WRONGTYPE")])
-def test_a_topic_that_is_refused_does_not_hold_up_the_others(outbox: Outbox, error: WheelqError) -> None:
+def test_a_topic_that_is_refused_does_not_hold_up_the_others(
+    outbox: Outbox, error: WheelqError, server: Server
+) -> None:
     keep(outbox, "full", "a")
     keep(outbox, "orders", "b")
-    server = Server()
     server.errors["full"] = error
     server.deliver_all(outbox)
     assert server.taken == [("orders", "b")]
@@ -337,10 +339,9 @@ def test_accepted_jobs_of_a_parcel_are_not_delivered_again(outbox: Outbox, how: 
     assert [job.id for job in outbox.jobs(10)] == ["a", "c"]
 
 
-def test_a_topic_with_refused_jobs_does_not_hold_up_the_others(outbox: Outbox) -> None:
+def test_a_topic_with_refused_jobs_does_not_hold_up_the_others(outbox: Outbox, server: Server) -> None:
     keep(outbox, "full", "a")
     keep(outbox, "orders", "b")
-    server = Server()
     error = PartlyScheduled("some of them", {0: "a"}, {})
     error.__cause__ = ServerFull()
     server.errors["full"] = error
@@ -388,11 +389,10 @@ def full_disk(outbox: Outbox) -> Callable[[], None]:
 
 
 def test_delivered_jobs_that_cannot_be_forgotten_are_not_delivered_again(
-    outbox: Outbox, full_disk: Callable[[], None]
+    outbox: Outbox, full_disk: Callable[[], None], server: Server
 ) -> None:
     keep(outbox, "orders", *(f"job-{n}" for n in range(700)))
     keep(outbox, "notes", "a")
-    server = Server()
     server.deliver_all(outbox)
     assert len(server.taken) == len(set(server.taken)) == 701
     assert outbox.is_empty
@@ -431,9 +431,10 @@ def test_a_disk_that_really_is_full(outbox: Outbox) -> None:
     assert in_a_fork(in_the_child) == 0
 
 
-def test_a_job_that_cannot_be_put_aside_is_put_aside_later(outbox: Outbox, full_disk: Callable[[], None]) -> None:
+def test_a_job_that_cannot_be_put_aside_is_put_aside_later(
+    outbox: Outbox, full_disk: Callable[[], None], server: Server
+) -> None:
     keep(outbox, "orders", "a", how="raise")
-    server = Server()
     server.taken_ids = {"a"}
     server.deliver_all(outbox)
     assert (server.taken, outbox.is_empty, outbox.info().rejected) == ([("orders", "a")], True, 0)
@@ -443,10 +444,11 @@ def test_a_job_that_cannot_be_put_aside_is_put_aside_later(outbox: Outbox, full_
     assert (server.taken[1:], outbox.info().rejected) == ([("orders", "b")], 1)
 
 
-def test_a_kept_job_with_a_taken_id_is_put_aside_if_duplicates_raise(outbox: Outbox, clock: ManualClock) -> None:
+def test_a_kept_job_with_a_taken_id_is_put_aside_if_duplicates_raise(
+    outbox: Outbox, clock: ManualClock, server: Server
+) -> None:
     keep(outbox, "orders", "a", "b", how="raise")
     keep(outbox, "notes", "a", how="keep")
-    server = Server()
     server.taken_ids = {"a"}
     server.deliver_all(outbox)
     assert outbox.is_empty
@@ -552,10 +554,9 @@ def test_a_fork_works_although_another_thread_held_the_lock(outbox: Outbox) -> N
         assert in_a_fork(lambda: keep(outbox, "orders", "child")) == 0
 
 
-def test_a_duplicate_told_by_an_error_would_keep_the_whole_parcel(outbox: Outbox) -> None:
+def test_a_duplicate_told_by_an_error_would_keep_the_whole_parcel(outbox: Outbox, server: Server) -> None:
     """Deliveries ask for "keep" in place of "raise", so that one taken id does not hold up the rest of its parcel."""
     keep(outbox, "orders", "a", "b", how="raise")
-    server = Server()
     server.errors["orders"] = DuplicateJob("orders", ["a"], {})
     server.deliver_all(outbox)
     assert outbox.info().jobs == 2
@@ -610,8 +611,7 @@ NO_FILES = OSError(errno.EMFILE, "Too many open files")
 NO_THREADS = RuntimeError("can't start new thread")
 
 
-def test_a_courier_goes_on_after_any_error(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server()
+def test_a_courier_goes_on_after_any_error(outbox: Outbox, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     monkeypatch.setattr(outbox, "try_to_deliver", Fails(outbox.try_to_deliver, NO_FILES, ValueError("a defect")))
     courier = Courier(outbox, server.deliver, 10)
     keep(outbox, "orders", "a")
@@ -640,8 +640,9 @@ def test_a_courier_may_be_closed_while_its_thread_forgets_what_was_delivered(
     assert outbox.is_empty
 
 
-async def test_a_courier_on_asyncio_goes_on_after_any_error(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server()
+async def test_a_courier_on_asyncio_goes_on_after_any_error(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
     monkeypatch.setattr(outbox, "try_to_deliver", Fails(outbox.try_to_deliver, NO_FILES, NO_THREADS))
 
     async def deliver(parcel: Parcel) -> list[Receipt]:
@@ -655,9 +656,8 @@ async def test_a_courier_on_asyncio_goes_on_after_any_error(outbox: Outbox, monk
 
 
 def test_a_courier_whose_thread_cannot_be_started_is_started_with_the_next_job(
-    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
-    server = Server()
     courier = Courier(outbox, server.deliver, 10)
     monkeypatch.setattr(threading.Thread, "start", Fails(lambda: None, NO_THREADS))
     courier.start()
@@ -689,14 +689,15 @@ def test_an_unreadable_outbox_does_not_block_the_server(outbox: Outbox) -> None:
         outbox.holds("orders", "a")
 
 
-def test_a_file_that_was_removed_takes_no_jobs_and_is_made_again_once_its_jobs_are_delivered(outbox: Outbox) -> None:
+def test_a_file_that_was_removed_takes_no_jobs_and_is_made_again_once_its_jobs_are_delivered(
+    outbox: Outbox, server: Server
+) -> None:
     """The jobs would be gone with the process, although their callers were told that they are on disk."""
     keep(outbox, "orders", "a")
     for path in outbox.path.parent.iterdir():
         path.unlink()
     with pytest.raises(Unavailable, match="removed or replaced while jobs waited in it"):
         keep(outbox, "orders", "b")
-    server = Server()
     server.deliver_all(outbox)
     keep(outbox, "orders", "c")
     assert [job.id for job in Outbox(OutboxSettings(path=str(outbox.path))).jobs(10)] == ["c"]

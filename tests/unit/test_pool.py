@@ -10,21 +10,15 @@ from functools import partial
 
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, in_time
 from wheelq.base.clock import SystemClock
 from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.pool import SLICE, Pool
 from wheelq.worker.lanes.reader import SharedPlaces
 
 
-async def in_time(what: asyncio.Future[None] | asyncio.Task[None]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        await what
-
-
 async def idle(pool: Pool[int]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        await pool.idle()
+    await in_time(pool.idle())
 
 
 class Gate:
@@ -49,6 +43,11 @@ class Gate:
         self._open.setdefault(number, asyncio.Event()).set()
 
 
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
 async def settle(turns: int = 50) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -57,8 +56,7 @@ async def settle(turns: int = 50) -> None:
 # How many
 
 
-async def test_no_more_run_than_the_concurrency_and_the_others_wait_in_order() -> None:
-    gate = Gate()
+async def test_no_more_run_than_the_concurrency_and_the_others_wait_in_order(gate: Gate) -> None:
     pool: Pool[int] = Pool(3, gate.run)
     pool.add(range(10))
     await settle()
@@ -73,8 +71,7 @@ async def test_no_more_run_than_the_concurrency_and_the_others_wait_in_order() -
     assert gate.most == 3
 
 
-async def test_free_counts_what_is_queued_as_taken() -> None:
-    gate = Gate()
+async def test_free_counts_what_is_queued_as_taken(gate: Gate) -> None:
     pool: Pool[int] = Pool(3, gate.run)
     assert pool.free == 3
     pool.add([1])
@@ -94,8 +91,7 @@ def shared(pool: Pool[int], concurrency: int) -> SharedPlaces:
     return places
 
 
-async def test_room_waits_until_one_could_start() -> None:
-    gate = Gate()
+async def test_room_waits_until_one_could_start(gate: Gate) -> None:
     pool: Pool[int] = Pool(2, gate.run)
     places = shared(pool, 2)
     assert await places.take(waits=False) == 2
@@ -105,22 +101,19 @@ async def test_room_waits_until_one_could_start() -> None:
     await settle()
     assert not waiting.done()
     gate.let_go(2)
-    async with asyncio.timeout(PATIENCE):
-        assert await waiting == 1
+    assert await in_time(waiting) == 1
     gate.let_go(1)
     await idle(pool)
 
 
-async def test_room_and_idle_can_be_waited_for_at_the_same_time() -> None:
-    gate = Gate()
+async def test_room_and_idle_can_be_waited_for_at_the_same_time(gate: Gate) -> None:
     pool: Pool[int] = Pool(1, gate.run)
     pool.add([1])
     room = partial(shared(pool, 1).take, waits=False)
     waiters = [asyncio.create_task(wait()) for wait in (pool.idle, room, pool.idle)]
     await settle()
     gate.let_go(1)
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*waiters)
+    await in_time(asyncio.gather(*waiters))
 
 
 async def test_an_idle_pool_is_idle_at_once() -> None:
@@ -184,8 +177,7 @@ async def test_deliveries_that_come_while_others_run_need_no_task_more() -> None
     assert len(tasks) == 1
 
 
-async def test_a_delivery_that_waits_costs_one_more_task() -> None:
-    gate = Gate()
+async def test_a_delivery_that_waits_costs_one_more_task(gate: Gate) -> None:
     tasks: set[asyncio.Task[None] | None] = set()
 
     async def run(number: int, task: object) -> None:
@@ -269,14 +261,12 @@ async def test_tasks_and_timeouts_within_a_delivery_work() -> None:
 # Ends
 
 
-async def test_abandoning_cancels_what_runs_and_forgets_what_waits() -> None:
-    gate = Gate()
+async def test_abandoning_cancels_what_runs_and_forgets_what_waits(gate: Gate) -> None:
     pool: Pool[int] = Pool(2, gate.run)
     pool.add(range(5))
     await settle()
     assert gate.running == {0, 1}
-    async with asyncio.timeout(PATIENCE):
-        await pool.abandon()
+    await in_time(pool.abandon())
     assert (gate.running, gate.done, pool.free) == (set(), [], 2)
     await idle(pool)
 
@@ -294,13 +284,11 @@ async def test_a_delivery_may_clean_up_when_it_is_cancelled() -> None:
     pool: Pool[int] = Pool(1, run)
     pool.add([1])
     await settle()
-    async with asyncio.timeout(PATIENCE):
-        await pool.abandon()
+    await in_time(pool.abandon())
     assert cleaned.is_set()
 
 
-async def test_abandoning_before_anything_began_is_no_trouble() -> None:
-    gate = Gate()
+async def test_abandoning_before_anything_began_is_no_trouble(gate: Gate) -> None:
     pool: Pool[int] = Pool(2, gate.run)
     pool.add(range(5))
     async with asyncio.timeout(PATIENCE):
@@ -342,8 +330,7 @@ async def test_a_coroutine_that_swallows_a_cancellation_ends_as_it_likes() -> No
     pool: Pool[int] = Pool(1, run)
     pool.add([1])
     await settle()
-    async with asyncio.timeout(PATIENCE):
-        await pool.abandon()
+    await in_time(pool.abandon())
     assert ended == ["swallowed"]
     assert pool.free == 1
 

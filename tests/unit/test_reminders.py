@@ -21,8 +21,14 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def test_an_outage_is_said_once_and_then_each_minute(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    told = Reminders(clock)
+@pytest.fixture
+def told(clock: ManualClock) -> Reminders:
+    return Reminders(clock)
+
+
+def test_an_outage_is_said_once_and_then_each_minute(
+    told: Reminders, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(130):
         told.warn(logger, "orders is not read", Unavailable("nobody there"))
         told.warn(logger, "acks wait", OutcomeUnknown("no reply"))
@@ -34,16 +40,18 @@ def test_an_outage_is_said_once_and_then_each_minute(clock: ManualClock, caplog:
     ]
 
 
-def test_an_outage_that_was_over_is_said_again(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    told = Reminders(clock)
+def test_an_outage_that_was_over_is_said_again(
+    told: Reminders, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(2):
         told.warn(logger, "orders is not read", Unavailable("nobody there"))
         clock.advance(30.0)
     assert [record.getMessage() for record in caplog.records] == ["orders is not read: nobody there"] * 2
 
 
-def test_the_end_of_an_outage_is_said_once(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    told = Reminders(clock)
+def test_the_end_of_an_outage_is_said_once(
+    told: Reminders, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "wheelq.test"):
         for _ in range(43):
             told.warn(logger, "orders is not read", Unavailable("nobody there"))
@@ -57,9 +65,8 @@ def test_the_end_of_an_outage_is_said_once(clock: ManualClock, caplog: pytest.Lo
 
 
 def test_refusals_differ_by_their_kind_and_missing_rights_by_their_words(
-    clock: ManualClock, caplog: pytest.LogCaptureFixture
+    told: Reminders, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Reminders(clock)
     for _ in range(2):
         for error in (
             Refused("MISCONF of script 1"),

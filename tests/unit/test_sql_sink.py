@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 
 from tests.databases import DATABASES, database_url
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, in_time
 from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
 from wheelq.sinks import SqlSink
@@ -263,8 +263,7 @@ async def test_a_database_that_is_away_is_waited_for(sqlite: Place) -> None:
             raise sqlite3.OperationalError("unable to open database file")
 
     sqlite.engine.dispose()
-    async with asyncio.timeout(PATIENCE):
-        assert await sqlite.sink()(jobs(3)) == [None] * 3
+    assert await in_time(sqlite.sink()(jobs(3))) == [None] * 3
     assert connects == 4
     assert sqlite.numbers() == [0, 1, 2]
 
@@ -282,8 +281,7 @@ async def test_a_commit_whose_answer_was_lost_stores_nothing_twice(place: Place)
             gone.connection_invalidated = True
             raise gone
 
-    async with asyncio.timeout(PATIENCE):
-        assert await place.ledger_sink(store)(jobs(3)) == [None] * 3
+    assert await in_time(place.ledger_sink(store)(jobs(3))) == [None] * 3
     assert place.numbers() == [0, 1, 2]
 
 

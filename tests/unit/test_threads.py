@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, in_time, until
 from wheelq.worker.handlers import threads as module
 from wheelq.worker.handlers.threads import OneThread, Threads, time_limit
 
@@ -149,8 +149,7 @@ async def test_a_task_cancelled_while_no_thread_can_start_gives_its_place_back(
     waiting.cancel()
     await asyncio.wait([waiting])
     monkeypatch.setattr(threading.Thread, "start", start)
-    async with asyncio.timeout(PATIENCE):
-        assert await threads.run(lambda n: n, 2, None) == 2
+    assert await in_time(threads.run(lambda n: n, 2, None)) == 2
     threads.close()
 
 

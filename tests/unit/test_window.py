@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,69 +18,54 @@ def opened(horizon: int, *, now: int = NOW, partial: bool = False) -> Opened:
     return Opened(now * 1000, horizon, partial, False, [])
 
 
-def test_at_first_everything_is_to_be_loaded_now() -> None:
-    window = Window(SETTINGS)
+@pytest.fixture
+def window() -> Window:
+    return Window(SETTINGS)
+
+
+def test_at_first_everything_is_to_be_loaded_now(window: Window) -> None:
     assert window.loaded_to is None
     assert window.open_at <= 0
     assert not window.covers(NOW)
 
 
-def test_a_window_is_moved_on_when_half_of_it_has_passed() -> None:
-    window = Window(SETTINGS)
-    window.opened(opened(NOW + 2_000), held=5)
-    assert (window.loaded_to, window.open_at) == (NOW + 2_000, NOW + 1_000)
+@pytest.mark.parametrize(
+    ("answers", "held", "open_at"),
+    [
+        pytest.param([opened(NOW + 2_000)], 5, NOW + 1_000, id="moved on when half of it has passed"),
+        pytest.param([opened(NOW + 60_000)], 0, NOW + 59_000, id="at rest, half a window before its horizon"),
+        pytest.param([opened(NOW + 10, partial=True)], 50, NOW, id="a part is followed by the next at once"),
+        pytest.param([opened(NOW + 500, partial=True)] * 2, 50, NOW + 501, id="a herd, which will be swept, when due"),
+        pytest.param([opened(NOW + 300, partial=True)], 100, NOW + 301, id="a full wheel, when what it holds is due"),
+    ],
+)
+def test_a_window_is_opened_again_in_time(window: Window, answers: list[Opened], held: int, open_at: int) -> None:
+    """Where the horizon did not move, no call gets past the herd in front of it."""
+    for answer in answers:
+        window.opened(answer, held)
+    assert (window.loaded_to, window.open_at) == (answers[-1].horizon_ms, open_at)
 
 
-def test_at_rest_it_sleeps_until_half_a_window_before_its_horizon() -> None:
-    window = Window(SETTINGS)
-    window.opened(opened(NOW + 60_000), held=0)
-    assert window.open_at == NOW + 59_000
-
-
-def test_a_part_is_followed_by_the_next_at_once() -> None:
-    window = Window(SETTINGS)
-    window.opened(opened(NOW + 10, partial=True), held=50)
-    assert window.open_at == NOW
-
-
-def test_in_front_of_a_herd_it_waits_until_the_herd_is_due() -> None:
-    """The horizon did not move: no call gets past it, and the herd will be swept."""
-    window = Window(SETTINGS)
-    window.opened(opened(NOW + 500, partial=True), held=50)
-    window.opened(opened(NOW + 500, partial=True), held=50)
-    assert window.open_at == NOW + 501
-
-
-def test_a_full_wheel_waits_until_what_it_holds_is_due() -> None:
-    window = Window(SETTINGS)
-    window.opened(opened(NOW + 300, partial=True), held=100)
-    assert window.open_at == NOW + 301
-
-
-def test_it_covers_what_will_not_be_read_again() -> None:
-    window = Window(SETTINGS)
+def test_it_covers_what_will_not_be_read_again(window: Window) -> None:
     window.opened(opened(NOW + 2_000), held=5)
     assert window.covers(NOW + 2_000)
     assert not window.covers(NOW + 2_001)
 
 
-def test_a_job_that_rings_from_within_the_window_is_taken() -> None:
-    window = Window(SETTINGS)
+def test_a_job_that_rings_from_within_the_window_is_taken(window: Window) -> None:
     window.opened(opened(NOW + 60_000), held=0)
     assert window.takes(NOW + 2_000, NOW)
     assert window.open_at == NOW + 59_000
 
 
-def test_a_job_that_rings_from_beyond_it_brings_the_horizon_back() -> None:
+def test_a_job_that_rings_from_beyond_it_brings_the_horizon_back(window: Window) -> None:
     """Else every job before the far horizon would send a hint and be held."""
-    window = Window(SETTINGS)
     window.opened(opened(NOW + 60_000), held=0)
     assert not window.takes(NOW + 2_001, NOW)
     assert window.open_at == NOW
 
 
-def test_loaded_jobs_can_be_forgotten() -> None:
-    window = Window(SETTINGS)
+def test_loaded_jobs_can_be_forgotten(window: Window) -> None:
     window.opened(opened(NOW + 2_000), held=5)
     window.forget()
     assert (window.loaded_to, window.open_at) == (None, 0.0)
@@ -99,9 +85,8 @@ def test_it_never_sleeps_past_its_horizon(answers: list[tuple[int, bool, int, in
         assert window.loaded_to == horizon
 
 
-def test_a_job_that_rings_while_the_window_is_opened_has_it_opened_once_more() -> None:
+def test_a_job_that_rings_while_the_window_is_opened_has_it_opened_once_more(window: Window) -> None:
     """It may have been scheduled behind the opening, and before the new horizon: the answer does not have it."""
-    window = Window(SETTINGS)
     window.opening()
     assert not window.takes(NOW + 30_000, NOW)
     window.opened(opened(NOW + 60_000), held=0)
@@ -111,9 +96,8 @@ def test_a_job_that_rings_while_the_window_is_opened_has_it_opened_once_more() -
     assert window.open_at > NOW + 1
 
 
-def test_a_job_forgotten_while_the_window_is_opened_reloads_the_whole_window() -> None:
+def test_a_job_forgotten_while_the_window_is_opened_reloads_the_whole_window(window: Window) -> None:
     """The answer has only what came since the last one, and that is gone."""
-    window = Window(SETTINGS)
     window.opened(opened(NOW + 2_000), held=3)
     window.opening()
     window.forget()
