@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from loadtest.judge import Promise, Verdict, judge
@@ -98,10 +97,8 @@ class Scene:
         self.fleet.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.fleet.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self.fleet.__exit__(*error)
         self._patient.close()
         self.client.close()
         self.transport.close()

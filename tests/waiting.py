@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain, repeat
-from types import TracebackType
 from typing import Self, TypeVar
 
 T = TypeVar("T")
@@ -60,9 +59,7 @@ class Stalls:
         self._measuring.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._measuring.join()
 

@@ -20,7 +20,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from operator import sub
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from wheelq import Job, Scheduler, Settings, Worker
@@ -130,9 +129,7 @@ class Part:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill the process if it still runs."""
         self._process.kill()
         self._process.join()

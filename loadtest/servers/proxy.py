@@ -30,7 +30,6 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -167,9 +166,7 @@ class Proxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cut()
         self._run(_end_all_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)

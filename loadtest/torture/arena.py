@@ -22,7 +22,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Self
 
 import redis
@@ -72,9 +71,7 @@ class Arena(ABC):
     def __enter__(self) -> Self:
         """Start the servers, and call `_open`."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held.close()
 
     def _open(self, url: str, *upstreams: str) -> None:

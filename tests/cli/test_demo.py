@@ -59,9 +59,7 @@ def test_one_run_when_due_is_clean() -> None:
 
 
 def test_a_cancelled_order_that_did_not_run_is_clean() -> None:
-    ledger = ledger_of()
-    ledger.cancels[A] = CancelOutcome.CANCELLED
-    verdict = ledger.verdict()
+    verdict = cancelled(ledger_of()).verdict()
     assert verdict["clean"]
     assert (verdict["ran"], verdict["cancelled"]) == (0, 1)
 
@@ -102,61 +100,46 @@ def test_an_order_whose_move_came_too_late_keeps_its_due_time() -> None:
 # The verdict: what it finds
 
 
-def test_an_order_that_never_ran_is_lost() -> None:
-    assert faults(ledger_of(run_of(A), names=(A, B))) == [("lost", "order-2")]
-
-
-def test_an_order_that_failed_and_never_came_back_is_lost() -> None:
-    assert faults(ledger_of(run_of(failed=True))) == [("lost", "order-1")]
-    assert faults(ledger_of(run_of(failed=True), run_of(attempt=2, failed=True))) == [("lost", "order-1")]
-
-
-def test_a_promotion_one_millisecond_before_the_due_time_is_early() -> None:
-    assert faults(ledger_of(run_of(late_ms=0.0))) == []
-    assert faults(ledger_of(run_of(late_ms=-1.0))) == [("early", "order-1")]
-
-
-def test_a_start_long_before_the_due_time_is_early_even_after_a_good_promotion() -> None:
-    run = run_of()._replace(started_ms=DUE_MS - CLOCK_ERROR_MS - 1.0)
-    assert faults(ledger_of(run)) == [("early", "order-1")]
-
-
-def test_the_receipt_decides_what_is_early_not_what_the_worker_was_told() -> None:
-    assert faults(ledger_of(run_of(due_ms=DUE_MS - 10))) == [("early", "order-1")]
-
-
-def test_a_moved_order_that_ran_at_its_old_time_is_early() -> None:
-    ledger = ledger_of(run_of())
-    ledger.moves[A] = RescheduleOutcome.RESCHEDULED, DUE_MS + 500
-    assert faults(ledger) == [("early", "order-1")]
-
-
-def test_an_early_retry_is_early() -> None:
-    retry = run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=-5.0)
-    assert faults(ledger_of(run_of(failed=True), retry)) == [("early", "order-1")]
-
-
-def test_an_order_that_ran_twice_is_doubled() -> None:
-    assert faults(ledger_of(run_of(), run_of(late_ms=2.0))) == [("doubled", "order-1")]
-
-
-def test_a_failing_attempt_that_ran_twice_is_doubled() -> None:
-    again = run_of(due_ms=DUE_MS + 700, attempt=2)
-    assert faults(ledger_of(run_of(failed=True), run_of(failed=True), again)) == [("doubled", "order-1")]
-
-
-def test_a_retry_of_a_finished_job_is_doubled() -> None:
-    assert faults(ledger_of(run_of(), run_of(due_ms=DUE_MS + 700, attempt=2))) == [("doubled", "order-1")]
-
-
-def test_a_cancelled_order_that_ran_is_found() -> None:
-    ledger = ledger_of(run_of())
+def cancelled(ledger: DemoLedger) -> DemoLedger:
     ledger.cancels[A] = CancelOutcome.CANCELLED
-    assert faults(ledger) == [("cancelled_but_ran", "order-1")]
+    return ledger
 
 
-def test_a_run_that_nobody_asked_for_is_found() -> None:
-    assert faults(ledger_of(run_of(A), run_of(B))) == [("unknown", "order-2")]
+def moved(ledger: DemoLedger) -> DemoLedger:
+    ledger.moves[A] = RescheduleOutcome.RESCHEDULED, DUE_MS + 500
+    return ledger
+
+
+FAULTY: dict[str, tuple[DemoLedger, str]] = {
+    "never ran": (ledger_of(), "lost"),
+    "failed and never came back": (ledger_of(run_of(failed=True)), "lost"),
+    "failed twice and never came back": (ledger_of(run_of(failed=True), run_of(attempt=2, failed=True)), "lost"),
+    "promoted a millisecond before the due time": (ledger_of(run_of(late_ms=-1.0)), "early"),
+    "started long before the due time after a good promotion": (
+        ledger_of(run_of()._replace(started_ms=DUE_MS - CLOCK_ERROR_MS - 1.0)),
+        "early",
+    ),
+    "early by its receipt, not by what the worker was told": (ledger_of(run_of(due_ms=DUE_MS - 10)), "early"),
+    "moved, and ran at its old time": (moved(ledger_of(run_of())), "early"),
+    "an early retry": (ledger_of(run_of(failed=True), run_of(due_ms=DUE_MS + 700, attempt=2, late_ms=-5.0)), "early"),
+    "ran twice": (ledger_of(run_of(), run_of(late_ms=2.0)), "doubled"),
+    "its failing attempt ran twice": (
+        ledger_of(run_of(failed=True), run_of(failed=True), run_of(due_ms=DUE_MS + 700, attempt=2)),
+        "doubled",
+    ),
+    "a retry of a finished job": (ledger_of(run_of(), run_of(due_ms=DUE_MS + 700, attempt=2)), "doubled"),
+    "cancelled, and ran": (cancelled(ledger_of(run_of())), "cancelled_but_ran"),
+    "nobody asked for it": (ledger_of(run_of(A), names=()), "unknown"),
+}
+
+
+@pytest.mark.parametrize(("ledger", "fault"), FAULTY.values(), ids=FAULTY)
+def test_each_fault_of_an_order_is_found(ledger: DemoLedger, fault: str) -> None:
+    assert faults(ledger) == [(fault, "order-1")]
+
+
+def test_only_the_order_at_fault_is_named() -> None:
+    assert faults(ledger_of(run_of(A, late_ms=0.0), names=(A, B))) == [("lost", "order-2")]
 
 
 def test_faults_planted_among_many_good_orders_are_all_found_and_counted() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.commands import wheelq
+from tests.running import running
 from tests.waiting import until
 from wheelq import Client, Job, Settings, Worker
 from wheelq.embedded import EmbeddedServer
@@ -55,18 +56,16 @@ async def test_a_group_with_workers_needs_force(url: str, topic: str) -> None:
 
     with Client.connect(url) as client:
         client.schedule(topic, delay=0)
-    running = asyncio.create_task(worker.run())
+    async with running(worker):
 
-    async def is_there() -> bool:
-        answer = await asyncio.to_thread(wheelq, "group", "list", topic, "--json", url=url)
-        return [found["workers"] for found in answer.json] == [[worker.name]]
+        async def is_there() -> bool:
+            answer = await asyncio.to_thread(wheelq, "group", "list", topic, "--json", url=url)
+            return [found["workers"] for found in answer.json] == [[worker.name]]
 
-    await until(is_there)
-    answer = await asyncio.to_thread(wheelq, "group", "remove", topic, "billing", "--yes", url=url)
-    assert answer.code == 1
-    assert worker.name in answer.err
-    worker.stop()
-    await running
+        await until(is_there)
+        answer = await asyncio.to_thread(wheelq, "group", "remove", topic, "billing", "--yes", url=url)
+        assert answer.code == 1
+        assert worker.name in answer.err
 
 
 def test_topic_list_says_what_topics_says(own_url: str) -> None:

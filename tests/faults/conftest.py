@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -12,9 +11,12 @@ import redis
 import trustme
 
 from loadtest.servers.nodes import free_port
-from wheelq import Scheduler, Settings
+from tests.running import running
+from wheelq import AsyncClient, Client, Scheduler, Settings
+from wheelq.base.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError
+from wheelq.transport import Address, AsyncTransport
 
 
 @pytest.fixture
@@ -32,10 +34,32 @@ def settings(prefix: str) -> Settings:
 async def scheduler(url: str, settings: Settings) -> AsyncIterator[Scheduler]:
     """A scheduler that runs."""
     scheduler = Scheduler.connect(url, settings)
-    running = asyncio.create_task(scheduler.run())
-    yield scheduler
-    scheduler.stop()
-    await running
+    async with running(scheduler):
+        yield scheduler
+
+
+@pytest.fixture
+def client(url: str, settings: Settings) -> Iterator[Client]:
+    with Client.connect(url, settings) as client:
+        yield client
+
+
+@pytest.fixture
+async def aclient(url: str, settings: Settings) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient.connect(url, settings) as client:
+        yield client
+
+
+@pytest.fixture
+async def transport(url: str) -> AsyncIterator[AsyncTransport]:
+    transport = AsyncTransport(Address(url))
+    yield transport
+    await transport.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture

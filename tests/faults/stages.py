@@ -14,6 +14,7 @@ from tests.waiting import PATIENCE
 from wheelq.base.clock import SystemClock
 from wheelq.errors import ServerError
 from wheelq.model.topic import Topic
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import producer
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.calls.server import server_time_us
@@ -28,6 +29,18 @@ from wheelq.worker.delivery.parts import WorkerParts
 RECORD = b"\x01\x01\x91\x01"
 FAULTS: list[type[Fault]] = [ReplyLost, Unreachable, Refusing, Repeating, Forgetful]
 HARMLESS: list[type[Fault]] = [Repeating, Forgetful]
+
+
+class Meanwhile(Fault):
+    """Something else happens just before the call, or while it takes its time."""
+
+    def __init__(self, name: str, what: Callable[[], object], **when: int) -> None:
+        super().__init__(name, **when)
+        self._what = what
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        self._what()
+        return [call]
 
 
 class Look:

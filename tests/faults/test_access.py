@@ -20,6 +20,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.running import collecting, running, worker_at
 from tests.waiting import PATIENCE, until
 from wheelq import (
     AsyncClient,
@@ -119,18 +120,16 @@ async def test_the_http_server_has_every_right_it_needs_for_callbacks(guarded: G
     register.write_text('[services.shop]\nurl = "http://localhost:1"\nmay_be_plain = true\n')  # a refused address
     settings = Settings(server=ServerSettings(services=str(register)))
     scheduler = Scheduler.connect(guarded.url("scheduler"))
-    scheduling = asyncio.create_task(scheduler.run())
-    service = Service.connect(guarded.url("server"), settings)
-    asgi = httpx.ASGITransport(make_app(service))
-    async with service.running(), httpx.AsyncClient(transport=asgi, base_url="http://127.0.0.1:7380") as http:
-        made = await http.post("/v1/topics/orders/jobs", json={"delay": 0.1, "target": {"service": "shop"}})
-        assert made.status_code == 201, made.text
+    async with running(scheduler):
+        service = Service.connect(guarded.url("server"), settings)
+        asgi = httpx.ASGITransport(make_app(service))
+        async with service.running(), httpx.AsyncClient(transport=asgi, base_url="http://127.0.0.1:7380") as http:
+            made = await http.post("/v1/topics/orders/jobs", json={"delay": 0.1, "target": {"service": "shop"}})
+            assert made.status_code == 201, made.text
 
-        with Inspector.connect(guarded.url("monitor")) as inspector:
-            await until(lambda: any(topic.dead for topic in inspector.stats().topics))
-        assert (await http.get("/metrics")).status_code == 200
-    scheduler.stop()
-    await scheduling
+            with Inspector.connect(guarded.url("monitor")) as inspector:
+                await until(lambda: any(topic.dead for topic in inspector.stats().topics))
+            assert (await http.get("/metrics")).status_code == 200
     assert guarded.refusals() == set()
 
 
@@ -233,19 +232,15 @@ async def test_an_operator_may_end_groups_and_topics_and_so_may_the_http_server(
         await client.configure("orders", keep_done_ms=60_000)
         await client.make_group("orders", "idle")
         worker = make()
-        working = asyncio.create_task(worker.run())
-        await client.schedule_many("orders", [JobSpec(key=key, delay=0) for key in ("done", "dead", "retried")])
-        await until(lambda: len(runs) == 3)
-        await client.remove_group("orders", "shop", force=True)
-        worker.stop()
-        await working
+        async with running(worker):
+            await client.schedule_many("orders", [JobSpec(key=key, delay=0) for key in ("done", "dead", "retried")])
+            await until(lambda: len(runs) == 3)
+            await client.remove_group("orders", "shop", force=True)
         assert [group.name for group in await client.groups("orders")] == ["idle"]
         again = make()
-        working = asyncio.create_task(again.run())
-        await client.schedule("orders", key="again", delay=0)
-        await until(lambda: "again" in runs)
-        again.stop()
-        await working
+        async with running(again):
+            await client.schedule("orders", key="again", delay=0)
+            await until(lambda: "again" in runs)
         guarded.ask("XGROUP", "DESTROY", Keys().shard("orders", 0).ready, "shop")
         transport = AsyncTransport(Address(guarded.url("scheduler")))
         ended = EndedGroups(NodeParts(transport, Keys(), SystemClock()), dict)
@@ -379,12 +374,8 @@ async def test_a_worker_that_may_not_read_says_so(guarded: Guarded, caplog: pyte
     guarded.take("worker", "-xreadgroup")
     with Client.connect(guarded.url("producer")) as client:
         client.schedule("orders", delay=60)
-    worker = Worker.connect(guarded.url("worker"))
-    worker.handler("orders")(print)
-    running = asyncio.create_task(worker.run())
-    await until(lambda: "'xreadgroup'" in caplog.text)
-    worker.stop()
-    await running
+    async with running(worker_at(guarded.url("worker"))):
+        await until(lambda: "'xreadgroup'" in caplog.text)
 
 
 async def test_a_worker_without_channels_works_and_listens_as_soon_as_it_may(
@@ -392,41 +383,29 @@ async def test_a_worker_without_channels_works_and_listens_as_soon_as_it_may(
 ) -> None:
     """Redis 7 gives a new user no channels. It used to end the worker, with exit code 0."""
     guarded.take("worker", "resetchannels")
-    scheduler, worker = Scheduler.connect(guarded.url("scheduler")), Worker.connect(guarded.url("worker"))
-    done = asyncio.Event()
-
-    @worker.handler("orders")
-    async def work(job: Job) -> None:
-        done.set()
-
-    running = [asyncio.create_task(part.run()) for part in (scheduler, worker)]
-    await until(lambda: "ACL SETUSER <user> &wheelq:*" in caplog.text)
-    async with AsyncClient.connect(guarded.url("producer")) as producer:
-        await producer.schedule("orders", delay=0.1)
-        async with asyncio.timeout(PATIENCE):
-            await done.wait()
-    await asyncio.sleep(1.5)  # it tries again each second, and says so once
-    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert sum("until this worker may listen" in line for line in warnings) == 1
-    assert not worker._hints.is_listening
-    guarded.take("worker", "&wheelq:*")
-    await until(lambda: worker._hints.is_listening)
-    for part in (worker, scheduler):
-        part.stop()
-    await asyncio.gather(*running)
+    worker, ran = collecting(guarded.url("worker"), "orders")
+    async with running(Scheduler.connect(guarded.url("scheduler")), worker):
+        await until(lambda: "ACL SETUSER <user> &wheelq:*" in caplog.text)
+        async with AsyncClient.connect(guarded.url("producer")) as producer:
+            await producer.schedule("orders", key="a", delay=0.1)
+            await until(lambda: ran == ["a"])
+        await asyncio.sleep(1.5)  # it tries again each second, and says so once
+        warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert sum("until this worker may listen" in line for line in warnings) == 1
+        assert not worker._hints.is_listening
+        guarded.take("worker", "&wheelq:*")
+        await until(lambda: worker._hints.is_listening)
 
 
 async def test_a_scheduler_without_channels_waits_for_them(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     guarded.take("scheduler", "resetchannels")
     scheduler = Scheduler.connect(guarded.url("scheduler"))
-    running = asyncio.create_task(scheduler.run())
-    await until(lambda: "ACL SETUSER <user> &wheelq:*" in caplog.text)
-    guarded.take("scheduler", "&wheelq:*")
-    async with AsyncClient.connect(guarded.url("producer")) as producer:
-        await producer.schedule("orders", delay=0.1)
-    await until(lambda: scheduler.promoted == 1)
-    scheduler.stop()
-    await running
+    async with running(scheduler):
+        await until(lambda: "ACL SETUSER <user> &wheelq:*" in caplog.text)
+        guarded.take("scheduler", "&wheelq:*")
+        async with AsyncClient.connect(guarded.url("producer")) as producer:
+            await producer.schedule("orders", delay=0.1)
+        await until(lambda: scheduler.promoted == 1)
 
 
 @pytest.mark.parametrize(
@@ -463,10 +442,8 @@ async def test_a_scheduler_waits_for_the_lease_of_a_dead_leader_where_it_may_not
         lease = Keys().shard("orders", 0).lease
         guarded.ask("SET", lease, f"dead:1:{run_id}:999999", "PX", 1000)
         scheduler = Scheduler.connect(guarded.url("scheduler"))
-        running = asyncio.create_task(scheduler.run())
-        await until(lambda: scheduler.promoted > 0)
-        scheduler.stop()
-        await running
+        async with running(scheduler):
+            await until(lambda: scheduler.promoted > 0)
 
 
 # Passwords and addresses
@@ -565,23 +542,13 @@ def test_the_url_comes_from_the_environment_where_none_is_given(
 
 async def test_tls_works_for_every_kind_of_connection(tls_url: str, tmp_path: Path) -> None:
     url = f"{tls_url}?ssl_ca_certs={tmp_path / 'ca.pem'}"
-    done = asyncio.Event()
-    worker = Worker.connect(url)
-
-    @worker.handler("orders")
-    async def work(job: Job) -> None:
-        done.set()
-
-    scheduler = Scheduler.connect(url)  # with a subscription
-    running = [asyncio.create_task(part.run()) for part in (scheduler, worker)]
-    with Client.connect(url) as client:
-        await asyncio.to_thread(client.schedule, "orders", delay=60, key="a")
-    async with AsyncClient.connect(url) as aclient:
-        await aclient.reschedule("orders", "a", delay=0.05)
-    await asyncio.wait_for(done.wait(), PATIENCE)
-    scheduler.stop()
-    worker.stop()
-    await asyncio.gather(*running)
+    worker, ran = collecting(url, "orders")
+    async with running(Scheduler.connect(url), worker):  # with subscriptions
+        with Client.connect(url) as client:
+            await asyncio.to_thread(client.schedule, "orders", delay=60, key="a")
+        async with AsyncClient.connect(url) as aclient:
+            await aclient.reschedule("orders", "a", delay=0.05)
+        await until(lambda: ran == ["a"])
 
 
 @pytest.mark.parametrize("wrong", ["authority", "name", "port"])

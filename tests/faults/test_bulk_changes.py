@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.faults.stages import FAULTS, HARMLESS
+from tests.found import job_of
 from tests.transports import BlockingWith, Fault, ReplyLost
 from tests.waiting import PATIENCE
 from wheelq import Client, JobSpec
@@ -93,8 +94,7 @@ def test_a_repeated_call_changes_and_counts_each_job_once(
         assert client.count_due(topic) == 0
     else:
         done = client.reschedule_due(topic, since=receipts[0].due, by=60)
-        info = client.get(topic, "j7")
-        assert info is not None
+        info = job_of(client, topic, "j7")
         assert info.due_ms == receipts[7].due_ms + 60_000
     assert (struck.struck, done.jobs, done.is_done) == (1, 2_500, True)
 
@@ -114,8 +114,7 @@ def test_a_change_that_was_broken_off_continues_by_its_name(url: str, topic: str
     assert all(type(error) is OutcomeUnknown and "name='later'" in str(error) for error in errors[:1])
     assert (done.jobs, done.is_done) == (2_500, True)
     for n in (0, 499, 500, 2_499):
-        info = client.get(topic, f"j{n}")
-        assert info is not None
+        info = job_of(client, topic, f"j{n}")
         assert info.due_ms == receipts[n].due_ms + 60_000
 
 
@@ -148,6 +147,5 @@ def test_a_caller_that_is_killed_on_the_way_leaves_a_change_that_continues(
         done = client.reschedule_due(topic, since=since, by=60, name="later")
         assert (done.jobs, done.is_done) == (2_500, True)
         for n in (0, 999, 1_000, 2_499):
-            info = client.get(topic, f"j{n}")
-            assert info is not None
+            info = job_of(client, topic, f"j{n}")
             assert info.due_ms == receipts[n].due_ms + 60_000

@@ -14,6 +14,7 @@ from loadtest.judge import FaultKind, Verdict
 from loadtest.servers.cluster import Cluster
 from loadtest.servers.nodes import until
 from loadtest.torture.fleet import Fleet
+from tests.faces import Face, both_faces
 from tests.scenes import Scene
 from tests.waiting import PATIENCE, Stalls
 from wheelq import AsyncClient, Client, JobSpec, RecurringOutcome, Settings
@@ -44,28 +45,21 @@ def clean(scene: Scene, verdict: Verdict) -> None:
 # --- without faults -----------------------------------------------------------------------------------------------
 
 
+@both_faces
 @pytest.mark.parametrize("which", ["url", "urls"])
-def test_any_node_leads_to_the_cluster(cluster: Cluster, topic: str, which: str) -> None:
+async def test_any_node_leads_to_the_cluster(cluster: Cluster, topic: str, which: str, face: Face) -> None:
     """`redis://` to one node that says of itself that it belongs to a cluster, and `redis+cluster://` to several."""
-    with Client.connect(getattr(cluster, which), SIX_SHARDS) as client:
-        receipts = client.schedule_many(topic, [JobSpec(n, delay=60, key=str(n)) for n in range(2_000)])
-        assert all(receipt.created for receipt in receipts)
-        info = next(info for info in client.topics() if info.name == topic)
-        assert (info.shards, info.waiting) == (6, 2_000)
-        assert client.get(topic, "7") is not None
-        assert client.get(topic, "no such") is None
-        assert client.cancel(topic, "7") is CancelOutcome.CANCELLED
-        assert client.reschedule(topic, "8", delay=90) is RescheduleOutcome.RESCHEDULED
-        assert client.run_now(topic, "9") is RunNowOutcome.PROMOTED
-    assert all(node.ask("DBSIZE") for node in cluster.nodes), "every master has a part of it"
-
-
-async def test_the_asyncio_client_does_the_same(cluster: Cluster, topic: str) -> None:
-    async with AsyncClient.connect(cluster.url, SIX_SHARDS) as client:
+    async with face.connect(getattr(cluster, which), SIX_SHARDS) as client:
         receipts = await client.schedule_many(topic, [JobSpec(n, delay=60, key=str(n)) for n in range(2_000)])
         assert all(receipt.created for receipt in receipts)
-        assert {info.name: info.waiting for info in await client.topics()}[topic] == 2_000
+        info = next(info for info in await client.topics() if info.name == topic)
+        assert (info.shards, info.waiting) == (6, 2_000)
+        assert await client.get(topic, "7") is not None
+        assert await client.get(topic, "no such") is None
         assert await client.cancel(topic, "7") is CancelOutcome.CANCELLED
+        assert await client.reschedule(topic, "8", delay=90) is RescheduleOutcome.RESCHEDULED
+        assert await client.run_now(topic, "9") is RunNowOutcome.PROMOTED
+    assert all(node.ask("DBSIZE") for node in cluster.nodes), "every master has a part of it"
 
 
 def test_jobs_of_all_shards_run_in_time(cluster: Cluster, topic: str, tmp_path: Path) -> None:

@@ -5,56 +5,44 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
-from tests.transports import AsyncWith, Fault, Refusing
+from tests.faults.stages import Meanwhile
+from tests.running import running
+from tests.transports import AsyncWith, Refusing
 from tests.waiting import until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.base.clock import ManualClock
 from wheelq.model.topic import Topic, TopicChanges, shard_of
-from wheelq.protocol.call import Call, command
+from wheelq.protocol.call import Call
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.draining import Draining
 from wheelq.scheduler.parts import NodeParts
 from wheelq.settings import SchedulerSettings, WorkerSettings
-from wheelq.transport import Address, AsyncTransport, Transport
+from wheelq.transport import Address, AsyncTransport
 
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def settings() -> Settings:
-    return Settings(
-        prefix=f"clear-{secrets.token_hex(6)}",
-        scheduler=SchedulerSettings(heartbeat_ms=100),
-        worker=WorkerSettings(block_ms=100),
-    )
-
-
-@pytest.fixture
-def client(url: str, settings: Settings) -> Iterator[Client]:
-    with Client.connect(url, settings) as client:
-        yield client
-
-
-@pytest.fixture
-async def transport(url: str) -> AsyncIterator[AsyncTransport]:
-    transport = AsyncTransport(Address(url))
-    yield transport
-    await transport.close()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def settings(prefix: str) -> Settings:
+    quick = SchedulerSettings(heartbeat_ms=100)
+    return Settings(prefix=prefix, scheduler=quick, worker=WorkerSettings(block_ms=100))
 
 
 @pytest.fixture
 def clearing(transport: AsyncTransport, settings: Settings, topic: str, clock: ManualClock) -> Draining:
     return Draining(NodeParts(transport, Keys(settings.prefix), clock), lambda: [topic])
+
+
+async def clear_with(transport: AsyncTransport, settings: Settings, *topics: str) -> None:
+    """One look at these topics, over a way of its own."""
+    await Draining(NodeParts(transport, Keys(settings.prefix), ManualClock()), lambda: topics).step()
+    await transport.close()
 
 
 def standing(client: Client, topic: str) -> Topic:
@@ -83,51 +71,48 @@ async def test_raising_and_lowering_shards_loses_nothing_and_forgets_former_numb
             raise ValueError("once")
         runs[job.id] += 1
 
-    running = [asyncio.create_task(part.run()) for part in (*nodes, worker)]
-    with Client.connect(url, settings) as client:
-        wanted: dict[str, str | None] = {}
+    async with running(*nodes, worker):
+        with Client.connect(url, settings) as client:
+            wanted: dict[str, str | None] = {}
 
-        async def schedule(by: Client, delay: float, count: int = 40) -> None:
-            name = secrets.token_hex(3)
-            specs = [
-                JobSpec(
-                    "fails once" if n % 9 == 0 else n,
-                    delay + n / 100,
-                    key=f"{name}-{n}",
-                    partition_key=f"p{n % 7}" if n % 3 == 0 else None,
-                )
-                for n in range(count)
-            ]
-            receipts = await asyncio.to_thread(by.schedule_many, topic, specs)
-            assert all(receipt.created for receipt in receipts)
-            wanted.update((receipt.id, spec.partition_key) for receipt, spec in zip(receipts, specs, strict=True))
+            async def schedule(by: Client, delay: float, count: int = 40) -> None:
+                name = secrets.token_hex(3)
+                specs = [
+                    JobSpec(
+                        "fails once" if n % 9 == 0 else n,
+                        delay + n / 100,
+                        key=f"{name}-{n}",
+                        partition_key=f"p{n % 7}" if n % 3 == 0 else None,
+                    )
+                    for n in range(count)
+                ]
+                receipts = await asyncio.to_thread(by.schedule_many, topic, specs)
+                assert all(receipt.created for receipt in receipts)
+                wanted.update((receipt.id, spec.partition_key) for receipt, spec in zip(receipts, specs, strict=True))
 
-        client.schedule(topic, delay=3600, key=placed(0, 4, then=0, of=3))
-        await schedule(client, 0.5)
-        for shards in (4, 3):
-            with Client.connect(url, settings) as stale:
-                await schedule(stale, 0.5, count=5)
-                await asyncio.to_thread(client.set_shards, topic, shards)
-                await schedule(client, 0.3)
-                await until(lambda: not standing(client, topic).draining)
-                lost = [id for id, key in wanted.items() if not client.get(topic, id, partition_key=key)]
-                assert set(runs) >= set(lost), "what has not run is found"
-                before = await asyncio.to_thread(lambda: standing(client, topic))
-                assert (before.shards, before.all_shards, before.drained_by_ms) == (shards, shards, 0)
-                await schedule(stale, 0.1)
-        await until(lambda: set(runs) == set(wanted))
-        await asyncio.sleep(0.2)
-        assert set(runs.values()) == {1}
-    for part in (*nodes, worker):
-        part.stop()
-    await asyncio.gather(*running)
+            client.schedule(topic, delay=3600, key=placed(0, 4, then=0, of=3))
+            await schedule(client, 0.5)
+            for shards in (4, 3):
+                with Client.connect(url, settings) as stale:
+                    await schedule(stale, 0.5, count=5)
+                    await asyncio.to_thread(client.set_shards, topic, shards)
+                    await schedule(client, 0.3)
+                    await until(lambda: not standing(client, topic).draining)
+                    lost = [id for id, key in wanted.items() if not client.get(topic, id, partition_key=key)]
+                    assert set(runs) >= set(lost), "what has not run is found"
+                    before = await asyncio.to_thread(lambda: standing(client, topic))
+                    assert (before.shards, before.all_shards, before.drained_by_ms) == (shards, shards, 0)
+                    await schedule(stale, 0.1)
+            await until(lambda: set(runs) == set(wanted))
+            await asyncio.sleep(0.2)
+            assert set(runs.values()) == {1}
 
 
 # What stands in the way
 
 
 async def test_a_client_with_the_former_number_is_answered_with_the_terms_in_force(
-    url: str, client: Client, clearing: Draining, settings: Settings, topic: str
+    url: str, raw: redis.Redis, client: Client, clearing: Draining, settings: Settings, topic: str
 ) -> None:
     """After the number went up and after it went down, also by shards beyond it, which no node serves any more."""
     keys = [str(n) for n in range(200)]
@@ -137,7 +122,7 @@ async def test_a_client_with_the_former_number_is_answered_with_the_terms_in_for
             assert stale.schedule(topic, delay=60, key="known").id == "known"
             assert stale.cancel(topic, "known")
             if shards == 4:
-                remove(url, settings, topic, "first")
+                remove(raw, settings, topic, "first")
             client.set_shards(topic, shards)
             await clearing.step()
             assert standing(client, topic).draining == ()
@@ -167,13 +152,11 @@ async def test_a_client_of_an_abandoned_shard_learns_the_number_in_force_and_doe
     assert standing(client, topic).shards == 2
 
 
-def remove(url: str, settings: Settings, topic: str, id: str) -> None:
+def remove(raw: redis.Redis, settings: Settings, topic: str, id: str) -> None:
     """Take a promoted job away, as if its only group had finished it."""
     shard = Keys(settings.prefix).shard(topic, 0)
-    transport = Transport(Address(url))
-    transport.send(command("HDEL", shard.jobs, id, read=int, key=shard.jobs))
-    transport.send(command("DEL", shard.ready, read=int, key=shard.ready))
-    transport.close()
+    raw.hdel(shard.jobs, id)
+    raw.delete(shard.ready)
 
 
 async def test_a_job_that_waits_where_it_was_placed_before(client: Client, clearing: Draining, topic: str) -> None:
@@ -194,7 +177,7 @@ async def test_a_job_that_waits_where_it_was_placed_before(client: Client, clear
 
 @pytest.mark.parametrize("promoted", [False, True])
 async def test_a_job_behind_the_new_number(
-    url: str, client: Client, clearing: Draining, settings: Settings, topic: str, promoted: bool
+    url: str, raw: redis.Redis, client: Client, clearing: Draining, settings: Settings, topic: str, promoted: bool
 ) -> None:
     client.configure(topic)
     client.set_shards(topic, 4)
@@ -208,12 +191,10 @@ async def test_a_job_behind_the_new_number(
     with Client.connect(url, settings) as other:
         if promoted:
             other.make_group(topic, "g")
-            transport = Transport(Address(url))
-            transport.send(command("HDEL", shard.jobs, key, read=int, key=shard.jobs))
+            raw.hdel(shard.jobs, key)
             await clearing.step()
             assert standing(client, topic).draining == (4,), "its entry is kept"
-            transport.send(command("XTRIM", shard.ready, "MAXLEN", 0, read=int, key=shard.ready))
-            transport.close()
+            raw.xtrim(shard.ready, maxlen=0, approximate=False)
         else:
             other.cancel(topic, key)
     await clearing.step()
@@ -221,7 +202,7 @@ async def test_a_job_behind_the_new_number(
 
 
 async def test_a_promoted_job_that_nobody_has_finished(
-    url: str, client: Client, clearing: Draining, settings: Settings, topic: str
+    raw: redis.Redis, client: Client, clearing: Draining, settings: Settings, topic: str
 ) -> None:
     """The check uses its partition key, which is in its entry."""
     key = placed(0, 1, then=0, of=4)
@@ -229,7 +210,7 @@ async def test_a_promoted_job_that_nobody_has_finished(
     client.set_shards(topic, 4)
     await clearing.step()
     assert standing(client, topic).draining == (1,)
-    remove(url, settings, topic, key)
+    remove(raw, settings, topic, key)
     await clearing.step()
     assert standing(client, topic).draining == ()
 
@@ -248,10 +229,8 @@ async def test_dead_and_kept_jobs_are_found_after_a_change(
     async def fail(job: Job) -> None:
         raise ValueError(job.id)
 
-    running = asyncio.create_task(worker.run())
-    await until(lambda: len(client.dead.list(topic).jobs) == 1)
-    worker.stop()
-    await running
+    async with running(worker):
+        await until(lambda: len(client.dead.list(topic).jobs) == 1)
     client.set_shards(topic, 4)
     await clearing.step()
     assert standing(client, topic).draining == (1,)
@@ -272,15 +251,12 @@ async def test_dead_and_kept_jobs_are_found_after_a_change(
 
 
 async def test_a_shard_that_does_not_name_the_terms(
-    url: str, client: Client, clearing: Draining, settings: Settings, topic: str
+    raw: redis.Redis, client: Client, clearing: Draining, settings: Settings, topic: str
 ) -> None:
     """A failover lost them: a client may still place jobs by a former number. Another change of the topic helps."""
     client.configure(topic)
     client.set_shards(topic, 4)
-    shard = Keys(settings.prefix).shard(topic, 0)
-    transport = Transport(Address(url))
-    transport.send(command("DEL", shard.shards, read=int, key=shard.shards))
-    transport.close()
+    raw.delete(Keys(settings.prefix).shard(topic, 0).shards)
     await clearing.step()
     assert standing(client, topic).draining == (1,)
     client.set_shards(topic, 4)
@@ -294,30 +270,14 @@ async def test_a_topic_that_cannot_be_looked_at_does_not_hold_up_the_others(
     for name in ("broken", topic):
         client.configure(name)
         client.set_shards(name, 4)
-    transport = AsyncWith(url, Refusing("HSCAN"))  # the first call alone
-    await Draining(NodeParts(transport, Keys(settings.prefix), ManualClock()), lambda: ["broken", topic]).step()
-    await transport.close()
+    await clear_with(AsyncWith(url, Refusing("HSCAN")), settings, "broken", topic)  # the first call alone
     assert (standing(client, "broken").draining, standing(client, topic).draining) == ((1,), ())
-
-
-class Meanwhile(Fault):
-    """Something else happens just before the call."""
-
-    def __init__(self, name: str, what: Callable[[], object]) -> None:
-        super().__init__(name)
-        self._what = what
-
-    def strike(self, call: Call[Any]) -> list[Call[Any]]:
-        self._what()
-        return [call]
 
 
 async def test_a_change_meanwhile_wins(url: str, client: Client, settings: Settings, topic: str) -> None:
     client.configure(topic)
     client.set_shards(topic, 4)
-    transport = AsyncWith(url, Meanwhile("put_topic", lambda: client.set_shards(topic, 5)))
-    await Draining(NodeParts(transport, Keys(settings.prefix), ManualClock()), lambda: [topic]).step()
-    await transport.close()
+    await clear_with(AsyncWith(url, Meanwhile("put_topic", lambda: client.set_shards(topic, 5))), settings, topic)
     found = standing(client, topic)
     assert (found.shards, found.draining) == (5, (4, 1))
 
@@ -360,44 +320,43 @@ async def test_many_jobs_are_gone_through_whole(url: str, client: Client, cleari
         assert await other.get(topic, keys[-1]) is not None
 
 
-class JustBefore(Fault):
+class JustBefore(Meanwhile):
     """Something else happens just before each call of that name to one shard."""
 
     def __init__(self, name: str, shard: ShardKeys, what: Callable[[], object]) -> None:
-        super().__init__(name, times=100)
+        super().__init__(name, what, times=100)
         self._stem = shard.near.removesuffix("near")
-        self._what = what
 
     def strike(self, call: Call[Any]) -> list[Call[Any]]:
-        if (call.key or "").startswith(self._stem):
-            self._what()
-        return [call]
+        return super().strike(call) if (call.key or "").startswith(self._stem) else [call]
 
 
 @pytest.mark.parametrize(("shards", "then"), [(4, 2), (1, 0)])
 @pytest.mark.parametrize("call", ["GET", "EXISTS", "XLEN", "HSCAN", "XRANGE", "HGET"])
 async def test_a_dead_job_replayed_meanwhile_blocks_the_replay(
-    url: str, client: Client, settings: Settings, topic: str, shards: int, then: int, call: str
+    url: str,
+    raw: redis.Redis,
+    client: Client,
+    settings: Settings,
+    topic: str,
+    shards: int,
+    then: int,
+    call: str,
 ) -> None:
     """At any moment of the search: it was not yet among the live jobs, and is no longer among the dead ones."""
     former = 1 if shards == 4 else 4
     number = 0 if shards == 4 else 3
     client.configure(topic)
     client.set_shards(topic, former)
-    transport = AsyncTransport(Address(url))
-    await Draining(NodeParts(transport, Keys(settings.prefix), ManualClock()), lambda: [topic]).step()
-    await transport.close()
+    await clear_with(AsyncTransport(Address(url)), settings, topic)
     assert standing(client, topic).draining == ()
     key = placed(number, former, then=then, of=shards)
     keys = Keys(settings.prefix).shard(topic, number)
     dead = {"id": key, "group": "g", "reason": "failed", "record": b"\x01\x01\x91\x01", "entry": ""}
     dead |= {"due": "1", "first_due": "1", "attempt": "1", "error": "", "traceback": ""}
-    flat = [part for pair in dead.items() for part in pair]
-    plain = Transport(Address(url))
-    plain.send(command("XADD", keys.dead, "*", *flat, read=bool, key=keys.dead))
-    plain.close()
+    raw.xadd(keys.dead, dead)
     client.set_shards(topic, shards)
-    faulty = AsyncWith(url, JustBefore(call, keys, lambda: client.dead.replay(topic, all=True)))
-    await Draining(NodeParts(faulty, Keys(settings.prefix), ManualClock()), lambda: [topic]).step()
-    await faulty.close()
+    await clear_with(
+        AsyncWith(url, JustBefore(call, keys, lambda: client.dead.replay(topic, all=True))), settings, topic
+    )
     assert standing(client, topic).draining == (former,)

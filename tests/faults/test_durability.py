@@ -12,12 +12,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, ReplyLost
+from tests.faces import Face, both_faces
+from tests.transports import Fault, Forgetful, ReplyLost
 from tests.waiting import PATIENCE, eventually, until
 from wheelq import AsyncClient, Client, JobSpec, Receipt, Settings
 from wheelq.embedded import EmbeddedServer
@@ -41,24 +43,19 @@ Start = Callable[..., EmbeddedServer]
 class Producer:
     """A client of either kind, for one call."""
 
-    kind: str
+    face: Face
     settings: ClientSettings = SETTINGS
 
     async def schedule(self, url: str, *keys: str, **options: Any) -> list[Receipt]:
         """Schedule a job for each key: one by `schedule`, more by `schedule_many`."""
-        settings = Settings(client=self.settings)
-        if self.kind == "blocking":
-            with Client.connect(url, settings) as client:
-                if len(keys) == 1:
-                    return [client.schedule("orders", delay=60, key=keys[0], **options)]
-                return client.schedule_many("orders", [JobSpec(delay=60, key=key) for key in keys], **options)
-        async with AsyncClient.connect(url, settings) as aclient:
+        async with self.face.connect(url, Settings(client=self.settings)) as client:
             if len(keys) == 1:
-                return [await aclient.schedule("orders", delay=60, key=keys[0], **options)]
-            return await aclient.schedule_many("orders", [JobSpec(delay=60, key=key) for key in keys], **options)
+                return [await client.schedule("orders", delay=60, key=keys[0], **options)]
+            specs = [JobSpec(delay=60, key=key) for key in keys]
+            return await client.schedule_many("orders", specs, **options)  # type: ignore[no-any-return]
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
+@pytest.fixture(params=Face)
 def producer(request: pytest.FixtureRequest) -> Producer:
     return Producer(request.param)
 
@@ -90,11 +87,8 @@ def pair(private_server: Start) -> Iterator[Pair]:
 
 
 def ask(url: str, *words: str | int) -> Any:
-    transport = Transport(Address(url))
-    try:
+    with closing(Transport(Address(url))) as transport:
         return transport.send(command(str(words[0]), *words[1:], read=lambda reply: reply))
-    finally:
-        transport.close()
 
 
 def _waiting(url: str) -> set[str]:
@@ -139,7 +133,7 @@ async def test_a_silent_replica_is_told_within_the_timeout_and_the_job_is_schedu
     pair.freeze()
     began = time.monotonic()
     with pytest.raises(NotReplicated) as told:
-        await Producer(producer.kind, IMPATIENT).schedule(pair.primary.url, "a")
+        await Producer(producer.face, IMPATIENT).schedule(pair.primary.url, "a")
     assert TIMEOUT_MS / 1000 * 0.9 < time.monotonic() - began < TIMEOUT_MS / 1000 + 20
     assert [(receipt.id, receipt.created) for receipt in told.value.receipts] == [("a", True)]
     assert (told.value.confirmed, told.value.wanted) == (0, 1)
@@ -151,7 +145,7 @@ async def test_repeating_waits_for_what_the_first_call_wrote(pair: Pair, produce
     pair.freeze()
     for created in (True, False):
         with pytest.raises(NotReplicated) as told:
-            await Producer(producer.kind, IMPATIENT).schedule(pair.primary.url, "a")
+            await Producer(producer.face, IMPATIENT).schedule(pair.primary.url, "a")
         assert told.value.receipts[0].created is created
     pair.wake()
     assert not (await producer.schedule(pair.primary.url, "a"))[0].created
@@ -163,7 +157,7 @@ async def test_many_jobs_wait_for_a_silent_replica_once_or_twice_and_are_all_sch
     pair: Pair, producer: Producer
 ) -> None:
     """Six chains of 5,000, of which two are under way when the first falls short."""
-    impatient = Producer(producer.kind, ClientSettings(durability="replicated", replicated_timeout_ms=2_000))
+    impatient = Producer(producer.face, ClientSettings(durability="replicated", replicated_timeout_ms=2_000))
     pair.freeze()
     many = [f"job-{n}" for n in range(30_000)]
     before = _calls(pair.primary.url, "wait")
@@ -176,7 +170,7 @@ async def test_many_jobs_wait_for_a_silent_replica_once_or_twice_and_are_all_sch
 
 @pytest.mark.every_server
 async def test_more_replicas_than_there_are_is_told(pair: Pair, producer: Producer) -> None:
-    wanting = Producer(producer.kind, ClientSettings(durability="replicated", replicas=2, replicated_timeout_ms=50))
+    wanting = Producer(producer.face, ClientSettings(durability="replicated", replicas=2, replicated_timeout_ms=50))
 
     async def is_told() -> bool:  # a busy replica confirms a later call
         with pytest.raises(NotReplicated) as told:
@@ -209,15 +203,15 @@ async def test_many_calls_of_an_async_client_wait_side_by_side(pair: Pair) -> No
         assert time.monotonic() - began < 30 * TIMEOUT_MS / 1000, "one after the other they take 40 times as long"
 
 
+@both_faces
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize("kind", [ReplyLost, Forgetful])
-async def test_lost_replies_and_forgotten_scripts_are_mended(pair: Pair, kind: type[Fault], after: int) -> None:
+async def test_lost_replies_and_forgotten_scripts_are_mended(
+    pair: Pair, kind: type[Fault], after: int, face: Face
+) -> None:
     keys = [f"job-{n}" for n in range(6_000)]
-    specs = [JobSpec(delay=60, key=key) for key in keys]
-    with Client(BlockingWith(pair.primary.url, kind("schedule", after=after)), settings=SETTINGS) as client:
-        assert len(client.schedule_many("orders", specs)) == len(keys)
-    async with AsyncClient(AsyncWith(pair.primary.url, kind("schedule", after=after)), settings=SETTINGS) as aclient:
-        assert len(await aclient.schedule_many("orders", specs)) == len(keys)
+    async with face.struck(pair.primary.url, kind("schedule", after=after), settings=SETTINGS) as client:
+        assert len(await client.schedule_many("orders", [JobSpec(delay=60, key=key) for key in keys])) == len(keys)
     assert _waiting(pair.replica.url) == set(keys)
 
 
@@ -266,10 +260,10 @@ async def test_fsynced_returns_when_the_disk_has_the_jobs(private_server: Start,
     server = private_server(port=0)
     if not _can_wait_for_the_disk(server.url):
         pytest.skip("this server has no WAITAOF")
-    assert len(await Producer(producer.kind, FSYNCED).schedule(server.url, "a", "b")) == 2
+    assert len(await Producer(producer.face, FSYNCED).schedule(server.url, "a", "b")) == 2
     more = ClientSettings(durability="fsynced", fsynced_replicas=1, replicated_timeout_ms=50)
     with pytest.raises(NotReplicated) as told:
-        await Producer(producer.kind, more).schedule(server.url, "c")
+        await Producer(producer.face, more).schedule(server.url, "c")
     assert told.value.wanted == 2
 
 
@@ -283,7 +277,7 @@ async def test_fsynced_where_it_cannot_be_says_so_and_schedules_nothing(
     if _can_wait_for_the_disk(server.url):
         expected = (Refused, "appendonly is disabled")
     with pytest.raises(expected[0], match=expected[1]):
-        await Producer(producer.kind, FSYNCED).schedule(server.url, "a")
+        await Producer(producer.face, FSYNCED).schedule(server.url, "a")
     assert _waiting(server.url) == set()
 
 
@@ -293,13 +287,13 @@ async def test_fsynced_where_it_cannot_be_says_so_and_schedules_nothing(
 @pytest.mark.every_server
 @pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
 async def test_the_default_waits_for_nobody(private_server: Start, producer: Producer, keys: Sequence[str]) -> None:
-    await Producer(producer.kind, ClientSettings()).schedule(private_server(port=0).url, *keys)
+    await Producer(producer.face, ClientSettings()).schedule(private_server(port=0).url, *keys)
 
 
 async def test_the_argument_comes_before_the_settings(private_server: Start, producer: Producer) -> None:
     server = private_server(port=0)
     chosen: Durability = "server"
-    impatient = Producer(producer.kind, IMPATIENT)
+    impatient = Producer(producer.face, IMPATIENT)
     await impatient.schedule(server.url, "a", durability=chosen)
     with pytest.raises(NotReplicated):
         await impatient.schedule(server.url, "b")

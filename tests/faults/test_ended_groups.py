@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
 import redis
 
+from tests.running import running
 from tests.transports import AsyncWith, Fault, Refusing, ReplyLost
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
@@ -20,32 +19,19 @@ from wheelq.protocol.keys import Keys
 from wheelq.scheduler.draining import EndedGroups
 from wheelq.scheduler.parts import NodeParts
 from wheelq.settings import ClientSettings, SchedulerSettings, WorkerSettings
-from wheelq.transport import Address, AsyncTransport
+from wheelq.transport import AsyncTransport
 
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def settings() -> Settings:
+def settings(prefix: str) -> Settings:
     return Settings(
-        prefix=f"ended-{secrets.token_hex(6)}",
+        prefix=prefix,
         scheduler=SchedulerSettings(heartbeat_ms=100),
         worker=WorkerSettings(block_ms=100),
         client=ClientSettings(topics_ttl_ms=100),
     )
-
-
-@pytest.fixture
-async def client(url: str, settings: Settings) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient.connect(url, settings) as client:
-        yield client
-
-
-@pytest.fixture
-async def transport(url: str) -> AsyncIterator[AsyncTransport]:
-    transport = AsyncTransport(Address(url))
-    yield transport
-    await transport.close()
 
 
 class Remains:
@@ -109,7 +95,7 @@ def worker_of(url: str, settings: Settings, topic: str, group: str, got: list[st
 async def test_a_group_is_removed_under_load_and_the_others_lose_nothing(
     url: str,
     settings: Settings,
-    client: AsyncClient,
+    aclient: AsyncClient,
     topic: str,
     scheduler: Scheduler,
     remains: Remains,
@@ -118,47 +104,44 @@ async def test_a_group_is_removed_under_load_and_the_others_lose_nothing(
     """While jobs are scheduled, run, retried, buried, kept, made by a recurring job and moved to more shards."""
     kept: list[str] = []
     gone: list[str] = []
-    await client.configure(topic, keep_done_ms=HOUR_MS)
-    await client.set_shards(topic, 2)
-    await client.make_group(topic, "stays")
-    await client.make_group(topic, "goes")
+    await aclient.configure(topic, keep_done_ms=HOUR_MS)
+    await aclient.set_shards(topic, 2)
+    await aclient.make_group(topic, "stays")
+    await aclient.make_group(topic, "goes")
     workers = [worker_of(url, settings, topic, "stays", kept), worker_of(url, settings, topic, "goes", gone, ordered)]
-    running = [asyncio.create_task(worker.run()) for worker in workers]
-    await client.recurring.put(topic, "tick", every=1)
-    ids = [f"job-{n}" for n in range(600)]
+    async with running(*workers):
+        await aclient.recurring.put(topic, "tick", every=1)
+        ids = [f"job-{n}" for n in range(600)]
 
-    async def schedule() -> None:
-        for first in range(0, 600, 50):
-            await client.schedule_many(
-                topic, [JobSpec(n, key=id, delay=0.1) for n, id in enumerate(ids[first : first + 50])]
-            )
-            await asyncio.sleep(0.03)
+        async def schedule() -> None:
+            for first in range(0, 600, 50):
+                await aclient.schedule_many(
+                    topic, [JobSpec(n, key=id, delay=0.1) for n, id in enumerate(ids[first : first + 50])]
+                )
+                await asyncio.sleep(0.03)
 
-    async def remove() -> None:
-        await until(lambda: len(gone) > 20)
-        await asyncio.gather(client.remove_group(topic, "goes", force=True), client.set_shards(topic, 5))
-        await client.remove_group(topic, "goes", force=True)
+        async def remove() -> None:
+            await until(lambda: len(gone) > 20)
+            await asyncio.gather(aclient.remove_group(topic, "goes", force=True), aclient.set_shards(topic, 5))
+            await aclient.remove_group(topic, "goes", force=True)
 
-    async with asyncio.timeout(4 * PATIENCE):
-        await asyncio.gather(schedule(), remove())
-        await client.recurring.remove(topic, "tick")
-        wanted = {id for n, id in enumerate(ids) if n % 7}
-        await until(lambda: wanted <= set(kept))
-        await until(lambda: remains.ids() == set())
-    for worker in workers:
-        worker.stop()
-    await asyncio.gather(*running)
+        async with asyncio.timeout(4 * PATIENCE):
+            await asyncio.gather(schedule(), remove())
+            await aclient.recurring.remove(topic, "tick")
+            wanted = {id for n, id in enumerate(ids) if n % 7}
+            await until(lambda: wanted <= set(kept))
+            await until(lambda: remains.ids() == set())
     assert remains.of("goes") == []
-    assert [group.name for group in await client.groups(topic)] == ["stays"]
+    assert [group.name for group in await aclient.groups(topic)] == ["stays"]
 
 
 @pytest.mark.parametrize("call", ["put_topic", "remove_group", "purge", "release_ids", "drop_entries", "end_removal"])
 @pytest.mark.parametrize("fault", [ReplyLost, Refusing])
 async def test_a_removal_that_was_broken_off_is_repeated(
-    url: str, settings: Settings, client: AsyncClient, topic: str, remains: Remains, call: str, fault: type[Fault]
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, remains: Remains, call: str, fault: type[Fault]
 ) -> None:
-    await client.make_group(topic, "g")
-    await client.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in range(20)])
+    await aclient.make_group(topic, "g")
+    await aclient.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in range(20)])
     async with AsyncClient(AsyncWith(url, fault(call)), Keys(settings.prefix), settings.client) as unlucky:
         with suppress(OutcomeUnknown, Refused):
             await unlucky.remove_group(topic, "g")
@@ -170,10 +153,10 @@ async def test_a_removal_that_was_broken_off_is_repeated(
 @pytest.mark.parametrize("call", ["put_topic", "fence", "drop_shard", "drop_topic"])
 @pytest.mark.parametrize("fault", [ReplyLost, Refusing])
 async def test_a_topics_removal_that_was_broken_off_is_repeated(
-    url: str, settings: Settings, client: AsyncClient, topic: str, call: str, fault: type[Fault]
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, call: str, fault: type[Fault]
 ) -> None:
-    await client.make_group(topic, "g")
-    await client.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in range(20)])
+    await aclient.make_group(topic, "g")
+    await aclient.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in range(20)])
     async with AsyncClient(AsyncWith(url, fault(call)), Keys(settings.prefix), settings.client) as unlucky:
         with suppress(OutcomeUnknown, Refused):
             await unlucky.remove_topic(topic, force=True)
@@ -181,11 +164,11 @@ async def test_a_topics_removal_that_was_broken_off_is_repeated(
             await unlucky.remove_topic(topic, force=True)
     with redis.Redis.from_url(url) as raw:
         assert [key for key in raw.keys(f"{settings.prefix}:*") if topic.encode() in key] == []
-    assert topic not in {info.name for info in await client.topics()}
+    assert topic not in {info.name for info in await aclient.topics()}
 
 
 async def test_several_remove_a_topic_while_producers_make_it_again(
-    url: str, settings: Settings, client: AsyncClient, topic: str, scheduler: Scheduler
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler
 ) -> None:
     """A job that was accepted after the last removal had begun is there; no producer meets anything but a refusal."""
     made: list[tuple[float, str]] = []
@@ -204,7 +187,7 @@ async def test_several_remove_a_topic_while_producers_make_it_again(
     async def remove() -> float:
         await asyncio.sleep(0.05)
         with suppress(TopicNotFound, BeingRemoved):
-            await client.remove_topic(topic, force=True)
+            await aclient.remove_topic(topic, force=True)
         return clock()
 
     producing = [asyncio.create_task(produce()) for _ in range(3)]
@@ -215,7 +198,7 @@ async def test_several_remove_a_topic_while_producers_make_it_again(
     waiting: set[str] = set()
     cursor = None
     while True:
-        page = await client.waiting(topic, limit=500, cursor=cursor)
+        page = await aclient.waiting(topic, limit=500, cursor=cursor)
         waiting |= {job.id for job in page.jobs}
         cursor = page.cursor
         if cursor is None:
@@ -227,17 +210,15 @@ async def test_several_remove_a_topic_while_producers_make_it_again(
 
 
 async def test_a_group_that_was_destroyed_from_outside_does_not_keep_ids_for_ever(
-    url: str, settings: Settings, client: AsyncClient, topic: str, transport: AsyncTransport, remains: Remains
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, transport: AsyncTransport, remains: Remains
 ) -> None:
     """At the second look: until then its worker may make it again."""
     got: list[str] = []
-    await client.make_group(topic, "gone")
+    await aclient.make_group(topic, "gone")
     worker = worker_of(url, settings, topic, "stays", got)
-    running = asyncio.create_task(worker.run())
-    await client.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in (1, 2, 4, 5)])
-    await until(lambda: len(got) == 4)
-    worker.stop()
-    await running
+    async with running(worker):
+        await aclient.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in (1, 2, 4, 5)])
+        await until(lambda: len(got) == 4)
     ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     await ended.look(topic, Topic())
@@ -251,36 +232,36 @@ async def test_a_group_that_was_destroyed_from_outside_does_not_keep_ids_for_eve
 
 
 async def test_a_group_that_its_worker_made_again_is_left_alone(
-    url: str, settings: Settings, client: AsyncClient, topic: str, transport: AsyncTransport
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, transport: AsyncTransport
 ) -> None:
-    await client.make_group(topic, "g")
-    await client.schedule(topic, key="a", delay=0)
+    await aclient.make_group(topic, "g")
+    await aclient.schedule(topic, key="a", delay=0)
     ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     with redis.Redis.from_url(url) as raw:
         raw.xgroup_destroy(Keys(settings.prefix).shard(topic, 0).ready, "g")
     await ended.look(topic, Topic())
-    await client.make_group(topic, "g")
+    await aclient.make_group(topic, "g")
     await ended.look(topic, Topic())
-    [group] = await client.groups(topic)
+    [group] = await aclient.groups(topic)
     assert (group.name, group.lag) == ("g", 1)
 
 
 async def test_a_removal_whose_client_died_is_finished_by_a_scheduler(
-    url: str, settings: Settings, client: AsyncClient, topic: str, transport: AsyncTransport, remains: Remains
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, transport: AsyncTransport, remains: Remains
 ) -> None:
-    await client.make_group(topic, "g")
-    await client.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in range(20)])
+    await aclient.make_group(topic, "g")
+    await aclient.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in range(20)])
     async with AsyncClient(AsyncWith(url, Refusing("release_ids")), Keys(settings.prefix), settings.client) as unlucky:
         with pytest.raises(ServerError):
             await unlucky.remove_group(topic, "g")
     assert remains.ids()
     with pytest.raises(BeingRemoved):
-        await client.make_group(topic, "g")
+        await aclient.make_group(topic, "g")
     ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     await ended.look(topic, Topic())
     await ended.look(topic, Topic())
     assert remains.ids() == set()
     assert remains.of("g") == []
-    await client.make_group(topic, "g")
+    await aclient.make_group(topic, "g")

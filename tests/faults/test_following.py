@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from tests.running import running
 from tests.waiting import until
 from wheelq import AsyncClient, JobSpec, Settings, Worker
 from wheelq.protocol.call import Call
@@ -64,18 +65,15 @@ async def test_workers_that_start_together_replay_nothing_of_the_past(url: str, 
         streams = await with_a_past(client, raw, prefix)
         halting = Halting(url)
         first, second = worker(halting, prefix, done), worker(AsyncTransport(Address(url)), prefix, done)
-        running = [asyncio.create_task(first.run())]
-        await halting.halted.wait()
-        running.append(asyncio.create_task(second.run()))
-        await asyncio.sleep(0.3)
-        halting.may_go_on.set()
-        await until(lambda: all(len(raw.xinfo_groups(stream)) == 2 for stream in streams))
-        assert all(begins_at_the_end(raw, stream) for stream in streams)
-        await client.schedule("orders", "new", delay=0)
-        await until(lambda: "new" in done)
-        for one in (first, second):
-            one.stop()
-        await asyncio.gather(*running)
+        async with running(first):
+            await halting.halted.wait()
+            async with running(second):
+                await asyncio.sleep(0.3)
+                halting.may_go_on.set()
+                await until(lambda: all(len(raw.xinfo_groups(stream)) == 2 for stream in streams))
+                assert all(begins_at_the_end(raw, stream) for stream in streams)
+                await client.schedule("orders", "new", delay=0)
+                await until(lambda: "new" in done)
     assert done == ["new"]
 
 
@@ -90,10 +88,8 @@ async def test_a_shard_whose_group_is_missing_is_read_from_the_beginning(
         for n in range(SHARDS - 1):
             await halfway(url, prefix, n)
         one = worker(AsyncTransport(Address(url)), prefix, done)
-        running = asyncio.create_task(one.run())
-        await until(lambda: len(done) == raw.xlen(streams[-1]))
-        one.stop()
-        await running
+        async with running(one):
+            await until(lambda: len(done) == raw.xlen(streams[-1]))
 
 
 async def halfway(url: str, prefix: str, shard: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
@@ -10,6 +9,7 @@ import msgpack
 import pytest
 import redis
 
+from tests.running import collecting, running
 from tests.waiting import until
 from wheelq import Client, Job, JobSpec, RecurringOutcome, Scheduler, Settings, Worker
 from wheelq.errors import RecurringUnreadable, Refused
@@ -29,11 +29,6 @@ def settings(prefix: str) -> Settings:
 
 
 @pytest.fixture
-def client(url: str, settings: Settings) -> Client:
-    return Client.connect(url, settings)
-
-
-@pytest.fixture
 def keys(settings: Settings, topic: str) -> ShardKeys:
     return Keys(settings.prefix).shard(topic, 0)
 
@@ -41,20 +36,11 @@ def keys(settings: Settings, topic: str) -> ShardKeys:
 @pytest.fixture
 async def runs(url: str, settings: Settings, topic: str, client: Client) -> AsyncIterator[list[str]]:
     """The ids of the jobs that have run; a scheduler and a worker are at work on the topic, and the first has run."""
-    found: list[str] = []
-    scheduler, worker = Scheduler.connect(url, settings), Worker.connect(url, group="g", settings=settings)
-
-    @worker.handler(topic)
-    async def note(job: Job) -> None:
-        found.append(job.id)
-
-    running = [asyncio.create_task(scheduler.run(patiently=True)), asyncio.create_task(worker.run(patiently=True))]
-    client.schedule(topic, key="first", delay=0.1)
-    await until(lambda: found == ["first"])
-    yield found
-    scheduler.stop()
-    worker.stop()
-    await asyncio.gather(*running)
+    worker, found = collecting(url, topic, settings, "g")
+    async with running(Scheduler.connect(url, settings), worker, patiently=True):
+        client.schedule(topic, key="first", delay=0.1)
+        await until(lambda: found == ["first"])
+        yield found
 
 
 async def all_goes_on(client: Client, topic: str, runs: list[str]) -> None:
@@ -312,10 +298,7 @@ async def test_foreign_data_of_an_ordered_shard_end_no_worker(
             raw.hset(order, job.entry_id, "junk")
             raise ValueError
 
-    running = [asyncio.create_task(worker.run()), asyncio.create_task(scheduler.run())]
-    client.schedule(topic, key="a", delay=0)
-    client.schedule(topic, key="b", delay=0.1)
-    await until(lambda: found == ["a", "a", "b"])
-    worker.stop()
-    scheduler.stop()
-    await asyncio.gather(*running)
+    async with running(worker, scheduler):
+        client.schedule(topic, key="a", delay=0)
+        client.schedule(topic, key="b", delay=0.1)
+        await until(lambda: found == ["a", "a", "b"])

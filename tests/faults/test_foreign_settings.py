@@ -8,6 +8,7 @@ import msgpack
 import pytest
 import redis
 
+from tests.running import running
 from tests.waiting import until
 from wheelq import Client, Job, Scheduler, Settings, Worker
 from wheelq.admin import Inspector
@@ -18,11 +19,6 @@ from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport
 
 NEWER = msgpack.packb({"shards": 1, "misfire": "by moonlight"})
-
-
-@pytest.fixture
-def client(url: str, settings: Settings) -> Client:
-    return Client.connect(url, settings)
 
 
 def change(raw: redis.Redis, settings: Settings, topic: str, stored: bytes) -> None:
@@ -95,16 +91,14 @@ async def test_a_worker_serves_its_other_topics(
     async def note(job: Job) -> None:
         ran.append(job.payload)
 
-    running = asyncio.create_task(worker.run())
-    await until(lambda: ran == [1])
-    change(raw, settings, "good", NEWER)
-    await until(lambda: logged(caplog, "'good' cannot be read") == 1)
-    assert logged(caplog, "'bad' cannot be read") == 1
-    change(raw, settings, "bad", b"\x80")
-    client.schedule("bad", 2, delay=0)
-    await until(lambda: ran == [1, 2])
-    worker.stop()
-    await running
+    async with running(worker):
+        await until(lambda: ran == [1])
+        change(raw, settings, "good", NEWER)
+        await until(lambda: logged(caplog, "'good' cannot be read") == 1)
+        assert logged(caplog, "'bad' cannot be read") == 1
+        change(raw, settings, "bad", b"\x80")
+        client.schedule("bad", 2, delay=0)
+        await until(lambda: ran == [1, 2])
 
 
 def test_doctor_names_the_topics_that_cannot_be_read(

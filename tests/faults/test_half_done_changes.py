@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import redis
 
-from tests.transports import BlockingWith, Fault, ReplyLost
+from tests.faults.stages import Meanwhile
+from tests.transports import BlockingWith, ReplyLost
 from tests.waiting import eventually, until
 from wheelq import Client, Scheduler, Settings
 from wheelq.errors import OutcomeUnknown
 from wheelq.model.topic import Topic
-from wheelq.protocol.call import Call
 from wheelq.protocol.calls import draining, registry
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport
@@ -24,42 +22,21 @@ from wheelq.transport import Address, Transport
 PAUSED = replace(Topic(), paused=True).terms
 
 
-@pytest.fixture
-def settings() -> Settings:
-    return Settings(prefix=f"half-{secrets.token_hex(6)}")
-
-
-async def test_a_shard_gets_its_leader_back(url: str, settings: Settings, topic: str) -> None:
-    """It finds out that nobody publishes the terms, and tells the shard those that stand."""
-    keys = Keys(settings.prefix).shard(topic, 0)
-    transport, scheduler = Transport(Address(url)), Scheduler.connect(url, settings)
-    running = asyncio.create_task(scheduler.run())
-    with Client.connect(url, settings) as client:
-        client.schedule(topic, key="first", delay=0.1)
-        await until(lambda: scheduler.promoted == 1)
-        transport.send(registry.fence(keys, PAUSED, 1))
-        later = Client.connect(url, settings)  # which waits for the terms, and then takes the change back
-        await asyncio.to_thread(later.schedule, topic, key="second", delay=0.1)
-        later.close()
-        await until(lambda: scheduler.promoted == 2)
-    scheduler.stop()
-    await running
-    transport.close()
-
-
-async def test_a_shard_gets_its_leader_back_though_nobody_schedules(url: str, settings: Settings, topic: str) -> None:
-    keys = Keys(settings.prefix).shard(topic, 0)
-    transport, scheduler = Transport(Address(url)), Scheduler.connect(url, settings)
-    running = asyncio.create_task(scheduler.run())
-    with Client.connect(url, settings) as client:
-        client.schedule(topic, key="first", delay=0.1)
-        await until(lambda: scheduler.promoted == 1)
+@pytest.mark.parametrize("by_a_producer", [True, False])
+async def test_a_shard_gets_its_leader_back_whether_or_not_somebody_schedules(
+    url: str, settings: Settings, topic: str, client: Client, scheduler: Scheduler, by_a_producer: bool
+) -> None:
+    """The leader, or the producer, finds out that nobody publishes the terms, and tells the shard those that stand."""
+    client.schedule(topic, key="first", delay=0.1)
+    await until(lambda: scheduler.promoted == 1)
+    if not by_a_producer:
         client.schedule(topic, key="second", delay=0.5)
-        transport.send(registry.fence(keys, PAUSED, 1))
-        await until(lambda: scheduler.promoted == 2)
-    scheduler.stop()
-    await running
-    transport.close()
+    with closing(Transport(Address(url))) as transport:
+        transport.send(registry.fence(Keys(settings.prefix).shard(topic, 0), PAUSED, 1))
+    if by_a_producer:
+        with Client.connect(url, settings) as later:  # which waits for the terms, and then takes the change back
+            await asyncio.to_thread(later.schedule, topic, key="second", delay=0.1)
+    await until(lambda: scheduler.promoted == 2)
 
 
 @pytest.mark.parametrize("call", ["fence", "put_topic"])
@@ -77,115 +54,90 @@ def test_a_pause_whose_reply_was_lost_can_be_repeated_and_taken_back(
         assert (info.waiting, info.ready) == (1, 1)
 
 
-class Slow(Fault):
-    """The call takes its time, as one does that waits for replicas."""
-
-    def __init__(self, name: str, while_it_takes: Callable[[], object]) -> None:
-        super().__init__(name)
-        self._while = while_it_takes
-
-    def strike(self, call: Call[Any]) -> list[Call[Any]]:
-        self._while()
-        return [call]
-
-
 def terms_of(raw: redis.Redis, settings: Settings, topic: str, shards: int) -> set[str]:
     keys = [Keys(settings.prefix).shard(topic, n) for n in range(shards)]
     return {(raw.get(shard.shards) or b"").decode() for shard in keys}
 
 
-async def test_a_slow_change_holds_when_it_returns(url: str, settings: Settings, topic: str) -> None:
+async def test_a_slow_change_holds_when_it_returns(
+    url: str, raw: redis.Redis, settings: Settings, topic: str, client: Client, scheduler: Scheduler
+) -> None:
     """Leaders and producers that meet it half done do not undo it, and lead and schedule on meanwhile."""
-    scheduler = Scheduler.connect(url, settings)
-    running = asyncio.create_task(scheduler.run())
-    raw = redis.Redis.from_url(url)
-    with Client.connect(url, settings) as client:
-        await asyncio.to_thread(client.schedule, topic, key="first", delay=0.1)
-        await until(lambda: scheduler.promoted == 1)
-        await asyncio.to_thread(client.schedule, topic, key="meanwhile", delay=0.5)
+    await asyncio.to_thread(client.schedule, topic, key="first", delay=0.1)
+    await until(lambda: scheduler.promoted == 1)
+    await asyncio.to_thread(client.schedule, topic, key="meanwhile", delay=0.5)
 
-        def promoted_meanwhile() -> None:
-            assert eventually(lambda: scheduler.promoted == 2)
+    def promoted_meanwhile() -> None:
+        assert eventually(lambda: scheduler.promoted == 2)
 
-        slow = Client(BlockingWith(url, Slow("put_topic", promoted_meanwhile)), Keys(settings.prefix))
+    with Client(BlockingWith(url, Meanwhile("put_topic", promoted_meanwhile)), Keys(settings.prefix)) as slow:
         assert (await asyncio.to_thread(slow.set_shards, topic, 4)).shards == 4
-        slow.close()
-        assert terms_of(raw, settings, topic, 4) == {"4"}
-        for n in range(20):
-            await asyncio.to_thread(client.schedule, topic, key=f"k{n}", delay=0.3)
-        await until(lambda: scheduler.promoted == 22)
-        [info] = [info for info in await asyncio.to_thread(client.topics) if info.name == topic]
-        assert (info.shards, terms_of(raw, settings, topic, 4)) == (4, {"4"})
-    scheduler.stop()
-    await running
-    raw.close()
+    assert terms_of(raw, settings, topic, 4) == {"4"}
+    for n in range(20):
+        await asyncio.to_thread(client.schedule, topic, key=f"k{n}", delay=0.3)
+    await until(lambda: scheduler.promoted == 22)
+    [info] = [info for info in await asyncio.to_thread(client.topics) if info.name == topic]
+    assert (info.shards, terms_of(raw, settings, topic, 4)) == (4, {"4"})
 
 
 async def test_nothing_is_promoted_once_a_pause_that_took_long_has_returned(
-    url: str, settings: Settings, topic: str
+    url: str, settings: Settings, topic: str, client: Client, scheduler: Scheduler
 ) -> None:
-    scheduler = Scheduler.connect(url, settings)
-    running = asyncio.create_task(scheduler.run())
-    with Client.connect(url, settings) as client:
-        await asyncio.to_thread(client.schedule, topic, key="first", delay=0.1)
-        await until(lambda: scheduler.promoted == 1)
-        await asyncio.to_thread(client.schedule, topic, key="meanwhile", delay=0.5)
+    await asyncio.to_thread(client.schedule, topic, key="first", delay=0.1)
+    await until(lambda: scheduler.promoted == 1)
+    await asyncio.to_thread(client.schedule, topic, key="meanwhile", delay=0.5)
 
-        def promoted_meanwhile() -> None:
-            assert eventually(lambda: scheduler.promoted == 2)
-            client.schedule(topic, key="later", delay=0.02)
+    def promoted_meanwhile() -> None:
+        assert eventually(lambda: scheduler.promoted == 2)
+        client.schedule(topic, key="later", delay=0.02)
 
-        slow = Client(BlockingWith(url, Slow("put_topic", promoted_meanwhile)), Keys(settings.prefix))
+    with Client(BlockingWith(url, Meanwhile("put_topic", promoted_meanwhile)), Keys(settings.prefix)) as slow:
         assert (await asyncio.to_thread(slow.pause, topic)).paused
-        slow.close()
-        promoted = scheduler.promoted
-        await asyncio.to_thread(client.schedule, topic, key="held", delay=0)
-        await asyncio.sleep(0.5)
-        assert scheduler.promoted <= promoted + 1, "but for an answer that was under way"
-        assert (await asyncio.to_thread(client.topics))[0].waiting >= 1
-    scheduler.stop()
-    await running
+    promoted = scheduler.promoted
+    await asyncio.to_thread(client.schedule, topic, key="held", delay=0)
+    await asyncio.sleep(0.5)
+    assert scheduler.promoted <= promoted + 1, "but for an answer that was under way"
+    assert (await asyncio.to_thread(client.topics))[0].waiting >= 1
 
 
 @pytest.mark.parametrize("former", ["1", "2"])
-def test_a_shard_that_was_left_behind_catches_up(url: str, settings: Settings, topic: str, former: str) -> None:
+def test_a_shard_that_was_left_behind_catches_up(
+    raw: redis.Redis, settings: Settings, topic: str, client: Client, former: str
+) -> None:
     """It names the terms of a former number: a fail-over lost the change, or somebody took it for half done."""
-    raw = redis.Redis.from_url(url)
-    with Client.connect(url, settings) as client:
-        for shards in (2, 4):
-            client.configure(topic)
-            client.set_shards(topic, shards)
-        for n in range(4):
-            raw.set(Keys(settings.prefix).shard(topic, n).shards, former)
-        for n in range(20):
-            assert client.schedule(topic, key=f"k{n}", delay=60).created
-        [info] = client.topics()
-        assert info.shards == 4
+    for shards in (2, 4):
+        client.configure(topic)
+        client.set_shards(topic, shards)
+    for n in range(4):
+        raw.set(Keys(settings.prefix).shard(topic, n).shards, former)
+    for n in range(20):
+        assert client.schedule(topic, key=f"k{n}", delay=60).created
+    [info] = client.topics()
+    assert info.shards == 4
     assert terms_of(raw, settings, topic, 4) == {"4"}
-    raw.close()
 
 
-def test_a_change_that_was_left_half_done_is_completed(url: str, settings: Settings, topic: str) -> None:
+def test_a_change_that_was_left_half_done_is_completed(
+    url: str, settings: Settings, topic: str, client: Client
+) -> None:
     """Producers of other languages may have placed jobs by it already."""
-    transport = Transport(Address(url))
-    with Client.connect(url, settings) as client:
-        client.configure(topic)
+    client.configure(topic)
+    with closing(Transport(Address(url))) as transport:
         transport.send(registry.fence(Keys(settings.prefix).shard(topic, 0), "4", 2))
-        client.schedule(topic, key="a", delay=60)
-        [info] = client.topics()
-        assert info.shards == 4
-    transport.close()
+    client.schedule(topic, key="a", delay=60)
+    [info] = client.topics()
+    assert info.shards == 4
 
 
-def test_a_late_client_with_outdated_terms_changes_nothing(url: str, settings: Settings, topic: str) -> None:
-    transport = Transport(Address(url))
+def test_a_late_client_with_outdated_terms_changes_nothing(
+    url: str, settings: Settings, topic: str, client: Client
+) -> None:
     shard = Keys(settings.prefix).shard(topic, 0)
-    with Client.connect(url, settings) as client:
-        client.configure(topic)
-        client.set_shards(topic, 4)
+    client.configure(topic)
+    client.set_shards(topic, 4)
+    with closing(Transport(Address(url))) as transport:
         assert transport.send(registry.fence(shard, "1", 0)).version > 0
         assert transport.send(draining.terms_in_force(shard)) == "4"
-    transport.close()
 
 
 def groups_of(raw: redis.Redis, settings: Settings, topic: str, shards: int) -> list[set[str]]:
@@ -194,18 +146,15 @@ def groups_of(raw: redis.Redis, settings: Settings, topic: str, shards: int) -> 
 
 
 def test_a_group_that_is_made_while_the_number_of_shards_is_changed_is_made_on_all(
-    url: str, settings: Settings, topic: str
+    url: str, raw: redis.Redis, settings: Settings, topic: str, client: Client
 ) -> None:
     """By a caller that read the topic before: on the new shards, others would finish jobs that it never gets."""
-    raw = redis.Redis.from_url(url)
-    with Client.connect(url, settings) as client:
-        client.make_group(topic, "known")
-        slow = Slow("put_topic", lambda: client.make_group(topic, "meanwhile"))
-        with Client(BlockingWith(url, slow), Keys(settings.prefix)) as changing:
-            changing.set_shards(topic, 4)
-        assert groups_of(raw, settings, topic, 4) == [{"known", "meanwhile"}] * 4
-        slow = Slow("make_group", lambda: client.set_shards(topic, 6))
-        with Client(BlockingWith(url, slow), Keys(settings.prefix)) as making:
-            making.make_group(topic, "late")
-        assert groups_of(raw, settings, topic, 6) == [{"known", "meanwhile", "late"}] * 6
-    raw.close()
+    client.make_group(topic, "known")
+    slow = Meanwhile("put_topic", lambda: client.make_group(topic, "meanwhile"))
+    with Client(BlockingWith(url, slow), Keys(settings.prefix)) as changing:
+        changing.set_shards(topic, 4)
+    assert groups_of(raw, settings, topic, 4) == [{"known", "meanwhile"}] * 4
+    slow = Meanwhile("make_group", lambda: client.set_shards(topic, 6))
+    with Client(BlockingWith(url, slow), Keys(settings.prefix)) as making:
+        making.make_group(topic, "late")
+    assert groups_of(raw, settings, topic, 6) == [{"known", "meanwhile", "late"}] * 6

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import redis
 
+from tests.running import running
 from tests.waiting import until
 from wheelq import AsyncClient, JobSpec, Scheduler, Settings
 from wheelq.embedded import EmbeddedServer
@@ -45,8 +46,7 @@ async def test_a_shard_that_begins_while_the_subscription_is_opened_again_is_lis
     one_shard = Settings(topic=TopicSettings(shards=1))
     near = {topic: Keys().shard(topic, 0).near for topic in ("before", "meanwhile")}
     scheduler = Scheduler(WithHeldUp(Address(server.url)))
-    running = asyncio.create_task(scheduler.run())
-    async with AsyncClient.connect(server.url, one_shard) as client:
+    async with AsyncClient.connect(server.url, one_shard) as client, running(scheduler):
         with redis.Redis.from_url(server.url) as raw:
 
             def heard() -> set[str]:
@@ -62,8 +62,6 @@ async def test_a_shard_that_begins_while_the_subscription_is_opened_again_is_lis
             assert heard() == {"before"}
             HeldUp.may_go_on.set()
             await until(lambda: heard() == {"before", "meanwhile"})
-    scheduler.stop()
-    await running
 
 
 async def test_a_job_without_a_hint_is_found_where_the_horizon_moves_more_often_than_the_lease_is_renewed(
@@ -73,8 +71,7 @@ async def test_a_job_without_a_hint_is_found_where_the_horizon_moves_more_often_
     settings = Settings(prefix=prefix, scheduler=SchedulerSettings(idle_ms=1_200), topic=TopicSettings(shards=1))
     keys = Keys(prefix).shard(topic, 0)
     scheduler = Scheduler.connect(url, settings)
-    running = asyncio.create_task(scheduler.run())
-    async with AsyncClient.connect(url, settings) as client:
+    async with AsyncClient.connect(url, settings) as client, running(scheduler):
         await client.schedule_many(topic, [JobSpec(key="near", delay=0.1), JobSpec(key="copied", delay=3_600)])
         await until(lambda: raw.xlen(keys.ready) == 1)
         promoted_ms = raw.time()[0] * 1_000
@@ -82,5 +79,3 @@ async def test_a_job_without_a_hint_is_found_where_the_horizon_moves_more_often_
         await until(lambda: int(raw.get(keys.horizon) or 0) > after_its_sweep)
         raw.zadd(keys.delayed, {"copied": 1})
         await until(lambda: raw.xlen(keys.ready) == 2)
-    scheduler.stop()
-    await running

@@ -7,6 +7,7 @@ import asyncio
 import redis
 
 from tests.faults.stages import RECORD
+from tests.running import running
 from tests.waiting import until
 from wheelq import Client, Job, JobSpec, Settings, Worker
 from wheelq.base.clock import SystemClock
@@ -75,9 +76,7 @@ async def test_suspects_that_go_back_come_again_one_by_one(url: str, prefix: str
         at_once -= 1
         ran.append(job.id)
 
-    running = asyncio.create_task(worker.run())
-    await until(lambda: len(ran) == 5)
-    worker.stop()
-    await running
+    async with running(worker):
+        await until(lambda: len(ran) == 5)
     assert (most, sorted(ran)) == (1, [f"job-{n}" for n in range(5)])
     assert raw.xlen(keys.dead) == 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 import redis
 
+from tests.running import collecting, running
 from tests.waiting import until
-from wheelq import Client, Job, Scheduler, Settings, Worker
+from wheelq import Client, Scheduler, Settings
 from wheelq.model.topic import Topic, shard_of
 from wheelq.producer.preparation import IdempotentSpec
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -25,25 +25,11 @@ def settings(prefix: str) -> Settings:
 
 
 @pytest.fixture
-def client(url: str, settings: Settings) -> Client:
-    return Client.connect(url, settings)
-
-
-@pytest.fixture
 async def runs(url: str, settings: Settings, topic: str) -> AsyncIterator[list[str]]:
     """The ids of the jobs that have run, with a scheduler and a worker at work."""
-    found: list[str] = []
-    scheduler, worker = Scheduler.connect(url, settings), Worker.connect(url, group="g", settings=settings)
-
-    @worker.handler(topic)
-    async def note(job: Job) -> None:
-        found.append(job.id)
-
-    running = [asyncio.create_task(scheduler.run()), asyncio.create_task(worker.run())]
-    yield found
-    scheduler.stop()
-    worker.stop()
-    await asyncio.gather(*running)
+    worker, found = collecting(url, topic, settings, "g")
+    async with running(Scheduler.connect(url, settings), worker):
+        yield found
 
 
 def shard(settings: Settings, topic: str, number: int = 0) -> ShardKeys:

@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
 
 from loadtest.servers.hosts import SteppedClock
+from tests.running import collecting, running
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.base.clock import SystemClock
@@ -29,21 +31,11 @@ from wheelq.transport import Address, AsyncTransport
 
 HOUR = 3_600.0
 RECORD = b"\x01\x01\x91\x01"
+WATCHFUL = Settings(worker=WorkerSettings(renew_ms=200, abandoned_ms=800))
 QUICK = Settings(
     worker=WorkerSettings(renew_ms=200, abandoned_ms=800, grace_ms=500),
     scheduler=SchedulerSettings(lease_ms=2_000, lease_margin_ms=200, heartbeat_ms=500),
 )
-
-
-@asynccontextmanager
-async def run(*parts: Worker | Scheduler) -> AsyncIterator[None]:
-    running = [asyncio.create_task(part.run()) for part in parts]
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.stop()
-        await asyncio.gather(*running)
 
 
 @asynccontextmanager
@@ -76,25 +68,6 @@ async def deliver(transport: AsyncTransport, keys: ShardKeys, consumer: str, *id
         assert len(found) == len(part)
 
 
-def collecting(url: str, topic: str, concurrency: int = 100) -> tuple[Worker, list[str]]:
-    """A worker of the group "g", and the ids of the jobs that it ran."""
-    settings = Settings(worker=WorkerSettings(renew_ms=200, abandoned_ms=800, concurrency=concurrency))
-    worker, ran = Worker.connect(url, group="g", settings=settings), list[str]()
-
-    @worker.handler(topic)
-    async def handle(job: Job) -> None:
-        ran.append(job.id)
-
-    return worker, ran
-
-
-@pytest.fixture
-async def transport(url: str) -> AsyncIterator[AsyncTransport]:
-    transport = AsyncTransport(Address(url))
-    yield transport
-    await transport.close()
-
-
 async def test_a_dead_workers_jobs_do_not_hide_behind_those_of_living_ones(
     url: str, topic: str, raw: redis.Redis, transport: AsyncTransport
 ) -> None:
@@ -104,8 +77,9 @@ async def test_a_dead_workers_jobs_do_not_hide_behind_those_of_living_ones(
     await deliver(transport, keys, f"living-{topic}", *(f"living-{n}" for n in range(10_000)))
     await deliver(transport, keys, f"dead-{topic}", *(f"dead-{n}" for n in range(20)))
     await transport.send(heartbeats.beat_worker(Keys(), f"dead-{topic}", "1 g"))
-    worker, ran = collecting(url, topic, concurrency=5)
-    async with beating(transport, f"living-{topic}"), run(worker):
+    few_at_a_time = Settings(worker=replace(WATCHFUL.worker, concurrency=5))
+    worker, ran = collecting(url, topic, few_at_a_time, "g")
+    async with beating(transport, f"living-{topic}"), running(worker):
         await until(lambda: len(ran) >= 20)
         await asyncio.sleep(1.0)
         assert sorted(ran) == sorted(f"dead-{n}" for n in range(20))
@@ -118,8 +92,8 @@ async def test_deliveries_that_a_consumer_without_a_heartbeat_does_not_renew_are
     """In another language; found by a look every 45 seconds at most, here by one after 2 seconds."""
     await transport.send(registry.register_topic(Keys(), topic, Settings().topic))
     await deliver(transport, Keys().shard(topic, 0), "in Node", "a")
-    worker, ran = collecting(url, topic)
-    async with run(worker):
+    worker, ran = collecting(url, topic, WATCHFUL, "g")
+    async with running(worker):
         await until(lambda: ran == ["a"])
 
 
@@ -128,12 +102,8 @@ async def test_a_worker_that_left_before_it_could_finish_is_succeeded_at_once(
 ) -> None:
     """A worker that only stopped beating would be waited for, here an hour."""
     settings = Settings(worker=WorkerSettings(renew_ms=200, abandoned_ms=3_600_000, grace_ms=10))
-    leaving, staying = (Worker.connect(url, group="g", settings=settings) for _ in range(2))
-    began, ran = asyncio.Event(), list[str]()
-
-    @staying.handler(topic)
-    async def handle(job: Job) -> None:
-        ran.append(job.id)
+    leaving, began = Worker.connect(url, group="g", settings=settings), asyncio.Event()
+    staying, ran = collecting(url, topic, settings, "g")
 
     @leaving.handler(topic)
     async def hang(job: Job) -> None:
@@ -142,11 +112,11 @@ async def test_a_worker_that_left_before_it_could_finish_is_succeeded_at_once(
 
     await transport.send(registry.register_topic(Keys(), topic, Settings().topic))
     keys = Keys().shard(topic, 0)
-    async with run(leaving):
+    async with running(leaving):
         await transport.send(calls.make_group(keys, "g"))
         await transport.send(producer.schedule(keys, [("a", "+0", RECORD)], "keep", "1"))
         await began.wait()
-        async with run(staying):
+        async with running(staying):
             await asyncio.sleep(1.0)
             assert ran == []
             leaving.stop()
@@ -158,9 +128,9 @@ async def test_a_full_server_keeps_no_heartbeat_from_being_written_and_no_topic_
 ) -> None:
     """A topic is resumed on it: the worker sees that and goes on."""
     server = private_server(appendonly=False)
-    worker, ran = collecting(server.url, topic)
+    worker, ran = collecting(server.url, topic, WATCHFUL, "g")
     scheduler = Scheduler.connect(server.url)
-    async with AsyncClient.connect(server.url) as client, run(scheduler, worker):
+    async with AsyncClient.connect(server.url) as client, running(scheduler, worker):
         await client.schedule(topic, key="first", delay=0)
         await until(lambda: ran == ["first"])
         await client.pause(topic)
@@ -180,9 +150,9 @@ async def test_a_worker_that_holds_nothing_beats_with_two_commands_and_tells_the
 ) -> None:
     """Only every few seconds it runs the script, which is counted with what it calls: five commands and more."""
     server = private_server(appendonly=False)
-    worker, _ = collecting(server.url, topic)
+    worker, _ = collecting(server.url, topic, WATCHFUL, "g")
     with redis.Redis.from_url(server.url) as raw:
-        async with run(worker):
+        async with running(worker):
             await until(lambda: raw.hexists(Keys().beats, worker.name))
             before = raw.hget(Keys().beats, worker.name)
             with raw.monitor() as monitor:
@@ -277,12 +247,12 @@ async def test_after_a_step_back_a_dead_workers_jobs_run_again_soon(
     """By the server's clock they were delivered in an hour, and the ordered shard is held until then."""
     dead, began = stepping.worker(topic, ordered=ordered, hold=asyncio.Event())
     living, ran = stepping.worker(topic, ordered=ordered)
-    async with AsyncClient.connect(stepping.url) as client, run(Scheduler.connect(stepping.url, QUICK)):
+    async with AsyncClient.connect(stepping.url) as client, running(Scheduler.connect(stepping.url, QUICK)):
         async with frozen(dead):
             await client.schedule(topic, key="a", delay=0)
             await until(lambda: began == ["a"])
         await stepping.step(-HOUR)
-        async with run(living):
+        async with running(living):
             await until(lambda: ran == ["a"], within=40.0)
 
 
@@ -290,10 +260,10 @@ async def test_after_a_step_forwards_no_living_workers_job_runs_twice(stepping: 
     may_end = asyncio.Event()
     first, begun = stepping.worker(topic, hold=may_end)
     others = [stepping.worker(topic) for _ in range(2)]
-    async with AsyncClient.connect(stepping.url) as client, run(Scheduler.connect(stepping.url, QUICK), first):
+    async with AsyncClient.connect(stepping.url) as client, running(Scheduler.connect(stepping.url, QUICK), first):
         await client.schedule(topic, key="a", delay=0)
         await until(lambda: begun == ["a"])
-        async with run(*(worker for worker, _ in others)):
+        async with running(*(worker for worker, _ in others)):
             await until(lambda: all(first.name in worker._parts.peers._beats for worker, _ in others))
             for step in (10.0, 20.0, 30.0, HOUR):
                 await stepping.step(step)
@@ -308,7 +278,7 @@ async def test_jobs_that_wait_run_by_the_new_time(stepping: Stepping, topic: str
     """Nodes rest until the next job, and would sleep until their own clock says that it is time."""
     worker, ran = stepping.worker(topic)
     nodes = [Scheduler.connect(stepping.url, QUICK) for _ in range(2)]
-    async with AsyncClient.connect(stepping.url) as client, run(*nodes, worker):
+    async with AsyncClient.connect(stepping.url) as client, running(*nodes, worker):
         await client.schedule(topic, key="soon", delay=0.5)
         await until(lambda: ran == ["soon"])
         await client.schedule(topic, key="later", delay=HOUR / 2)
@@ -333,7 +303,7 @@ async def test_after_a_step_back_a_lease_that_nobody_prolongs_is_taken_over(step
     assert await stepping.transport.send(left) > 1_000_000
     worker, ran = stepping.worker(topic)
     nodes = [Scheduler.connect(stepping.url, QUICK) for _ in range(2)]
-    async with AsyncClient.connect(stepping.url) as client, run(*nodes, worker):
+    async with AsyncClient.connect(stepping.url) as client, running(*nodes, worker):
         await client.schedule(topic, key="a", delay=0.2)
         await until(lambda: ran == ["a"], within=40.0)
 
@@ -354,7 +324,7 @@ async def test_nodes_do_not_take_each_other_for_dead_when_the_clock_is_stepped(
         posts = await stepping.transport.send(heartbeats.assignment(Keys()))
         return {node for post in posts.values() for node in post} == {node.node for node in nodes}
 
-    async with AsyncClient.connect(stepping.url) as client, run(*nodes):
+    async with AsyncClient.connect(stepping.url) as client, running(*nodes):
         await client.schedule(topic, delay=HOUR)
         await until(is_shared)
         before = await stepping.transport.send(version)

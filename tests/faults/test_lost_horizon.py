@@ -23,20 +23,19 @@ LOST: dict[str, Callable[[redis.Redis, ShardKeys], object]] = {
 
 @pytest.mark.parametrize("what", LOST)
 async def test_a_job_scheduled_after_the_horizon_was_lost_is_promoted_in_time(
-    raw: redis.Redis, url: str, settings: Settings, topic: str, scheduler: Scheduler, what: str
+    raw: redis.Redis, settings: Settings, topic: str, scheduler: Scheduler, what: str, client: Client
 ) -> None:
     keys = Keys(settings.prefix).shard(topic, 0)
-    with Client.connect(url, settings) as client:
-        client.schedule(topic, key="first", delay=0.1)
-        await until(lambda: scheduler.promoted == 1)
-        window = scheduler._shards[keys.near]._leader._window
+    client.schedule(topic, key="first", delay=0.1)
+    await until(lambda: scheduler.promoted == 1)
+    window = scheduler._shards[keys.near]._leader._window
 
-        def rests() -> bool:
-            last = int(raw.get(keys.horizon) or 0)
-            return last == window.loaded_to and last > raw.time()[0] * 1000 + 30_000
+    def rests() -> bool:
+        last = int(raw.get(keys.horizon) or 0)
+        return last == window.loaded_to and last > raw.time()[0] * 1000 + 30_000
 
-        await until(rests)
-        LOST[what](raw, keys)
-        client.schedule(topic, key="late?", delay=2.0)
-        await until(lambda: scheduler.promoted == 2)
+    await until(rests)
+    LOST[what](raw, keys)
+    client.schedule(topic, key="late?", delay=2.0)
+    await until(lambda: scheduler.promoted == 2)
     assert scheduler.lateness.total_ms < 20_000, "a rest would have gone on for 30 s at least"

@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from tests.faults.stages import FAULTS, HARMLESS, Look
+from tests.found import job_of
 from tests.transports import ALWAYS, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
 from tests.waiting import PATIENCE
 from wheelq import Client, JobSpec, Settings
@@ -64,8 +65,7 @@ def test_a_repeated_replace_replaces_once_and_says_created(
     client.schedule(topic, "old", delay=60, key="a")
     receipt = client.schedule(topic, "new", delay=120, key="a", on_duplicate="replace")
     assert (struck.struck, receipt.created) == (1, True)
-    info = client.get(topic, "a")
-    assert info is not None
+    info = job_of(client, topic, "a")
     assert (info.payload, info.due_ms) == ("new", receipt.due_ms)
     assert Look(raw, topic).delayed() == {"a": receipt.due_ms}
 

@@ -14,14 +14,15 @@ import pytest
 import redis
 
 from tests.faults.stages import FAULTS, Bench, Look
+from tests.running import collecting, running
 from tests.transports import AsyncWith, BlockingWith, Fault, ReplyLost
 from tests.waiting import PATIENCE, until
-from wheelq import Client, Job, JobSpec, Retry, Scheduler, Worker
+from wheelq import Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.model.dead import Reason
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
-from wheelq.transport import Address, AsyncTransport, Transport
+from wheelq.transport import Address, Transport
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.outcome import Again, Buried
 
@@ -118,25 +119,12 @@ async def test_abandoned_deliveries_are_taken_over_after_a_fault(
 # A scheduler and a worker, whole
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        *(
-            "XREADGROUP",
-            "ack",
-            "retry",
-            "bury",
-            "keep",
-            "holders",
-            "take_over",
-            "adopt",
-            "beat_worker",
-            "HGET",
-            "HMGET",
-        ),
-        *("promote", "sweep"),
-    ],
-)
+OF_WORKERS = ("XREADGROUP", "ack", "retry", "bury", "keep", "holders", "take_over", "adopt", "beat_worker")
+LOOKS = ("HGET", "HMGET")
+OF_SCHEDULERS = ("promote", "sweep")
+
+
+@pytest.mark.parametrize("call", [*OF_WORKERS, *LOOKS, *OF_SCHEDULERS])
 async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
     url: str, topic: str, prefix: str, raw: redis.Redis, call: str
 ) -> None:
@@ -146,7 +134,6 @@ async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
     scheduler = Scheduler(AsyncWith(url, ReplyLost(call, after=2)), keys)
     worker = Worker(AsyncWith(url, ReplyLost(call, after=1)), "g", keys, settings)
     done: dict[str, int] = {}
-    finished = asyncio.Event()
     expected = {*(f"fine-{n}" for n in range(10)), "fails-once", "slow", "left"}
 
     @worker.handler(topic, retry=Retry(max_attempts=2, base=0))
@@ -156,8 +143,6 @@ async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
         if job.id == "slow":
             await asyncio.sleep(0.4)
         done[job.id] = done.get(job.id, 0) + 1
-        if expected <= done.keys():
-            finished.set()
 
     client = Client(BlockingWith(url), keys)
     client.schedule(topic, 0, delay=0, key="left")
@@ -169,14 +154,9 @@ async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
     for id in ("fails-once", "fails-always", "slow"):
         client.schedule(topic, 0, delay=0.05, key=id)
 
-    running = [asyncio.create_task(scheduler.run()), asyncio.create_task(worker.run())]
     look = Look(raw, topic, prefix=prefix)
-    async with asyncio.timeout(PATIENCE):
-        await finished.wait()
-        await until(lambda: not look.live())
-        worker.stop()
-        scheduler.stop()
-        await asyncio.gather(*running)
+    async with asyncio.timeout(PATIENCE), running(scheduler, worker):
+        await until(lambda: expected <= done.keys() and not look.live())
     assert done.keys() == expected
     assert (look.dead(), look.delayed(), look.pending("g")) == (["fails-always"], {}, 0)
     assert [id for id, runs in done.items() if runs > 1] == []
@@ -188,28 +168,14 @@ async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
     "fields", [{"hello": "world"}, {"id": "x", "due": "soon", "attempt": "1", "record": "r"}], ids=str
 )
 async def test_an_entry_that_is_no_job_is_buried_and_holds_nothing_up(
-    url: str, topic: str, prefix: str, raw: redis.Redis, fields: dict[str, str]
+    url: str, topic: str, prefix: str, raw: redis.Redis, client: Client, fields: dict[str, str]
 ) -> None:
     """Somebody added to the stream by hand."""
-    keys = Keys(prefix)
-    worker = Worker(AsyncTransport(Address(url)), "g", keys, WorkerSettings(block_ms=200))
-    ran = asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle(job: Job) -> None:
-        ran.set()
-
-    client = Client(BlockingWith(url), keys)
+    settings = Settings(prefix=prefix, worker=WorkerSettings(block_ms=200))
+    worker, ran = collecting(url, topic, settings, "g")
     client.schedule(topic, 0, delay=3600)
-    raw.xadd(keys.shard(topic, 0).ready, dict(fields))  # type: ignore[arg-type]
-    running = asyncio.create_task(worker.run())
-    client.schedule(topic, 1, delay=0)
+    raw.xadd(Keys(prefix).shard(topic, 0).ready, dict(fields))  # type: ignore[arg-type]
     look = Look(raw, topic, prefix=prefix)
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await ran.wait()
-            await until(lambda: len(look.dead()) == 1 and look.pending("g") == 0)
-    finally:
-        worker.stop()
-        await running
-        client.close()
+    async with running(worker):
+        client.schedule(topic, 1, delay=0, key="good")
+        await until(lambda: ran == ["good"] and len(look.dead()) == 1 and look.pending("g") == 0)

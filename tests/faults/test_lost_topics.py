@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import redis
 
-from tests.transports import BlockingWith, Fault, ReplyLost
+from tests.faults.stages import Meanwhile
+from tests.running import running
+from tests.transports import BlockingWith, ReplyLost
 from tests.waiting import until
 from wheelq import Client, JobSpec, Scheduler, Settings
 from wheelq.base.clock import ManualClock
 from wheelq.model.topic import Topic
-from wheelq.protocol.call import Call
 from wheelq.protocol.calls.registry import VERSION_FIELD
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.parts import NodeParts
@@ -29,22 +26,21 @@ def settings(prefix: str) -> Settings:
 
 
 async def test_jobs_that_were_scheduled_on_are_promoted(
-    raw: redis.Redis, url: str, settings: Settings, scheduler: Scheduler
+    raw: redis.Redis, settings: Settings, scheduler: Scheduler, client: Client
 ) -> None:
     keys = Keys(settings.prefix)
-    with Client.connect(url, settings) as client:
-        client.configure("orders", max_pending=1_000)
-        client.set_shards("orders", 2)
-        client.schedule("orders", delay=0.1)
-        await until(lambda: scheduler.promoted == 1)
-        raw.hdel(keys.topics, "orders")
-        raw.hdel(keys.topics, VERSION_FIELD)
-        client.schedule("others", delay=0.1)  # the nodes notice that the list is another
-        await until(lambda: scheduler.promoted == 2)
-        client.schedule("orders", delay=0.1)
-        await until(lambda: scheduler.promoted == 3)
-        [info] = [info for info in client.topics() if info.name == "orders"]
-        assert (info.shards, info.settings.max_pending) == (2, 1_000), "it is listed as it was"
+    client.configure("orders", max_pending=1_000)
+    client.set_shards("orders", 2)
+    client.schedule("orders", delay=0.1)
+    await until(lambda: scheduler.promoted == 1)
+    raw.hdel(keys.topics, "orders")
+    raw.hdel(keys.topics, VERSION_FIELD)
+    client.schedule("others", delay=0.1)  # the nodes notice that the list is another
+    await until(lambda: scheduler.promoted == 2)
+    client.schedule("orders", delay=0.1)
+    await until(lambda: scheduler.promoted == 3)
+    [info] = [info for info in client.topics() if info.name == "orders"]
+    assert (info.shards, info.settings.max_pending) == (2, 1_000), "it is listed as it was"
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -58,64 +54,60 @@ async def test_a_topic_that_no_node_has_known_comes_back_with_the_next_producer(
         client.schedule_many("orders", [JobSpec(delay=0.1) for _ in range(20)])
     raw.delete(Keys(settings.prefix).topics)
     scheduler = Scheduler.connect(url, settings)
-    running = asyncio.create_task(scheduler.run())
-    with Client.connect(url, settings) as client:  # as one whose memory of the topic is over
-        client.schedule("orders", delay=0.1)
-        await until(lambda: scheduler.promoted == 21)
-        assert [info.shards for info in client.topics()] == [shards]
-    scheduler.stop()
-    await running
+    async with running(scheduler):
+        with Client.connect(url, settings) as client:  # as one whose memory of the topic is over
+            client.schedule("orders", delay=0.1)
+            await until(lambda: scheduler.promoted == 21)
+            assert [info.shards for info in client.topics()] == [shards]
 
 
 async def test_jobs_in_shards_whose_number_was_lost_are_promoted(
-    raw: redis.Redis, url: str, settings: Settings, scheduler: Scheduler
+    raw: redis.Redis, settings: Settings, scheduler: Scheduler, client: Client
 ) -> None:
     """The change of the number of shards is lost, and a client that has made it schedules on by it."""
     keys = Keys(settings.prefix)
-    with Client.connect(url, settings) as client:
-        client.schedule("orders", delay=0.1)
-        await until(lambda: scheduler.promoted == 1)
-        before = raw.hgetall(keys.topics)
-        client.set_shards("orders", 4)
-        client.schedule("others", delay=0.1)  # the nodes have read the list since
-        await until(lambda: scheduler.promoted == 2)
-        raw.hset(keys.topics, mapping={"orders": before[b"orders"], VERSION_FIELD: before[VERSION_FIELD.encode()]})
-        for number in range(4):
-            shard = keys.shard("orders", number)
-            raw.delete(shard.shards, shard.fence)
-        client.schedule_many("orders", [JobSpec(delay=0.1) for _ in range(40)])
-        assert all(raw.exists(keys.shard("orders", number).delayed) for number in range(4))
-        await until(lambda: scheduler.promoted == 42)
-        client.schedule("orders", delay=0.1)
-        await until(lambda: scheduler.promoted == 43)
-        [info] = [info for info in client.topics() if info.name == "orders"]
-        assert info.shards == 1, "the change was lost: it is not made again"
+    client.schedule("orders", delay=0.1)
+    await until(lambda: scheduler.promoted == 1)
+    before = raw.hgetall(keys.topics)
+    client.set_shards("orders", 4)
+    client.schedule("others", delay=0.1)  # the nodes have read the list since
+    await until(lambda: scheduler.promoted == 2)
+    raw.hset(keys.topics, mapping={"orders": before[b"orders"], VERSION_FIELD: before[VERSION_FIELD.encode()]})
+    for number in range(4):
+        shard = keys.shard("orders", number)
+        raw.delete(shard.shards, shard.fence)
+    client.schedule_many("orders", [JobSpec(delay=0.1) for _ in range(40)])
+    assert all(raw.exists(keys.shard("orders", number).delayed) for number in range(4))
+    await until(lambda: scheduler.promoted == 42)
+    client.schedule("orders", delay=0.1)
+    await until(lambda: scheduler.promoted == 43)
+    [info] = [info for info in client.topics() if info.name == "orders"]
+    assert info.shards == 1, "the change was lost: it is not made again"
 
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_topic_is_registered_as_it_was_when_the_server_has_lost_everything(
-    raw: redis.Redis, url: str, settings: Settings, many: bool
+    raw: redis.Redis, settings: Settings, many: bool, client: Client
 ) -> None:
     """No scheduler runs that could register it, and the client trusts what it knows."""
-    with Client.connect(url, settings) as client:
-        client.schedule("orders", delay=60)
-        client.set_shards("orders", 4)
-        client.configure("orders", max_pending=1_000)
-        _empty(raw, settings)
-        if many:
-            client.schedule_many("orders", [JobSpec(delay=60) for _ in range(40)])
-        else:
-            ids = [client.schedule("orders", delay=60).id for _ in range(40)]
-            assert all(client.get("orders", id) for id in ids)
-        [info] = client.topics()
-        assert (info.shards, info.settings.max_pending, info.waiting) == (4, 1_000, 40)
+    client.schedule("orders", delay=60)
+    client.set_shards("orders", 4)
+    client.configure("orders", max_pending=1_000)
+    _empty(raw, settings)
+    if many:
+        client.schedule_many("orders", [JobSpec(delay=60) for _ in range(40)])
+    else:
+        ids = [client.schedule("orders", delay=60).id for _ in range(40)]
+        assert all(client.get("orders", id) for id in ids)
+    [info] = client.topics()
+    assert (info.shards, info.settings.max_pending, info.waiting) == (4, 1_000, 40)
 
 
 @pytest.mark.parametrize("many", [False, True])
 def test_jobs_are_found_that_were_placed_by_a_number_of_shards_that_the_server_has_lost(
-    raw: redis.Redis, url: str, settings: Settings, many: bool
+    raw: redis.Redis, url: str, settings: Settings, many: bool, client: Client
 ) -> None:
-    with Client.connect(url, settings) as client, Client.connect(url, settings) as other:
+    with Client.connect(url, settings) as other:
         client.schedule("orders", delay=60)
         client.set_shards("orders", 4)
         _empty(raw, settings)
@@ -147,7 +139,7 @@ def test_a_topic_is_registered_again_before_a_call_whose_reply_was_lost_is_repea
 def test_a_topic_is_registered_again_when_it_was_lost_just_after_its_registration(
     raw: redis.Redis, url: str, settings: Settings, many: bool
 ) -> None:
-    transport = BlockingWith(url, Emptied("schedule", lambda: _empty(raw, settings)))
+    transport = BlockingWith(url, Meanwhile("schedule", lambda: _empty(raw, settings)))
     with Client(transport, Keys(settings.prefix)) as client:
         if many:
             client.schedule_many("orders", [JobSpec(delay=60) for _ in range(40)])
@@ -158,12 +150,11 @@ def test_a_topic_is_registered_again_when_it_was_lost_just_after_its_registratio
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_topic_is_registered_again_when_it_was_lost_between_two_batches_of_one_call(
-    raw: redis.Redis, url: str, settings: Settings, shards: int
+    raw: redis.Redis, url: str, settings: Settings, shards: int, client: Client
 ) -> None:
-    with Client.connect(url, settings) as other:
-        other.configure("orders")
-        other.set_shards("orders", shards)
-    transport = BlockingWith(url, Emptied("schedule", lambda: _empty(raw, settings), after=shards))
+    client.configure("orders")
+    client.set_shards("orders", shards)
+    transport = BlockingWith(url, Meanwhile("schedule", lambda: _empty(raw, settings), after=shards))
     with Client(transport, Keys(settings.prefix)) as client:
         client.schedule_many("orders", [JobSpec(delay=60) for _ in range(shards * 1_200)])
         [info] = client.topics()
@@ -172,25 +163,12 @@ def test_a_topic_is_registered_again_when_it_was_lost_between_two_batches_of_one
 
 
 def test_a_recurring_job_registers_a_topic_that_the_server_has_lost(
-    raw: redis.Redis, url: str, settings: Settings
+    raw: redis.Redis, settings: Settings, client: Client
 ) -> None:
-    with Client.connect(url, settings) as client:
-        client.schedule("orders", delay=60)
-        _empty(raw, settings)
-        client.recurring.put("orders", "nightly", cron="0 3 * * *")
-        assert [info.name for info in client.topics()] == ["orders"]
-
-
-class Emptied(Fault):
-    """The server loses everything just before the call."""
-
-    def __init__(self, name: str, empty: Callable[[], None], **when: int) -> None:
-        super().__init__(name, **when)
-        self._empty = empty
-
-    def strike(self, call: Call[Any]) -> list[Call[Any]]:
-        self._empty()
-        return [call]
+    client.schedule("orders", delay=60)
+    _empty(raw, settings)
+    client.recurring.put("orders", "nightly", cron="0 3 * * *")
+    assert [info.name for info in client.topics()] == ["orders"]
 
 
 def _empty(raw: redis.Redis, settings: Settings) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
+from tests.running import running
 from tests.waiting import PATIENCE
 from wheelq import Client, Scheduler, Settings
 from wheelq.base.clock import SystemClock
@@ -24,18 +24,6 @@ from wheelq.transport import Address, AsyncTransport, Transport
 TOPICS, SHARDS = 50, 4
 REPORT = {"connection": "run:8"}
 Posts = dict[tuple[str, int], tuple[str, str | None]]
-
-
-@asynccontextmanager
-async def running(url: str) -> AsyncIterator[Scheduler]:
-    """A node on this event loop, stopped gracefully at the end."""
-    node = Scheduler.connect(url)
-    task = asyncio.create_task(node.run())
-    try:
-        yield node
-    finally:
-        node.stop()
-        await task
 
 
 async def until_assigned(transport: Transport, nodes: set[str], within_s: float = PATIENCE) -> Posts:
@@ -69,8 +57,9 @@ async def test_three_nodes_share_two_hundred_shards_evenly_and_rest(
     with Client.connect(server.url, Settings(topic=TopicSettings(shards=SHARDS))) as client:
         for n in range(TOPICS):
             client.schedule(f"topic-{n}", delay=3600)
-    async with running(server.url) as first, running(server.url) as second:
-        async with running(server.url) as third:
+    first, second, third, fourth = (Scheduler.connect(server.url) for _ in range(4))
+    async with running(first, second):
+        async with running(third):
             names = {first.node, second.node, third.node}
             three = await until_assigned(transport, names)
             assert sorted(Counter(leader for leader, _ in three.values()).values()) == [66, 67, 67]
@@ -81,7 +70,7 @@ async def test_three_nodes_share_two_hundred_shards_evenly_and_rest(
         two = await until_assigned(transport, {first.node, second.node})
         assert sorted(Counter(leader for leader, _ in two.values()).values()) == [100, 100]
         assert moved(three, two) == sum(leader == third.node for leader, _ in three.values())
-        async with running(server.url) as fourth:
+        async with running(fourth):
             again = await until_assigned(transport, {first.node, second.node, fourth.node})
             assert moved(two, again) == 66
     transport.close()

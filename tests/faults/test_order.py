@@ -6,7 +6,8 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import redis
 
 from loadtest.order import Event, Show, Wake, judge
+from tests.running import running
 from tests.transports import AsyncWith, Fault, Refusing, Repeating, ReplyLost, Unreachable
 from tests.waiting import PATIENCE, eventually, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, RetryAfter, Settings, Worker
@@ -25,7 +27,7 @@ from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.worker.ordered.ordering import OrderedLane, OrderedShard
 
-CALLS = (
+CALLS = [
     "hold",
     "tidy_order",
     "keep",
@@ -38,7 +40,8 @@ CALLS = (
     "HMGET",
     "XREAD",
     "let_go",
-)
+]
+QUICK = {"renew_ms": 100, "abandoned_ms": 500, "grace_ms": 2_000}
 
 
 def wait_until_done(show: Show, runs: int) -> None:
@@ -46,8 +49,16 @@ def wait_until_done(show: Show, runs: int) -> None:
     assert eventually(lambda: sum(not event.is_start for event in show.events()) >= runs), show.fleet.output()
 
 
-def wait_until_nothing_is_left(show: Show) -> None:
-    assert eventually(lambda: show.left() == 0), show.left()
+@contextmanager
+def shown(server: EmbeddedServer, directory: Path, mode: str, shards: int) -> Iterator[Show]:
+    """A scheduler is at work; at the end nothing was overtaken, and nothing is left."""
+    show = Show(server.url, directory, mode, shards=shards)
+    with show.fleet:
+        show.fleet.start("scheduler")
+        yield show
+        found = show.findings(PATIENCE)
+        assert found.is_clean, f"{found}\n{show.fleet.output()}"
+        assert eventually(lambda: show.left() == 0), show.left()
 
 
 @pytest.mark.slow
@@ -55,18 +66,13 @@ def test_by_key_with_workers_killed_one_after_the_other(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:
     """20 keys in 4 shards, three workers, 30 % of all runs fail, three workers are killed and replaced."""
-    show = Show(private_server().url, tmp_path, "key", shards=4)
-    with show.fleet:
-        show.fleet.start("scheduler")
+    with shown(private_server(), tmp_path, "key", shards=4) as show:
         workers = [show.start_worker() for _ in range(3)]
         show.schedule(30, 20, first=1.0, spread=8.0)
         for runs in (100, 250, 400):
             wait_until_done(show, runs)
             show.fleet.kill(workers.pop(0))
             workers.append(show.start_worker())
-        found = show.findings(PATIENCE)
-        assert found.is_clean, f"{found}\n{show.fleet.output()}"
-        wait_until_nothing_is_left(show)
 
 
 @pytest.mark.slow
@@ -74,18 +80,13 @@ def test_a_shard_with_workers_killed_one_after_the_other(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:
     """One line of 300 jobs; whoever holds it is killed twice."""
-    show = Show(private_server().url, tmp_path, "shard", shards=1)
-    with show.fleet:
-        show.fleet.start("scheduler")
+    with shown(private_server(), tmp_path, "shard", shards=1) as show:
         workers = [show.start_worker()]
         show.schedule(300, 1, first=1.0, spread=3.0)
         for runs in (60, 180):
             wait_until_done(show, runs)
             workers.append(show.start_worker())
             show.fleet.kill(workers.pop(0))
-        found = show.findings(PATIENCE)
-        assert found.is_clean, f"{found}\n{show.fleet.output()}"
-        wait_until_nothing_is_left(show)
 
 
 @pytest.mark.slow
@@ -97,9 +98,7 @@ def test_a_worker_that_was_frozen_past_its_lease_starts_nothing_out_of_turn(
     The jobs that ran in the frozen worker run again in the other, and their first ends come too late to count. The
     guide says what it may still start when it wakes: for each key, the job that it had just made sure of.
     """
-    show = Show(private_server().url, tmp_path, "key", shards=2)
-    with show.fleet:
-        show.fleet.start("scheduler")
+    with shown(private_server(), tmp_path, "key", shards=2) as show:
         first = show.start_worker()
         show.schedule(60, 10, first=1.0, spread=14.0)
         wait_until_done(show, 30)
@@ -109,9 +108,6 @@ def test_a_worker_that_was_frozen_past_its_lease_starts_nothing_out_of_turn(
             show.fleet.freeze(first)
             time.sleep(5.0)
             show.wake(first)
-        found = show.findings(PATIENCE)
-        assert found.is_clean, f"{found}\n{show.fleet.output()}"
-        wait_until_nothing_is_left(show)
 
 
 async def nothing_is_left(client: AsyncClient) -> bool:
@@ -124,7 +120,7 @@ async def nothing_is_left(client: AsyncClient) -> bool:
 async def test_order_holds_when_calls_fail_and_replies_are_lost(url: str, name: str, fault: type[Fault]) -> None:
     """Three calls in a row are struck, in the midst of 40 jobs that fail at random. Two workers in turn."""
     prefix, topic = f"faults-{secrets.token_hex(6)}", "ordered"
-    settings = WorkerSettings(renew_ms=100, abandoned_ms=500, grace_ms=2_000)
+    settings = WorkerSettings(**QUICK)
     done: list[int] = []
     all_done = asyncio.Event()
 
@@ -149,24 +145,31 @@ async def test_order_holds_when_calls_fail_and_replies_are_lost(url: str, name: 
         async with asyncio.timeout(PATIENCE):
             await make(fault(name, after=1, times=3)).run()
             second = make(fault(name, after=1, times=3))
-            running = asyncio.create_task(second.run())
-            await all_done.wait()
-            await until(partial(nothing_is_left, client))
-            second.stop()
-            await running
+            async with running(second):
+                await all_done.wait()
+                await until(partial(nothing_is_left, client))
     assert done == list(range(40))
+
+
+def noting(done: list[str]) -> Callable[[Job], Awaitable[None]]:
+    """A handler that notes the ids of the jobs that it ran."""
+
+    async def work(job: Job) -> None:
+        done.append(job.id)
+
+    return work
 
 
 def ordered(url: str, prefix: str, work: Callable[[Job], Awaitable[None]], **settings: int) -> Worker:
     """A worker whose jobs of the topic `ordered` run one at a time, and again after 300 ms."""
-    quick = WorkerSettings(**{"renew_ms": 100, "abandoned_ms": 500, "grace_ms": 2_000} | settings)
+    quick = WorkerSettings(**QUICK | settings)
     worker = Worker.connect(url, settings=Settings(prefix=prefix, worker=quick))
     worker.handler("ordered", ordered=True, retry=Retry(max_attempts=20, base=0.3, jitter=0))(work)
     return worker
 
 
 async def test_a_job_that_fails_after_its_worker_lost_the_shard_goes_to_the_new_holder(
-    url: str, prefix: str, raw: redis.Redis
+    url: str, prefix: str, raw: redis.Redis, aclient: AsyncClient
 ) -> None:
     """It was renewed by the former holder, which never ran it again, and the new one waited for it for ever."""
     began, may_fail = asyncio.Event(), asyncio.Event()
@@ -181,26 +184,22 @@ async def test_a_job_that_fails_after_its_worker_lost_the_shard_goes_to_the_new_
         done.append((job.id, job.attempt))
 
     former, new = ordered(url, prefix, fail), ordered(url, prefix, work)
-    async with AsyncClient.connect(url, Settings(prefix=prefix)) as client:
-        await client.schedule_many("ordered", [JobSpec(n, delay=0, key=f"job-{n}") for n in range(3)])
-        running = [asyncio.create_task(former.run())]
+    await aclient.schedule_many("ordered", [JobSpec(n, delay=0, key=f"job-{n}") for n in range(3)])
+    async with running(former):
         await began.wait()
         key = Keys(prefix).shard("ordered", 0).order("default")
         raw.hset(key, mapping={"owner": new.name, "until": 2**50})  # as when a frozen holder's lease has ended
-        running.append(asyncio.create_task(new.run()))
-        await until(lambda: any(shard.is_held for shard in shards(new)))
-        await until(lambda: not any(shard.is_held for shard in shards(former)))
-        may_fail.set()
-        await until(lambda: len(done) == 3)
-        assert done == [("job-0", 2), ("job-1", 1), ("job-2", 1)]
-        for worker in (former, new):
-            worker.stop()
-        await asyncio.gather(*running)
+        async with running(new):
+            await until(lambda: any(shard.is_held for shard in shards(new)))
+            await until(lambda: not any(shard.is_held for shard in shards(former)))
+            may_fail.set()
+            await until(lambda: len(done) == 3)
+            assert done == [("job-0", 2), ("job-1", 1), ("job-2", 1)]
     assert raw.hkeys(key) == []
 
 
 async def test_a_delivery_whose_acknowledgement_a_fail_over_has_lost_is_done_again_by_the_holder(
-    url: str, prefix: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    url: str, prefix: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, aclient: AsyncClient
 ) -> None:
     """The worker thinks that it is done, and Redis that the worker, which lives and holds the shard, has it still."""
     monkeypatch.setattr("wheelq.worker.delivery.recovery.LOOK_EVERY", 0.2)
@@ -213,15 +212,14 @@ async def test_a_delivery_whose_acknowledgement_a_fail_over_has_lost_is_done_aga
         runs.append(job.attempt)
 
     worker = ordered(url, prefix, work)
-    async with AsyncClient.connect(url, Settings(prefix=prefix)) as client:
-        await client.schedule("ordered", delay=0)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: runs == [1] and not raw.xpending(ready, "default")["pending"])
-        with raw.pipeline() as lost:
-            lost.xadd(ready, entries[0][1])
-            lost.xreadgroup("default", worker.name, {ready: ">"})
-            lost.execute()
-        await until(lambda: runs == [1, 1] and not raw.xpending(ready, "default")["pending"])
+    await aclient.schedule("ordered", delay=0)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: runs == [1] and not raw.xpending(ready, "default")["pending"])
+    with raw.pipeline() as lost:
+        lost.xadd(ready, entries[0][1])
+        lost.xreadgroup("default", worker.name, {ready: ">"})
+        lost.execute()
+    await until(lambda: runs == [1, 1] and not raw.xpending(ready, "default")["pending"])
     worker.stop()
     await running
 
@@ -236,9 +234,6 @@ async def test_nothing_starts_while_a_dead_holders_remaining_jobs_are_taken_over
 ) -> None:
     """It renewed one delivery later than the next one: the later job is abandoned, and taken over, before the first."""
     done: list[str] = []
-
-    async def work(job: Job) -> None:
-        done.append(job.id)
 
     class Advancing(AsyncWith):
         """Whatever ends in another shard makes this one look what may start, also while a call is under way."""
@@ -255,13 +250,11 @@ async def test_nothing_starts_while_a_dead_holders_remaining_jobs_are_taken_over
         await client.schedule_many("ordered", [JobSpec(n, delay=0, key=f"job-{n}") for n in range(2)])
         [(_, entries)] = raw.xreadgroup("default", "dead", {keys.ready: ">"})
         raw.xclaim(keys.ready, "default", "dead", 0, [entries[1][0]], idle=10_000)
-        settings = WorkerSettings(renew_ms=100, abandoned_ms=500, grace_ms=2_000)
+        settings = WorkerSettings(**QUICK)
         worker = Worker(Advancing(url), keys=Keys(prefix), settings=settings)
-        worker.handler("ordered", ordered=True)(work)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: len(done) == 2)
-        worker.stop()
-        await running
+        worker.handler("ordered", ordered=True)(noting(done))
+        async with running(worker):
+            await until(lambda: len(done) == 2)
     assert done == ["job-0", "job-1"]
 
 
@@ -271,28 +264,22 @@ async def test_a_dead_holders_jobs_run_although_taking_them_over_fails_midway(
     url: str, prefix: str, raw: redis.Redis, name: str, after: int, fault: type[Fault]
 ) -> None:
     done: list[str] = []
-
-    async def work(job: Job) -> None:
-        done.append(job.id)
-
     keys = Keys(prefix).shard("ordered", 0)
     async with AsyncClient.connect(url, Settings(prefix=prefix)) as client:
         await client.make_group("ordered", "default")
         await client.schedule_many("ordered", [JobSpec(n, delay=0, key=f"job-{n}") for n in range(2)])
         raw.xreadgroup("default", "dead", {keys.ready: ">"})
-        settings = WorkerSettings(renew_ms=100, abandoned_ms=500, grace_ms=2_000)
+        settings = WorkerSettings(**QUICK)
         worker = Worker(AsyncWith(url, struck := fault(name, after=after)), keys=Keys(prefix), settings=settings)
-        worker.handler("ordered", ordered=True)(work)
-        running = asyncio.create_task(worker.run())
-        await until(lambda: len(done) == 2)
-        worker.stop()
-        await running
+        worker.handler("ordered", ordered=True)(noting(done))
+        async with running(worker):
+            await until(lambda: len(done) == 2)
     assert struck.struck == 1
     assert done == ["job-0", "job-1"]
 
 
 async def test_a_worker_that_stops_leaves_nothing_of_the_retries_that_have_ended(
-    url: str, prefix: str, raw: redis.Redis
+    url: str, prefix: str, raw: redis.Redis, aclient: AsyncClient
 ) -> None:
     done: set[str] = set()
 
@@ -302,37 +289,27 @@ async def test_a_worker_that_stops_leaves_nothing_of_the_retries_that_have_ended
         done.add(job.id)
 
     worker = ordered(url, prefix, fail_once, renew_ms=60_000, abandoned_ms=180_000)  # no hold tells Redis of the ends
-    async with AsyncClient.connect(url, Settings(prefix=prefix)) as client:
-        await client.schedule_many("ordered", [JobSpec(n, delay=0) for n in range(20)])
-        running = asyncio.create_task(worker.run())
+    await aclient.schedule_many("ordered", [JobSpec(n, delay=0) for n in range(20)])
+    async with running(worker):
         await until(lambda: len(done) == 20)
-        worker.stop()
-        await running
     assert raw.hkeys(Keys(prefix).shard("ordered", 0).order("default")) == []
 
 
 async def test_traces_of_ended_retries_of_a_killed_holder_are_forgotten(
-    url: str, prefix: str, raw: redis.Redis
+    url: str, prefix: str, raw: redis.Redis, aclient: AsyncClient
 ) -> None:
-    done: set[str] = set()
-
-    async def work(job: Job) -> None:
-        done.add(job.id)
-
+    done: list[str] = []
     key = Keys(prefix).shard("ordered", 0).order("default")
     raw.hset(key, mapping={f"{n}-0": "1 record" for n in range(1, 1_000)})
-    worker = ordered(url, prefix, work)
-    async with AsyncClient.connect(url, Settings(prefix=prefix)) as client:
-        await client.schedule("ordered", delay=0)
-        running = asyncio.create_task(worker.run())
+    worker = ordered(url, prefix, noting(done))
+    await aclient.schedule("ordered", delay=0)
+    async with running(worker):
         await until(lambda: len(done) == 1)
         await until(lambda: raw.hlen(key) <= 2)
-        worker.stop()
-        await running
 
 
 async def test_no_retry_starts_early_with_a_wrong_estimate_of_the_servers_clock(
-    url: str, prefix: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    url: str, prefix: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, aclient: AsyncClient
 ) -> None:
     """Behind a slow link its estimate is off by up to half a round trip; here it is 200 ms ahead."""
     estimate = ServerClock.now_ms
@@ -346,12 +323,9 @@ async def test_no_retry_starts_early_with_a_wrong_estimate_of_the_servers_clock(
 
     monkeypatch.setattr(ServerClock, "now_ms", lambda clock: estimate(clock) + 200)
     worker = ordered(url, prefix, work)
-    async with AsyncClient.connect(url, Settings(prefix=prefix)) as client:
-        await client.schedule("ordered", delay=0)
-        running = asyncio.create_task(worker.run())
+    await aclient.schedule("ordered", delay=0)
+    async with running(worker):
         await until(lambda: len(early_ms) == 4)
-        worker.stop()
-        await running
     assert max(early_ms) <= 0
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import wheelq
-from tests.transports import ALWAYS, AsyncWith, BlockingWith, Fault, ReplyLost, Unreachable
+from tests.faces import Face, both_faces
+from tests.found import ajob_of, job_of
+from tests.transports import ALWAYS, BlockingWith, Fault, ReplyLost, Unreachable
 from tests.unit.test_outbox import in_a_fork
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, eventually, until
 from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Receipt, Settings
 from wheelq.base.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
@@ -44,6 +46,17 @@ def server(private_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "outbox.db"
+
+
+@pytest.fixture
+def outbox(path: Path) -> OutboxSettings:
+    return OutboxSettings(path=str(path))
+
+
+@pytest.fixture
+def patient(path: Path) -> OutboxSettings:
+    """An outbox that does not try again during the test."""
+    return OutboxSettings(path=str(path), retry_ms=60_000)
 
 
 @pytest.fixture
@@ -72,41 +85,36 @@ def added(server: EmbeddedServer) -> list[str]:
 # The breaker
 
 
-def test_while_the_server_is_away_calls_soon_fail_at_once_and_say_for_how_long(server: EmbeddedServer) -> None:
-    with Client.connect(server.url, Settings(breaker=QUICK)) as client:
-        client.schedule(TOPIC, delay=60)
-        server.kill()
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            with pytest.raises(Unavailable) as caught:
-                client.schedule(TOPIC, delay=60)
-            if isinstance(caught.value, CircuitOpen):
-                break
-        assert isinstance(caught.value, CircuitOpen)
-        assert 0 < caught.value.retry_after <= 0.4
-        server.start()
-        time.sleep(caught.value.retry_after)
-        assert eventually(lambda: _works(client))
-
-
-def _works(client: Client) -> bool:
-    try:
-        return client.schedule(TOPIC, delay=60).created
-    except Unavailable:
-        return False
-
-
-async def test_an_asyncio_client_fails_fast_as_well(server: EmbeddedServer) -> None:
-    async with AsyncClient.connect(server.url, Settings(breaker=QUICK)) as client:
+@both_faces
+async def test_while_the_server_is_away_calls_soon_fail_at_once_and_say_for_how_long(
+    server: EmbeddedServer, face: Face
+) -> None:
+    async with face.connect(server.url, Settings(breaker=QUICK)) as client:
         await client.schedule(TOPIC, delay=60)
         server.kill()
-        seen: set[type[Exception]] = set()
-        until = time.monotonic() + PATIENCE
-        while CircuitOpen not in seen and time.monotonic() < until:
-            with pytest.raises(ServerError) as caught:
-                await client.schedule(TOPIC, delay=60)
-            seen.add(type(caught.value))
-        assert CircuitOpen in seen
+        failed = await why_it_fails(client, face)
+        give_up = time.monotonic() + PATIENCE
+        while not isinstance(failed, CircuitOpen) and time.monotonic() < give_up:
+            failed = await why_it_fails(client, face)
+        assert isinstance(failed, CircuitOpen)
+        assert 0 < failed.retry_after <= 0.4
+        server.start()
+        await asyncio.sleep(failed.retry_after)
+        await until(lambda: works(client))
+
+
+async def why_it_fails(client: Any, face: Face) -> ServerError:
+    """An asyncio client may learn of the end by the call that was under way, whose outcome is unknown."""
+    with pytest.raises(Unavailable if face is Face.BLOCKING else ServerError) as caught:
+        await client.schedule(TOPIC, delay=60)
+    return caught.value
+
+
+async def works(client: Any) -> bool:
+    try:
+        return bool((await client.schedule(TOPIC, delay=60)).created)
+    except Unavailable:
+        return False
 
 
 def test_a_refusal_of_the_server_does_not_open_the_breaker(server: EmbeddedServer) -> None:
@@ -114,8 +122,8 @@ def test_a_refusal_of_the_server_does_not_open_the_breaker(server: EmbeddedServe
     ready = Keys().shard(TOPIC, 0).delayed
     transport.send(command("SET", ready, "in the way", read=bool, key=ready))
     with Client.connect(server.url, Settings(breaker=QUICK)) as client:
-        until = time.monotonic() + 0.5
-        while time.monotonic() < until:
+        over = time.monotonic() + 0.5
+        while time.monotonic() < over:
             with pytest.raises(Exception, match="WRONGTYPE"):
                 client.schedule(TOPIC, delay=60)
 
@@ -146,8 +154,7 @@ def test_a_due_time_is_kept_over_the_outage(client: Client, server: EmbeddedServ
     assert abs(kept.due_ms - time.time() * 1000 - 3_600_000) < 60_000
     server.start()
     assert eventually(lambda: info(path) == 0)
-    found = client.get(TOPIC, "later")
-    assert found is not None
+    found = job_of(client, TOPIC, "later")
     assert (found.due_ms, found.payload) == (kept.due_ms, {"id": 1})
 
 
@@ -176,27 +183,16 @@ def test_kept_jobs_survive_a_killed_producer(server: EmbeddedServer, path: Path)
     assert added(server) == [*(f"job-{n}" for n in range(50)), "next"]
 
 
-def test_a_producer_delivers_what_a_former_one_kept_though_it_schedules_nothing(
-    client: Client, server: EmbeddedServer, path: Path
+@both_faces
+async def test_a_producer_delivers_what_a_former_one_kept_though_it_schedules_nothing(
+    client: Client, server: EmbeddedServer, path: Path, face: Face
 ) -> None:
     server.kill()
     client.schedule(TOPIC, delay=60, key="left")
     client.close()
     server.start()
-    with Client.connect(server.url, outbox=path) as other:
-        assert eventually(lambda: info(path) == 0)
-        assert other.get(TOPIC, "left") is not None
-
-
-async def test_an_asyncio_producer_delivers_what_a_former_one_kept_though_it_schedules_nothing(
-    client: Client, server: EmbeddedServer, path: Path
-) -> None:
-    server.kill()
-    client.schedule(TOPIC, delay=60, key="left")
-    client.close()
-    server.start()
-    async with AsyncClient.connect(server.url, outbox=path) as other:
-        assert await asyncio.to_thread(eventually, lambda: info(path) == 0)
+    async with face.connect(server.url, outbox=path) as other:
+        await until(lambda: info(path) == 0)
         assert await other.get(TOPIC, "left") is not None
 
 
@@ -234,11 +230,13 @@ def keep_aside(client: Client, specs: list[JobSpec]) -> None:
     client._driver.run(client._scheduling.aside(TOPIC, specs, "keep"))
 
 
-def test_a_job_that_is_cancelled_while_it_is_delivered_does_not_come_back(server: EmbeddedServer, path: Path) -> None:
+def test_a_job_that_is_cancelled_while_it_is_delivered_does_not_come_back(
+    server: EmbeddedServer, outbox: OutboxSettings
+) -> None:
     """To cancel it, it is delivered first; by then the delivery under way must have arrived."""
     may_arrive = threading.Event()
     late = Late("schedule", may_arrive)
-    with Client(BlockingWith(server.url, late), outbox=OutboxSettings(path=str(path))) as client:
+    with Client(BlockingWith(server.url, late), outbox=outbox) as client:
         keep_aside(client, [JobSpec(delay=60, key="a")])
         assert late.is_under_way.wait(PATIENCE)
         threading.Timer(0.2, may_arrive.set).start()
@@ -248,56 +246,60 @@ def test_a_job_that_is_cancelled_while_it_is_delivered_does_not_come_back(server
         assert client.get(TOPIC, "a") is None
 
 
-def test_a_producer_that_dies_between_delivering_and_forgetting_does_not_deliver_twice(
-    server: EmbeddedServer, path: Path
+async def all_are_delivered(client: Any, outbox: OutboxSettings, jobs: int) -> None:
+    """All that was kept is on the server, which has this many jobs."""
+    await until(lambda: Outbox(outbox).is_empty)
+    [found] = await client.topics()
+    assert found.waiting == jobs
+
+
+@both_faces
+async def test_a_producer_that_dies_between_delivering_and_forgetting_does_not_deliver_twice(
+    server: EmbeddedServer, outbox: OutboxSettings, path: Path, face: Face
 ) -> None:
     """The server has the jobs and the file does not know: delivered again, each is found there."""
-    outbox = OutboxSettings(path=str(path))
     with Client(BlockingWith(server.url, Unreachable(times=ALWAYS)), outbox=outbox) as client:
         for n in range(10):
             client.schedule(TOPIC, n, delay=60, key=f"job-{n}")
     [parcel] = Outbox(outbox).parcels()
     with Client.connect(server.url) as dying:
         dying._deliver(parcel)
-    with Client.connect(server.url, outbox=path) as client:
-        assert eventually(lambda: Outbox(outbox).is_empty)
-        [found] = client.topics()
-        assert found.waiting == 10
+    async with face.connect(server.url, outbox=path) as living:
+        await all_are_delivered(living, outbox, 10)
 
 
-def test_a_job_whose_reply_was_lost_goes_to_the_outbox_and_is_made_once(server: EmbeddedServer, path: Path) -> None:
-    outbox = OutboxSettings(path=str(path))
-    with Client(BlockingWith(server.url, ReplyLost("schedule", times=2)), outbox=outbox) as client:
-        receipt = client.schedule(TOPIC, {"id": 1}, delay=60)
-        assert receipt.in_outbox
-        assert eventually(lambda: Outbox(outbox).is_empty)
-        [found] = client.topics()
-        assert found.waiting == 1
+@both_faces
+async def test_a_job_whose_reply_was_lost_goes_to_the_outbox_and_is_made_once(
+    server: EmbeddedServer, outbox: OutboxSettings, face: Face
+) -> None:
+    async with face.struck(server.url, ReplyLost("schedule", times=2), outbox=outbox) as client:
+        assert (await client.schedule(TOPIC, {"id": 1}, delay=60)).in_outbox
+        await all_are_delivered(client, outbox, 1)
 
 
-def test_a_bulk_call_that_loses_the_server_half_way_keeps_the_rest(server: EmbeddedServer, path: Path) -> None:
-    outbox = OutboxSettings(path=str(path))
-    fault = Unreachable("schedule", after=2, times=2)
-    with Client(BlockingWith(server.url, fault), outbox=outbox) as client:
-        receipts = client.schedule_many(TOPIC, (JobSpec(n, delay=60) for n in range(2_000)))
+@both_faces
+@pytest.mark.parametrize(("fault", "after"), [(Unreachable, 2), (ReplyLost, 1)])
+async def test_a_bulk_call_that_loses_the_server_half_way_keeps_the_rest(
+    server: EmbeddedServer, outbox: OutboxSettings, fault: type[Fault], after: int, face: Face
+) -> None:
+    async with face.struck(server.url, fault("schedule", after=after, times=2), outbox=outbox) as client:
+        receipts = await client.schedule_many(TOPIC, (JobSpec(n, delay=60) for n in range(2_000)))
         assert len({receipt.id for receipt in receipts}) == 2_000
-        assert 0 < sum(receipt.in_outbox for receipt in receipts) < 2_000
-        assert eventually(lambda: Outbox(outbox).is_empty)
-        [found] = client.topics()
-        assert found.waiting == 2_000
+        assert fault is ReplyLost or 0 < sum(receipt.in_outbox for receipt in receipts) < 2_000
+        await all_are_delivered(client, outbox, 2_000)
 
 
-def test_a_bad_job_among_many_is_named_and_what_came_before_it_is_kept(server: EmbeddedServer, path: Path) -> None:
-    outbox = OutboxSettings(path=str(path))
+@both_faces
+async def test_a_bad_job_among_many_is_named_and_what_came_before_it_is_kept(
+    server: EmbeddedServer, outbox: OutboxSettings, face: Face
+) -> None:
     specs = [JobSpec(n, delay=-1 if n == 700 else 60) for n in range(900)]
-    with Client(BlockingWith(server.url, Unreachable("register_topic", times=1)), outbox=outbox) as client:
+    async with face.struck(server.url, Unreachable("register_topic", times=1), outbox=outbox) as client:
         with pytest.raises(InvalidJob) as caught:
-            client.schedule_many(TOPIC, specs)
+            await client.schedule_many(TOPIC, specs)
         assert (caught.value.place, caught.value.field) == (700, "jobs[700].delay")
         assert sorted(caught.value.receipts) == list(range(700))
-        assert eventually(lambda: Outbox(outbox).is_empty)
-        [found] = client.topics()
-        assert found.waiting == 700
+        await all_are_delivered(client, outbox, 700)
 
 
 def test_jobs_of_a_topic_nobody_has_used_are_kept_as_well(server: EmbeddedServer, path: Path) -> None:
@@ -332,8 +334,8 @@ def test_asking_about_a_kept_job_delivers_it_first(client: Client, server: Embed
     with pytest.raises(Unavailable):
         client.cancel(TOPIC, "kept")
     server.start()
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
+    give_up = time.monotonic() + PATIENCE
+    while time.monotonic() < give_up:
         try:
             assert client.cancel(TOPIC, "kept") == "cancelled"
             break
@@ -388,19 +390,10 @@ async def test_an_asyncio_producer_keeps_and_delivers_as_well(server: EmbeddedSe
     assert sorted(found[1:-1]) == sorted(receipt.id for receipt in kept)
 
 
-async def test_an_asyncio_bulk_call_that_loses_the_server_half_way_keeps_the_rest(
-    server: EmbeddedServer, path: Path
-) -> None:
-    outbox = OutboxSettings(path=str(path))
-    async with AsyncClient(AsyncWith(server.url, ReplyLost("schedule", after=1, times=2)), outbox=outbox) as client:
-        receipts = await client.schedule_many(TOPIC, (JobSpec(n, delay=60) for n in range(2_000)))
-        assert len({receipt.id for receipt in receipts}) == 2_000
-        await client.deliver_outbox()
-        [found] = await client.topics()
-        assert found.waiting == 2_000
-
-
 # An outbox that takes no more
+
+
+FULL_DISK = "CREATE TRIGGER full_disk BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'disk full'); END"
 
 
 @pytest.fixture
@@ -410,28 +403,22 @@ def stuck(client: Client, path: Path) -> Iterator[Outbox]:
     assert other.try_to_deliver()
     keep_aside(client, [JobSpec("first", delay=60, key="waits")])
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TRIGGER full_disk BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        connection.execute(FULL_DISK)
     yield other
     other.close()
 
 
-def test_when_no_more_can_be_kept_jobs_go_to_the_server(client: Client, stuck: Outbox) -> None:
-    receipts = [
-        client.schedule(TOPIC, delay=60),
-        *client.schedule_many(TOPIC, (JobSpec(n, delay=60) for n in range(900))),
-    ]
-    assert not any(receipt.in_outbox for receipt in receipts)
-    assert len({receipt.id for receipt in receipts}) == 901
-    [found] = client.topics()
-    assert found.waiting == 901
-
-
-async def test_when_no_more_can_be_kept_jobs_of_an_asyncio_client_go_to_the_server(
-    server: EmbeddedServer, path: Path, stuck: Outbox
+@both_faces
+async def test_when_no_more_can_be_kept_jobs_go_to_the_server(
+    server: EmbeddedServer, path: Path, stuck: Outbox, face: Face
 ) -> None:
-    async with AsyncClient.connect(server.url, outbox=path) as client:
-        receipts = [await client.schedule(TOPIC, delay=60), *await client.schedule_many(TOPIC, [JobSpec(1, delay=60)])]
+    async with face.connect(server.url, outbox=path) as client:
+        receipts = [await client.schedule(TOPIC, delay=60)]
+        receipts += await client.schedule_many(TOPIC, (JobSpec(n, delay=60) for n in range(900)))
         assert not any(receipt.in_outbox for receipt in receipts)
+        assert len({receipt.id for receipt in receipts}) == 901
+        [found] = await client.topics()
+        assert found.waiting == 901
 
 
 def test_a_bad_job_among_those_that_cannot_be_kept_is_named(client: Client, stuck: Outbox) -> None:
@@ -449,8 +436,7 @@ def test_a_job_does_not_overtake_a_waiting_one_with_its_id(client: Client, stuck
             schedule()
     stuck.close()
     assert client.schedule(TOPIC, "second", delay=60, key="waits", on_duplicate="replace").replaced
-    found = client.get(TOPIC, "waits")
-    assert found is not None
+    found = job_of(client, TOPIC, "waits")
     assert found.payload == "second"
 
 
@@ -465,18 +451,18 @@ def test_when_no_more_can_be_kept_and_the_server_is_away_nothing_was_done(
         client.schedule(TOPIC, delay=60, key="waits")
 
 
-def test_a_job_whose_reply_was_lost_and_that_cannot_be_kept_has_an_unknown_outcome(
-    server: EmbeddedServer, path: Path
+@both_faces
+async def test_a_job_whose_reply_was_lost_and_that_cannot_be_kept_has_an_unknown_outcome(
+    server: EmbeddedServer, outbox: OutboxSettings, path: Path, face: Face
 ) -> None:
-    outbox, lost = OutboxSettings(path=str(path)), ReplyLost("schedule", times=ALWAYS)
-    with Client(BlockingWith(server.url, lost), outbox=outbox) as client:
+    async with face.struck(server.url, ReplyLost("schedule", times=ALWAYS), outbox=outbox) as client:
         with sqlite3.connect(path) as connection:
-            connection.execute("CREATE TRIGGER full BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+            connection.execute(FULL_DISK)
         with pytest.raises(OutcomeUnknown, match=r"the server is away, and the outbox .*: disk full") as one:
-            client.schedule(TOPIC, delay=60, key="a")
+            await client.schedule(TOPIC, delay=60, key="a")
         assert one.value.ids == ("a",)
         with pytest.raises(PartlyScheduled, match="disk full") as many:
-            client.schedule_many(TOPIC, [JobSpec(delay=60, key="b"), JobSpec(delay=60, key="c")])
+            await client.schedule_many(TOPIC, [JobSpec(delay=60, key="b"), JobSpec(delay=60, key="c")])
         assert many.value.unknown == {0: "b", 1: "c"}
 
 
@@ -495,46 +481,35 @@ class Silent(Fault):
         raise Unavailable("nobody answers")
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+async def schedule(client: Any, many: bool, delay: float, key: str | None = None) -> Receipt:
+    """One job, by either call."""
+    if many:
+        return (await client.schedule_many(TOPIC, [JobSpec(delay=delay, key=key)]))[0]  # type: ignore[no-any-return]
+    return await client.schedule(TOPIC, delay=delay, key=key)  # type: ignore[no-any-return]
 
 
-def test_a_delay_counts_from_the_call_and_not_from_when_its_job_was_kept(
-    server: EmbeddedServer, path: Path, clock: ManualClock
+one_or_many = pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+
+
+@both_faces
+@one_or_many
+async def test_a_delay_counts_from_the_call_and_not_from_when_its_job_was_kept(
+    server: EmbeddedServer, patient: OutboxSettings, clock: ManualClock, many: bool, face: Face
 ) -> None:
-    now_ms, outbox = clock.wall_ms(), OutboxSettings(path=str(path), retry_ms=60_000)
-    with Client(BlockingWith(server.url, Silent(clock)), clock=clock, outbox=outbox) as client:
-        one = client.schedule(TOPIC, delay=60)
-        assert (one.in_outbox, one.due_ms) == (True, now_ms + 60_000)
-
-
-def test_delays_of_a_list_count_from_the_call_and_those_of_an_iterator_do_not(
-    server: EmbeddedServer, path: Path, clock: ManualClock
-) -> None:
-    """What an iterator yields may have been asked for just now, and would run early."""
-    now_ms, outbox = clock.wall_ms(), OutboxSettings(path=str(path), retry_ms=60_000)
-    with Client(BlockingWith(server.url, Silent(clock)), clock=clock, outbox=outbox) as client:
-        listed = client.schedule_many(TOPIC, [JobSpec(delay=60)] * 2)
-        assert [receipt.due_ms for receipt in listed] == [now_ms + 60_000] * 2
-    path.unlink()
     now_ms = clock.wall_ms()
-    with Client(BlockingWith(server.url, Silent(clock)), clock=clock, outbox=outbox) as client:
-        yielded = client.schedule_many(TOPIC, iter([JobSpec(delay=60)]))
-        assert [receipt.due_ms for receipt in yielded] == [now_ms + 69_000]
-
-
-@pytest.mark.parametrize("many", [False, True])
-async def test_the_delays_of_an_asyncio_producer_count_from_the_call_as_well(
-    server: EmbeddedServer, path: Path, clock: ManualClock, many: bool
-) -> None:
-    now_ms, outbox = clock.wall_ms(), OutboxSettings(path=str(path), retry_ms=60_000)
-    async with AsyncClient(AsyncWith(server.url, Silent(clock)), clock=clock, outbox=outbox) as client:
-        if many:
-            [kept] = await client.schedule_many(TOPIC, [JobSpec(delay=60)])
-        else:
-            kept = await client.schedule(TOPIC, delay=60)
+    async with face.struck(server.url, Silent(clock), clock=clock, outbox=patient) as client:
+        kept = await schedule(client, many, 60)
         assert (kept.in_outbox, kept.due_ms) == (True, now_ms + 60_000)
+
+
+def test_a_delay_that_an_iterator_yields_counts_from_when_its_job_was_kept(
+    server: EmbeddedServer, patient: OutboxSettings, clock: ManualClock
+) -> None:
+    """It may have been asked for just now, and would run early."""
+    now_ms = clock.wall_ms()
+    with Client(BlockingWith(server.url, Silent(clock)), clock=clock, outbox=patient) as client:
+        [yielded] = client.schedule_many(TOPIC, iter([JobSpec(delay=60)]))
+        assert yielded.due_ms == now_ms + 69_000
 
 
 def test_a_duplicate_says_nothing_about_the_servers_clock(client: Client, server: EmbeddedServer) -> None:
@@ -549,21 +524,18 @@ def test_a_duplicate_says_nothing_about_the_servers_clock(client: Client, server
     assert abs(kept.due_ms - asked_ms - 3_600_000) < 60_000
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_delays_are_counted_by_the_servers_clock_also_when_this_machines_is_wrong_and_is_stepped(
-    server: EmbeddedServer, path: Path, clock: ManualClock, many: bool
+@both_faces
+@one_or_many
+async def test_delays_are_counted_by_the_servers_clock_also_when_this_machines_is_wrong_and_is_stepped(
+    server: EmbeddedServer, patient: OutboxSettings, clock: ManualClock, many: bool, face: Face
 ) -> None:
-    outbox, fault = OutboxSettings(path=str(path), retry_ms=60_000), Unreachable("schedule", after=1, times=ALWAYS)
-    with Client(BlockingWith(server.url, fault), clock=clock, outbox=outbox) as client:
-
-        def schedule() -> Receipt:
-            return client.schedule_many(TOPIC, [JobSpec(delay=60)])[0] if many else client.schedule(TOPIC, delay=60)
-
+    fault = Unreachable("schedule", after=1, times=ALWAYS)
+    async with face.struck(server.url, fault, clock=clock, outbox=patient) as client:
         before_ms = time.time() * 1000
-        assert not schedule().in_outbox
+        assert not (await schedule(client, many, 60)).in_outbox
         answered_ms = time.time() * 1000
         clock.step_wall(-7_200)
-        kept = schedule()
+        kept = await schedule(client, many, 60)
         assert kept.in_outbox
         assert before_ms - 1 <= kept.due_ms - 60_000 <= answered_ms + 2
 
@@ -586,65 +558,48 @@ def check_due(due_ms: int, asked_after_ms: float, asked_before_ms: float) -> Non
     assert asked_after_ms - 1 <= due_ms - 3_600_000 <= asked_before_ms + 12 + 2
 
 
-WRONG_S = (5 * 3_600, -5 * 3_600)
-
-
-@pytest.mark.parametrize("wrong_s", WRONG_S)
+@both_faces
+@pytest.mark.parametrize("wrong_s", [5 * 3_600, -5 * 3_600])
 @pytest.mark.parametrize(("many", "by_another"), [(False, False), (True, False), (False, True)])
-def test_a_delay_is_right_though_the_machines_clock_is_wrong_and_the_server_first_answers_later(
-    server: EmbeddedServer, path: Path, clock: ManualClock, wrong_s: int, many: bool, by_another: bool
+async def test_a_delay_is_right_though_the_machines_clock_is_wrong_and_the_server_first_answers_later(
+    server: EmbeddedServer,
+    patient: OutboxSettings,
+    clock: ManualClock,
+    wrong_s: int,
+    many: bool,
+    by_another: bool,
+    face: Face,
 ) -> None:
     """Whether the same client delivers, or that of another process."""
     clock.step_wall(time.time() - clock.wall_ms() / 1000 + wrong_s)
-    outbox, away = OutboxSettings(path=str(path), retry_ms=60_000), Away()
-    with ExitStack() as stack:
-        client = stack.enter_context(Client(BlockingWith(server.url, away), clock=clock, outbox=outbox))
-        spec = JobSpec(delay=3_600, key="a")
-        kept = client.schedule_many(TOPIC, [spec])[0] if many else client.schedule(TOPIC, delay=3_600, key="a")
-        assert kept.in_outbox
+    away = Away()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(face.struck(server.url, away, clock=clock, outbox=patient))
+        assert (await schedule(first, many, 3_600, "a")).in_outbox
+        delivering = first
         if by_another:
-            client.close()
+            await first.close()
         clock.advance(60)
         after_ms = time.time() * 1000 - 60_000
         if by_another:
-            client = stack.enter_context(Client(BlockingWith(server.url), clock=clock, outbox=outbox))
+            delivering = await stack.enter_async_context(face.struck(server.url, clock=clock, outbox=patient))
         away.is_back = True
-        client.deliver_outbox()
+        await delivering.deliver_outbox()
         before_ms = time.time() * 1000 - 60_000
-        found = client.get(TOPIC, "a")
-        assert found is not None
+        found = await ajob_of(delivering, TOPIC, "a")
         check_due(found.due_ms, after_ms, before_ms)
 
 
-@pytest.mark.parametrize("wrong_s", WRONG_S)
-async def test_a_delay_of_an_asyncio_producer_is_right_as_well(
-    server: EmbeddedServer, path: Path, clock: ManualClock, wrong_s: int
-) -> None:
-    clock.step_wall(time.time() - clock.wall_ms() / 1000 + wrong_s)
-    outbox, away = OutboxSettings(path=str(path), retry_ms=60_000), Away()
-    async with AsyncClient(AsyncWith(server.url, away), clock=clock, outbox=outbox) as client:
-        assert (await client.schedule(TOPIC, delay=3_600, key="a")).in_outbox
-        clock.advance(60)
-        after_ms = time.time() * 1000 - 60_000
-        away.is_back = True
-        await client.deliver_outbox()
-        before_ms = time.time() * 1000 - 60_000
-        found = await client.get(TOPIC, "a")
-        assert found is not None
-        check_due(found.due_ms, after_ms, before_ms)
-
-
-def test_a_date_needs_no_clock(server: EmbeddedServer, path: Path, clock: ManualClock) -> None:
+def test_a_date_needs_no_clock(server: EmbeddedServer, patient: OutboxSettings, clock: ManualClock) -> None:
     at = datetime.fromtimestamp(clock.wall_ms() // 1000 + 3_600, UTC)
-    outbox, away, no_time = OutboxSettings(path=str(path), retry_ms=60_000), Away(), Away("TIME")
-    with Client(BlockingWith(server.url, away, no_time), clock=clock, outbox=outbox) as client:
+    away, no_time = Away(), Away("TIME")
+    with Client(BlockingWith(server.url, away, no_time), clock=clock, outbox=patient) as client:
         assert client.schedule(TOPIC, at=at, key="a").in_outbox
         away.is_back = True
         clock.advance(60)
         client.deliver_outbox()
         assert client.outbox_info() == OutboxInfo(0, 0, 0, None, {})
-        found = client.get(TOPIC, "a")
-        assert found is not None
+        found = job_of(client, TOPIC, "a")
         assert found.due_ms == at.timestamp() * 1000
 
 

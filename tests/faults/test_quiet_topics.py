@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
 import redis
 
 from tests.faults.stages import Look, Stage
+from tests.running import running
 from tests.waiting import Stalls, until
 from wheelq import AsyncClient, Scheduler, Settings
 from wheelq.protocol.keys import Keys
@@ -19,16 +18,6 @@ from wheelq.settings import SchedulerSettings
 
 IDLE_MS = 4_000
 """A twentieth of the usual time for which a shard rests."""
-
-
-@asynccontextmanager
-async def running(node: Scheduler) -> AsyncIterator[None]:
-    task = asyncio.create_task(node.run())
-    try:
-        yield
-    finally:
-        node.stop()
-        await task
 
 
 async def test_a_standby_does_not_rest_past_the_horizon_of_a_leader_that_freezes(
@@ -58,7 +47,7 @@ async def test_a_standby_does_not_rest_past_the_horizon_of_a_leader_that_freezes
 
     async with AsyncClient.connect(url, settings) as client:
         await client.schedule(topic, key="first", delay=0)
-        async with running(nodes[0]), running(nodes[1]):
+        async with running(*nodes):
             await until(lambda: len(with_role(Role.LEADER)) == len(with_role(Role.STANDBY)) == 1)
             [leader], [standby] = with_role(Role.LEADER), with_role(Role.STANDBY)
             await until(lambda: now_ms() + 700 < int(raw.get(keys.horizon) or 0) < now_ms() + IDLE_MS * 0.4)

@@ -16,6 +16,7 @@ import pytest
 
 from loadtest.servers.nodes import free_port
 from tests.faults.test_starts import busy
+from tests.running import each_part, waits_out
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
@@ -91,6 +92,7 @@ async def admin(server: EmbeddedServer) -> AsyncIterator[AsyncTransport]:
     await transport.close()
 
 
+Make = Callable[[str], Scheduler | Worker]
 ALL: list[Refusal] = [too_few_replicas, no_snapshot, a_script_that_runs_on, another_password]
 
 
@@ -133,36 +135,19 @@ async def test_a_refusal_while_a_part_runs_is_waited_out_and_reported_once(
     await asyncio.gather(*running)
 
 
-def node(url: str) -> Scheduler:
-    return Scheduler.connect(url)
-
-
-def worker(url: str) -> Worker:
-    found = Worker.connect(url)
-    found.handler("orders")(lambda job: None)
-    return found
-
-
 @pytest.mark.every_server
-@pytest.mark.parametrize("make", [node, worker])
+@each_part
 @pytest.mark.parametrize("refusal", [too_few_replicas, no_snapshot])
 async def test_a_refusal_at_the_start_is_waited_out(
     server: EmbeddedServer,
     admin: AsyncTransport,
     refusal: Refusal,
-    make: Callable[[str], Scheduler | Worker],
+    make: Make,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with AsyncClient.connect(server.url) as client:
         await client.schedule("orders", delay=60)
-    async with refusal(server, admin):
-        one = make(server.url)
-        running = asyncio.create_task(one.run())
-        await until(lambda: "waiting until the server can be used" in caplog.text)
-    caplog.set_level("INFO")
-    await until(lambda: "the server can be used, after" in caplog.text)
-    one.stop()
-    await running
+    await waits_out(make(server.url), refusal(server, admin), caplog)
 
 
 async def too_old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -177,11 +162,9 @@ async def too_old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 @pytest.mark.every_server
-@pytest.mark.parametrize("make", [node, worker])
+@each_part
 @pytest.mark.parametrize("wrong", ["password", "database", "version"])
-async def test_a_wrong_setup_is_not_waited_out(
-    server: EmbeddedServer, make: Callable[[str], Scheduler | Worker], wrong: str
-) -> None:
+async def test_a_wrong_setup_is_not_waited_out(server: EmbeddedServer, make: Make, wrong: str) -> None:
     old = await asyncio.start_server(too_old, "127.0.0.1", 0)
     urls: dict[str, tuple[str, type[ServerError]]] = {
         "password": (server.url.replace("right", "wrong"), AuthenticationFailed),
@@ -204,14 +187,12 @@ async def wrong_password(reader: asyncio.StreamReader, writer: asyncio.StreamWri
         writer.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
 
 
-@pytest.mark.parametrize("make", [node, worker])
+@each_part
 @pytest.mark.parametrize(
     "url",
     ["redis+cluster://u:p@127.0.0.1:{port},127.0.0.1:1", "redis+sentinel://127.0.0.1:{port},127.0.0.1:1/shop{login}"],
 )
-async def test_a_wrong_password_is_not_hidden_by_nodes_and_sentinels_that_are_away(
-    make: Callable[[str], Scheduler | Worker], url: str
-) -> None:
+async def test_a_wrong_password_is_not_hidden_by_nodes_and_sentinels_that_are_away(make: Make, url: str) -> None:
     async with await asyncio.start_server(wrong_password, "127.0.0.1", 0) as nobody_in:
         port = nobody_in.sockets[0].getsockname()[1]
         login = "?sentinel_username=u&sentinel_password=p"
@@ -239,10 +220,10 @@ async def is_cancelled() -> None:
 
 
 @pytest.mark.parametrize(("end", "error"), [(ends, RuntimeError), (raises, KeyError), (is_cancelled, RuntimeError)])
-@pytest.mark.parametrize("make", [node, worker])
+@each_part
 async def test_a_background_task_that_dies_ends_what_runs_with_an_error(
     url: str,
-    make: Callable[[str], Scheduler | Worker],
+    make: Make,
     end: Callable[[], Any],
     error: type[Exception],
     monkeypatch: pytest.MonkeyPatch,

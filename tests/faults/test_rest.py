@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 import redis
 
+from tests.running import running
 from tests.waiting import until
 from wheelq import AsyncClient, Job, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
@@ -73,22 +74,19 @@ async def test_two_nodes_and_two_workers_with_many_resting_topics_send_few_calls
         for name in names:
             worker.handler(name)(handle)
         parts.append(worker)
-    running = [asyncio.create_task(part.run()) for part in parts]
-    async with AsyncClient.connect(server.url, Settings(topic=TopicSettings(shards=1))) as client:
-        for name in names:
-            await client.schedule(name, delay=0.5)
-        await until(lambda: len(ran) == TOPICS)
-    with redis.Redis.from_url(server.url) as raw:
-        await until(lambda: not any(raw.scan_iter("*:lease", count=10_000)))
-    with counting(server.url) as sent:
-        began = time.monotonic()
-        await asyncio.sleep(SPANS * IDLE_S)
-        took = time.monotonic() - began
-    assert TOPICS * 2 * SPANS / 2 <= sent["shards"] <= TOPICS * 2 * (took / IDLE_S + 1)
-    assert sent["others"] / took <= OTHERS
-    for part in parts:
-        part.stop()
-    await asyncio.gather(*running)
+    async with running(*parts):
+        async with AsyncClient.connect(server.url, Settings(topic=TopicSettings(shards=1))) as client:
+            for name in names:
+                await client.schedule(name, delay=0.5)
+            await until(lambda: len(ran) == TOPICS)
+        with redis.Redis.from_url(server.url) as raw:
+            await until(lambda: not any(raw.scan_iter("*:lease", count=10_000)))
+        with counting(server.url) as sent:
+            began = time.monotonic()
+            await asyncio.sleep(SPANS * IDLE_S)
+            took = time.monotonic() - began
+        assert TOPICS * 2 * SPANS / 2 <= sent["shards"] <= TOPICS * 2 * (took / IDLE_S + 1)
+        assert sent["others"] / took <= OTHERS
 
 
 async def test_a_worker_that_knows_a_scheduler_looks_for_one_again_when_the_janitor_finds_a_late_job(
@@ -106,12 +104,10 @@ async def test_a_worker_that_knows_a_scheduler_looks_for_one_again_when_the_jani
         return found[-1]
 
     monkeypatch.setattr(worker._overdue, "step", noted)
-    scheduling = asyncio.create_task(scheduler.run())
-    running = asyncio.create_task(worker.run())
-    await until(lambda: True in found)
-    looks = len(found)
-    scheduler.stop()
-    await scheduling
+    async with running(scheduler):
+        working = asyncio.create_task(worker.run())
+        await until(lambda: True in found)
+        looks = len(found)
     async with AsyncClient.connect(server.url) as client:
         await client.schedule("orders", delay=0.1)
     with redis.Redis.from_url(server.url) as raw:
@@ -121,7 +117,7 @@ async def test_a_worker_that_knows_a_scheduler_looks_for_one_again_when_the_jani
     await worker._janitor.step(worker._shards.shards)
     await until(lambda: "no scheduler runs" in caplog.text)
     worker.stop()
-    await running
+    await working
 
 
 def _overdue_ms(raw: redis.Redis, shard: ShardKeys) -> float:

@@ -11,6 +11,7 @@ import pytest
 
 from loadtest.judge import Promise, judge
 from loadtest.torture.fleet import Fleet, read_promotions
+from tests.found import job_of
 from tests.waiting import eventually
 from wheelq import CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings
 from wheelq.embedded import EmbeddedServer
@@ -41,8 +42,7 @@ def test_jobs_that_waited_before_a_change_are_found_after_it(clients: tuple[Clie
     assert (info.shards, info.waiting) == (5, 62)
     for n, id in enumerate(ids):
         client = clients[n % 2]
-        found = client.get(topic, id)
-        assert found is not None
+        found = job_of(client, topic, id)
         assert found.payload == n
         assert client.reschedule(topic, id, delay=7200) is RescheduleOutcome.RESCHEDULED
         assert client.cancel(topic, id) is CancelOutcome.CANCELLED
@@ -75,8 +75,7 @@ def test_a_key_stays_taken_where_a_former_number_placed_it(clients: tuple[Client
         assert [(one.id, one.due_ms, one.created) for one in kept] == [(was.id, was.due_ms, False) for was in before]
     replaced = one.schedule(topic, "newer", delay=60, key=keys[0], on_duplicate="replace")
     assert replaced.replaced
-    found = other.get(topic, keys[0])
-    assert found is not None
+    found = job_of(other, topic, keys[0])
     assert found.payload == "newer"
     fresh = one.schedule(topic, "fresh", delay=60, key="fresh")
     assert fresh.created

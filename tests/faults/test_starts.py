@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from tests.running import WAITS, collecting, each_part, running, waits_out
 from tests.waiting import PATIENCE, eventually, until
-from wheelq import AsyncClient, Client, Job, Scheduler, Settings, Worker
+from wheelq import AsyncClient, Client, Scheduler, Settings, Worker
 from wheelq.admin import Inspector
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import AuthenticationFailed, OutcomeUnknown, Refused, ServerBusy, Unavailable
+from wheelq.errors import OutcomeUnknown, Refused, ServerBusy, Unavailable
 from wheelq.protocol.call import command
 from wheelq.server.run import HttpServer
 from wheelq.settings import ServerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
 Start = Callable[..., EmbeddedServer]
-WAITS = "waiting until the server can be used"
-
-
-def node(url: str, topic: str) -> Scheduler:
-    return Scheduler.connect(url)
-
-
-def worker(url: str, topic: str) -> Worker:
-    found = Worker.connect(url)
-    found.handler(topic)(lambda job: None)
-    return found
+Make = Callable[[str, str], Scheduler | Worker]
 
 
 @pytest.fixture
@@ -61,29 +52,24 @@ def is_busy(transport: Transport) -> bool:
     return False
 
 
-async def said(caplog: pytest.LogCaptureFixture, words: str) -> None:
-    await until(lambda: words in caplog.text)
-
-
-@contextlib.contextmanager
-def stopped(server: EmbeddedServer) -> Iterator[None]:
+@asynccontextmanager
+async def stopped(server: EmbeddedServer) -> AsyncIterator[None]:
     server.kill()
     yield
     server.start()
 
 
-@pytest.mark.parametrize("make", [node, worker])
-async def test_a_server_that_is_busy_at_the_start_is_waited_for(
-    make: Callable[[str, str], Scheduler | Worker], server: EmbeddedServer, topic: str, caplog: pytest.LogCaptureFixture
+@each_part
+@pytest.mark.parametrize("trouble", [busy, stopped])
+async def test_a_server_that_is_busy_or_away_at_the_start_is_waited_for(
+    make: Make,
+    server: EmbeddedServer,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    trouble: Callable[[EmbeddedServer], AbstractAsyncContextManager[None]],
 ) -> None:
-    one = make(server.url, topic)
-    async with busy(server):
-        running = asyncio.create_task(one.run())
-        await said(caplog, WAITS)
-    caplog.set_level("INFO")
-    await said(caplog, "the server can be used, after")
-    one.stop()
-    await running
+    """One that is away only by who is patient."""
+    await waits_out(make(server.url, topic), trouble(server), caplog, patiently=trouble is stopped)
 
 
 @pytest.mark.slow
@@ -101,60 +87,27 @@ async def test_a_server_that_loads_its_data_is_waited_for_and_the_job_it_loaded_
     transport.send(command("SAVE", read=bool))
     server.kill()
     starting = asyncio.create_task(asyncio.to_thread(server.start))
-    seen = asyncio.Event()
-    found = Worker.connect(server.url)
-
-    @found.handler(topic)
-    async def handle(job: Job) -> None:
-        seen.set()
-
-    scheduler = Scheduler.connect(server.url)
+    worker, ran = collecting(server.url, topic)
     await asyncio.to_thread(eventually, lambda: is_busy(transport))
-    running = [asyncio.create_task(found.run()), asyncio.create_task(scheduler.run())]
-    await said(caplog, "loading the dataset")
-    with contextlib.suppress(Refused):  # Redis 6.2 changes no settings while it loads; then it takes half a minute
-        transport.send(command("CONFIG SET", "key-load-delay", 0, read=bool))
-    async with asyncio.timeout(PATIENCE):
-        await seen.wait()
-    found.stop()
-    scheduler.stop()
-    await asyncio.gather(*running, starting)
+    async with running(Scheduler.connect(server.url), worker):
+        await until(lambda: "loading the dataset" in caplog.text)
+        with contextlib.suppress(Refused):  # Redis 6.2 changes no settings while it loads; then it takes half a minute
+            transport.send(command("CONFIG SET", "key-load-delay", 0, read=bool))
+        await until(lambda: ran == ["k"])
+    await starting
 
 
-@pytest.mark.parametrize("make", [node, worker])
-async def test_the_patient_wait_for_a_server_that_is_away(
-    make: Callable[[str, str], Scheduler | Worker], server: EmbeddedServer, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = make(server.url, topic)
-    with stopped(server):
-        running = asyncio.create_task(one.run(patiently=True))
-        await said(caplog, WAITS)
-    caplog.set_level("INFO")
-    await said(caplog, "the server can be used, after")
-    one.stop()
-    await running
-
-
-@pytest.mark.parametrize("make", [node, worker])
+@each_part
 async def test_a_waiting_process_can_be_stopped(
-    make: Callable[[str, str], Scheduler | Worker], server: EmbeddedServer, topic: str, caplog: pytest.LogCaptureFixture
+    make: Make, server: EmbeddedServer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = make(server.url, topic)
     server.kill()
     running = asyncio.create_task(one.run(patiently=True))
-    await said(caplog, WAITS)
+    await until(lambda: WAITS in caplog.text)
     one.stop()
     async with asyncio.timeout(PATIENCE):
         await running
-
-
-@pytest.mark.parametrize("make", [node, worker])
-async def test_patience_does_not_wait_for_what_it_cannot_mend(
-    make: Callable[[str, str], Scheduler | Worker], private_server: Start, topic: str
-) -> None:
-    url = private_server(password="right").url
-    with pytest.raises(AuthenticationFailed):
-        await make(url.replace("right", "wrong"), topic).run(patiently=True)
 
 
 async def test_a_server_that_is_busy_is_not_diagnosed(server: EmbeddedServer) -> None:
@@ -171,7 +124,7 @@ async def test_an_http_server_that_needs_its_keys_waits_for_them(
     http = HttpServer.connect(server.url, Settings(server=ServerSettings(access="keys")))
     server.kill()
     listening = asyncio.create_task(http.listen())
-    await said(caplog, WAITS)
+    await until(lambda: WAITS in caplog.text)
     http.stop()
     async with asyncio.timeout(PATIENCE):
         await listening
@@ -181,21 +134,11 @@ async def test_jobs_run_as_soon_as_the_awaited_server_is_there(
     server: EmbeddedServer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing has to be started again: jobs run as soon as the server is there."""
-    seen = asyncio.Event()
-    found = Worker.connect(server.url)
-
-    @found.handler(topic)
-    async def handle(job: Job) -> None:
-        seen.set()
-
-    scheduler = Scheduler.connect(server.url)
-    with stopped(server):
-        running = [asyncio.create_task(one.run(patiently=True)) for one in (found, scheduler)]
-        await said(caplog, WAITS)
-    async with AsyncClient.connect(server.url) as client:
-        await client.schedule(topic, delay=0.1)
-        async with asyncio.timeout(PATIENCE):
-            await seen.wait()
-    found.stop()
-    scheduler.stop()
-    await asyncio.gather(*running)
+    worker, ran = collecting(server.url, topic)
+    async with AsyncExitStack() as stack:
+        async with stopped(server):
+            await stack.enter_async_context(running(Scheduler.connect(server.url), worker, patiently=True))
+            await until(lambda: WAITS in caplog.text)
+        async with AsyncClient.connect(server.url) as client:
+            await client.schedule(topic, key="k", delay=0.1)
+            await until(lambda: ran == ["k"])

@@ -23,11 +23,6 @@ HOUR_MS = 3_600_000
 KEEPS = TopicSettings(keep_done_ms=HOUR_MS, retention_ms=HOUR_MS)
 
 
-@pytest.fixture
-def raw(url: str) -> redis.Redis:
-    return redis.Redis.from_url(url)
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_state_of_a_finished_job_is_kept_once(
     url: str, topic: str, raw: redis.Redis, fault: type[Fault]

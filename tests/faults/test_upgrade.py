@@ -18,6 +18,7 @@ import pytest
 
 from tests.faults import upgrade_parts
 from tests.faults.upgrade_parts import KEPT, LATE, TOPIC
+from tests.found import job_of
 from tests.waiting import PATIENCE, eventually
 from wheelq import Client, JobState
 from wheelq.embedded import EmbeddedServer
@@ -103,12 +104,10 @@ def check_rest(url: str) -> None:
     with Client.connect(url) as client:
         [dead] = client.dead.list(TOPIC).jobs
         assert (dead.id, dead.attempt, dead.payload) == ("dead", 2, {"n": 21})
-        kept = client.get(KEPT, "done")
-        assert kept is not None
+        kept = job_of(client, KEPT, "done")
         assert kept.state is JobState.DONE
         assert client.wait(KEPT, "done", timeout=PATIENCE) == {"ran": "done"}
-        far = client.get(TOPIC, "far")
-        assert far is not None
+        far = job_of(client, TOPIC, "far")
         assert (far.state, far.payload) == (JobState.WAITING, {"n": 23})
         assert client.get(TOPIC, "cancelled") is None
         assert [info.name for info in client.recurring.list(TOPIC)] == ["tick"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,12 @@ from tests.transports import AsyncWith, Fault
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
 from wheelq.admin import metrics
+from wheelq.base.clock import wall_ms
 from wheelq.protocol.call import Call
+from wheelq.protocol.calls import access as calls
+from wheelq.protocol.keys import Keys
 from wheelq.server import readiness
+from wheelq.server.access import ApiKey, new_key
 from wheelq.server.app import make_app
 from wheelq.server.connection import Limits
 from wheelq.server.run import HttpServer
@@ -29,6 +33,7 @@ from wheelq.transport import Address, AsyncTransport
 
 BASE = "http://127.0.0.1:7380"
 Http = httpx.AsyncClient
+Give = Callable[..., Awaitable[tuple[ApiKey, str]]]
 
 
 @pytest.fixture(autouse=True)
@@ -56,15 +61,39 @@ async def serve(url: str, settings: Settings) -> AsyncIterator[Callable[..., Any
             transport = AsyncWith(url, *faults) if faults else AsyncTransport(Address(url))
             kept = OutboxSettings(path=str(outbox)) if outbox is not None else OutboxSettings()
             own = replace(settings, server=ServerSettings(**server), outbox=kept)
-            service = Service(transport, own)
-            await stack.enter_async_context(service.running())
-            asgi = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
-            headers = {"authorization": f"Bearer {token}"} if token else {}
-            http = Http(transport=asgi, base_url=BASE, headers=headers)
-            http.service = service  # type: ignore[attr-defined]  # for tests that look behind
-            return await stack.enter_async_context(http)
+            http = await stack.enter_async_context(calling(Service(transport, own)))
+            http.headers.update({"authorization": f"Bearer {token}"} if token else {})
+            return http
 
         yield start
+
+
+@asynccontextmanager
+async def calling(service: Service) -> AsyncIterator[Http]:
+    """Runs a service for the block, and gives a caller of it."""
+    asgi = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
+    async with service.running(), Http(transport=asgi, base_url=BASE) as http:
+        http.service = service  # type: ignore[attr-defined]  # for tests that look behind
+        yield http
+
+
+@pytest.fixture
+async def transport(url: str) -> AsyncIterator[AsyncTransport]:
+    transport = AsyncTransport(Address(url))
+    yield transport
+    await transport.close()
+
+
+@pytest.fixture
+def give(transport: AsyncTransport, settings: Settings) -> Give:
+    """Makes a key with these scopes, as `wheelq keys create` does."""
+
+    async def make(*scopes: str, expires_ms: int = 0) -> tuple[ApiKey, str]:
+        key, token = new_key("test", scopes, wall_ms(), expires_ms)
+        await transport.send(calls.put_api_key(Keys(settings.prefix), key.id, key.stored()))
+        return key, token
+
+    return make
 
 
 class Counting(Fault):

@@ -7,7 +7,7 @@ import gc
 import json
 import logging
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from loadtest.servers.nodes import free_port
-from tests.http.conftest import Http
+from tests.http.conftest import Give, Http
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
 from wheelq.base.clock import wall_ms
@@ -34,26 +34,6 @@ JOBS = "/v1/topics/orders/jobs"
 LEASE = "/v1/topics/orders/groups/billing/lease"
 DAY_MS = 86_400_000
 ACL = Path(__file__).parents[2] / "config" / "acl"
-Give = Callable[..., Awaitable[tuple[ApiKey, str]]]
-
-
-@pytest.fixture
-async def transport(url: str) -> AsyncIterator[AsyncTransport]:
-    transport = AsyncTransport(Address(url))
-    yield transport
-    await transport.close()
-
-
-@pytest.fixture
-def give(transport: AsyncTransport, settings: Settings) -> Give:
-    """Makes a key with these scopes, as `wheelq keys create` does."""
-
-    async def make(*scopes: str, expires_ms: int = 0) -> tuple[ApiKey, str]:
-        key, token = new_key("test", scopes, wall_ms(), expires_ms)
-        await transport.send(calls.put_api_key(Keys(settings.prefix), key.id, key.stored()))
-        return key, token
-
-    return make
 
 
 async def test_with_keys_a_request_without_one_is_refused(serve: Callable[..., Any], give: Give) -> None:

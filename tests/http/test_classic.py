@@ -15,6 +15,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.found import ajob_of
 from tests.http.conftest import Http
 from tests.transports import ReplyLost, Unreachable
 from tests.waiting import PATIENCE
@@ -124,8 +125,7 @@ async def test_a_task_with_service_and_path_is_called_back_where_receivers_are_r
     )
     http = await serve(services=str(register), calls=False)
     task = await add(http, content=content)
-    job = await aclient.get("orders", str(task["task_id"]))
-    assert job is not None
+    job = await ajob_of(aclient, "orders", str(task["task_id"]))
     assert (job.payload, Target.of(job.headers)) == ({"id": 42}, Target("shop", "/close"))
     assert (await pull(http, task_id=task["task_id"]))["content"] == content
     unknown = await add(http, content='{"sn": "nobody", "url": "/close"}')
@@ -263,8 +263,7 @@ async def test_a_pull_whose_answer_was_lost_in_between_is_repeated(
     http = await serve(Unreachable("ack_leased"))
     added = await add(http)
     assert (await pull(http))["dm_error"] == 1302
-    info = await aclient.get("orders", str(added["task_id"]))
-    assert info is not None
+    info = await ajob_of(aclient, "orders", str(added["task_id"]))
     keys = http.service.keys.shard("orders", info.shard)
     with redis.Redis.from_url(url) as client:  # the lease ends: nobody waits for thirty seconds here
         (pending,) = client.xpending_range(keys.ready, f"{PREFIX}classic", "-", "+", 1)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.found import ajob_of
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient
 from wheelq.server import gate
@@ -208,8 +209,7 @@ async def test_every_answered_job_is_made_as_sent_although_connections_are_close
     waiting = {job.id for job in (await aclient.waiting("orders", limit=100)).jobs}
     assert answered + 6 <= len(waiting) < 20
     for n in range(len(waiting)):
-        made = await aclient.get("orders", f"job-{n}")
-        assert made is not None
+        made = await ajob_of(aclient, "orders", f"job-{n}")
         assert made.payload == n
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 

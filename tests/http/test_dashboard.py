@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -11,13 +11,13 @@ import msgpack
 import pytest
 import redis
 
-from tests.http.conftest import BASE, Http
+from tests.found import ajob_of
+from tests.http.conftest import BASE, Give, Http
 from tests.transports import ReplyLost
 from wheelq import AsyncClient, Settings
-from wheelq.base.clock import wall_ms
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
-from wheelq.server.access import ApiKey, new_key
+from wheelq.server.access import new_key
 from wheelq.server.dashboard.entering import SESSION_MS, is_valid_session, new_session
 from wheelq.transport import Address, AsyncTransport
 
@@ -45,21 +45,6 @@ EVERY_PAGE = (
     "/fleet",
     "/callbacks",
 )
-Give = Callable[..., Awaitable[tuple[ApiKey, str]]]
-
-
-@pytest.fixture
-def give(url: str, settings: Settings) -> Give:
-    """Makes a key with these scopes, as `wheelq keys create` does."""
-
-    async def make(*scopes: str) -> tuple[ApiKey, str]:
-        key, token = new_key("test", scopes, wall_ms())
-        transport = AsyncTransport(Address(url))
-        await transport.send(calls.put_api_key(Keys(settings.prefix), key.id, key.stored()))
-        await transport.close()
-        return key, token
-
-    return make
 
 
 @pytest.fixture
@@ -313,8 +298,7 @@ async def test_an_action_needs_the_token_and_an_origin_of_its_own(
         assert (await http.post(path, data=right, headers=origin)).status_code == 403, origin
     assert (await http.post(path, json=right, headers=own)).status_code == 415
     assert (await http.get(path)).status_code in (200, 405, 422)
-    info = await shop.get("orders", "order-1")
-    assert info is not None
+    info = await ajob_of(shop, "orders", "order-1")
     assert info.state == "waiting"
     assert not (await shop.topics())[0].settings.paused
 

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.found import ajob_of
 from tests.http.conftest import Http
 from tests.http.test_leases import done, lease, make_ready
+from tests.running import running
 from tests.transports import ReplyLost
 from tests.waiting import until
 from wheelq import AsyncClient, JobState, Scheduler, Settings
 
 PULL = "/v1/topics/orders/groups/billing"
-
-
-@asynccontextmanager
-async def scheduler(url: str, settings: Settings) -> AsyncIterator[None]:
-    node = Scheduler.connect(url, settings)
-    running = asyncio.create_task(node.run())
-    try:
-        yield
-    finally:
-        node.stop()
-        await running
 
 
 async def test_a_failed_job_comes_again_after_its_pause_as_another_attempt(
@@ -36,10 +25,9 @@ async def test_a_failed_job_comes_again_after_its_pause_as_another_attempt(
     (job,) = await lease(http)
     assert job["attempt"] == 1
     assert await done(http, "fail", job["handle"], error="no paper", pause=0.05) == [True]
-    found = await aclient.get("orders", "a")
-    assert found is not None
+    found = await ajob_of(aclient, "orders", "a")
     assert (found.state, found.groups["http.billing"].last_error) == (JobState.RETRYING, "no paper")
-    async with scheduler(url, settings):
+    async with running(Scheduler.connect(url, settings)):
         again: list[dict[str, Any]] = []
         await until(lambda: leased(http, again))
     assert [(job["id"], job["attempt"], job["deliveries"]) for job in again] == [("a", 2, 1)]
@@ -58,8 +46,7 @@ async def test_a_failed_job_waits_by_the_growing_pauses_of_handlers_unless_a_pau
     await make_ready(aclient, "a")
     (job,) = await lease(http)
     assert await done(http, "fail", job["handle"], error="no paper") == [True]
-    found = await aclient.get("orders", "a")
-    assert found is not None
+    found = await ajob_of(aclient, "orders", "a")
     assert found.groups["http.billing"].due_ms is not None
     assert 500 <= found.groups["http.billing"].due_ms - job["due_ms"] <= 60_000
 
@@ -112,8 +99,7 @@ async def test_a_failure_whose_reply_was_lost_is_told_once(serve: Callable[..., 
     answer = await http.post(f"{PULL}/fail", json={"handles": [job["handle"]], "error": "x", "pause": 60})
     assert answer.status_code == 504
     assert await done(http, "fail", job["handle"], error="x", pause=60) == [False]
-    found = await aclient.get("orders", "a")
-    assert found is not None
+    found = await ajob_of(aclient, "orders", "a")
     assert (found.state, found.groups["http.billing"].attempt) == (JobState.RETRYING, 2)
 
 

@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.found import ajob_of
 from tests.http.conftest import Http
+from tests.running import running
 from tests.transports import Refusing, ReplyLost, Unreachable
 from tests.waiting import PATIENCE
 from wheelq import AsyncClient, JobState, Settings, Worker
@@ -30,8 +32,7 @@ async def test_a_job_is_made_and_found_by_everyone(http: Http, aclient: AsyncCli
         "replaced": False,
         "in_outbox": False,
     }
-    found = await aclient.get("orders", "order-42")
-    assert found is not None
+    found = await ajob_of(aclient, "orders", "order-42")
     assert (found.payload, found.headers, found.due_ms) == ({"id": 42}, {"a": "b"}, answer.json()["due_ms"])
 
 
@@ -74,8 +75,7 @@ async def test_infinities_and_nan_are_null_in_json(http: Http, aclient: AsyncCli
 
 async def test_bytes_travel_as_base64(http: Http, aclient: AsyncClient) -> None:
     await http.post(JOBS, json={"delay": 60, "id": "a", "payload_base64": "AP8="})
-    found = await aclient.get("orders", "a")
-    assert found is not None
+    found = await ajob_of(aclient, "orders", "a")
     assert found.payload == b"\x00\xff"
     assert (await http.get(f"{JOBS}/a")).json()["payload_base64"] == "AP8="
 
@@ -178,8 +178,7 @@ async def test_a_job_is_cancelled_once(http: Http) -> None:
 async def test_a_job_is_run_now_and_then_it_is_too_late(http: Http, aclient: AsyncClient) -> None:
     await http.post(JOBS, json={"delay": 60, "id": "a"})
     assert (await http.post("/v1/topics/orders/run/a")).status_code == 204
-    found = await aclient.get("orders", "a")
-    assert found is not None
+    found = await ajob_of(aclient, "orders", "a")
     assert found.state is JobState.READY
     assert (await http.delete(f"{JOBS}/a")).status_code == 409
     assert (await http.patch(f"{JOBS}/a", json={"delay": 1})).status_code == 409
@@ -325,21 +324,19 @@ async def test_a_request_repeated_after_its_job_has_run_makes_no_other_in_a_topi
     worker = Worker.connect(url, settings=settings)
     runs: list[str] = []
     worker.handler("orders")(lambda job: runs.append(job.id))
-    running = asyncio.create_task(worker.run())
-    job: dict[str, Any] = {"delay": 0, "payload": 1}
-    body, key = {"jobs": [job]} if path != JOBS else job, {"idempotency-key": "k"}
+    async with running(worker):
+        job: dict[str, Any] = {"delay": 0, "payload": 1}
+        body, key = {"jobs": [job]} if path != JOBS else job, {"idempotency-key": "k"}
 
-    lost = await http.post(path, json=body, headers=key)
-    problem = lost.json() if path == JOBS else lost.json()["outcomes"][0]["problem"]
-    (id,) = problem["ids"]
-    await aclient.wait("orders", id, timeout=PATIENCE)
-    again = await http.post(path, json=body, headers=key)
-    made = again.json() if path == JOBS else again.json()["outcomes"][0]
-    assert (made["id"], made["created"]) == (id, True)
-    assert runs == [id]
-    assert (await aclient.topics())[0].ready == 0
-    worker.stop()
-    await running
+        lost = await http.post(path, json=body, headers=key)
+        problem = lost.json() if path == JOBS else lost.json()["outcomes"][0]["problem"]
+        (id,) = problem["ids"]
+        await aclient.wait("orders", id, timeout=PATIENCE)
+        again = await http.post(path, json=body, headers=key)
+        made = again.json() if path == JOBS else again.json()["outcomes"][0]
+        assert (made["id"], made["created"]) == (id, True)
+        assert runs == [id]
+        assert (await aclient.topics())[0].ready == 0
 
 
 @pytest.mark.parametrize("id", [".", "..", "a/../b", "../a", "a/.", "./a/b", "\x9b31m"])

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.found import ajob_of
 from tests.http.conftest import Http
 from tests.transports import ReplyLost
 from tests.waiting import PATIENCE, until
@@ -55,8 +56,7 @@ async def test_a_waiting_caller_hears_that_the_job_was_acknowledged(http: Http, 
     waiting = asyncio.create_task(aclient.wait("orders", "a", timeout=PATIENCE))
     assert await done(http, "ack", job["handle"]) == [True]
     assert await waiting is None
-    found = await aclient.get("orders", "a")
-    assert found is not None
+    found = await ajob_of(aclient, "orders", "a")
     assert found.state is JobState.DONE
 
 

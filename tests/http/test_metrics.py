@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http.conftest import BASE, Counting, Http
 from tests.lua.shard import RECORD
+from tests.running import running
 from tests.transports import ALWAYS, AsyncWith, Unreachable
 from tests.waiting import PATIENCE
 from wheelq import Scheduler, Settings
@@ -81,13 +82,11 @@ async def test_the_counts_and_measurements_of_the_fleet_are_exposed(http: Http, 
     """By the topic; processes have no label."""
     await http.post("/v1/topics/orders/jobs", json={"delay": 0.05})
     scheduler = Scheduler.connect(url, replace(settings, scheduler=SchedulerSettings(heartbeat_ms=50, topics_ms=50)))
-    running = asyncio.create_task(scheduler.run())
-    until = time.monotonic() + PATIENCE
-    while not (found := samples((await http.get("/metrics")).text)).get((LATENESS + "_count", "orders")):
-        assert time.monotonic() < until
-        await asyncio.sleep(0.1)
-    scheduler.stop()
-    await running
+    async with running(scheduler):
+        until = time.monotonic() + PATIENCE
+        while not (found := samples((await http.get("/metrics")).text)).get((LATENESS + "_count", "orders")):
+            assert time.monotonic() < until
+            await asyncio.sleep(0.1)
     below = [count for (name, *labels), count in found.items() if name == LATENESS + "_bucket"]
     assert (max(below), len(below)) == (1, len(LATENESS_BOUNDS) + 1)
     assert found["wheelq_scheduled_total", "created", "orders"] == 1

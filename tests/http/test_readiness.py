@@ -12,17 +12,13 @@ import httpx
 import pytest
 import redis
 
-from tests.http.conftest import Counting, Http
+from tests.http.conftest import Counting, Give, Http, calling
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
 from wheelq.embedded import EmbeddedServer
-from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server import readiness
-from wheelq.server.access import new_key
-from wheelq.server.app import make_app
 from wheelq.server.service import Service
-from wheelq.transport import Address, AsyncTransport
 
 JOBS = "/v1/topics/orders/jobs"
 
@@ -45,11 +41,8 @@ def own(private_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
 @pytest.fixture
 async def alone(own: EmbeddedServer) -> AsyncIterator[Http]:
     """A caller of a service on a server that nobody else uses."""
-    service = Service.connect(own.url, Settings())
-    async with service.running():
-        asgi = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=asgi, base_url="http://127.0.0.1:7380") as http:
-            yield http
+    async with calling(Service.connect(own.url, Settings())) as http:
+        yield http
 
 
 async def is_answered(http: Http, status: int) -> bool:
@@ -158,12 +151,12 @@ async def test_health_is_asked_by_head_too(listen: Callable[..., Any]) -> None:
     "stored", [b"\xc1", b"", b"\x90", b"\x80", b"\x85\xa4name\x01", b"\x82\xa4name\xa1a\xa6scopes\x91\x01"]
 )
 async def test_a_key_that_cannot_be_read_opens_nothing_and_the_others_do(
-    serve: Callable[..., Any], settings: Settings, url: str, stored: bytes, caplog: Any
+    serve: Callable[..., Any], give: Give, settings: Settings, url: str, stored: bytes, caplog: Any
 ) -> None:
     """And those that are revoked afterwards open nothing any more."""
     keys = Keys(settings.prefix)
     with redis.Redis.from_url(url) as admin:
-        good, token = await _give(url, keys)
+        good, token = await give("*:*")
         http = await serve(access="keys", keys_ms=20, token=token)
         admin.hset(keys.access, "bad", stored)
 
@@ -174,7 +167,7 @@ async def test_a_key_that_cannot_be_read_opens_nothing_and_the_others_do(
             await until(is_told)
             assert (await http.get(f"{JOBS}/a")).status_code == 404
             assert (await http.get(f"{JOBS}/a", headers={"authorization": "Bearer wq_bad_x"})).status_code == 401
-            admin.hdel(keys.access, good)
+            admin.hdel(keys.access, good.id)
 
             async def is_shut_out() -> bool:
                 return bool((await http.get(f"{JOBS}/a")).status_code == 401)
@@ -184,11 +177,11 @@ async def test_a_key_that_cannot_be_read_opens_nothing_and_the_others_do(
 
 
 async def test_keys_that_cannot_be_read_again_for_any_reason_are_told(
-    serve: Callable[..., Any], settings: Settings, url: str, caplog: Any
+    serve: Callable[..., Any], give: Give, settings: Settings, url: str
 ) -> None:
     """The reading goes on: when the reason is gone, so is the problem."""
     keys = Keys(settings.prefix)
-    _, token = await _give(url, keys)
+    _, token = await give("*:*")
     http = await serve(access="keys", keys_ms=20, token=token)
     with redis.Redis.from_url(url) as admin:
         stored = admin.hgetall(keys.access)
@@ -207,11 +200,3 @@ async def test_keys_that_cannot_be_read_again_for_any_reason_are_told(
             return not await are_told()
 
         await until(are_well)
-
-
-async def _give(url: str, keys: Keys) -> tuple[str, str]:
-    transport = AsyncTransport(Address(url))
-    key, token = new_key("test", ("*:*",), 1_700_000_000_000)
-    await transport.send(calls.put_api_key(keys, key.id, key.stored()))
-    await transport.close()
-    return key.id, token

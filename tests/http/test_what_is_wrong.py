@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from html import unescape
 
-import httpx
 import msgpack
 import pytest
 import redis
 
-from tests.http.conftest import BASE, Http
+from tests.http.conftest import Http, calling
 from tests.http.test_metrics import samples
 from wheelq import AsyncClient, Settings
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.keys import Keys
-from wheelq.server.app import make_app
 from wheelq.server.service import Service
 
 HOUR = 3_600
@@ -35,11 +33,8 @@ def own_url(private_server: Callable[..., EmbeddedServer]) -> str:
 @pytest.fixture
 async def site(own_url: str) -> AsyncIterator[Http]:
     """A caller of a service that has not looked at anything yet."""
-    service = Service.connect(own_url, Settings())
-    async with service.running():
-        transport = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
-        async with Http(transport=transport, base_url=BASE) as http:
-            yield http
+    async with calling(Service.connect(own_url, Settings())) as http:
+        yield http
 
 
 @pytest.fixture

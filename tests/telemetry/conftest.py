@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -55,6 +58,26 @@ class Spans:
             for scope in resource.scope_metrics
             for metric in scope.metrics
         }
+
+
+@contextmanager
+def noting_files() -> Iterator[set[str]]:
+    """The files whose functions are called during the block."""
+    ran: set[str] = set()
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        if event == "call":
+            ran.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        yield ran
+    finally:
+        sys.setprofile(None)
+
+
+def of_telemetry(files: set[str]) -> list[str]:
+    return [name for name in files if "wheelq/telemetry" in name or "tracing" in name or "opentelemetry/trace" in name]
 
 
 @pytest.fixture

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan
 
-from tests.telemetry.conftest import Spans
+from tests.found import ajob_of, job_of
+from tests.telemetry.conftest import Spans, noting_files, of_telemetry
 from wheelq import AsyncClient, CancelOutcome, Client, DuplicateJob, InvalidJob, JobSpec, Settings, Unavailable
 from wheelq.embedded import EmbeddedServer
 
@@ -29,8 +28,7 @@ def traceparent(span: ReadableSpan) -> str:
 
 
 def headers(client: Client, topic: str, id: str) -> dict[str, str]:
-    found = client.get(topic, id)
-    assert found is not None
+    found = job_of(client, topic, id)
     return dict(found.headers)
 
 
@@ -105,8 +103,7 @@ def test_each_of_many_jobs_has_a_span_of_its_own_if_asked_for(
         assert len(calls) == 2
         assert set(created) == {"a0", "a1", "a2", "b0", "b1"}
         for id, span in created.items():
-            info = client.get(topic, id)
-            assert info is not None
+            info = job_of(client, topic, id)
             assert info.headers["traceparent"].split("-")[2] == f"{span.get_span_context().span_id:016x}"
             assert span.parent is not None
             assert span.parent.span_id in calls
@@ -140,8 +137,7 @@ def test_a_generator_of_jobs_runs_within_the_span(client: Client, topic: str, sp
 async def test_the_asyncio_client_makes_the_same_spans(aclient: AsyncClient, topic: str, spans: Spans) -> None:
     receipts = await asyncio.gather(*(aclient.schedule(topic, n, delay=60) for n in range(20)))
     for receipt in receipts:
-        found = await aclient.get(topic, receipt.id)
-        assert found is not None
+        found = await ajob_of(aclient, topic, receipt.id)
         [span] = [
             one
             for one in spans.named(f"schedule {topic}")
@@ -202,10 +198,7 @@ async def test_a_call_that_is_cancelled_leaves_no_span_behind(
 
 
 def test_a_job_in_the_outbox_keeps_the_context_of_its_call(
-    topic: str,
-    spans: Spans,
-    tmp_path: Path,
-    private_server: Callable[..., EmbeddedServer],
+    topic: str, spans: Spans, tmp_path: Path, private_server: Callable[..., EmbeddedServer]
 ) -> None:
     server = private_server()
     with Client.connect(server.url, outbox=tmp_path / "outbox") as client:
@@ -237,19 +230,8 @@ def test_the_metrics_of_a_client_count_jobs_and_calls(client: Client, topic: str
 
 
 def test_without_a_provider_a_call_runs_no_line_of_the_telemetry(client: Client, topic: str) -> None:
-    ran: set[str] = set()
-
-    def note(frame: FrameType, event: str, arg: object) -> None:
-        if event == "call":
-            ran.add(frame.f_code.co_filename)
-
     client.schedule(topic, delay=60)
-    sys.setprofile(note)
-    try:
+    with noting_files() as ran:
         client.schedule(topic, delay=60)
-    finally:
-        sys.setprofile(None)
     assert any("producer" in name for name in ran)
-    assert not [
-        name for name in ran if "wheelq/telemetry" in name or "tracing" in name or "opentelemetry/trace" in name
-    ]
+    assert not of_telemetry(ran)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from types import FrameType
 
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan
 
 from tests.spec.conftest import Inbox, Run, nothing_is_left
-from tests.telemetry.conftest import Spans
+from tests.telemetry.conftest import Spans, noting_files, of_telemetry
 from tests.waiting import until
 from wheelq import (
     AsyncClient,
@@ -31,15 +29,20 @@ from wheelq import (
 from wheelq.settings import WorkerSettings
 
 
+@pytest.fixture
+def worker(url: str, settings: Settings, scheduler: Scheduler) -> Worker:
+    """A worker that has no handler yet, beside a scheduler that runs."""
+    return Worker.connect(url, group="g", settings=settings)
+
+
 def events(span: ReadableSpan) -> list[str]:
     return [event.name for event in span.events]
 
 
 async def test_a_run_is_a_trace_of_its_own_linked_to_what_scheduled_the_job(
-    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans
+    worker: Worker, client: Client, run: Run, topic: str, spans: Spans
 ) -> None:
     seen: list[trace.Span] = []
-    worker = Worker.connect(url, group="g", settings=settings)
 
     @worker.handler(topic)
     async def handle(job: Job) -> None:
@@ -133,10 +136,9 @@ async def test_a_setting_makes_a_run_a_child_of_what_scheduled_the_job(
 
 
 async def test_a_plain_handler_has_the_span_and_the_baggage_in_its_thread(
-    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans
+    worker: Worker, client: Client, run: Run, topic: str, spans: Spans
 ) -> None:
     seen: list[tuple[bool, int, object]] = []
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic)
     def handle(job: Job) -> None:
@@ -156,9 +158,8 @@ async def test_a_plain_handler_has_the_span_and_the_baggage_in_its_thread(
 
 
 async def test_jobs_that_run_at_the_same_time_do_not_share_a_span(
-    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans
+    worker: Worker, client: Client, run: Run, topic: str, spans: Spans
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
     seen: dict[str, int] = {}
     running = 0
 
@@ -177,9 +178,8 @@ async def test_jobs_that_run_at_the_same_time_do_not_share_a_span(
 
 
 async def test_a_job_of_a_job_belongs_to_its_trace(
-    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans
+    url: str, settings: Settings, worker: Worker, client: Client, run: Run, topic: str, spans: Spans
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
     async with AsyncClient.connect(url, settings) as inner:
 
         @worker.handler(topic)
@@ -195,9 +195,8 @@ async def test_a_job_of_a_job_belongs_to_its_trace(
 
 
 async def test_a_batch_has_one_span_with_a_link_for_each_job(
-    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans
+    worker: Worker, client: Client, run: Run, topic: str, spans: Spans
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.batch_handler(topic, max_size=3, max_wait=30)
     async def handle(jobs: list[Job]) -> list[object]:
@@ -214,10 +213,7 @@ async def test_a_batch_has_one_span_with_a_link_for_each_job(
     assert (span.attributes or {})["error.type"] == "ValueError"
 
 
-async def test_only_a_failure_is_an_error(
-    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans
-) -> None:
-    worker = Worker.connect(url, settings=settings)
+async def test_only_a_failure_is_an_error(worker: Worker, client: Client, run: Run, topic: str, spans: Spans) -> None:
 
     @worker.handler(topic, retry=Retry(delays=[3_600]))
     async def handle(job: Job) -> None:
@@ -247,10 +243,7 @@ async def test_only_a_failure_is_an_error(
     }
 
 
-async def test_a_skipped_job_has_no_span(
-    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans
-) -> None:
-    worker = Worker.connect(url, settings=settings)
+async def test_a_skipped_job_has_no_span(worker: Worker, client: Client, run: Run, topic: str, spans: Spans) -> None:
     worker.handler(topic)(lambda job: None)
     client.schedule(topic, delay=0, key="expired", expires=0.001)
     await until(lambda: (info := client.get(topic, "expired")) is not None and info.promoted_ms is not None)
@@ -262,9 +255,8 @@ async def test_a_skipped_job_has_no_span(
 
 
 async def test_a_run_that_a_stop_breaks_off_is_handed_back(
-    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans, inbox: Inbox
+    worker: Worker, client: Client, run: Run, topic: str, spans: Spans, inbox: Inbox
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
 
     @worker.handler(topic)
     async def handle(job: Job) -> None:
@@ -283,10 +275,8 @@ async def test_a_run_that_a_stop_breaks_off_is_handed_back(
 
 @pytest.mark.parametrize("broken", ["on_start", "on_end"])
 async def test_a_provider_that_is_broken_stops_no_job(
-    url: str,
-    settings: Settings,
+    worker: Worker,
     aclient: AsyncClient,
-    scheduler: Scheduler,
     run: Run,
     topic: str,
     spans: Spans,
@@ -294,7 +284,6 @@ async def test_a_provider_that_is_broken_stops_no_job(
     caplog: pytest.LogCaptureFixture,
     broken: str,
 ) -> None:
-    worker = Worker.connect(url, settings=settings)
     worker.handler(topic)(lambda job: None)
     await aclient.schedule(topic, delay=0)
 
@@ -311,15 +300,8 @@ async def test_a_provider_that_is_broken_stops_no_job(
 
 
 async def test_the_metrics_of_a_worker_count_runs_and_their_failures(
-    url: str,
-    settings: Settings,
-    aclient: AsyncClient,
-    scheduler: Scheduler,
-    run: Run,
-    topic: str,
-    spans: Spans,
+    worker: Worker, aclient: AsyncClient, run: Run, topic: str, spans: Spans
 ) -> None:
-    worker = Worker.connect(url, group="g", settings=settings)
 
     @worker.handler(topic, retry=Retry(max_attempts=1))
     async def handle(job: Job) -> None:
@@ -344,32 +326,14 @@ def test_a_way_to_trace_that_does_not_exist_is_refused() -> None:
 
 
 async def test_without_a_provider_a_run_runs_no_line_of_the_telemetry(
-    url: str,
-    settings: Settings,
-    aclient: AsyncClient,
-    scheduler: Scheduler,
-    run: Run,
-    topic: str,
-    make_worker: Callable[..., Worker],
-    inbox: Inbox,
+    aclient: AsyncClient, scheduler: Scheduler, run: Run, topic: str, make_worker: Callable[..., Worker], inbox: Inbox
 ) -> None:
     run(make_worker())
     await aclient.schedule(topic, delay=0)
     await inbox.wait_for(1)
-    ran: set[str] = set()
-
-    def note(frame: FrameType, event: str, arg: object) -> None:
-        if event == "call":
-            ran.add(frame.f_code.co_filename)
-
-    sys.setprofile(note)
-    try:
+    with noting_files() as ran:
         await aclient.schedule(topic, delay=0)
         await inbox.wait_for(2)
         await nothing_is_left(aclient, topic)
-    finally:
-        sys.setprofile(None)
     assert any(name.endswith("worker/delivery/running.py") for name in ran)
-    assert not [
-        name for name in ran if "wheelq/telemetry" in name or "tracing" in name or "opentelemetry/trace" in name
-    ]
+    assert not of_telemetry(ran)
