@@ -161,7 +161,7 @@ class CallbackCaller:
             return Hopeless(str(error), is_answer=False)
         except httpx.HTTPError as error:
             watched.failed(error)
-            return TryAgain(f"could not be asked: {error or type(error).__name__}")
+            return TryAgain(f"could not be asked: {str(error) or type(error).__name__}")
 
     def _judge(self, job: Job, place: Place, destination: Destination, verdict: Verdict) -> None:
         match verdict:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import httpcore
@@ -76,54 +76,21 @@ class _Backend(httpcore.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
-class _Body(httpx.AsyncByteStream):
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+class GuardedTransport(httpx.AsyncHTTPTransport):
+    """An httpx transport that connects to public addresses, and to addresses in the `allowed` networks.
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for part in self._stream:
-                yield part
-        except (httpcore.NetworkError, httpcore.ProtocolError) as error:  # it may end too soon
-            raise httpx.ReadError(str(error)) from error
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class GuardedTransport(httpx.AsyncBaseTransport):
-    """An httpx transport that connects to public addresses, and to addresses in the `allowed` networks."""
+    A request raises AddressRefused, which is an httpx.TransportError, besides the errors of httpx.
+    """
 
     def __init__(
         self, allowed: Sequence[Network] = (), *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls or httpx.create_ssl_context(),
+        context = tls or httpx.create_ssl_context()
+        super().__init__(verify=context)
+        self._pool = httpcore.AsyncConnectionPool(  # httpx's own takes no network backend
+            ssl_context=context,
             max_connections=CONNECTIONS,
             max_keepalive_connections=CONNECTIONS // 10,
             keepalive_expiry=IDLE_S,
             network_backend=_Backend(allowed, resolve),
         )
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send one request. Raises: AddressRefused, httpx.TimeoutException, httpx.TransportError."""
-        url = request.url
-        core = httpcore.Request(
-            request.method,
-            httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-            headers=request.headers.raw,
-            content=request.stream,
-            extensions=request.extensions,
-        )
-        try:
-            answer = await self._pool.handle_async_request(core)
-        except httpcore.TimeoutException as error:
-            raise httpx.TimeoutException(str(error) or type(error).__name__) from error
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
-            raise httpx.TransportError(str(error) or type(error).__name__) from error
-        return httpx.Response(
-            answer.status, headers=answer.headers, stream=_Body(answer.stream), extensions=answer.extensions
-        )
-
-    async def aclose(self) -> None:
-        await self._pool.aclose()
