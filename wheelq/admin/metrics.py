@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from wheelq.admin.figures import ASKS_ALWAYS, Fleet, Parts, by_slot, fleet, recurring_times
 from wheelq.base.clock import Clock
@@ -94,13 +95,13 @@ Sample = tuple[str, float]
 
 def expose(fleet: Fleet | None, version: str, may_read: Callable[[str], bool] = lambda topic: True) -> str:
     """Returns the metrics of the fleet, for topics that may be read; without a fleet, only that Redis is away."""
-    page = Exposition()
+    page: list[str] = []
     info = {} if fleet is None else fleet.info
     kind = "" if not info else "valkey" if "valkey_version" in info else "redis"
     number = info.get("valkey_version", info.get("redis_version", ""))
     versions = labels_of(version=version, server=kind, server_version=number)
-    page.gauge("wheelq_build_info", "Versions of wheelq and of the server.", [(versions, 1)])
-    page.gauge("wheelq_redis_up", "Whether Redis answers.", [("", float(fleet is not None))])
+    gauge(page, "wheelq_build_info", "Versions of wheelq and of the server.", [(versions, 1)])
+    gauge(page, "wheelq_redis_up", "Whether Redis answers.", [("", float(fleet is not None))])
     if fleet is not None:
         topics = [info for info in fleet.topics if may_read(info.name)]
         readable = {info.name for info in topics}
@@ -110,27 +111,16 @@ def expose(fleet: Fleet | None, version: str, may_read: Callable[[str], bool] = 
         _recurring(page, fleet, readable)
         _server(page, fleet)
         _histograms(page, fleet, readable)
-    return page.text()
+    return "".join(page)
 
 
-class Exposition:
-    """Metrics in the text format of Prometheus, as far as they are written."""
+def gauge(page: list[str], name: str, text: str, samples: Iterable[Sample], kind: str = "gauge") -> None:
+    """Add the lines of a gauge to a page."""
+    page.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
+    page += [f"{name}{labels} {_number(value)}\n" for labels, value in samples]
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
 
-    def gauge(self, name: str, text: str, samples: Iterable[Sample], kind: str = "gauge") -> None:
-        """Write a gauge."""
-        self.lines.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
-        self.lines += [f"{name}{labels} {_number(value)}\n" for labels, value in samples]
-
-    def text(self) -> str:
-        """Returns what is written."""
-        return "".join(self.lines)
-
-    def counter(self, name: str, text: str, samples: Iterable[Sample]) -> None:
-        """Write a counter."""
-        self.gauge(name, text, samples, "counter")
+counter = partial(gauge, kind="counter")
 
 
 def labels_of(**labels: str) -> str:
@@ -148,96 +138,89 @@ def _number(value: float) -> str:
     return repr(int(value) if value == int(value) else value)
 
 
-def _counters(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None:
+def _counters(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
     counted = {topic: Counter[tuple[str, str]]() for topic in fleet.shards if topic in topics}
     for topic, sums in counted.items():
         for one in fleet.shards[topic]:
             sums.update(one.counted)
 
-    def total(outcome: str) -> Iterator[Sample]:
-        for topic, sums in counted.items():
-            if value := sums[outcome, ""]:
-                yield f'{{topic="{topic}"}}', value
-
-    def of_groups(outcomes: Iterable[str]) -> Iterator[tuple[str, str, str, int]]:
+    def of(*outcomes: str) -> Iterator[tuple[str, str, str, int]]:
         for topic, sums in counted.items():
             for (outcome, group), value in sums.items():
                 if outcome in outcomes:
                     yield topic, group, outcome, value
 
-    scheduled = (
-        (f'{{topic="{topic}",outcome="{outcome}"}}', value)
-        for topic, sums in counted.items()
-        for outcome in SCHEDULED
-        if (value := sums[outcome, ""])
-    )
-    page.counter("wheelq_scheduled_total", "Jobs of schedule calls, by outcome.", scheduled)
-    page.counter("wheelq_promoted_total", "Jobs that became ready, retries among them.", total("promoted"))
+    def total(outcome: str) -> Iterator[Sample]:
+        return ((f'{{topic="{topic}"}}', value) for topic, _, _, value in of(outcome) if value)
+
+    scheduled = ((f'{{topic="{topic}",outcome="{how}"}}', n) for topic, _, how, n in of(*SCHEDULED) if n)
+    counter(page, "wheelq_scheduled_total", "Jobs of schedule calls, by outcome.", scheduled)
+    counter(page, "wheelq_promoted_total", "Jobs that became ready, retries among them.", total("promoted"))
     swept = "Jobs promoted by a sweep, because their hint was lost or late."
-    page.counter("wheelq_swept_total", swept, total("swept"))
+    counter(page, "wheelq_swept_total", swept, total("swept"))
     text = "Deliveries that ended; a job that was cancelled while it waited has no group."
-    finished = ((labels_of(topic=topic, group=group, outcome=how), n) for topic, group, how, n in of_groups(FINISHED))
-    page.counter("wheelq_finished_total", text, finished)
-    recovered = ((labels_of(topic=topic, group=group), n) for topic, group, _, n in of_groups(("recovered",)))
-    page.counter("wheelq_recovered_total", "Deliveries taken over from workers that are gone.", recovered)
-    page.counter("wheelq_leader_changes_total", "How often another node became the leader of a shard.", total("led"))
+    finished = ((labels_of(topic=topic, group=group, outcome=how), n) for topic, group, how, n in of(*FINISHED))
+    counter(page, "wheelq_finished_total", text, finished)
+    recovered = ((labels_of(topic=topic, group=group), n) for topic, group, _, n in of("recovered"))
+    counter(page, "wheelq_recovered_total", "Deliveries taken over from workers that are gone.", recovered)
+    counter(page, "wheelq_leader_changes_total", "How often another node became the leader of a shard.", total("led"))
 
 
-def _gauges(page: Exposition, fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
+def _gauges(page: list[str], fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
     jobs = ((f'{{topic="{info.name}",state="{state}"}}', getattr(info, state)) for info in topics for state in STATES)
-    page.gauge("wheelq_jobs", "Jobs by state; each counts once.", jobs)
+    gauge(page, "wheelq_jobs", "Jobs by state; each counts once.", jobs)
     due = (
         (f'{{topic="{info.name}",within="{within}"}}', sum(one.due[n] for one in fleet.shards[info.name]))
         for info in topics
         for n, within in enumerate(WITHIN_MS)
     )
-    page.gauge("wheelq_due_jobs", "Jobs that are due within this time, including overdue ones.", due)
+    gauge(page, "wheelq_due_jobs", "Jobs that are due within this time, including overdue ones.", due)
 
     def each(figure: Callable[[TopicInfo], float]) -> Iterator[Sample]:
         return ((f'{{topic="{info.name}"}}', figure(info)) for info in topics)
 
     text = "How long the first waiting job has been due."
-    page.gauge("wheelq_overdue_seconds", text, each(lambda info: info.overdue_ms / 1000))
-    page.gauge("wheelq_topic_paused", "1 for a topic that is paused.", each(lambda info: int(info.settings.paused)))
+    gauge(page, "wheelq_overdue_seconds", text, each(lambda info: info.overdue_ms / 1000))
+    gauge(page, "wheelq_topic_paused", "1 for a topic that is paused.", each(lambda info: int(info.settings.paused)))
     text = "Shards with a job that is due within half a second, or overdue, and no leader."
-    page.gauge("wheelq_shards_without_leader", text, each(lambda info: fleet.without_leader(info.name)))
-    page.gauge("wheelq_schedulers", "Live scheduler nodes.", [("", len(fleet.nodes))])
+    gauge(page, "wheelq_shards_without_leader", text, each(lambda info: fleet.without_leader(info.name)))
+    gauge(page, "wheelq_schedulers", "Live scheduler nodes.", [("", len(fleet.nodes))])
 
 
-def _groups(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None:
+def _groups(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
     groups = [(labels_of(topic=one.topic, group=one.name), one) for one in fleet.groups if one.topic in topics]
     lags = ((labels, one.lag) for labels, one in groups)
-    page.gauge("wheelq_group_lag_jobs", "Entries not yet delivered to the group.", lags)
+    gauge(page, "wheelq_group_lag_jobs", "Entries not yet delivered to the group.", lags)
     ages_ms = ((labels, max(0, fleet.at_ms - (one.oldest_ms or fleet.at_ms))) for labels, one in groups)
     text = "How long the oldest entry that the group has not finished has been ready. Scale workers by this."
-    page.gauge("wheelq_group_oldest_seconds", text, ((labels, ms / 1000) for labels, ms in ages_ms))
+    gauge(page, "wheelq_group_oldest_seconds", text, ((labels, ms / 1000) for labels, ms in ages_ms))
     workers = {(one.topic, one.name): one.workers for _, one in groups} | {
         place: n for place, n in fleet.serving.items() if place[0] in topics
     }
     told = ((labels_of(topic=topic, group=group), n) for (topic, group), n in workers.items())
-    page.gauge("wheelq_workers", "Live workers of each group that has ever had one.", told)
+    gauge(page, "wheelq_workers", "Live workers of each group that has ever had one.", told)
     text = "Workers that ended without a word in the last ten minutes."
-    page.gauge("wheelq_lost_workers", text, [("", fleet.processes.lost_workers)])
+    gauge(page, "wheelq_lost_workers", text, [("", fleet.processes.lost_workers)])
 
 
-def _recurring(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None:
+def _recurring(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
     times = [
         (labels_of(topic=topic, name=name), one) for (topic, name), one in fleet.recurring.items() if topic in topics
     ]
     last = ((labels, one.last_ms / 1000) for labels, one in times if one.last_ms is not None)
-    page.gauge("wheelq_recurring_last_timestamp_seconds", "When the last occurrence was due.", last)
+    gauge(page, "wheelq_recurring_last_timestamp_seconds", "When the last occurrence was due.", last)
     following = ((labels, one.next_ms / 1000) for labels, one in times if one.next_ms is not None)
     text = "When the next occurrence that is not scheduled yet is due."
-    page.gauge("wheelq_recurring_next_timestamp_seconds", text, following)
+    gauge(page, "wheelq_recurring_next_timestamp_seconds", text, following)
 
 
-def _server(page: Exposition, fleet: Fleet) -> None:
+def _server(page: list[str], fleet: Fleet) -> None:
     used, limit = _figure(fleet, "used_memory"), _figure(fleet, "maxmemory") or _figure(fleet, "total_system_memory")
     text = "Memory in use, as a share of maxmemory, or of the machine's where there is no limit."
-    page.gauge("wheelq_redis_memory_ratio", text, [("", round(used / limit, 6))] if limit else [])
+    gauge(page, "wheelq_redis_memory_ratio", text, [("", round(used / limit, 6))] if limit else [])
     policy = fleet.info.get("maxmemory_policy")
     text = "1 if the server throws keys away when memory runs short."
-    page.gauge("wheelq_redis_evicts", text, [("", float(policy != "noeviction"))] if policy else [])
+    gauge(page, "wheelq_redis_evicts", text, [("", float(policy != "noeviction"))] if policy else [])
 
 
 def _figure(fleet: Fleet, name: str) -> int:
@@ -245,10 +228,10 @@ def _figure(fleet: Fleet, name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _histograms(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None:
+def _histograms(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
     groups = {(one.topic, one.name) for one in fleet.groups}
     for measured, (name, text) in HISTOGRAMS.items():
-        page.lines.append(f"# HELP {name} {text}\n# TYPE {name} histogram\n")
+        page.append(f"# HELP {name} {text}\n# TYPE {name} histogram\n")
         edges = [repr(bound) for bound in BOUNDS[measured]] + ["+Inf"]
         for (kind, topic, group), (total_us, *counts) in fleet.histograms.items():
             if kind is not measured or topic not in topics:
@@ -259,5 +242,5 @@ def _histograms(page: Exposition, fleet: Fleet, topics: Collection[str]) -> None
             below = 0
             for edge, count in zip(edges, counts, strict=True):
                 below += count
-                page.lines.append(f'{name}_bucket{{{labels},le="{edge}"}} {below}\n')
-            page.lines.append(f"{name}_sum{{{labels}}} {total_us / 1_000_000}\n{name}_count{{{labels}}} {below}\n")
+                page.append(f'{name}_bucket{{{labels},le="{edge}"}} {below}\n')
+            page.append(f"{name}_sum{{{labels}}} {total_us / 1_000_000}\n{name}_count{{{labels}}} {below}\n")

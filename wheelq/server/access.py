@@ -17,7 +17,7 @@ import hmac
 import logging
 import re
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -86,26 +86,14 @@ class ApiKey:
 
     def stored(self) -> dict[str, Any]:
         """Returns it in a form that msgpack can hold."""
-        return {
-            "name": self.name,
-            "digests": [list(pair) for pair in self.digests],
-            "scopes": list(self.scopes),
-            "created_ms": self.created_ms,
-            "expires_ms": self.expires_ms,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "id"}
 
     @classmethod
     def read(cls, id: str, stored: dict[str, Any]) -> ApiKey:
         """Returns the key from its stored form, which `protocol.calls.access` has checked."""
         digests = tuple((bytes(digest), int(until_ms)) for digest, until_ms in stored["digests"])
-        return cls(
-            id,
-            stored["name"],
-            digests,
-            tuple(stored["scopes"]),
-            stored.get("created_ms", 0),
-            stored.get("expires_ms", 0),
-        )
+        times = (stored.get("created_ms", 0), stored.get("expires_ms", 0))
+        return cls(id, stored["name"], digests, tuple(stored["scopes"]), *times)
 
 
 def new_key(name: str, scopes: tuple[str, ...], now_ms: int, expires_ms: int = 0) -> tuple[ApiKey, str]:
@@ -140,11 +128,8 @@ def allows(scopes: tuple[str, ...], verb: Verb, topic: str | None) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _allows(scopes: tuple[str, ...], verb: Verb, topic: str | None) -> bool:
-    for scope in scopes:
-        allowed, _, pattern = scope.partition(":")
-        if allowed in ("*", verb) and (topic is None or fnmatchcase(topic, pattern)):
-            return True
-    return False
+    allowed = (scope.partition(":")[2] for scope in scopes if scope.startswith(("*:", f"{verb}:")))
+    return any(topic is None or fnmatchcase(topic, pattern) for pattern in allowed)
 
 
 def _secret() -> str:
@@ -276,9 +261,7 @@ class Keyring:
     def named(self, id: str) -> Caller | None:
         """Returns the caller of a key by its id alone, for calls that cannot send a secret."""
         key = self._known.get(id)
-        if key is None or (key.expires_ms and self._clock.wall_ms() >= key.expires_ms):
-            return None
-        return Caller(key.id, key.scopes)
+        return Caller(key.id, key.scopes) if key is not None and key.is_alive(self._clock.wall_ms()) else None
 
 
 def _problem(id: str, why: str) -> str:

@@ -107,9 +107,8 @@ def failure(problem: Problem) -> Response:
         body["task_id"] = int(problem.ids[0])
     told = problem.response()
     headers = {name: told.headers[name] for name in ("retry-after", "allow", "connection") if name in told.headers}
-    return Response(
-        to_json(body), problem.kind.status if code >= _PASSES or is_path else 200, headers, "application/json"
-    )
+    status = problem.kind.status if code >= _PASSES or is_path else 200
+    return Response(to_json(body), status, headers, "application/json")
 
 
 FIELDS = 50
@@ -234,13 +233,12 @@ class TaskIds:
 
     async def next(self) -> int:
         """Returns a new id. Raises: ServerError."""
-        while not self._left or self._clock.monotonic() >= self._stale_at:
-            async with self._taking:
-                if not self._left or self._clock.monotonic() >= self._stale_at:  # no other task did meanwhile
-                    stale_at = self._clock.monotonic() + IDS_FRESH_S
-                    first = await self._transport.send(notes.take_ids(self._keys, IDS))
-                    self._left, self._stale_at = range(first, first + IDS), stale_at
-        id, self._left = self._left[0], self._left[1:]
+        async with self._taking:
+            while not self._left or self._clock.monotonic() >= self._stale_at:
+                stale_at = self._clock.monotonic() + IDS_FRESH_S
+                first = await self._transport.send(notes.take_ids(self._keys, IDS))
+                self._left, self._stale_at = range(first, first + IDS), stale_at
+            id, self._left = self._left[0], self._left[1:]
         return id
 
 

@@ -93,7 +93,9 @@ class Coalescing:
         """Schedule many jobs, within one span or one each. Returns a receipt or an error for each, in order."""
         outcomes = await self._schedule_each(topic, specs, on_duplicate, has_span)
         if on_duplicate == "raise":  # errors about other jobs carry receipts of duplicates, too
-            outcomes = [_unless_taken(topic, outcome) for outcome in outcomes]
+            for place, outcome in enumerate(outcomes):
+                if isinstance(outcome, Receipt) and not outcome.created:
+                    outcomes[place] = DuplicateJob(topic, [outcome.id], {})
         return outcomes
 
     async def _schedule_each(
@@ -172,7 +174,7 @@ class Coalescing:
             return [*await self._client.keep_aside(topic, specs, on_duplicate)]
         except InvalidJob as error:
             if len(specs) == 1:
-                return [_of_one(error)]
+                return [InvalidInput(error.field.removeprefix("jobs[0]."), error.problem)]
         except WheelqError as error:
             return [error] * len(specs)
         return [(await self._keep_each(topic, [spec], on_duplicate))[0] for spec in specs]
@@ -189,17 +191,6 @@ def _tell(waiting: Waiting, outcomes: Sequence[Outcome]) -> None:
 
 def _ids(spec: JobSpec) -> tuple[str, ...]:
     return (spec.key,) if spec.key is not None else ()
-
-
-def _of_one(error: InvalidJob) -> InvalidInput:
-    """Returns the problem of a call's only job."""
-    return InvalidInput(error.field.removeprefix("jobs[0]."), error.problem)
-
-
-def _unless_taken(topic: str, outcome: Outcome) -> Outcome:
-    if isinstance(outcome, Receipt) and not outcome.created:
-        return DuplicateJob(topic, [outcome.id], {})
-    return outcome
 
 
 def _outcome(error: WheelqError, place: int, specs: Sequence[JobSpec]) -> Outcome:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from wheelq import __version__
-from wheelq.admin.metrics import Exposition, labels_of
+from wheelq.admin.metrics import counter, gauge, labels_of
 from wheelq.callbacks.destination import DestinationInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.producer.outbox.store import OutboxInfo
@@ -101,36 +101,36 @@ def metrics_text(
     None: there is none. Then come those of the `fleet`, from `admin.metrics`; while Redis is away they are missing, and
     `wheelq_redis_up` is 0.
     """
-    page = Exposition()
+    page: list[str] = []
     requests = ((labels_of(status=str(status)), count) for status, count in sorted(answered.items()))
-    page.counter("wheelq_http_requests_total", "HTTP requests answered, by status.", requests)
+    counter(page, "wheelq_http_requests_total", "HTTP requests answered, by status.", requests)
     _destinations(page, destinations)
     if outbox is not None:
         _outbox(page, outbox, now_ms)
-    return page.text() + fleet
+    return "".join(page) + fleet
 
 
-def _destinations(page: Exposition, infos: Sequence[DestinationInfo]) -> None:
+def _destinations(page: list[str], infos: Sequence[DestinationInfo]) -> None:
     states = (
         (labels_of(destination=info.name, state=state), float(info.state is state))
         for info in infos
         for state in BreakerState
     )
-    page.gauge("wheelq_destination_state", "1 for the state of a receiver's circuit breaker.", states)
+    gauge(page, "wheelq_destination_state", "1 for the state of a receiver's circuit breaker.", states)
     in_flight = ((labels_of(destination=info.name), info.in_flight) for info in infos)
-    page.gauge("wheelq_callbacks_in_flight", "Callback requests in flight.", in_flight)
+    gauge(page, "wheelq_callbacks_in_flight", "Callback requests in flight.", in_flight)
     made = (
         (labels_of(destination=info.name, outcome=outcome), getattr(info, outcome))
         for info in infos
         for outcome in ("succeeded", "failed")
     )
-    page.counter("wheelq_callbacks_total", "Callback requests made, by outcome.", made)
+    counter(page, "wheelq_callbacks_total", "Callback requests made, by outcome.", made)
 
 
-def _outbox(page: Exposition, info: OutboxInfo, now_ms: int) -> None:
+def _outbox(page: list[str], info: OutboxInfo, now_ms: int) -> None:
     age_ms = 0 if info.oldest_kept_ms is None else max(0, now_ms - info.oldest_kept_ms)
-    page.gauge("wheelq_outbox_jobs", "Jobs that wait on this server's disk for Redis.", [("", info.jobs)])
-    page.gauge("wheelq_outbox_bytes", "Bytes of packed payloads on this server's disk.", [("", info.bytes)])
+    gauge(page, "wheelq_outbox_jobs", "Jobs that wait on this server's disk for Redis.", [("", info.jobs)])
+    gauge(page, "wheelq_outbox_bytes", "Bytes of packed payloads on this server's disk.", [("", info.bytes)])
     text = "How long the oldest job on this server's disk has waited for Redis."
-    page.gauge("wheelq_outbox_oldest_seconds", text, [("", age_ms / 1000)])
-    page.gauge("wheelq_outbox_rejected_jobs", "Jobs that Redis refused, set aside.", [("", info.rejected)])
+    gauge(page, "wheelq_outbox_oldest_seconds", text, [("", age_ms / 1000)])
+    gauge(page, "wheelq_outbox_rejected_jobs", "Jobs that Redis refused, set aside.", [("", info.rejected)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from fastapi.sse import EventSourceResponse
 from starlette.responses import Response
@@ -16,6 +15,7 @@ from starlette.responses import Response
 from wheelq.admin import WorkerInfo
 from wheelq.admin.diagnosis import Finding, Level
 from wheelq.admin.figures import Fleet, Flow
+from wheelq.admin.metrics import STATES
 from wheelq.base.metrics import Lateness
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.breaker import BreakerState
@@ -30,20 +30,6 @@ from wheelq.server.problems import Problem
 MOST_TOPICS = 12
 _WORST_FIRST = {Level.PROBLEM: 0, Level.WARNING: 1, Level.OK: 2}
 MOST_WORKERS = 200
-
-
-class Totals(NamedTuple):
-    """The jobs of all topics that the viewer may read."""
-
-    waiting: int
-    ready: int
-    running: int
-    retrying: int
-    dead: int
-    overdue: int
-    """Topics with overdue jobs."""
-    overdue_ms: int
-    """How long the most overdue job has been due."""
 
 
 async def overview(visit: Visit) -> Response:
@@ -88,17 +74,11 @@ async def _findings(visit: Visit) -> Sequence[Finding]:
     return sorted(await visit.service.diagnosis.get(), key=lambda finding: _WORST_FIRST[finding.level])
 
 
-def _totals(topics: Sequence[TopicInfo]) -> Totals:
+def _totals(topics: Sequence[TopicInfo]) -> dict[str, int]:
+    """Returns the jobs by state, how many topics have overdue ones, and how long the most overdue has been due."""
     late = [info.overdue_ms for info in topics if info.overdue_ms and not info.settings.paused]
-    return Totals(
-        sum(info.waiting for info in topics),
-        sum(info.ready for info in topics),
-        sum(info.running for info in topics),
-        sum(info.retrying for info in topics),
-        sum(info.dead for info in topics),
-        len(late),
-        max(late, default=0),
-    )
+    jobs = {state: sum(getattr(info, state) for info in topics) for state in STATES}
+    return {**jobs, "overdue": len(late), "overdue_ms": max(late, default=0)}
 
 
 def _matters(info: TopicInfo) -> tuple[bool, int]:

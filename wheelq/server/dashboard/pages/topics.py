@@ -40,11 +40,7 @@ class ShardRow(NamedTuple):
     number: int
     leader: str
     standby: str
-    waiting: int
-    ready: int
-    running: int
-    retrying: int
-    dead: int
+    jobs: shard_counts.ShardCounts
     is_hot: bool
 
 
@@ -157,8 +153,7 @@ def _shard_rows(
     for number, one in enumerate(counts):
         leader, standby = posts.get((topic, number), ("", None))
         is_hot = len(counts) > 1 and one.waiting >= max(HOT_JOBS, HOT * share)
-        held = (one.waiting, one.ready, one.running, one.retrying, one.dead)
-        rows.append(ShardRow(number, leader, standby or "", *held, is_hot))
+        rows.append(ShardRow(number, leader, standby or "", one, is_hot))
     return rows
 
 
