@@ -208,7 +208,6 @@ class Fleet:
         ]
 
     def topic(self, name: str) -> TopicInfo | None:
-        """The topic with this name."""
         return next((info for info in self.topics if info.name == name), None)
 
     def without_leader(self, topic: str) -> int:
@@ -236,7 +235,6 @@ class Flow:
 
     @classmethod
     def between(cls, before: Processes, after: Processes) -> Flow:
-        """Returns what happened between two readings."""
         if before is after:
             return cls(0.0, 0, 0, 0, Lateness())
         former = {node.name: node.lateness for node in before.nodes}

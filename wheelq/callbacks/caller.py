@@ -106,7 +106,6 @@ class CallbackCaller:
         self._judge(job, place, destination, verdict)
 
     def infos(self) -> list[DestinationInfo]:
-        """Returns the state of each receiver, by name."""
         return [self._destinations[name].info for name in sorted(self._destinations)]
 
     async def close(self) -> None:
@@ -365,7 +364,6 @@ class CallbackWorker:
         return {"open_destinations": open_ones} if open_ones else {}
 
     def destinations(self) -> Sequence[DestinationInfo]:
-        """Returns the state of each receiver in this process."""
         return self._caller.infos()
 
 

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import base64
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Self
 
 from wheelq.callbacks.addresses import Network, networks, parse_url
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.retry import Retry
+from wheelq.settings.whole import read_toml
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -68,12 +67,7 @@ class Services:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Reads the register from a TOML file. Raises: ConfigurationError."""
-        try:
-            table = tomllib.loads(Path(path).read_text())
-        except OSError as error:
-            raise ConfigurationError(f"cannot read the services file {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
+        table = read_toml(path, "services")
         try:
             return cls.read(table)
         except InvalidInput as error:

@@ -19,19 +19,11 @@ from wheelq.cli.values import WHEN, parse_due, parse_headers, parse_json, parse_
 from wheelq.errors import ServerError
 from wheelq.model.durations import parse_duration, span
 from wheelq.model.job import OnDuplicate, Receipt
-from wheelq.model.state import JobInfo, JobState, ListedJob
+from wheelq.model.state import TIME_OF, JobInfo, JobState, ListedJob
 
 if TYPE_CHECKING:
     from wheelq.client import Client
 
-_AT = {
-    JobState.WAITING: "due",
-    JobState.RETRYING: "due",
-    JobState.READY: "promoted",
-    JobState.RUNNING: "promoted",
-    JobState.DONE: "ended",
-    JobState.DEAD: "buried",
-}
 _COLUMNS: dict[JobState, tuple[str, ...]] = {
     JobState.WAITING: (),
     JobState.RETRYING: ("group?", ">attempt?", "error?~"),
@@ -113,11 +105,7 @@ def job(session: Session, topic: Topic, id: JobId) -> None:
     with session.client() as client:
         found = client.get(topic, id)
     if session.json:
-        say_json(
-            None
-            if found is None
-            else {**{one.name: getattr(found, one.name) for one in fields(found)}, "due": found.due}
-        )
+        say_json(found and {**{one.name: getattr(found, one.name) for one in fields(found)}, "due": found.due})
     elif found is None:
         say(f"{topic}/{id} is finished or unknown; keep_done_ms keeps it: wheelq configure {topic} --keep-done 1d")
     else:
@@ -204,7 +192,7 @@ def _table(topic: str, state: JobState, found: list[ListedJob]) -> RenderableTyp
         (job.id, distance(job.at_ms), *("-" if (value := getattr(job, name)) is None else value for name in names))
         for job in found
     )
-    return table("id", _AT[state], *columns, rows=rows)
+    return table("id", TIME_OF[state], *columns, rows=rows)
 
 
 def wait(

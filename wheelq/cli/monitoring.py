@@ -97,7 +97,6 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection that was answered."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)

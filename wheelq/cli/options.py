@@ -135,13 +135,11 @@ class Session:
         return settings_in_force(self.config)
 
     def client(self) -> Client:
-        """Returns a client of the server."""
         from wheelq.client import Client  # on demand: --help needs no redis
 
         return Client.connect(self.url, self.settings)
 
     def inspector(self) -> Inspector:
-        """Returns an inspector of the server."""
         from wheelq.admin import Inspector
 
         return Inspector.connect(self.url, self.settings)

@@ -36,7 +36,6 @@ class Now:
 
     @classmethod
     def between(cls, before: Stats, now: Stats) -> Now:
-        """Compares two looks."""
         promoted = rates(before.nodes, now.nodes, "promoted")
         handled = rates(before.workers, now.workers, "handled")
         failed = rates(before.workers, now.workers, "failed")

@@ -39,6 +39,15 @@ class JobState(StrEnum):
     """Finished."""
 
 
+TIME_OF = {
+    JobState.WAITING: "due",
+    JobState.RETRYING: "due",
+    JobState.READY: "promoted",
+    JobState.RUNNING: "promoted",
+    JobState.DONE: "ended",
+    JobState.DEAD: "buried",
+}
+"""What the time of a listed job means, by state."""
 FINISHED = (JobState.DONE, JobState.DEAD)
 LEAST_FAR_FIRST = (JobState.RETRYING, JobState.RUNNING, JobState.READY, JobState.DEAD, JobState.DONE)
 

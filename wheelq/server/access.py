@@ -75,7 +75,6 @@ class ApiKey:
         return opened and self.is_alive(now_ms)
 
     def is_alive(self, now_ms: int) -> bool:
-        """Whether the key has not expired."""
         return not self.expires_ms or now_ms < self.expires_ms
 
     def rotated(self, now_ms: int, kept_ms: int) -> tuple[ApiKey, str]:

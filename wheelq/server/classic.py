@@ -94,7 +94,6 @@ _PASSES = 1300
 
 
 def success(**more: Any) -> Response:
-    """Returns the answer for success."""
     return Response(to_json({"dm_error": 0, "error_msg": "操作成功", **more}), media_type="application/json")
 
 
@@ -249,6 +248,7 @@ class PulledTask(NamedTuple):
     content: str
 
 
+@dataclass(frozen=True)
 class Tasks:
     """Adds and pulls tasks, whose content is kept for a while after the pull.
 
@@ -261,26 +261,15 @@ class Tasks:
     be lost.
     """
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        coalescing: Coalescing,
-        leases: Leases,
-        intake: Intake,
-        transport: AsyncTransport,
-        keys: Keys,
-        kept_ms: int,
-        clock: Clock,
-    ) -> None:
-        self._client = client
-        self._coalescing = coalescing
-        self._leases = leases
-        self._intake = intake
-        self._clock = clock
-        self._ids = TaskIds(transport, keys, clock)
-        self._transport = transport
-        self._keys = keys
-        self._kept_ms = kept_ms
+    _client: AsyncClient
+    _coalescing: Coalescing
+    _leases: Leases
+    _intake: Intake
+    _transport: AsyncTransport
+    _keys: Keys
+    _kept_ms: int
+    _clock: Clock
+    _ids: TaskIds
 
     async def add(self, topic: str, said: dict[str, Any]) -> int:
         """Create a task; returns its id. With an earlier attempt's `task_id`, only if needed. Raises: WheelqError."""

@@ -87,7 +87,6 @@ class Connections(ServerState):
         self._looking: asyncio.TimerHandle | None = None
 
     def arrived(self, connection: Connected) -> None:
-        """A caller has connected."""
         now = connection.loop.time()
         self.newcomers[connection] = now
         self.make_room(now)
@@ -155,14 +154,12 @@ class Connection(HttpToolsProtocol):
         self.server_state.arrived(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller has left, or its connection was closed."""
         self._forget()
         self._stop_expecting()
         self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data."""
         self.server_state.idle.pop(self, None)
         if len(data) <= FEED:
             self._feed(data)
@@ -179,7 +176,6 @@ class Connection(HttpToolsProtocol):
             self._writing = self.loop.call_later(self.limits.write_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The caller reads again."""
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
@@ -188,7 +184,6 @@ class Connection(HttpToolsProtocol):
     # Called by the parser
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._in_head, self._is_between = True, False
         super().on_message_begin()
 
@@ -219,7 +214,6 @@ class Connection(HttpToolsProtocol):
         self._in_framing = True
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
         if self._is_deaf:
             return
         self._got_on = True
@@ -230,7 +224,6 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request is complete."""
         if self._is_deaf:
             return
         self._in_framing, self._is_between, self._got_on = False, True, True
@@ -244,7 +237,6 @@ class Connection(HttpToolsProtocol):
     # Called by the answer
 
     def on_response_complete(self) -> None:
-        """A request was answered."""
         if self._is_deaf:
             self.flow.resume_reading()
             if self._deadline is None:
@@ -264,11 +256,9 @@ class Connection(HttpToolsProtocol):
             self._expect(self.server_state.limits.parting_s)
 
     def timeout_keep_alive_handler(self) -> None:
-        """A time limit has passed."""
         self.leave()
 
     def leave(self) -> None:
-        """Close the connection."""
         self.connections.discard(self)
         self._forget()
         self._is_deaf = True
@@ -380,7 +370,6 @@ class Handshake(asyncio.Protocol):
     """
 
     def __init__(self, *, server_state: Connections, **named: Any) -> None:
-        """Takes the arguments with which uvicorn makes its protocols."""
         self.loop = asyncio.get_running_loop()
         self._state = server_state
         self._named = named
@@ -390,7 +379,6 @@ class Handshake(asyncio.Protocol):
         self._shaking: asyncio.Task[None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A caller has connected."""
         self._transport = cast(asyncio.Transport, transport)
         self._state.connections.add(cast(Any, self))  # the set that uvicorn shuts down
         self._shaking = self.loop.create_task(self._shake())
@@ -401,13 +389,11 @@ class Handshake(asyncio.Protocol):
         self._early.append(data)
 
     def leave(self) -> None:
-        """Close the connection."""
         self._has_left = True
         self._forget()
         self._transport.abort()
 
     def shutdown(self) -> None:
-        """The server stops."""
         self.leave()
 
     async def _shake(self) -> None:

@@ -196,7 +196,6 @@ class Leases:
         self._polls.silence()
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._polls.close()
 
     async def _lease_later(
@@ -304,7 +303,6 @@ class Leases:
 
 
 def make_handle(shard: int, lease: LeaseId) -> str:
-    """The handle of a lease in this shard."""
     return f"{shard}.{lease.entry_id}.{lease.number}.{lease.member.hex()}"
 
 

@@ -41,7 +41,6 @@ class LongPoll:
         return self._notice
 
     def notify(self) -> None:
-        """Wake the waiting requests."""
         self._notice.set_result(None)
         self._notice = asyncio.get_running_loop().create_future()
 
@@ -97,7 +96,6 @@ class LongPolls:
             poll.notify()
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._spares.close()
 
     async def _watch(self, poll: LongPoll, shards: Sequence[ShardKeys], started: asyncio.Event) -> None:

@@ -135,7 +135,6 @@ class Problem(HTTPException):
         super().__init__(self.kind.status, self.what or self.kind.title)
 
     def body(self) -> dict[str, Any]:
-        """Returns the body of the answer."""
         kind = self.kind
         sentences = [self.what, kind.remedy] if self.what else [kind.remedy or kind.title]
         body: dict[str, Any] = {
@@ -151,7 +150,6 @@ class Problem(HTTPException):
         return body
 
     def response(self) -> Response:
-        """Returns the answer."""
         wait = self.retry_after_s if self.retry_after_s is not None else self.kind.retry_after_s
         headers = {**(self.more or {}), **({} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))})}
         return Response(to_json(self.body()), self.kind.status, headers, MEDIA_TYPE)
@@ -172,7 +170,6 @@ def problem_in(method: str, error: Exception) -> Problem:
 
 
 def problem_of(error: errors.WheelqError) -> Problem:
-    """Returns the problem for an error of wheelq."""
     kind = next((kind for cls, kind in _BY_ERROR if isinstance(error, cls)), BROKEN)
     if isinstance(error, errors.InvalidInput):
         return Problem(kind, f"{error.field}: {error.problem}.", error.field)

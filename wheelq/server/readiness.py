@@ -73,7 +73,6 @@ class ReadinessCheck:
             return unready(Unavailable(f"Redis has not answered within {DEADLINE_S:g} s"))
 
     def close(self) -> None:
-        """Stop checking."""
         self._looking.close()
 
     async def _look(self) -> Readiness:

@@ -167,13 +167,11 @@ class Resource(APIRouter):
 
 
 def service_of(request: Request) -> Service:
-    """Returns the service of this server."""
     service: Service = request.app.state.service
     return service
 
 
 def caller_of(request: Request) -> Caller:
-    """Returns the caller of the request."""
     caller: Caller = request.scope["wheelq.caller"]
     return caller
 

@@ -29,7 +29,7 @@ from wheelq.reminders import Reminders
 from wheelq.server import problems, readiness
 from wheelq.server.access import ANYONE, Caller, Keyring, Rates, Verb
 from wheelq.server.audit import Audit
-from wheelq.server.classic import Tasks
+from wheelq.server.classic import TaskIds, Tasks
 from wheelq.server.client import ServerClient
 from wheelq.server.coalescing import Coalescing
 from wheelq.server.dashboard.snapshot import FleetSnapshot, TabStream
@@ -78,15 +78,9 @@ class Service:
         self.audit = Audit(settings.server.audit)
         limits = (settings.server.max_deliveries, settings.server.max_waiting)
         self.leases = Leases(self.client, transport, self.keys, self.clock, *limits)
+        ids, kept_ms = TaskIds(transport, self.keys, self.clock), settings.server.classic_kept_ms
         self.tasks = Tasks(
-            self.client,
-            self.coalescing,
-            self.leases,
-            self.intake,
-            transport,
-            self.keys,
-            settings.server.classic_kept_ms,
-            self.clock,
+            self.client, self.coalescing, self.leases, self.intake, transport, self.keys, kept_ms, self.clock, ids
         )
         self.readiness_check = ReadinessCheck(transport, self.keys, self.clock)
         self.reminders = Reminders(self.clock)
@@ -216,7 +210,6 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(request: Request) -> str:
-    """Returns the address that a request comes from."""
     return request.client.host if request.client else ""
 
 

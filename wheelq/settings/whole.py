@@ -84,14 +84,18 @@ class Settings(Checked):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Returns the settings in a TOML file; those it omits have their defaults. Raises: ConfigurationError."""
-        try:
-            table = tomllib.loads(Path(path).read_text())
-        except OSError as error:
-            raise ConfigurationError(f"cannot read the settings file {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
-        settings: Self = _replaced(cls(), table, str(path))
+        settings: Self = _replaced(cls(), read_toml(path, "settings"), str(path))
         return settings
+
+
+def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+    """Returns the content of a file of settings or services. Raises: ConfigurationError, which names the file."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the {what} file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
 
 
 def tables(settings: Settings) -> dict[str, list[Declaration]]:

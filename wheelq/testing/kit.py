@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import cached_property
-from types import TracebackType
 from typing import Self
 
 from wheelq.aio import AsyncClient
@@ -236,9 +235,7 @@ class _Kit:
         self._exit.callback(_set_url, before)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._exit.close()
 
 
@@ -325,11 +322,9 @@ class AsyncWheelqTest(_Kit):
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.async_client.close()
-        self.__exit__(kind, error, trace)
+        self.__exit__()
 
 
 MOST_SHOWN = 30

@@ -103,7 +103,6 @@ def demo(
 
 
 def _prepare_environment(url: str, *, is_own: bool) -> None:
-    """Set the settings of the child processes."""
     os.environ[variable_of("", "url")] = url
     os.environ[variable_of("", "prefix")] = f"wheelq-demo-{secrets.token_hex(4)}"
     if is_own:

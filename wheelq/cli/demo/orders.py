@@ -98,7 +98,6 @@ def draw_orders(*, quick: bool = False) -> list[Order]:
 
 
 def draw_plan(orders: Sequence[Order], seed: int) -> DemoPlan:
-    """Returns the plan for this seed."""
     draw = random.Random(seed)
     last_ms = max(order.delay_ms for order in orders)
     share = round(len(orders) * CHANGED_SHARE)

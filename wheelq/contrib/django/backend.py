@@ -60,7 +60,6 @@ class Options:
 
     @property
     def retry(self) -> Retry:
-        """How a failed task is tried again."""
         return Retry(max_attempts=self.max_attempts)
 
     def settings(self) -> Settings:

@@ -53,7 +53,6 @@ def queue_and_id(result_id: str) -> tuple[str, str]:
 
 
 def payload_of(result: TaskResult, enqueued_ms: int) -> dict[str, Any]:
-    """Returns the payload of a task's job."""
     path = result.task.module_path
     return {"task": path, "args": result.args, "kwargs": result.kwargs, "enqueued": enqueued_ms}
 

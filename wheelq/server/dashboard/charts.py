@@ -57,16 +57,13 @@ class TimeWindow:
 
     @property
     def to_ms(self) -> int:
-        """When it ends."""
         return self.from_ms + self.bar_ms * self.bars
 
     @property
     def length_ms(self) -> int:
-        """How long it is."""
         return self.bar_ms * self.bars
 
     def bar(self, place: int) -> tuple[int, int]:
-        """When a bar begins and ends."""
         return self.from_ms + place * self.bar_ms, self.from_ms + (place + 1) * self.bar_ms
 
     def marks(self, now_ms: int) -> Sequence[AxisMark]:
@@ -109,7 +106,6 @@ class Bar:
 
     @property
     def value(self) -> float:
-        """How high it is."""
         return sum(part.value for part in self.parts)
 
 

@@ -64,7 +64,6 @@ def environment() -> Environment:
 
 
 def render(template: str, context: dict[str, Any]) -> str:
-    """Returns a page."""
     return environment().get_template(template).render(context)
 
 

@@ -56,7 +56,6 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def install(app: FastAPI, service: Service) -> None:
-    """Serve the dashboard."""
     for place in PLACES:
         _add(app, place.path, _endpoint(service, place), "POST" if place.is_action else "GET")
     _add(app, "/sign-in", _surrounded(service, sign_in), "GET", "POST")
@@ -168,7 +167,6 @@ class Leaf(NamedTuple):
 
 
 async def _guide_page(service: Service, request: Request) -> Response:
-    """Answer with a page of the guide, or its index."""
     name = request.path_params.get("page", guide.INDEX)
     base_path = service.settings.server.base_path
     try:
@@ -192,7 +190,6 @@ async def _guide_page(service: Service, request: Request) -> Response:
 
 
 async def _guide_picture(service: Service, request: Request) -> Response:
-    """Answer with a picture that a page shows."""
     name = request.path_params["name"]
     try:
         return Response(guide.image(name), media_type=_TYPES[name.rpartition(".")[2]])

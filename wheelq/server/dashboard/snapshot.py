@@ -88,7 +88,6 @@ class FleetSnapshot:
             self._first.add(topic)
 
     def close(self) -> None:
-        """Look no longer."""
         self._looking.close()
 
     async def _look(self) -> Fleet:
@@ -130,7 +129,6 @@ class TabStream:
 
     @property
     def open(self) -> int:
-        """How many tabs listen."""
         return len(self._tabs)
 
     def listen(self, check: Check) -> AsyncIterator[bytes]:

@@ -133,7 +133,6 @@ class TopicLane:
 
     @property
     def jobs(self) -> int:
-        """How many are due within the window."""
         return sum(self.bars)
 
 

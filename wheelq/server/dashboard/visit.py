@@ -117,7 +117,6 @@ class Visit:
 
     @property
     def topic(self) -> str:
-        """The topic in the path."""
         name: str = self.request.path_params["topic"]
         return name
 
@@ -131,7 +130,6 @@ class Visit:
         return self.caller.may(Verb(verb), topic)
 
     def readable(self, seen: Fleet) -> list[TopicInfo]:
-        """The topics that the viewer may read."""
         return [info for info in seen.topics if self.may(Verb.READ, info.name)]
 
     async def now_ms(self) -> int:

@@ -226,7 +226,7 @@ class DueRangeBody(Model):
     until: Moment | None = Field(default=None, description="Only jobs due before this moment.")
     cursor: str | None = Field(
         default=None,
-        pattern=r"^[0-9A-Z]{26}\.[0-9a-f]{12}$",
+        pattern=_CURSOR_PATTERN,
         description="The cursor of the previous answer, which belongs to its request: leave all else unchanged.",
     )
 

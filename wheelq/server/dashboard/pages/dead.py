@@ -69,7 +69,6 @@ class ActedOn(NamedTuple):
 
 
 async def topics(visit: Visit) -> Response:
-    """The topics that have dead jobs."""
     seen = await visit.service.snapshot.now()
     found = sorted((info for info in visit.readable(seen) if info.dead), key=lambda info: -info.dead)
     return visit.page("dead_topics.html", seen=seen, topics=found)
@@ -121,7 +120,13 @@ async def act(visit: Visit) -> Response:
         ids = [job.dead_id for job in newest if key_of(job.reason, job.error) == kind]
     if not ids:
         return visit.back(f"/topics/{visit.topic}/dead", "No job was chosen.")
-    done = await (_replay(visit, ids) if action == "replay" else _purge(visit, ids))
+    dead = visit.service.client.dead
+    if action == "replay":
+        outcomes = await _each(ids, partial(dead.replay_one, visit.topic))
+        replayed = outcomes.count(ReplayOutcome.REPLAYED)
+        done = ActedOn(replayed, len(outcomes) - replayed - outcomes.count(ReplayOutcome.NOT_FOUND))
+    else:
+        done = ActedOn(sum(await _each(ids, partial(dead.purge_one, visit.topic))), 0)
     return visit.back(f"/topics/{visit.topic}/dead", _summary(action, done))
 
 
@@ -201,16 +206,6 @@ def _matches(job: DeadSummary, group: str | None, reason: str | None, kind: str 
 async def _total(visit: Visit) -> int:
     """How many dead jobs the topic has. Raises: TopicNotFound."""
     return (await visit.service.client.topic(visit.topic)).dead
-
-
-async def _replay(visit: Visit, ids: list[str]) -> ActedOn:
-    outcomes = await _each(ids, partial(visit.service.client.dead.replay_one, visit.topic))
-    replayed = outcomes.count(ReplayOutcome.REPLAYED)
-    return ActedOn(replayed, len(outcomes) - replayed - outcomes.count(ReplayOutcome.NOT_FOUND))
-
-
-async def _purge(visit: Visit, ids: list[str]) -> ActedOn:
-    return ActedOn(sum(await _each(ids, partial(visit.service.client.dead.purge_one, visit.topic))), 0)
 
 
 async def _each(ids: list[str], act: Callable[[str], Awaitable[T]]) -> list[T]:

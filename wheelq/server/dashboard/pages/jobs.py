@@ -20,7 +20,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome, from_ms
-from wheelq.model.state import GroupInfo, JobInfo, JobState
+from wheelq.model.state import TIME_OF, GroupInfo, JobInfo, JobState
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, shows, when_of
@@ -28,15 +28,6 @@ from wheelq.server.problems import NOT_ALLOWED, Problem
 
 PER_PAGE = 50
 STATES = ("waiting", "ready", "running", "retrying", "done", "dead")
-AT = {
-    "waiting": "due",
-    "retrying": "due",
-    "ready": "promoted",
-    "running": "promoted",
-    "done": "ended",
-    "dead": "buried",
-}
-"""What the time of a listed job means, by state."""
 WITH_ERROR = ("retrying", "dead")
 
 ROUNDS = 10
@@ -85,7 +76,7 @@ async def jobs(visit: Visit) -> Response:
         topic=name,
         state=state,
         states=STATES,
-        at=AT[state],
+        at=TIME_OF[JobState(state)],
         now_ms=await visit.now_ms(),
         jobs=found.jobs,
         cursor=found.cursor,
@@ -125,7 +116,9 @@ async def act(visit: Visit) -> Response:
     if action == "cancel":
         found = await client.cancel_due(visit.topic, **bounds)
     else:
-        found = await client.reschedule_due(visit.topic, **bounds, **_to(form))
+        by = form.get("by")
+        to = when_of(form) if by is None else {"by": parse_duration(by, "by")}
+        found = await client.reschedule_due(visit.topic, **bounds, **to)
     if found.is_done:
         done = "cancelled" if action == "cancel" else "rescheduled"
         return visit.back(f"/topics/{visit.topic}/jobs", f"{counted(found.jobs, 'job')} {done}.")
@@ -139,12 +132,6 @@ def _range(form: Form) -> tuple[datetime | None, datetime | None]:
     return moment_of(form, "since"), moment_of(form, "until")
 
 
-def _to(form: Form) -> dict[str, Any]:
-    """Where to: `by`, `delay` or `at`, as the client takes them. Raises: InvalidInput."""
-    by = form.get("by")
-    return when_of(form) if by is None else {"by": parse_duration(by, "by")}
-
-
 class JobMoment(NamedTuple):
     """One moment on a job's way."""
 
@@ -156,7 +143,6 @@ class JobMoment(NamedTuple):
 
 
 async def form(visit: Visit) -> Response:
-    """The form."""
     return await _form_page(visit, visit.query)
 
 
@@ -224,7 +210,6 @@ async def reschedule(visit: Visit) -> Response:
 
 
 async def run_now(visit: Visit) -> Response:
-    """Promote a waiting job at once."""
     id, key = visit.form.needed("id"), visit.form.get("partition_key")
     outcome = await visit.service.client.run_now(visit.topic, id, partition_key=key)
     said = {
@@ -248,13 +233,12 @@ async def rerun(visit: Visit) -> Response:
 
 
 def _arguments(asked: Form) -> dict[str, Any]:
-    priority = asked.text("priority", "normal")
     expires = asked.get("expires")
     return {
         "payload": payload_of(asked),
         "key": asked.get("id"),
         "partition_key": asked.get("partition_key"),
-        "priority": priority,
+        "priority": asked.text("priority", "normal"),
         "expires": None if expires is None else parse_duration(expires, "expires"),
         **when_of(asked),
     }

@@ -55,7 +55,6 @@ async def topics(visit: Visit) -> Response:
 
 
 async def topic(visit: Visit) -> Response:
-    """One topic."""
     service, name = visit.service, visit.topic
     settings = await service.client.settings_of(name)
     shards = [service.keys.shard(name, n) for n in range(min(settings.all_shards, MOST_SHARDS))]

@@ -42,7 +42,6 @@ class Command(BaseCommand):
     help = "Runs the tasks of a wheelq backend until SIGINT or SIGTERM; running tasks may then finish."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The options of the command."""
         parser.add_argument("--backend", default="default", help="its name in TASKS (default: default)")
         parser.add_argument("--queue", action="append", default=[], help="a queue to serve, repeatable (default: all)")
         parser.add_argument("--concurrency", type=int, help="how many tasks run at the same time (default: 32)")
