@@ -46,8 +46,8 @@ class Answers:
 
     async def once(
         self, caller: str, key: str, request: bytes, id: str, make: Callable[[str | None], Awaitable[dict[str, Any]]]
-    ) -> tuple[dict[str, Any], bool]:
-        """Returns the answer, and whether it is a former one. `make` gets the job's id: `id`, or the first one.
+    ) -> dict[str, Any]:
+        """Returns the answer, perhaps a former one. `make` gets the job's id: `id`, or the first one.
 
         Raises: Problem, if the key belongs to another request; ServerError.
         """
@@ -60,14 +60,15 @@ class Answers:
             if found[: len(fingerprint)] != fingerprint:
                 raise Problem(problems.KEY_REUSED, field="Idempotency-Key")
             id = found[len(fingerprint) :].decode()
-            answer = await self._transport.send(notes.recall(place))
-            if answer is not None:
-                return from_json(answer), True
+            kept = await self._transport.send(notes.recall(place))
+            if kept is not None:
+                answer: dict[str, Any] = from_json(kept)
+                return answer
         made = await make(id)
         if not _is_definite(made):
-            return made, False
+            return made
         first = await self._transport.send(notes.remember(place, to_json(made), self._kept_ms))
-        return (made, False) if first is None else (from_json(first), True)
+        return made if first is None else from_json(first)
 
 
 def nonce_of(id: str | None, place: int = 0) -> bytes | None:

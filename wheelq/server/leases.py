@@ -140,7 +140,6 @@ class Leases:
 
     async def extend(self, topic: str, group: str, handles: Sequence[str], lease_ms: int) -> list[bool]:
         """Let the leases end `lease_ms` from now. Returns for each whether its lease was still valid."""
-
         ends_ms = await self._lease_clock.in_ms(lease_ms, "lease")
         return await self._answer(
             topic, handles, lambda keys, leases: calls.extend(keys, PREFIX + group, ends_ms, leases)
@@ -148,7 +147,6 @@ class Leases:
 
     async def release(self, topic: str, group: str, handles: Sequence[str], pause_ms: int) -> list[bool]:
         """Give leases back, free for others after a pause. Returns for each whether its lease was still valid."""
-
         clock = self._lease_clock  # it may know the time only roughly: "now" is when the next lease looks
         from_ms = await (clock.in_ms(pause_ms, "pause") if pause_ms else clock.now_ms())
         return await self._answer(

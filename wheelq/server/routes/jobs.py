@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Header, Request, Response
@@ -115,10 +116,7 @@ async def make_jobs(request: StrictRequest) -> Response:
     topic, jobs = check_topic(request.path_params["topic"]), await request.read(ManyJobs)
     _check_replacing(request, topic, jobs.on_duplicate)
 
-    async def make(stem: str | None) -> dict[str, Any]:
-        return await _make_each(request, topic, jobs, stem)
-
-    body = await _once(request, make)
+    body = await _once(request, partial(_make_each, request, topic, jobs))
     return answer(body, 202 if any(outcome.get("in_outbox") for outcome in body["outcomes"]) else 200)
 
 
@@ -168,8 +166,7 @@ async def _once(request: Request, make: Make) -> dict[str, Any]:
     if not 1 <= len(key) <= KEY_CHARS or not all("!" <= char <= "~" for char in key):
         raise InvalidInput("Idempotency-Key", f"must be 1 to {KEY_CHARS} visible ASCII characters")
     said = b"%b %b\n%b" % (request.method.encode(), request.scope["path"].encode(), await request.body())
-    body, _ = await service_of(request).answers.once(caller_of(request).id, key, said, make_id(), make)
-    return body
+    return await service_of(request).answers.once(caller_of(request).id, key, said, make_id(), make)
 
 
 @routes.on("GET", "/jobs", "List jobs", Verb.READ, JobList, problems.TOPIC_NOT_FOUND)
@@ -215,23 +212,14 @@ async def get_job(request: Request, topic: Topic, id: PathId, partition_key: Par
     return await _look(request, topic, id, partition_key)
 
 
-@routes.on(
-    "PATCH",
-    "/jobs/{id:path}",
-    "Move a job to another time",
-    Verb.CHANGE,
-    {200: (JobView, "It has the new due time.")},
-    problems.JOB_NOT_FOUND,
-    problems.TOO_LATE,
-    problems.CHANGED,
-)
+_MOVED = {200: (JobView, "It has the new due time.")}
+_PAST = (problems.JOB_NOT_FOUND, problems.TOO_LATE)
+"""The problems of a change to a job that does not wait."""
+
+
+@routes.on("PATCH", "/jobs/{id:path}", "Move a job to another time", Verb.CHANGE, _MOVED, *_PAST, problems.CHANGED)
 async def move_job(
-    request: Request,
-    topic: Topic,
-    id: PathId,
-    when: When,
-    partition_key: PartitionKey = None,
-    if_match: IfMatch = None,
+    request: Request, topic: Topic, id: PathId, when: When, partition_key: PartitionKey = None, if_match: IfMatch = None
 ) -> Response:
     """Only a waiting job can be moved. With If-Match, it is moved only if its due time has not changed meanwhile."""
     expected = int(if_match.strip('"')) if if_match is not None else None
@@ -241,31 +229,17 @@ async def move_job(
     return await _look(request, topic, id, partition_key)
 
 
-@routes.on(
-    "DELETE",
-    "/jobs/{id:path}",
-    "Cancel a job",
-    Verb.CHANGE,
-    {204: "It will never run."},
-    problems.JOB_NOT_FOUND,
-    problems.TOO_LATE,
-)
+@routes.on("DELETE", "/jobs/{id:path}", "Cancel a job", Verb.CHANGE, {204: "It will never run."}, *_PAST)
 async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Only a waiting job can be cancelled."""
     _check(await service_of(request).client.cancel(topic, id, partition_key=partition_key))
     return Response(status_code=204)
 
 
-@routes.on(
-    "POST",
-    "/run/{id:path}",
-    "Run a job now",
-    Verb.CHANGE,
-    {204: "The job is ready for its consumers."},
-    problems.JOB_NOT_FOUND,
-    problems.TOO_LATE,
-    problems.PAUSED,
-)
+_READY = {204: "The job is ready for its consumers."}
+
+
+@routes.on("POST", "/run/{id:path}", "Run a job now", Verb.CHANGE, _READY, *_PAST, problems.PAUSED)
 async def run_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Runs a waiting job at once."""
     _check(await service_of(request).client.run_now(topic, id, partition_key=partition_key))

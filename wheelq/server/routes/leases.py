@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Response
@@ -15,7 +16,7 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
 from wheelq.server.problems import Problem
-from wheelq.server.routing import Resource, StrictRequest, answer, service_of, takes
+from wheelq.server.routing import H, Resource, StrictRequest, answer, service_of, takes
 from wheelq.server.schemas.jobs import payload_fields
 from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, mirrors
 
@@ -122,15 +123,13 @@ def _leased(item: Delivered) -> dict[str, Any]:
     return {"handle": item.handle, **LeasedJob.shows(item.entry), **payload, "headers": dict(item.record.headers)}
 
 
-@routes.on(
-    "POST",
-    "/lease",
-    "Lease jobs that are ready",
-    Verb.CONSUME,
-    LeasedJobs,
-    problems.TOPIC_NOT_FOUND,
-    **takes(LeaseRequest, TOPIC, GROUP),
-)
+def _on(path: str, summary: str, asked: type[Model], answers: type[Answer] = Answered) -> Callable[[H], H]:
+    """Makes a function the handler of a route that takes leases, or settles them."""
+    told = takes(asked, TOPIC, GROUP)
+    return routes.on("POST", path, summary, Verb.CONSUME, answers, problems.TOPIC_NOT_FOUND, **told)
+
+
+@_on("/lease", "Lease jobs that are ready", LeaseRequest, LeasedJobs)
 async def lease(request: StrictRequest) -> Response:
     """Run a leased job and acknowledge it before the lease ends; otherwise another consumer gets it.
 
@@ -151,15 +150,7 @@ async def lease(request: StrictRequest) -> Response:
     return answer(leased(found))
 
 
-@routes.on(
-    "POST",
-    "/ack",
-    "Acknowledge leased jobs",
-    Verb.CONSUME,
-    Answered,
-    problems.TOPIC_NOT_FOUND,
-    **takes(AckRequest, TOPIC, GROUP),
-)
+@_on("/ack", "Acknowledge leased jobs", AckRequest)
 async def ack(request: StrictRequest) -> Response:
     """The jobs are done, and this group does not get them again. A repeated request finds that they are no longer
     leased.
@@ -168,15 +159,7 @@ async def ack(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.ack(topic, group, asked.handles)})
 
 
-@routes.on(
-    "POST",
-    "/extend",
-    "Extend leases",
-    Verb.CONSUME,
-    Answered,
-    problems.TOPIC_NOT_FOUND,
-    **takes(ExtendRequest, TOPIC, GROUP),
-)
+@_on("/extend", "Extend leases", ExtendRequest)
 async def extend(request: StrictRequest) -> Response:
     """Extends leases of jobs that take longer, from now."""
     asked, (topic, group) = await request.read(ExtendRequest), _places(request)
@@ -184,15 +167,7 @@ async def extend(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.extend(topic, group, asked.handles, lease_ms)})
 
 
-@routes.on(
-    "POST",
-    "/fail",
-    "Say that leased jobs failed",
-    Verb.CONSUME,
-    Answered,
-    problems.TOPIC_NOT_FOUND,
-    **takes(FailRequest, TOPIC, GROUP),
-)
+@_on("/fail", "Say that leased jobs failed", FailRequest)
 async def fail(request: StrictRequest) -> Response:
     """Each job gets another attempt after a pause, in this group only, or becomes a dead job with this error.
 
@@ -204,15 +179,7 @@ async def fail(request: StrictRequest) -> Response:
     return answer({"done": await service_of(request).leases.fail(topic, group, asked.handles, failure)})
 
 
-@routes.on(
-    "POST",
-    "/release",
-    "Give leased jobs back",
-    Verb.CONSUME,
-    Answered,
-    problems.TOPIC_NOT_FOUND,
-    **takes(ReleaseRequest, TOPIC, GROUP),
-)
+@_on("/release", "Give leased jobs back", ReleaseRequest)
 async def release(request: StrictRequest) -> Response:
     """Other consumers may have the jobs, at once or after a pause."""
     asked, (topic, group) = await request.read(ReleaseRequest), _places(request)

@@ -113,15 +113,12 @@ async def list_groups(request: Request, topic: Topic) -> Response:
     return answer({"groups": [TopicGroup.shows(group) for group in await service_of(request).client.groups(topic)]})
 
 
+_GONE = {204: "Nothing of it is left."}
+_KEPT = (problems.TOPIC_NOT_FOUND, problems.IN_USE)
+
+
 @group_routes.on(
-    "DELETE",
-    "/{topic}/groups/{group}",
-    "Remove a group",
-    Verb.MANAGE,
-    {204: "Nothing of it is left."},
-    problems.TOPIC_NOT_FOUND,
-    problems.GROUP_NOT_FOUND,
-    problems.IN_USE,
+    "DELETE", "/{topic}/groups/{group}", "Remove a group", Verb.MANAGE, _GONE, *_KEPT, problems.GROUP_NOT_FOUND
 )
 async def remove_group(request: Request, topic: Topic, group: Group, force: Force = None) -> Response:
     """Also removes the group's unread, running, retrying and dead jobs. Other groups keep theirs. May be repeated."""
@@ -133,15 +130,7 @@ async def remove_group(request: Request, topic: Topic, group: Group, force: Forc
     return Response(status_code=204)
 
 
-@group_routes.on(
-    "DELETE",
-    "/{topic}",
-    "Remove a topic",
-    Verb.MANAGE,
-    {204: "Nothing of it is left."},
-    problems.TOPIC_NOT_FOUND,
-    problems.IN_USE,
-)
+@group_routes.on("DELETE", "/{topic}", "Remove a topic", Verb.MANAGE, _GONE, *_KEPT)
 async def remove_topic(request: Request, topic: Topic, force: Force = None) -> Response:
     """Removes the topic with everything in it. Takes 10 seconds, until all producers' caches have expired. May be
     repeated.
