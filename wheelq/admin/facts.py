@@ -77,7 +77,7 @@ def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:
     missed = {place: seen.at_ms - one.next_ms for place, one in recurring.items() if one.next_ms is not None}
     return JobFacts(
         waiting=sum(topic.waiting for topic in topics),
-        schedulers=len(seen.nodes),
+        schedulers=len(seen.processes.nodes),
         overdue_ms={topic.name: topic.overdue_ms for topic in topics if topic.name not in paused},
         paused=paused,
         leaderless={topic: n for topic in seen.shards if (n := seen.without_leader(topic))},
@@ -88,7 +88,7 @@ def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:
         served=frozenset(topic for topic, _ in seen.serving),
         unserved=(yield from _unserved(keys, seen)),
         leaving=tuple(topic.name for topic in topics if topic.settings.removing),
-        unreadable=seen.unreadable,
+        unreadable=seen.registered.unreadable,
         prefix=keys.prefix,
         other_prefixes=others,
         unreadable_keys=(yield from _unreadable_keys(keys)),

@@ -153,21 +153,6 @@ class Fleet:
         """The server's time."""
         return self.processes.at_ms
 
-    @property
-    def nodes(self) -> list[NodeInfo]:
-        """The live schedulers, by name."""
-        return self.processes.nodes
-
-    @property
-    def workers(self) -> list[WorkerInfo]:
-        """The live workers, by name."""
-        return self.processes.workers
-
-    @property
-    def unreadable(self) -> dict[str, str]:
-        """Topics whose settings cannot be read here, and why."""
-        return self.registered.unreadable
-
     @cached_property
     def shards(self) -> Mapping[str, Sequence[Measure]]:
         """The measured shards of each topic."""
@@ -185,7 +170,7 @@ class Fleet:
     @cached_property
     def serving(self) -> Mapping[tuple[str, str], int]:
         """How many live workers serve each topic and group."""
-        return Counter((topic, worker.group) for worker in self.workers for topic in worker.topics)
+        return Counter((topic, worker.group) for worker in self.processes.workers for topic in worker.topics)
 
     @cached_property
     def groups(self) -> list[GroupFigures]:
@@ -215,11 +200,14 @@ class Fleet:
         settings = self.registered.settings[topic]
         if settings.paused or settings.removing:
             return 0
-        return sum(not one.has_leader and _is_near(one) for one in self.shards[topic])
+        shards = [one.counts for one in self.shards[topic] if not one.has_leader]
+        first = [(one.first_due_ms, one.server_us // 1000 + NEAR_MS) for one in shards]
+        return sum(due_ms is not None and due_ms <= near_ms for due_ms, near_ms in first)
 
     def stats(self) -> Stats:
         """Returns what `wheelq stats` shows."""
-        return Stats(self.at_ms, self.topics, self.nodes, self.workers, self.unreadable)
+        at_ms, nodes, workers, *_ = self.processes
+        return Stats(at_ms, self.topics, nodes, workers, self.registered.unreadable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,12 +334,6 @@ def recurring_times(keys: Keys, seen: Fleet) -> Operation[Mapping[tuple[str, str
                 None if following is None else one.rule.due_ms(one.name, following),
             )
     return found
-
-
-def _is_near(shard: Measure) -> bool:
-    """Whether the shard's first waiting job is due within `NEAR_MS`, or overdue."""
-    first = shard.counts.first_due_ms
-    return first is not None and first <= shard.counts.server_us // 1000 + NEAR_MS
 
 
 def _later(before: Lateness | None, after: Lateness) -> Lateness:

@@ -184,7 +184,7 @@ def _gauges(page: list[str], fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
     gauge(page, "wheelq_topic_paused", "1 for a topic that is paused.", each(lambda info: int(info.settings.paused)))
     text = "Shards with a job that is due within half a second, or overdue, and no leader."
     gauge(page, "wheelq_shards_without_leader", text, each(lambda info: fleet.without_leader(info.name)))
-    gauge(page, "wheelq_schedulers", "Live scheduler nodes.", [("", len(fleet.nodes))])
+    gauge(page, "wheelq_schedulers", "Live scheduler nodes.", [("", len(fleet.processes.nodes))])
 
 
 def _groups(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:

@@ -135,12 +135,7 @@ class CallbackCaller:
             return await self._send(place, body, watched.headers(headers), sent.timestamp(), watched)
 
     async def _send(
-        self,
-        place: Place,
-        body: bytes,
-        headers: Mapping[str, str],
-        sent_s: float,
-        watched: telemetry.WatchedRequest,
+        self, place: Place, body: bytes, headers: Mapping[str, str], sent_s: float, watched: telemetry.WatchedRequest
     ) -> Verdict:
         try:
             async with (
@@ -325,9 +320,8 @@ class CallbackWorker:
         own = replace(settings.worker, concurrency=PLACES)
         self._worker = Worker(transport, GROUP, keys, own, clock, report=self._open_destinations)
         # The caller decides about retries, by the terms of each receiver.
-        self._worker.handler_for_each(lambda: transport.send(registry.callback_topics(keys)), retry=FOR_EVER)(
-            self._caller
-        )
+        served = self._worker.handler_for_each(lambda: transport.send(registry.callback_topics(keys)), retry=FOR_EVER)
+        served(self._caller)
 
     @classmethod
     def connect(cls, url: str | None, settings: Settings) -> CallbackWorker:
@@ -338,8 +332,7 @@ class CallbackWorker:
                 "or as WHEELQ_SERVER_SERVICES"
             )
         services = Services.load(settings.server.services)
-        transport = AsyncTransport(server_address(url, settings))
-        return cls(transport, services, settings)
+        return cls(AsyncTransport(server_address(url, settings)), services, settings)
 
     async def run(self) -> None:
         """Make callbacks until stopped; waits for a server that is away at the start. Raises as `Worker.run` does."""

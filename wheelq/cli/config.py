@@ -74,7 +74,8 @@ def _without_secrets(setting: SettingInForce) -> SettingInForce:
 
 
 def _say_toml(found: Sequence[SettingInForce]) -> None:
-    lines = [(setting, f"{setting.name} = {_in_toml(setting.value)}") for setting in found]
+    """Print the settings in TOML, whose strings, numbers and booleans are JSON's."""
+    lines = [(setting, f"{setting.name} = {json.dumps(setting.value, ensure_ascii=False)}") for setting in found]
     width = max(len(line) for _, line in lines)
     table = ""
     for setting, line in lines:
@@ -85,11 +86,6 @@ def _say_toml(found: Sequence[SettingInForce]) -> None:
             say(f"# {setting.name} is not set")
         else:
             say(f"{line:<{width}}  # {setting.source}")
-
-
-def _in_toml(value: Any) -> str:
-    """Returns a value as TOML writes it; its strings are JSON's, and so are its numbers and booleans."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def all_in_force(config: str | os.PathLike[str] | None = None, url: str | None = None) -> list[SettingInForce]:

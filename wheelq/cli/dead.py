@@ -14,7 +14,6 @@ from wheelq.base.plural import counted
 from wheelq.cli.options import Paging, Session, Topic, Wide, Yes
 from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_content, say_json, table_of
 from wheelq.cli.values import WHEN, parse_range
-from wheelq.client import Client
 from wheelq.errors import InvalidInput
 from wheelq.model.dead import DeadJob, ReplayOutcome, Where
 
@@ -114,19 +113,15 @@ def replay(
 
 @app.command()
 def purge(
-    session: Session,
-    filter: Filter,
-    topic: Topic,
-    dead_ids: DeadIds = None,
-    all: All = False,
-    yes: Yes = False,
+    session: Session, filter: Filter, topic: Topic, dead_ids: DeadIds = None, all: All = False, yes: Yes = False
 ) -> None:
     """Remove dead jobs for good. Asks first, unless jobs are named. Exit code 3: a named job is not among the dead."""
     where = filter.where()
     _check_choice(dead_ids, where, all)
     with session.client() as client:
         if dead_ids:
-            _each(session, topic, {one: _purged(client, topic, one) for one in dead_ids})
+            words = {True: "purged", False: ReplayOutcome.NOT_FOUND.value}
+            _each(session, topic, {one: words[client.dead.purge_one(topic, one)] for one in dead_ids})
             return
         if not yes:
             typer.confirm(f"Remove {'all' if all else 'these'} dead jobs of {topic} for good?", abort=True, err=True)
@@ -138,10 +133,6 @@ def _check_choice(dead_ids: list[str] | None, where: Where, all: bool) -> None:
     chosen = bool(dead_ids) + any(value is not None for value in where.values()) + all
     if chosen != 1:
         raise InvalidInput("DEAD_ID", "name single dead jobs, or give a filter (--group, --id, --since …), or --all")
-
-
-def _purged(client: Client, topic: str, dead_id: str) -> str:
-    return "purged" if client.dead.purge_one(topic, dead_id) else ReplayOutcome.NOT_FOUND.value
 
 
 def _each(session: Session, topic: str, outcomes: dict[str, str]) -> None:

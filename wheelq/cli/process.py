@@ -299,14 +299,8 @@ def _explained(name: str, what: str) -> Iterator[None]:
     except ConfigurationError:
         raise
     except (Exception, SystemExit) as error:
-        raise _broken(name, what, error) from error
-
-
-def _broken(name: str, what: str, error: BaseException) -> ConfigurationError:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
-    lines = traceback.format_list((theirs or frames[-1:])[-SHOWN_FRAMES:]) + traceback.format_exception_only(error)
-    shown = "".join(lines).rstrip()
-    return ConfigurationError(
-        f"{name} {what}:\n{shown}\nFix this, and try it with: python -c 'import {name.partition(':')[0]}'"
-    )
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+        theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+        lines = traceback.format_list((theirs or frames[-1:])[-SHOWN_FRAMES:]) + traceback.format_exception_only(error)
+        shown, remedy = "".join(lines).rstrip(), f"python -c 'import {name.partition(':')[0]}'"
+        raise ConfigurationError(f"{name} {what}:\n{shown}\nFix this, and try it with: {remedy}") from error

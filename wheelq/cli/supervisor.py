@@ -307,11 +307,7 @@ def restarting_on_change(parts: Sequence[Part]) -> Iterator[None]:
 
     def watch() -> None:
         looks = watchfiles.watch(
-            here,
-            watch_filter=watchfiles.PythonFilter(),
-            stop_event=stop,
-            rust_timeout=WATCH_MS,
-            yield_on_timeout=True,
+            here, watch_filter=watchfiles.PythonFilter(), stop_event=stop, rust_timeout=WATCH_MS, yield_on_timeout=True
         )
         for number, changes in enumerate(looks):
             if number == 0:  # from now on no change is missed

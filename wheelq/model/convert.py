@@ -74,7 +74,9 @@ def plain(value: Any) -> Any:
     if is_dataclass(kind):
         return {field.name: getattr(value, field.name) for field in fields(kind) if field.init}
     if hasattr(kind, "__struct_fields__"):
-        return _struct_to_plain(value, plain)
+        import msgspec
+
+        return msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=plain)
     if hasattr(kind, "__pydantic_validator__"):
         return value.model_dump(by_alias=True, round_trip=True)
     if isinstance(value, Enum):
@@ -357,13 +359,6 @@ def _name_of(hint: Any) -> str:
 
 
 _BYTES = (bytes, bytearray, memoryview)
-
-
-def _struct_to_plain(value: Any, otherwise: Convert) -> Any:
-    """Returns a Struct as payloads hold it; `otherwise` converts what msgspec does not know."""
-    import msgspec
-
-    return msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=otherwise)
 
 
 def _by_library(hint: Any, kind: Any, notes: tuple[Any, ...] = ()) -> Convert | None:

@@ -213,7 +213,8 @@ def plan(rule: Rule, name: str, next_ms: int, now_ms: int) -> Plan:
     if rule.due_ms(name, next_ms) > now_ms:
         return Plan((next_ms,), rule.next(next_ms), is_late=False)
     missed = _missed(rule, name, next_ms, now_ms, MOST_MISSED if rule.missed == "all" else 1)
-    oldest_ms = now_ms - _grace_ms(rule, now_ms)
+    grace_ms = SKIP_GRACE_MS if rule.grace_ms is None and rule.missed == "skip" else rule.grace_ms
+    oldest_ms = 0 if grace_ms is None else now_ms - grace_ms
     made = tuple(occurrence for occurrence in missed if rule.due_ms(name, occurrence) >= oldest_ms)
     return Plan(made, rule.next(missed[-1]), is_late=True)
 
@@ -229,12 +230,6 @@ def _missed(rule: Rule, name: str, next_ms: int, now_ms: int, most: int) -> list
         if is_all or len(found) >= most:
             return found[-most:]
         looked_at *= 2
-
-
-def _grace_ms(rule: Rule, now_ms: int) -> int:
-    if rule.grace_ms is not None:
-        return rule.grace_ms
-    return SKIP_GRACE_MS if rule.missed == "skip" else now_ms
 
 
 NAME_BYTES_LIMIT = 200

@@ -33,16 +33,7 @@ from wheelq.server.classic import failure
 from wheelq.server.dashboard import site
 from wheelq.server.gate import Gate
 from wheelq.server.problems import Kind, Problem, problem_in, problem_of
-from wheelq.server.routes import (
-    callbacks,
-    classic,
-    dead,
-    health,
-    jobs,
-    leases,
-    recurring,
-    topics,
-)
+from wheelq.server.routes import callbacks, classic, dead, health, jobs, leases, recurring, topics
 from wheelq.server.routing import TAKEN, answer
 from wheelq.server.schemas import reading
 from wheelq.server.schemas.jobs import ANY_JSON, JSON_VALUE

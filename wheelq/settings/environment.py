@@ -105,7 +105,9 @@ def _warn_of_unknown(variable: str) -> None:
 def _value(variable: str, text: str, default: Any) -> Any:
     match default:
         case bool():
-            return _boolean(variable, text)
+            if text.lower() not in (*_TRUE, *_FALSE):
+                raise InvalidSetting(variable, f"must be true or false, not {text!r}")
+            return text.lower() in _TRUE
         case int() | float():
             kind, wanted = (int, "a whole number") if isinstance(default, int) else (float, "a number")
             try:
@@ -114,14 +116,6 @@ def _value(variable: str, text: str, default: Any) -> Any:
                 raise InvalidSetting(variable, f"must be {wanted}, not {text!r}") from error
         case _:
             return text
-
-
-def _boolean(variable: str, text: str) -> bool:
-    if text.lower() in _TRUE:
-        return True
-    if text.lower() in _FALSE:
-        return False
-    raise InvalidSetting(variable, f"must be true or false, not {text!r}")
 
 
 def _replaced(owner: Any, table: str, values: dict[str, Any]) -> Any:

@@ -116,7 +116,7 @@ class SqlSink:
         Raises: ConfigurationError.
         """
         self._engine = create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
-        self._identity = identity or _id
+        self._identity = identity or (lambda job: job.id)
         self._serves_any = identity is not None or unique is None
         self._topic: str | None = None
         self._is_prepared = False
@@ -222,10 +222,6 @@ class SqlSink:
             return self._engine.connect()
         except exc.SQLAlchemyError as error:  # whatever the reason, the rows are not at fault
             raise DatabaseAway(str(error)) from error
-
-
-def _id(job: Job) -> str:
-    return job.id
 
 
 def _insert(

@@ -47,10 +47,7 @@ from wheelq.transport import AsyncTransport, server_address
 NOT_CLEAN, INTERRUPTED = 1, 130
 FRAME_S, LINE_S = 0.125, 2.0
 """Seconds between two frames on a terminal, and between two lines elsewhere."""
-NEXT = (
-    "wheelq up",
-    f"""wheelq schedule orders '{{"id": 42}}' --delay 10s --url redis://{HOST}:{UP_PORT}""",
-)
+NEXT = ("wheelq up", f"""wheelq schedule orders '{{"id": 42}}' --delay 10s --url redis://{HOST}:{UP_PORT}""")
 
 
 def demo(
@@ -119,13 +116,11 @@ def _view(demo: Demo, console: Console, *, json: bool) -> Iterator[tuple[Callabl
         with Live(console=console, auto_refresh=False) as live:
             yield lambda: live.update(screen(demo), refresh=True), FRAME_S
     else:
-        yield lambda: say(line(demo)), LINE_S
+        yield lambda: say(f"{demo.elapsed_ms / 1000:5.1f} s  {_totals(demo)}  {_late(demo)}"), LINE_S
 
 
-def line(demo: Demo) -> str:
-    """Returns the state of the demo as a line, for logs and pipes."""
-    shown = "  ".join(f"{name} {count.total():,}" for name, count in demo.counts().items())
-    return f"{demo.elapsed_ms / 1000:5.1f} s  {shown}  {_late(demo)}"
+def _totals(demo: Demo) -> str:
+    return "  ".join(f"{name} {count.total():,}" for name, count in demo.counts().items())
 
 
 def _late(demo: Demo) -> str:
@@ -135,14 +130,10 @@ def _late(demo: Demo) -> str:
 def screen(demo: Demo) -> RenderableType:
     """Returns the table of topics, and the progress below it."""
     counts = demo.counts()
-    rows = [
-        (
-            topic,
-            f"{kind.usual_delay} → {kind.demo_delay_s / demo.share:.3g} s",
-            *(count[topic] for count in counts.values()),
-        )
-        for topic, kind in KINDS.items()
-    ]
+    rows: list[tuple[object, ...]] = []
+    for topic, kind in KINDS.items():
+        shortened = f"{kind.usual_delay} → {kind.demo_delay_s / demo.share:.3g} s"
+        rows.append((topic, shortened, *(count[topic] for count in counts.values())))
     rows.append(("all", "", *(count.total() for count in counts.values())))
     topics = table("topic", "shortened?", *(f">{name}" for name in counts), rows=rows)
     progress = Table.grid("", Column(ratio=1), "", expand=True, padding=(0, 1))

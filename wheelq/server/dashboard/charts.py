@@ -155,18 +155,14 @@ def lines(
     plot = height - TOP - BOTTOM
     drawn = [_grid(levels, plot), _marks(marks, height)]
     for kind, values in series:
-        points = _points(values, top, plot)
+        last = max(1, len(values) - 1)
+        points = " ".join(f"{1000 * n / last:.1f},{1000 - 1000 * value / top:.1f}" for n, value in enumerate(values))
         inner = Markup(
             '<svg x="{}%" y="{}" width="{}%" height="{}" viewBox="0 0 1000 1000" preserveAspectRatio="none">'
             '<polyline class="line {}" points="{}" vector-effect="non-scaling-stroke"/></svg>'
         )
         drawn.append(inner.format(LEFT, TOP, 100 - LEFT, plot, kind, points))
     return _svg(label, height, drawn)
-
-
-def _points(values: Sequence[float], top: float, plot: int) -> str:
-    last = max(1, len(values) - 1)
-    return " ".join(f"{1000 * n / last:.1f},{1000 - 1000 * value / top:.1f}" for n, value in enumerate(values))
 
 
 def _column(bar: Bar, left: float, width: float, top: float, plot: int) -> Markup:

@@ -43,14 +43,7 @@ SAFE = {
     "cross-origin-resource-policy": "same-origin",
 }
 YEAR_S = 31_536_000
-PLACES = (
-    *overview.PLACES,
-    *future.PLACES,
-    *topics.PLACES,
-    *jobs.PLACES,
-    *dead.PLACES,
-    *recurring.PLACES,
-)
+PLACES = (*overview.PLACES, *future.PLACES, *topics.PLACES, *jobs.PLACES, *dead.PLACES, *recurring.PLACES)
 """Every place of the dashboard."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 

@@ -42,11 +42,7 @@ Filter = Annotated[Where, Depends(_filter)]
 
 @routes.on("GET", "", "List dead jobs", Verb.READ, DeadList, problems.TOPIC_NOT_FOUND)
 async def list_dead(
-    request: Request,
-    topic: Topic,
-    where: Filter,
-    limit: Limit = 50,
-    cursor: DeadCursor = None,
+    request: Request, topic: Topic, where: Filter, limit: Limit = 50, cursor: DeadCursor = None
 ) -> Response:
     """Lists the newest first. A page may be short although more follow: go on while there is a cursor."""
     page = await service_of(request).client.dead.list(topic, **where, limit=limit, cursor=cursor)

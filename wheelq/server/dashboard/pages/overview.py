@@ -106,7 +106,7 @@ async def fleet(visit: Visit) -> Response:
     return visit.page(
         "fleet.html",
         seen=seen,
-        nodes=seen.nodes if sees_all else [],
+        nodes=seen.processes.nodes if sees_all else [],
         workers=workers[:MOST_WORKERS],
         workers_left_out=max(0, len(workers) - MOST_WORKERS),
         may_read={topic for worker in workers for topic in worker.topics if visit.may(Verb.READ, topic)},
@@ -117,8 +117,8 @@ async def fleet(visit: Visit) -> Response:
 def readable_workers(visit: Visit, seen: Fleet) -> list[WorkerInfo]:
     """Returns the workers of at least one topic that the viewer may read."""
     if visit.caller.reads_all:
-        return list(seen.workers)
-    return [worker for worker in seen.workers if any(visit.may(Verb.READ, topic) for topic in worker.topics)]
+        return seen.processes.workers
+    return [one for one in seen.processes.workers if any(visit.may(Verb.READ, topic) for topic in one.topics)]
 
 
 async def callbacks(visit: Visit) -> Response:

@@ -73,7 +73,7 @@ async def topic(visit: Visit) -> Response:
         settings=settings,
         now_ms=counts[0].server_us // 1000,
         groups=groups,
-        workers=[worker for worker in seen.workers if name in worker.topics],
+        workers=[worker for worker in seen.processes.workers if name in worker.topics],
         shards=_shard_rows(name, counts, posts),
         shards_left_out=settings.all_shards - len(shards),
         declared=SETTINGS.values(),
