@@ -26,7 +26,7 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.client import ServerClient
 from wheelq.server.leases import Leases
-from wheelq.settings import SchedulerSettings, WorkerSettings
+from wheelq.settings import SchedulerSettings, ServerSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport
 
 HOUR = 3_600.0
@@ -339,7 +339,7 @@ async def leasing(url: str) -> AsyncIterator[Leases]:
     """What leases jobs in one HTTP server."""
     transport = AsyncTransport(Address(url))
     client = ServerClient(transport, Keys())
-    leases = Leases(client, transport, Keys(), SystemClock(), max_deliveries=10, max_waiting=10)
+    leases = Leases(client, transport, Keys(), SystemClock(), ServerSettings())
     running = asyncio.create_task(leases.run())
     try:
         yield leases

@@ -63,9 +63,7 @@ def make_app(service: Service) -> FastAPI:
         tell=_response,
         answered=service.answered,
         waiting=lambda: service.leases.waiting + service.stream.open,
-        body_max_bytes=settings.body_max_bytes,
-        max_in_flight=settings.max_in_flight,
-        is_tls=bool(settings.tls_cert),
+        settings=settings,
     )
     if settings.cors_origins:
         app.add_middleware(

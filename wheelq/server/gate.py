@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wheelq.base.plural import counted
 from wheelq.server import problems
 from wheelq.server.problems import Problem
+from wheelq.settings import ServerSettings
 
 Tell = Callable[[str, Problem], Response]
 BODY_S = 30.0
@@ -42,14 +43,7 @@ class Gate:
     """Lets requests in, a bounded number at a time."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        tell: Tell,
-        answered: Counter[int],
-        waiting: Callable[[], int],
-        body_max_bytes: int,
-        max_in_flight: int,
-        is_tls: bool,
+        self, app: ASGIApp, tell: Tell, answered: Counter[int], waiting: Callable[[], int], settings: ServerSettings
     ) -> None:
         """`tell` makes the answer for a path and a problem; `answered` counts the answers by status.
 
@@ -59,9 +53,9 @@ class Gate:
         self._tell = tell
         self._answered = answered
         self._waiting = waiting
-        self._body_max_bytes = body_max_bytes
-        self._max_in_flight = max_in_flight
-        self._headers: Sequence[tuple[bytes, bytes]] = (*_SAFE, _HSTS) if is_tls else _SAFE
+        self._body_max_bytes = settings.body_max_bytes
+        self._max_in_flight = settings.max_in_flight
+        self._headers: Sequence[tuple[bytes, bytes]] = (*_SAFE, _HSTS) if settings.tls_cert else _SAFE
         self.in_flight = 0
         """Current requests, without those whose body is still coming."""
         self._receiving: set[asyncio.Timeout] = set()

@@ -39,7 +39,7 @@ from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.client import ServerClient
 from wheelq.server.long_poll import LongPolls
-from wheelq.settings import TopicSettings
+from wheelq.settings import ServerSettings, TopicSettings
 from wheelq.telemetry import is_traced
 from wheelq.transport import AsyncTransport
 from wheelq.worker.outcome import Buried, Dropped, too_late
@@ -75,21 +75,14 @@ class Leases:
     """Leases of all topics and groups."""
 
     def __init__(
-        self,
-        client: ServerClient,
-        transport: AsyncTransport,
-        keys: Keys,
-        clock: Clock,
-        max_deliveries: int,
-        max_waiting: int,
+        self, client: ServerClient, transport: AsyncTransport, keys: Keys, clock: Clock, settings: ServerSettings
     ) -> None:
         self._client = client
         self._transport = transport
         self._keys = keys
         self._clock = clock
         self._lease_clock = LeaseClock(transport, keys, clock)
-        self._max_deliveries = max_deliveries
-        self._max_waiting = max_waiting
+        self._settings = settings
         self._next_look: dict[tuple[str, str], float] = {}
         self._first: defaultdict[str, int] = defaultdict(int)
         self._polls = LongPolls(transport)
@@ -116,7 +109,7 @@ class Leases:
         self, topic: str, group: str, count: int, lease_ms: int, wait_s: float, gone: Gone | None
     ) -> list[Delivered]:
         found = await self._lease_now(topic, group, count, lease_ms)
-        if found or not wait_s or self.waiting >= self._max_waiting or self._polls.are_silent:
+        if found or not wait_s or self.waiting >= self._settings.max_waiting or self._polls.are_silent:
             return found
         self.waiting += 1
         leaving = asyncio.ensure_future(gone()) if gone is not None else asyncio.get_running_loop().create_future()
@@ -269,7 +262,7 @@ class Leases:
 
     def _settled(self, entry: Entry, record: codec.Record, now_ms: int, settings: Topic) -> Dropped | Buried | None:
         """Returns the outcome of a job that cannot be leased, by the rules of a worker; None: it is leased."""
-        if entry.deliveries > self._max_deliveries:
+        if entry.deliveries > self._settings.max_deliveries:
             return Buried(Reason.DELIVERIES, f"leased {counted(entry.deliveries - 1, 'time')} without an answer")
         return too_late(now_ms, entry.due_ms, record.expires_ms(entry.due_ms), settings)
 

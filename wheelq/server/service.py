@@ -76,8 +76,7 @@ class Service:
         self.keyring = Keyring(transport, self.keys, self.clock, settings.server.keys_ms)
         self.rates = Rates(settings.server.rate)
         self.audit = Audit(settings.server.audit)
-        limits = (settings.server.max_deliveries, settings.server.max_waiting)
-        self.leases = Leases(self.client, transport, self.keys, self.clock, *limits)
+        self.leases = Leases(self.client, transport, self.keys, self.clock, settings.server)
         ids, kept_ms = TaskIds(transport, self.keys, self.clock), settings.server.classic_kept_ms
         self.tasks = Tasks(
             self.client, self.coalescing, self.leases, self.intake, transport, self.keys, kept_ms, self.clock, ids

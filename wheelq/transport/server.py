@@ -15,14 +15,7 @@ from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.scripts import Script
 from wheelq.transport import probing
 from wheelq.transport.address import Address
-from wheelq.transport.failures import (
-    REDIS_FAILURES,
-    SCRIPT_LOADS,
-    AskedSentinel,
-    ScriptUnknown,
-    not_answered,
-    not_sent,
-)
+from wheelq.transport.failures import REDIS_FAILURES, SCRIPT_LOADS, AskedSentinel, ScriptUnknown, not_answered, not_sent
 from wheelq.transport.streams import CallStream
 from wheelq.transport.together import Chain
 

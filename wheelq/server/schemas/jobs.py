@@ -18,16 +18,7 @@ from wheelq.errors import InvalidInput
 from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
 from wheelq.model.job import BulkProgress, JobSpec, Receipt, from_ms
 from wheelq.producer.preparation import IdempotentSpec
-from wheelq.server.schemas.model import (
-    ID_SCHEMA,
-    KEY_SCHEMA,
-    WHOLE,
-    Answer,
-    Model,
-    Moment,
-    mirrors,
-    parse_at,
-)
+from wheelq.server.schemas.model import ID_SCHEMA, KEY_SCHEMA, WHOLE, Answer, Model, Moment, mirrors, parse_at
 from wheelq.settings import DAY_MS
 
 BULK = 500
