@@ -200,9 +200,7 @@ class Fleet:
         settings = self.registered.settings[topic]
         if settings.paused or settings.removing:
             return 0
-        shards = [one.counts for one in self.shards[topic] if not one.has_leader]
-        first = [(one.first_due_ms, one.server_us // 1000 + NEAR_MS) for one in shards]
-        return sum(due_ms is not None and due_ms <= near_ms for due_ms, near_ms in first)
+        return sum(not one.has_leader and _is_near(one) for one in self.shards[topic])
 
     def stats(self) -> Stats:
         """Returns what `wheelq stats` shows."""
@@ -334,6 +332,12 @@ def recurring_times(keys: Keys, seen: Fleet) -> Operation[Mapping[tuple[str, str
                 None if following is None else one.rule.due_ms(one.name, following),
             )
     return found
+
+
+def _is_near(shard: Measure) -> bool:
+    """Whether the shard's first waiting job is due within `NEAR_MS`, or overdue."""
+    first = shard.counts.first_due_ms
+    return first is not None and first <= shard.counts.server_us // 1000 + NEAR_MS
 
 
 def _later(before: Lateness | None, after: Lateness) -> Lateness:
