@@ -1,7 +1,6 @@
 """The scheduler node: leads shards or stands by, and promotes each job at the moment it is due.
 
 loop         `Scheduler`: one node; its topics, and a `Shard` for each that is assigned to it
-hints        the connection on which a node listens
 membership   which nodes are alive, and which shards each serves
 assignment   distributes the shards over the nodes (pure)
 parts        the objects that all parts of a node or a shard share; when the shards of a node may promote again

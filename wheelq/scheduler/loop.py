@@ -2,7 +2,7 @@
 
 Four tasks run beside the shards:
 
-    hints          listens on one connection to changes and to the `near` channels of this node's shards (`hints`)
+    hints          listens on one connection to changes and to the `near` channels of this node's shards
     changes        reads topics when their version number has changed, and nodes and assignment on every heartbeat;
                    after a notice, at once
     draining       drops former numbers of shards when none of their jobs is left (`draining`)
@@ -17,7 +17,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self
 
 from wheelq import reminders
@@ -32,14 +32,13 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.reminders import Loop
 from wheelq.scheduler.draining import Draining, EndedGroups
-from wheelq.scheduler.hints import HintSubscription
 from wheelq.scheduler.membership import Membership
 from wheelq.scheduler.parts import NodeParts, ShardParts
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Role, Shard
 from wheelq.scheduler.topics import TopicList
 from wheelq.settings import SchedulerSettings, Settings, settings_in_force
-from wheelq.transport import AsyncTransport, server_address
+from wheelq.transport import AsyncTransport, Subscription, server_address
 from wheelq.transport.startup import StartupPolicy, check_server, until_usable
 
 logger = logging.getLogger("wheelq.scheduler")
@@ -314,3 +313,72 @@ class PromotionLateness:
             parts = self._parts
             await parts.transport.send(counts.observe(parts.keys, parts.node, number, increments))
             self._observations.sent(number)
+
+
+class HintSubscription:
+    """Listens to its shards and to changes on one connection, and opens it again when it breaks.
+
+    If this connection ends, the node counts as gone. Every lease names the connection's id, so it is opened before any
+    lease is taken. Hints may be lost while it is closed, so after it is reopened every shard starts afresh.
+    """
+
+    def __init__(
+        self,
+        parts: NodeParts,
+        channels: Callable[[], Iterable[str]],
+        enter: Callable[[], Awaitable[None]],
+        hear: Callable[[str, bytes | None], None],
+    ) -> None:
+        """`channels()` are the channels; `enter()` opens the connection again, and sends a heartbeat.
+
+        `hear(channel, message)` takes each message, or None when messages of the channel may have been missed.
+        """
+        self._parts = parts
+        self._channels = channels
+        self._enter = enter
+        self._hear = hear
+        self._open: Subscription | None = None
+
+    async def open(self) -> None:
+        """Open or reopen the connection. Raises: ServerError; the call may then be repeated."""
+        former, self._open = self._open, None  # channels of shards that start now are added below
+        if former is not None:
+            await former.close()
+        subscription = self._parts.transport.subscription()
+        channels = list(self._channels())
+        await subscription.open(channels)
+        self._open = subscription
+        self._parts.connection = subscription.name
+        if missed := set(self._channels()) - set(channels):
+            await subscription.listen(*missed)
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        loop = Loop(self._parts.clock, logger, "hints are not heard until the server is back")
+
+        async def listen() -> None:
+            try:
+                if self._open is None:
+                    await self._enter()
+                assert self._open is not None
+                async for channel, data in self._open.messages():
+                    loop.backoff.failures = 0  # not earlier: a server that refuses this user does so only now
+                    self._hear(channel, data)
+            except ServerError:
+                self._open = None
+                raise
+
+        await loop.run(listen)
+
+    async def listen(self, channel: str) -> None:
+        """Listen to one more channel; if the connection is closed, the next connection will listen to it."""
+        if self._open is not None:
+            await self._open.listen(channel)
+
+    async def ignore(self, channel: str) -> None:
+        if self._open is not None:
+            await self._open.ignore(channel)
+
+    async def close(self) -> None:
+        if self._open is not None:
+            await self._open.close()
