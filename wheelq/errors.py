@@ -268,7 +268,8 @@ class OutboxFull(Unavailable):
 class OutcomeUnknown(ServerError):
     """The request was sent and no reply came: it may or may not have happened. Repeating the call is safe.
 
-    `ids` are the job ids concerned: give them as `key` when you repeat a schedule call that had no keys.
+    `ids` are the job ids concerned: give them as `key` when you repeat a schedule call that had no keys. Then it makes
+    no second job while the first is alive.
     """
 
     def __init__(self, message: str = "", ids: tuple[str, ...] = ()) -> None:

@@ -27,7 +27,7 @@ GROUP = "g\x9b2J"
 def dead_id(url: str, topic: str) -> str:
     """A dead job, and a waiting one whose id only another program can make, all with texts that steer terminals."""
     keys = Keys().shard(topic, 0)
-    record = codec.encode({"a": HOSTILE}, {f"h{HOSTILE}": HOSTILE}, 1000, False)
+    record = codec.encode({"a": HOSTILE}, {f"h{HOSTILE}": HOSTILE}, 1000)
     with Client.connect(url) as client:
         client.schedule(topic, delay=3600, key="other")
     transport = Transport(Address(url))

@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 
+from tests.records import RECORD
 from tests.transports import AsyncWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
 from tests.waiting import PATIENCE
 from wheelq.base.clock import SystemClock
@@ -26,7 +27,6 @@ from wheelq.transport import Address, Transport
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 
-RECORD = b"\x01\x01\x91\x01"
 FAULTS: list[type[Fault]] = [ReplyLost, Unreachable, Refusing, Repeating, Forgetful]
 HARMLESS: list[type[Fault]] = [Repeating, Forgetful]
 

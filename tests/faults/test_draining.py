@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from tests.faults.stages import Meanwhile
+from tests.records import RECORD
 from tests.running import running
 from tests.transports import AsyncWith, Refusing
 from tests.waiting import until
@@ -352,7 +353,7 @@ async def test_a_dead_job_replayed_meanwhile_blocks_the_replay(
     assert standing(client, topic).draining == ()
     key = placed(number, former, then=then, of=shards)
     keys = Keys(settings.prefix).shard(topic, number)
-    dead = {"id": key, "group": "g", "reason": "failed", "record": b"\x01\x01\x91\x01", "entry": ""}
+    dead = {"id": key, "group": "g", "reason": "failed", "record": RECORD, "entry": ""}
     dead |= {"due": "1", "first_due": "1", "attempt": "1", "error": "", "traceback": ""}
     raw.xadd(keys.dead, dead)
     client.set_shards(topic, shards)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
+from tests.records import LIFE
 from tests.running import collecting, running
 from tests.waiting import until
 from wheelq import Client, Scheduler, Settings
@@ -16,7 +17,6 @@ from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import SchedulerSettings
 
 HOUR_MS = 3_600_000
-NONCE = b"0123456789ab"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def test_a_topic_that_keeps_no_finished_jobs_any_more_forgets_those_it_kep
     raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
 ) -> None:
     """Else the very same call would be answered "created" for ever, and the job never run."""
-    keys, same_call = shard(settings, topic), [IdempotentSpec(delay=0, key="order-1", nonce=NONCE)]
+    keys, same_call = shard(settings, topic), [IdempotentSpec(delay=0, key="order-1", life=LIFE)]
     client.configure(topic, keep_done_ms=HOUR_MS)
     client.schedule_many(topic, same_call)
     await until(lambda: bool(raw.exists(keys.done)))
@@ -84,7 +84,7 @@ async def test_a_call_that_is_repeated_while_the_topic_drains_does_not_run_its_j
     """What is kept of the finished job is where the former number of shards placed it."""
     client.configure(topic, keep_done_ms=HOUR_MS)
     key = next(str(n) for n in range(100) if shard_of(str(n), 4) == 3)
-    same_call = [IdempotentSpec(delay=0, key=key, nonce=NONCE)]
+    same_call = [IdempotentSpec(delay=0, key=key, life=LIFE)]
     [first] = client.schedule_many(topic, same_call)
     await until(lambda: bool(raw.exists(shard(settings, topic).done)))
     client.set_shards(topic, 4)

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from loadtest.servers.hosts import SteppedClock
+from tests.records import RECORD
 from tests.running import collecting, running
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
@@ -30,7 +31,6 @@ from wheelq.settings import SchedulerSettings, ServerSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport
 
 HOUR = 3_600.0
-RECORD = b"\x01\x01\x91\x01"
 WATCHFUL = Settings(worker=WorkerSettings(renew_ms=200, abandoned_ms=800))
 QUICK = Settings(
     worker=WorkerSettings(renew_ms=200, abandoned_ms=800, grace_ms=500),

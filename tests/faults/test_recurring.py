@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from loadtest.torture.fleet import Fleet
+from tests.records import RECORD
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
 from tests.waiting import eventually
 from wheelq import Client, RecurringOutcome, Settings
@@ -33,7 +34,6 @@ from wheelq.scheduler.recurring import Occurrences
 from wheelq.settings import SchedulerSettings, TopicSettings
 from wheelq.transport import Address, Transport
 
-RECORD = b"\x01\x01\x91\x01"
 HOUR_MS = 3_600_000
 FAULTS: list[type[Fault]] = [ReplyLost, Unreachable, Refusing, Repeating, Forgetful]
 NAME = "hourly"

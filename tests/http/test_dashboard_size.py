@@ -67,7 +67,7 @@ async def populate(client: AsyncClient, raw: redis.asyncio.Redis, prefix: str, w
         await client.schedule_many(f"topic-{number}", [JobSpec(n, delay=600 + 37 * n) for n in range(each)])
     left = wanted.waiting - each * others
     await client.schedule_many("busy", (JobSpec({"n": n}, delay=600 + n % 600_000) for n in range(left)))
-    record, dead = codec.encode({"x": "y" * 200}, {}, 10_000, False), Keys(prefix).shard("busy", 0).dead
+    record, dead = codec.encode({"x": "y" * 200}, {}, 10_000), Keys(prefix).shard("busy", 0).dead
     for first in range(0, wanted.dead, 1_000):
         pipe = raw.pipeline(transaction=False)
         for n in range(first, first + 1_000):

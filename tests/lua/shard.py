@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from tests.records import RECORD, unstamped
 from wheelq.model.job import OnDuplicate
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import leader, producer, worker
@@ -66,8 +67,6 @@ KINDS = {
 }
 TERMS = "1"
 """Of a topic with one shard and no limits."""
-RECORD = b"\x01\x01\x91\x01"
-"""A stored job: version 1, first attempt, payload 1."""
 
 
 class Shard:
@@ -90,8 +89,8 @@ class Shard:
         return self._transport.send(call)
 
     def raw(self, call: Call[Any]) -> Any:
-        """What the script returned."""
-        return self.send(replace(call, read=lambda reply: reply))
+        """What the script returned, with records as they were sent."""
+        return self.send(replace(call, read=_unstamped))
 
     def now_ms(self) -> int:
         return self.send(server_time_us()) // 1000
@@ -151,7 +150,7 @@ class Shard:
         return self.send(worker.ack(self.keys, group, consumer, safe_until_ms, retention_ms, deliveries))
 
     def retry(self, entry: Entry, pause_ms: int = 0, group: str = "g", consumer: str = "w1") -> int:
-        record = bytes((entry.record[0], entry.record[1] + 1)) + entry.record[2:]
+        record = entry.record[:7] + bytes((entry.record[7] + 1,)) + entry.record[8:]
         return self.raw(worker.retry(self.keys, group, consumer, entry, pause_ms, record))
 
     def bury(
@@ -189,7 +188,7 @@ class Shard:
         if "jobs" in kinds:
             stored = self.redis.hgetall(self.keys.jobs)
             found["jobs"] = {
-                member.decode(): value if value[0] < 32 else "0-0" if value == b"0-0" else self.name(value)
+                member.decode(): unstamped(value) if value[0] < 32 else "0-0" if value == b"0-0" else self.name(value)
                 for member, value in stored.items()
             }
         if "dead" in kinds:
@@ -247,13 +246,17 @@ class Shard:
         return groups
 
 
+def _unstamped(reply: Any) -> Any:
+    return [_unstamped(part) for part in reply] if isinstance(reply, list) else unstamped(reply)
+
+
 def _fields(fields: dict[bytes, bytes]) -> dict[str, Any]:
     shown: dict[str, Any] = {name.decode(): value for name, value in fields.items()}
     for name, value in shown.items():
         if name in ("due", "attempt", "first_due"):
             shown[name] = int(value)
-        elif name != "record":
-            shown[name] = value.decode()
+        else:
+            shown[name] = unstamped(value) if name == "record" else value.decode()
     return shown
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.lua.shard import HOUR_MS, KEEPS_NOTHING, LEASE_MS, RECORD, TERMS, Shard
+from tests.records import OTHER
 from wheelq import Client, InvalidInput, Settings, TopicMinute, TopicNotFound
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import counts, leader, leases, order, producer, removal, state, worker
@@ -15,7 +16,6 @@ from wheelq.protocol.calls.worker import Burial
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings
 
-OTHER = b"\x01\x01\x91\x02"
 MINUTE_MS = counts.MINUTE_MS
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, KEEPS_NOTHING, Shard
+from tests.records import RECORD
 from wheelq.model.dead import DeadFilter
 from wheelq.protocol.calls import dead, leader, shard_counts
 from wheelq.protocol.calls.shard_counts import GroupCounts, ShardCounts
@@ -139,7 +140,7 @@ def test_the_lag_is_counted_up_to_a_bound_when_the_server_does_not_know_it(shard
     ids = []
     with shard.redis.pipeline(transaction=False) as pipe:
         for n in range(10_050):
-            pipe.xadd(shard.keys.ready, {"id": f"{n}", "due": 1, "attempt": 1, "record": b"\x01\x01\x91\x01"})
+            pipe.xadd(shard.keys.ready, {"id": f"{n}", "due": 1, "attempt": 1, "record": RECORD})
         ids = pipe.execute()
     shard.redis.xdel(shard.keys.ready, ids[-2])
     [found] = count(shard).groups

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lua.shard import HOUR_MS, Shard
+from tests.records import OTHER
 from wheelq.errors import BeingRemoved
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import removal, state, worker
@@ -94,9 +95,9 @@ def test_an_id_that_only_the_group_kept_taken_is_free(shard: Shard) -> None:
     shard.make_group("gone")
     entries = shard.deliver("a", "b", group="h")
     shard.ack(entries, group="h")
-    assert shard.schedule(("a", "+0"), record=b"\x01\x01\x91\x02")[0][0] == 3, "kept: it is promoted"
+    assert shard.schedule(("a", "+0"), record=OTHER)[0][0] == 3, "kept: it is promoted"
     remove(shard, "gone")
-    assert shard.schedule(("a", "+0"), record=b"\x01\x01\x91\x02")[0][0] == 1
+    assert shard.schedule(("a", "+0"), record=OTHER)[0][0] == 1
 
 
 def test_the_state_of_a_job_that_other_groups_finished_stays(shard: Shard) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
+from tests.records import unstamped
 from wheelq.model.state import JobState
 from wheelq.protocol import scripts
 from wheelq.protocol.calls import leases, notes, producer, state, worker
@@ -46,7 +47,8 @@ def ready(shard: Shard) -> Shard:
 
 def test_a_lease_is_a_delivery_that_ends_when_it_has_been_idle_for_the_longest_time(ready: Shard) -> None:
     a, b = lease(ready)
-    assert [(found.id, found.deliveries, found.record) for found in (a, b)] == [("a", 1, RECORD), ("b", 1, RECORD)]
+    found = [(leased.id, leased.deliveries, unstamped(leased.record)) for leased in (a, b)]
+    assert found == [("a", 1, RECORD), ("b", 1, RECORD)]
     group = ready.snapshot()["groups"][GROUP]
     assert group["pending"] == {"e1": (CONSUMER, 1), "e2": (CONSUMER, 1)}
     (pending, _) = ready.redis.xpending_range(ready.keys.ready, GROUP, "-", "+", 10)

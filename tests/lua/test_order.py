@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.lua.shard import RECORD, Shard, entry
+from tests.lua.shard import Shard, entry
+from tests.records import SECOND_ATTEMPT
 from wheelq.protocol.calls import order, worker
 from wheelq.protocol.calls.order import Hold, PutOff
 from wheelq.protocol.calls.worker import Entry
 
 LONG_MS = 60_000
-SECOND_ATTEMPT = b"\x01\x02" + RECORD[2:]
 
 
 def hold(

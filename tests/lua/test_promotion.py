@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, TERMS, Shard, entry
+from tests.records import SECOND_ATTEMPT
 from wheelq.base.metrics import Lateness
 from wheelq.protocol.calls import leader
 from wheelq.protocol.keys import MEMBER_SEPARATOR
-
-SECOND_ATTEMPT = b"\x01\x02" + RECORD[2:]
 
 
 def wait(shard: Shard, *ids: str, since_ms: int = 5) -> int:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard
+from tests.records import record
 from wheelq.model.recurring import Rule
+from wheelq.protocol import codec
 from wheelq.protocol.calls import leader, producer
 from wheelq.protocol.calls import recurring as calls
 from wheelq.protocol.recurring_codec import StoredRecurring, occurrence_id
@@ -18,6 +20,11 @@ NAME = "hourly"
 
 def entry(last_ms: int | None = None, next_ms: int | None = None, record: bytes = RECORD) -> StoredRecurring:
     return StoredRecurring.new(RULE, record, last_ms, next_ms)
+
+
+def of_occurrence(job: StoredRecurring) -> bytes:
+    """The record of an occurrence: its life is the job's revision."""
+    return codec.with_life(job.record, bytes.fromhex(job.state.revision))
 
 
 def hour_of(shard: Shard) -> int:
@@ -136,12 +143,12 @@ def test_read_tells_whether_the_last_occurrence_waits(shard: Shard) -> None:
     assert shard.send(calls.read_one(shard.keys, NAME))[1:] == (after, False)
 
 
-@pytest.mark.parametrize("record", [RECORD, b"\x01\x01\x91\xc4\x05\n\x00 \n-"])
+@pytest.mark.parametrize("record", [RECORD, record(b"\n\x00 \n-")])
 def test_a_record_of_any_bytes_comes_through(shard: Shard, record: bytes) -> None:
     due = hour_of(shard) + HOUR_MS
     put(shard, new := entry(next_ms=due, record=record))
     assert made(shard, new, due)
-    assert shard.snapshot()["jobs"] == {occurrence_id(NAME, due): record}
+    assert shard.snapshot()["jobs"] == {occurrence_id(NAME, due): of_occurrence(new)}
     found = shard.send(calls.read_one(shard.keys, NAME)).entry
     assert found
     assert (found.record, found.rule) == (record, RULE)
@@ -188,7 +195,7 @@ def test_make_schedules_the_job_and_notes_it(shard: Shard) -> None:
         "recurring": {NAME: after.pack()},
         "occurrences": {NAME: due + HOUR_MS},
         "delayed": {occurrence_id(NAME, due): due},
-        "jobs": {occurrence_id(NAME, due): RECORD},
+        "jobs": {occurrence_id(NAME, due): of_occurrence(new)},
     }
 
 
@@ -224,11 +231,11 @@ def test_a_leader_that_has_loaded_further_gets_a_hint(shard: Shard, ear: Ear) ->
 
 def test_a_job_that_has_the_id_is_left_alone(shard: Shard) -> None:
     due = hour_of(shard) + HOUR_MS
-    shard.schedule((occurrence_id(NAME, due), due + 1), record=b"\x01\x01\x91\x07")
+    shard.schedule((occurrence_id(NAME, due), due + 1), record=record(7))
     put(shard, new := entry(next_ms=due))
     assert made(shard, new, due)
     assert shard.snapshot()["delayed"] == {occurrence_id(NAME, due): due + 1}
-    assert shard.snapshot()["jobs"] == {occurrence_id(NAME, due): b"\x01\x01\x91\x07"}
+    assert shard.snapshot()["jobs"] == {occurrence_id(NAME, due): record(7)}
 
 
 def test_several_missed_ones_are_made_in_one_step(shard: Shard) -> None:
@@ -247,7 +254,7 @@ def test_a_waiting_occurrence_gives_way_to_the_last_missed_one(shard: Shard) -> 
     assert waiting
     assert made(shard, waiting, now, superseded=early)
     assert shard.snapshot()["delayed"] == {occurrence_id(NAME, now): now}
-    assert shard.snapshot()["jobs"] == {occurrence_id(NAME, now): RECORD}
+    assert shard.snapshot()["jobs"] == {occurrence_id(NAME, now): of_occurrence(new)}
 
 
 def test_an_occurrence_promoted_late_replaces_the_missed_ones(shard: Shard) -> None:

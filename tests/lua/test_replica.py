@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard
+from tests.records import OTHER
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import NotPrimary
 from wheelq.protocol.call import Call
@@ -18,9 +19,7 @@ from wheelq.protocol.calls import producer, recurring, state
 from wheelq.protocol.keys import ShardKeys
 
 CALLS: dict[str, Callable[[ShardKeys], Call[object]]] = {
-    "schedule, which would keep the live job": lambda keys: producer.schedule(
-        keys, [("a", "+5", b"\1\1\x91\1")], "keep", "1"
-    ),
+    "schedule, which would keep the live job": lambda keys: producer.schedule(keys, [("a", "+5", OTHER)], "keep", "1"),
     "schedule, where a job that was promoted has the id": lambda keys: producer.schedule(
         keys, [("ran", "+5", RECORD)], "replace", "1"
     ),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
+from tests.records import LIFE, OTHER
 from wheelq.model.job import OnDuplicate
 from wheelq.protocol.calls import leader, producer, registry
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.codec import LAST_MS
 
 CREATED, REPLACED, KEPT, KEPT_PROMOTED, NOT_HERE = 1, 2, 0, 3, 4
-OTHER = b"\x01\x01\x91\x02"
 
 
 def look_ahead(shard: Shard, ahead_ms: int) -> int:
@@ -91,7 +91,7 @@ def test_a_waiting_job_is_kept(shard: Shard) -> None:
     due = shard.now_ms() + HOUR_MS
     shard.schedule(("a", due))
     before = shard.snapshot()
-    assert shard.schedule(("a", due + 5), record=OTHER) == [(KEPT, due)]
+    assert shard.schedule(("a", due + 5), record=OTHER) == [(KEPT, [due, LIFE])]
     assert shard.snapshot() == before
 
 
@@ -116,7 +116,7 @@ def test_a_promoted_job_is_kept_with_every_on_duplicate(shard: Shard, on_duplica
     shard.schedule(("a", due))
     before = shard.snapshot()
     answer = shard.schedule(("a", due + HOUR_MS), record=OTHER, on_duplicate=on_duplicate)
-    assert answer == [(KEPT_PROMOTED, due)]
+    assert answer == [(KEPT_PROMOTED, [due, LIFE])]
     assert shard.snapshot() == before
 
 
@@ -185,13 +185,13 @@ def test_the_first_of_two_equal_jobs_in_a_call_is_kept(shard: Shard) -> None:
     shard.schedule(("b", due), record=OTHER)
     answer = shard.schedule(("a", due), ("b", due + 1), ("a", due + 2))
     # Both have the same record, as those of one call can have; so the second finds "its own" job.
-    assert answer == [(CREATED, due), (KEPT, due), (CREATED, due)]
+    assert answer == [(CREATED, due), (KEPT, [due, LIFE]), (CREATED, due)]
     assert shard.snapshot() == {"delayed": {"a": due, "b": due}, "jobs": {"a": RECORD, "b": OTHER}}
 
 
 def test_the_first_of_two_different_jobs_with_one_id_is_kept(shard: Shard) -> None:
     due = shard.now_ms() + HOUR_MS
-    assert _two(shard, due, due + 1, "keep") == [CREATED, due, KEPT, due]
+    assert _two(shard, due, due + 1, "keep") == [CREATED, due, KEPT, [due, LIFE]]
     assert shard.snapshot() == {"delayed": {"a": due}, "jobs": {"a": RECORD}}
 
 
@@ -204,7 +204,7 @@ def test_the_second_of_two_different_jobs_with_one_id_replaces_the_first_on_requ
 @pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
 def test_only_one_of_two_due_jobs_with_one_id_runs(shard: Shard, on_duplicate: OnDuplicate) -> None:
     due = shard.now_ms()
-    assert _two(shard, due, due, on_duplicate) == [CREATED, due, KEPT_PROMOTED, due]
+    assert _two(shard, due, due, on_duplicate) == [CREATED, due, KEPT_PROMOTED, [due, LIFE]]
     assert shard.snapshot() == {"jobs": {"a": "e1"}, "ready": {"e1": entry("a", due)}}
 
 
@@ -295,7 +295,7 @@ def test_a_live_job_at_its_former_place_is_kept_or_replaced_and_no_new_one_is_ma
     shard.schedule(("a", due))
     shard.send(registry.fence(shard.keys, "5", 1))
     before = shard.snapshot()
-    assert place(shard, None, "a", "none")[:-1] == [KEPT, due, NOT_HERE, 0]
+    assert place(shard, None, "a", "none")[:-1] == [KEPT, [due, LIFE], NOT_HERE, 0]
     assert shard.snapshot() == before
     status, new_due, *rest = place(shard, None, "a", "none", on_duplicate="replace")
     assert (status, rest[:-1]) == (REPLACED, [NOT_HERE, 0])

@@ -7,14 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
+from tests.records import OTHER, SECOND_ATTEMPT, unstamped
 from wheelq.protocol.calls import bulk, leader, producer, worker
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.codec import LAST_MS
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 from wheelq.settings import TopicSettings
-
-SECOND_ATTEMPT = b"\x01\x02" + RECORD[2:]
-OTHER = b"\x01\x01\x91\x02"
 
 
 def rob(shard: Shard, *entries: Entry, group: str = "g", robber: str = "w2") -> None:
@@ -261,7 +259,7 @@ def test_a_retry_can_be_retried(shard: Shard, a: Entry) -> None:
         shard.retry(a, 0)
         shard.sweep()
         [a] = shard.read("g", "w1")
-        assert (a.id, a.group, a.attempt, a.record[1]) == ("a", "g", attempt, attempt)
+        assert (a.id, a.group, a.attempt, a.record[7]) == ("a", "g", attempt, attempt)
     shard.ack([a])
     assert "jobs" not in shard.snapshot()
 
@@ -280,7 +278,7 @@ def two_lives(shard: Shard) -> tuple[Entry, Entry]:
     shard.send(bulk.rerun(shard.keys, "r", "g", 0, None, 100))
     shard.schedule(("a", "+0"), record=OTHER)
     first, second = shard.read("g", "w1")
-    assert (first.record, first.group, second.record, second.group) == (RECORD, "g", OTHER, None)
+    assert (unstamped(first.record), first.group, unstamped(second.record), second.group) == (RECORD, "g", OTHER, None)
     return first, second
 
 
@@ -292,9 +290,9 @@ def test_two_lives_of_one_id_that_are_retried_at_once_both_run(shard: Shard) -> 
     assert shard.snapshot()["delayed"] == {f"a{MEMBER_SEPARATOR}g": dues[0], own: dues[1]}
     shard.sweep()
     again = shard.read("g", "w1")
-    assert [(e.id, e.group, e.attempt, e.record[2:]) for e in again] == [
-        ("a", "g", 2, RECORD[2:]),
-        ("a", "g", 2, OTHER[2:]),
+    assert [(e.id, e.group, e.attempt, e.record[8:]) for e in again] == [
+        ("a", "g", 2, RECORD[8:]),
+        ("a", "g", 2, OTHER[8:]),
     ]
     assert shard.ack(again) == 2
     assert shard.snapshot() == {"ready": {}, "groups": shard.snapshot()["groups"], "replays": ["r"]}
@@ -310,9 +308,9 @@ def test_two_lives_can_be_retried_again_and_again_in_any_order(shard: Shard) -> 
         waiting = list(shard.snapshot()["delayed"])
         shard.send(leader.promote(shard.keys, shard.lead(), 30_000, waiting))
         lives = shard.read("g", "w1")
-        assert sorted((e.group, e.attempt, e.record[2:]) for e in lives) == [
-            ("g", attempt, RECORD[2:]),
-            ("g", attempt, OTHER[2:]),
+        assert sorted((e.group, e.attempt, e.record[8:]) for e in lives) == [
+            ("g", attempt, RECORD[8:]),
+            ("g", attempt, OTHER[8:]),
         ]
     shard.bury(lives[0])
     shard.ack(lives[1:])

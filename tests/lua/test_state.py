@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgpack
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
+from tests.records import OTHER
 from tests.waiting import eventually
 from wheelq import CancelOutcome, JobState
 from wheelq.model.state import Attempt, JobInfo
@@ -16,7 +17,6 @@ from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.calls.worker import Entry
 
 STARTED_MS = 1_763_000_000_000
-OTHER = b"\x01\x01\x91\x02"
 """The record of another job."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
+from tests.records import SECOND_ATTEMPT
 from wheelq.protocol.calls import leader, producer, state
 from wheelq.protocol.calls.worker import Entry
 
@@ -185,7 +186,7 @@ def test_get_tells_that_some_group_has_a_job_delivered(shard: Shard) -> None:
 
 def test_get_tells_that_a_job_waits_for_a_retry_in_some_group(shard: Shard, a: Entry) -> None:
     due = shard.retry(a, HOUR_MS)
-    again = [b"g", b"retrying", str(due).encode(), b"\x01\x02" + RECORD[2:], b""]
+    again = [b"g", b"retrying", str(due).encode(), SECOND_ATTEMPT, b""]
     assert get(shard, "a")[2:] == [a.entry_id.encode(), b"", again]
 
 

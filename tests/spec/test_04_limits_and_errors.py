@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.records import RECORD
 from wheelq import AsyncClient, Client, JobSpec, Settings, WheelqError
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import (
@@ -185,7 +186,7 @@ def test_a_key_that_no_url_can_hold_or_that_steers_terminals_is_refused_for_new_
     client.schedule(topic, delay=60, key="another")
     with closing(Transport(Address(url))) as transport:
         keys = Keys(settings.prefix).shard(topic, 0)
-        transport.send(producer.schedule(keys, [(key, "+60000", b"\x01\x01\x91\x01")], "keep", "1"))
+        transport.send(producer.schedule(keys, [(key, "+60000", RECORD)], "keep", "1"))
     assert client.reschedule(topic, key, delay=90)
     found = client.get(topic, key)
     assert found is not None

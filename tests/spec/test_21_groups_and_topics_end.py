@@ -52,7 +52,8 @@ def keyspace(url: str, settings: Settings) -> Callable[[], dict[str, object]]:
         names = {
             key.decode().removeprefix(f"{settings.prefix}:"): key for key in connection.keys(f"{settings.prefix}:*")
         }
-        lasting = {name: key for name, key in sorted(names.items()) if ":history:" not in name}
+        # Answers to calls expire.
+        lasting = {name: key for name, key in sorted(names.items()) if ":history:" not in name and ":tags:" not in name}
         return {name: read(key) for name, key in lasting.items() if not name.endswith(passing)}
 
     return look

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from typing import Any
 
 import msgpack
@@ -12,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.records import LIFE
+from tests.records import record as raw_record
 from wheelq.errors import InvalidInput, PayloadTooLarge, TopicUnreadable
 from wheelq.model.state import Attempt
 from wheelq.protocol import attempts, codec, registry_codec
@@ -29,13 +30,13 @@ scalars = (
     | text
     | st.binary(max_size=20)
 )
-payloads = st.recursive(
+any_payload = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(text, inner, max_size=5), max_leaves=20
 )
 
 
-def encode(payload: Any, headers: dict[str, str] | None = None, *, nonce: bool = False) -> bytes:
-    return codec.encode(payload, headers, LIMIT, nonce)
+def encode(payload: Any, headers: dict[str, str] | None = None, life: bytes | None = LIFE) -> bytes:
+    return codec.encode(payload, headers, LIMIT, life=life)
 
 
 def offence(payload: Any) -> InvalidInput:
@@ -44,9 +45,9 @@ def offence(payload: Any) -> InvalidInput:
     return caught.value
 
 
-@given(payloads, st.none() | st.dictionaries(text, text, max_size=4), st.booleans())
-def test_an_encoded_value_is_decoded_as_it_was(payload: Any, headers: dict[str, str] | None, nonce: bool) -> None:
-    record = codec.decode(encode(payload, headers, nonce=nonce))
+@given(any_payload, st.none() | st.dictionaries(text, text, max_size=4))
+def test_an_encoded_value_is_decoded_as_it_was(payload: Any, headers: dict[str, str] | None) -> None:
+    record = codec.decode(encode(payload, headers))
     assert (record.attempt, record.payload, record.headers) == (1, payload, headers or {})
     assert type(record.payload) is type(payload)
 
@@ -64,18 +65,58 @@ def test_other_kinds_of_bytes_come_back_as_bytes() -> None:
     assert codec.decode(encode([bytearray(b"a"), memoryview(b"b")])).payload == [b"a", b"b"]
 
 
-@given(payloads)
-def test_a_record_begins_with_version_and_attempt(payload: Any) -> None:
+@given(any_payload)
+def test_the_record_of_a_plain_job_is_a_head_of_17_bytes_and_the_payload(payload: Any) -> None:
     """A control character first, by which scripts tell a record from an entry id, which begins with a digit."""
     record = encode(payload)
-    assert record[:2] == b"\x01\x01"
+    assert record == b"\x02" + bytes(6) + b"\x01\x00" + LIFE + msgpack.packb(payload)
     assert record[0] < 32 <= ord("0")
 
 
-@given(payloads)
-def test_with_a_nonce_two_equal_calls_make_different_records(payload: Any) -> None:
-    assert encode(payload, nonce=True) != encode(payload, nonce=True)
-    assert encode(payload) == encode(payload)
+def test_each_job_has_a_life_of_its_own_unless_one_is_given() -> None:
+    records = [encode(1, life=None) for _ in range(100)]
+    assert len({codec.decode(record).life for record in records}) == 100
+    assert all(codec.life_of(record) == codec.decode(record).life for record in records)
+    assert codec.decode(encode(1)).life == LIFE
+    assert codec.with_life(records[0], LIFE) == encode(1)
+
+
+def test_the_time_that_the_script_wrote_is_when_the_job_was_scheduled() -> None:
+    record = encode(1)
+    stored = record[:1] + (1_795_275_123_455).to_bytes(6, "big") + record[7:]
+    assert (codec.decode(record).scheduled_ms, codec.decode(stored).scheduled_ms) == (0, 1_795_275_123_455)
+
+
+@given(
+    st.builds(
+        codec.Parts,
+        st.none() | text,
+        st.none() | st.integers(0, codec.LAST_MS),
+        st.none() | st.integers(0, 2**31),
+        st.none() | st.integers(0, codec.LAST_MS),
+        st.none() | text,
+    ),
+    any_payload,
+    st.none() | st.dictionaries(text, text, max_size=2),
+)
+def test_the_parts_of_the_head_come_back_and_stay_in_the_record_of_a_retry(
+    parts: codec.Parts, payload: Any, headers: dict[str, str] | None
+) -> None:
+    record = codec.encode(payload, headers, LIMIT, parts, life=LIFE)
+    again = codec.again(record, 5, "it broke", counts=True)
+    assert codec.parts_of(record) == codec.parts_of(again) == parts
+    for found in (codec.decode(record), codec.decode(again)):
+        assert (found.payload, found.headers, found.life) == (payload, headers or {}, LIFE)
+        assert found.partition_key == parts.partition_key
+
+
+def test_parts_of_a_newer_release_are_passed_over_and_stay_in_the_record_of_a_retry() -> None:
+    packed = b"z\x00\x03newk\x00\x02eu"
+    record = encode(1)[:8] + b"\x01" + LIFE + len(packed).to_bytes(2, "big") + packed + b"\x01"
+    again = codec.again(record, 5, None, counts=True)
+    assert codec.decode(record).partition_key == codec.decode(again).partition_key == "eu"
+    assert packed in again
+    assert codec.original(again) == record
 
 
 # What is refused
@@ -136,7 +177,7 @@ def test_a_value_nested_less_deeply_comes_back(depth: int) -> None:
     assert payload == "core"
 
 
-@given(st.lists(payloads | st.builds(object) | st.lists(payloads | st.builds(object), max_size=3), max_size=5))
+@given(st.lists(any_payload | st.builds(object) | st.lists(any_payload | st.builds(object), max_size=3), max_size=5))
 def test_one_packer_for_many_jobs_makes_the_same_records_also_after_what_cannot_be_packed(many: list[Any]) -> None:
     pack = codec.packer()
     for payload in many:
@@ -144,9 +185,9 @@ def test_one_packer_for_many_jobs_makes_the_same_records_also_after_what_cannot_
             alone = encode(payload)
         except InvalidInput:
             with pytest.raises(InvalidInput):
-                codec.encode(payload, None, LIMIT, False, pack=pack)
+                codec.encode(payload, None, LIMIT, life=LIFE, pack=pack)
         else:
-            assert codec.encode(payload, None, LIMIT, False, pack=pack) == alone
+            assert codec.encode(payload, None, LIMIT, life=LIFE, pack=pack) == alone
 
 
 def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
@@ -160,34 +201,37 @@ def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
 # What is read
 
 
-@given(st.binary(max_size=64))
-def test_a_record_of_any_bytes_is_read_or_called_unreadable(stored: bytes) -> None:
-    with contextlib.suppress(UnreadableRecord):
-        codec.decode(stored)
+@given(st.binary(max_size=64), st.integers(0, 255))
+def test_a_record_of_any_bytes_is_read_or_called_unreadable(stored: bytes, flags: int) -> None:
+    for record in (stored, b"\x02" + stored, encode(1)[:8] + bytes((flags,)) + stored):
+        with contextlib.suppress(UnreadableRecord):
+            codec.decode(record)
+        with contextlib.suppress(UnreadableRecord):
+            codec.parts_of(record)
 
 
-@given(payloads | st.dictionaries(text, st.integers(0, 9)), payloads)
-def test_a_record_of_any_array_is_read_or_called_unreadable(first: Any, second: Any) -> None:
-    for array in ([], [first], [first, second], [first, {"h": second}], first):
+@given(any_payload | st.dictionaries(text, st.integers(0, 9)), any_payload)
+def test_a_record_with_any_options_is_read_or_called_unreadable(first: Any, second: Any) -> None:
+    for options in (second, {"h": second}):
         try:
-            record = codec.decode(b"\x01\x01" + msgpack.packb(array))
+            record = codec.decode(raw_record(first, options=options))
         except UnreadableRecord:
             continue
         assert type(record.headers) is dict
 
 
-@pytest.mark.parametrize("version", [0, 2, 31, 255])
+@pytest.mark.parametrize("version", [0, 1, 3, 31, 255])
 def test_a_record_of_another_version_is_unreadable(version: int) -> None:
     with pytest.raises(UnreadableRecord, match="version"):
         codec.decode(bytes([version]) + encode(1)[1:])
 
 
-def test_the_attempt_is_the_second_byte() -> None:
-    assert codec.decode(b"\x01\xff" + encode(1)[2:]).attempt == 255
+def test_the_attempt_is_the_eighth_byte() -> None:
+    assert codec.decode(raw_record(1, attempt=255)).attempt == 255
 
 
 def test_options_that_a_newer_release_wrote_are_passed_over() -> None:
-    record = b"\x01\x01" + msgpack.packb([1, {"h": {"a": "b"}, "n": b"12345678", "new": [1, 2]}])
+    record = raw_record(1, options={"h": {"a": "b"}, "new": [1, 2]})
     assert codec.decode(record)[:3] == (1, 1, {"a": "b"})
 
 
@@ -195,41 +239,31 @@ def test_options_that_a_newer_release_wrote_are_passed_over() -> None:
 
 
 def test_the_record_of_the_next_attempt_counts_and_remembers() -> None:
-    first = codec.encode({"id": 42}, {"trace": "x"}, 1000, True)
+    first = encode({"id": 42}, {"trace": "x"})
     second = codec.again(first, 1_000, "it broke", counts=True)
     third = codec.again(codec.again(second, 2_000, None, counts=False), 3_000, "x" * 9_000, counts=True)
-    assert codec.decode(second) == (2, {"id": 42}, {"trace": "x"}, "it broke", 1_000, 0, None, None, None, ())
-    assert codec.decode(third) == (3, {"id": 42}, {"trace": "x"}, "x" * 500, 1_000, 0, None, None, None, ())
+    rest = (0, None, None, None, (), 0, LIFE)
+    assert codec.decode(second) == (2, {"id": 42}, {"trace": "x"}, "it broke", 1_000, *rest)
+    assert codec.decode(third) == (3, {"id": 42}, {"trace": "x"}, "x" * 500, 1_000, *rest)
 
 
 @pytest.mark.parametrize("headers", [None, {"trace": "x"}])
-@pytest.mark.parametrize("nonce", [False, True])
-def test_the_original_of_a_retried_record_is_what_the_producer_made(
-    headers: dict[str, str] | None, nonce: bool
-) -> None:
-    first = codec.encode({"id": 42}, headers, 1000, nonce)
+def test_the_original_of_a_retried_record_is_what_the_producer_made(headers: dict[str, str] | None) -> None:
+    first = encode({"id": 42}, headers)
     later = codec.again(codec.again(first, 1_000, "it broke", counts=True), 2_000, "again", counts=True)
     assert codec.original(later) == codec.original(codec.replayed(later)) == codec.original(first) == first
 
 
-def test_a_record_with_a_nonce_tells_when_it_was_made() -> None:
-    made = codec.made_ms(codec.encode(1, None, 1000, True))
-    assert made is not None
-    assert 0 <= time.time() * 1000 - made < 10_000
-    assert codec.made_ms(codec.encode(1, None, 1000, False)) is None
-    assert codec.made_ms(b"\x01\x01" + msgpack.packb([1, {"n": b"12345678"}])) is None
-
-
 def test_attempts_beyond_what_a_byte_can_say_are_counted_too() -> None:
-    record = b"\x01\xfe" + codec.encode(None, None, 1000, False)[2:]
+    record = raw_record(None, attempt=254)
     for attempt in (255, 256, 257):
         record = codec.again(record, 1, None, counts=True)
-        assert (codec.decode(record).attempt, record[1]) == (attempt, 255)
+        assert (codec.decode(record).attempt, record[7]) == (attempt, 255)
     assert codec.decode(codec.replayed(record)).attempt == 1
 
 
 def test_a_replayed_record_starts_over_and_says_so() -> None:
-    dead = codec.again(codec.encode(1, {"a": "b"}, 1000, True), 1_000, "it broke", counts=True)
+    dead = codec.again(encode(1, {"a": "b"}), 1_000, "it broke", counts=True)
     assert codec.decode(codec.replayed(codec.replayed(dead))) == (
         1,
         1,
@@ -241,12 +275,13 @@ def test_a_replayed_record_starts_over_and_says_so() -> None:
         None,
         None,
         (),
+        0,
+        LIFE,
     )
 
 
-def test_fields_of_a_newer_release_stay_in_the_record_of_a_retry() -> None:
-    record = b"\x01\x01" + msgpack.packb([1, {"new": 7}, "more"])
-    assert msgpack.unpackb(codec.replayed(record)[2:]) == [1, {"new": 7, "r": 1}, "more"]
+def test_options_of_a_newer_release_stay_in_the_record_of_a_retry() -> None:
+    assert codec.replayed(raw_record(1, options={"new": 7})) == raw_record(1, options={"new": 7, "r": 1})
 
 
 # Topics
@@ -318,12 +353,9 @@ def test_an_assignment_of_shards_comes_back(topics: dict[str, list[tuple[str, st
     assert registry_codec.decode_posts(registry_codec.encode_posts(posts)) == posts
 
 
-def test_a_call_with_a_name_makes_the_same_record_each_time_and_tells_when_it_was_made_first() -> None:
-    nonce = codec.nonce_of("call-7", 1_763_000_000_000)
-    first, again = (codec.encode(1, None, 100, with_nonce=True, nonce=nonce) for _ in range(2))
-    assert first == again
-    assert codec.made_ms(first) == 1_763_000_000_000
-    assert first != codec.encode(1, None, 100, with_nonce=True, nonce=codec.nonce_of("call-8", 1_763_000_000_000))
+def test_a_call_with_a_name_makes_the_same_record_each_time() -> None:
+    first, again, other = (encode(1, life=codec.life_named(name)) for name in ("call-7", "call-7", "call-8"))
+    assert first == again != other
 
 
 # Attempts
@@ -334,7 +366,7 @@ def ran(n: int, error: str | None = "it broke") -> Attempt:
 
 
 def test_a_record_tells_the_last_ten_attempts() -> None:
-    record = encode({"id": 42}, {"trace": "a1"}, nonce=True)
+    record = encode({"id": 42}, {"trace": "a1"})
     first = record
     for n in range(12):
         record = codec.again(record, 5, "it broke", counts=True, attempt=ran(n))
@@ -346,8 +378,8 @@ def test_a_record_tells_the_last_ten_attempts() -> None:
 
 def test_an_older_release_passes_attempts_on_that_it_does_not_know() -> None:
     record = codec.again(encode(1), 5, "it broke", counts=True, attempt=ran(1))
-    payload, options = msgpack.unpackb(record[2:])
-    older = bytes((1, 3)) + msgpack.packb([payload, {**options, "e": "it broke again", "f": 5}])
+    options = msgpack.unpackb(record[18:])  # behind the head and the payload, which is one byte
+    older = raw_record(1, 3, {**options, "e": "it broke again", "f": 5})
     assert codec.decode(older).attempts == (ran(1),)
     assert codec.decode(codec.again(older, 5, None, counts=True, attempt=ran(2, None))).attempts == (
         ran(1),
@@ -363,8 +395,7 @@ def test_a_buried_record_keeps_its_number_and_a_replayed_one_its_attempts() -> N
 
 @pytest.mark.parametrize("other", [None, 1, "x", {}, [1], [[]], [[1, 2, 3, 4]], [[-1, 2, "w", None]], [[1, 2, "w"]]])
 def test_foreign_bytes_in_place_of_attempts_are_left_out(other: object) -> None:
-    record = b"\x01\x02" + msgpack.packb([1, {"t": other}])
-    assert codec.decode(record).attempts == ()
+    assert codec.decode(raw_record(1, 2, {"t": other})).attempts == ()
 
 
 def test_the_error_of_an_attempt_is_cut_between_characters() -> None:

@@ -107,7 +107,7 @@ class Customer(pydantic.BaseModel):
 
 def through(value: Any, hint: Any) -> Any:
     """The value as a handler gets it."""
-    record = codec.encode(value, None, 1_000_000, with_nonce=False)
+    record = codec.encode(value, None, 1_000_000)
     return converter(hint, "payload")(codec.decode(record).payload)
 
 
@@ -295,10 +295,10 @@ def test_a_type_may_contain_itself() -> None:
 
 def test_values_that_no_payload_holds_are_named_with_their_path() -> None:
     with pytest.raises(InvalidInput) as caught:
-        codec.encode({"lines": [Line("a", Decimal(1)), {"tags": {1}}]}, None, 1_000, with_nonce=False)
+        codec.encode({"lines": [Line("a", Decimal(1)), {"tags": {1}}]}, None, 1_000)
     assert caught.value.field == "payload.lines[1].tags"
     with pytest.raises(InvalidInput) as caught:
-        codec.encode([Even(2**70 * 2)], None, 1_000, with_nonce=False)
+        codec.encode([Even(2**70 * 2)], None, 1_000)
     assert caught.value.field == "payload[0].number"
 
 
@@ -322,7 +322,7 @@ worker = Worker.connect("redis://127.0.0.1:1")
 def close(order: Order) -> Order:
     return order
 
-payload = codec.decode(codec.encode(close.job(Order(1, date(2030, 1, 1))).arguments, None, 1_000, False)).payload
+payload = codec.decode(codec.encode(close.job(Order(1, date(2030, 1, 1))).arguments, None, 1_000)).payload
 assert close.read_arguments(payload) == {"order": Order(1, date(2030, 1, 1))}, payload
 """
 

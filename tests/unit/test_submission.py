@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.records import tags_of
 from wheelq import JobSpec, Receipt
 from wheelq.errors import DuplicateJob, InvalidInput, InvalidJob, OutcomeUnknown, PartlyScheduled, Refused, Unavailable
 from wheelq.model.topic import Topic, shard_of
 from wheelq.producer.preparation import IdempotentSpec, Preparation, accepted
-from wheelq.producer.submission import Submission
+from wheelq.producer.submission import Submission, Tagging
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.producer import Placed
+from wheelq.protocol.codec import LAST_MS, life_of
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings
 
@@ -24,9 +26,12 @@ NOW_MS = 1_750_000_000_000
 CREATED, NOT_HERE = 1, 4
 
 
+TAGGING = Tagging.of(ClientSettings(), reply_timeout_ms=10_000)
+
+
 def submission(specs: Iterable[JobSpec], topic: Topic | int = 1) -> Submission:
     found = Topic(shards=topic) if isinstance(topic, int) else topic
-    made = Submission(Keys(), "orders", specs, "keep", ClientSettings(), NOW_MS)
+    made = Submission(Keys(), "orders", specs, "keep", ClientSettings(), NOW_MS, TAGGING)
     made.place_by(found)
     return made
 
@@ -36,7 +41,7 @@ def specs(count: int) -> list[JobSpec]:
 
 
 def ids_of(call: Call[Placed]) -> list[str]:
-    return [str(id) for id in call.args[3::3]]
+    return [str(id) for id in call.args[7::3]]
 
 
 def shard_asked(call: Call[Placed]) -> int:
@@ -322,26 +327,69 @@ def test_an_order_that_another_number_overtook_is_placed_again() -> None:
     assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(600)]
 
 
-def test_a_lost_reply_and_a_change_of_shards_together_leave_the_outcome_unknown() -> None:
-    """It may have been accepted the first time, at a place where it can no longer be asked for."""
-    asked = submission(specs(10), 2)
-    next(asked.unanswered())
+@pytest.mark.parametrize("has_key", [True, False], ids=["given ids", "made ids"])
+def test_jobs_of_a_lost_reply_are_asked_for_where_the_former_number_placed_them(has_key: bool) -> None:
+    """They may have been accepted the first time: the shard no longer knows the tag, but the jobs may wait there."""
+    asked = submission([JobSpec(n, delay=1, key=f"job-{n}" if has_key else None) for n in range(10)], 2)
+    first = next(asked.unanswered())
     asked.lost()
     repeated = next(asked.unanswered())
-    with pytest.raises(OutcomeUnknown):
-        asked.settle(repeated.read([b"5"]))
+    asked.settle(repeated.read([b"3"]))
+    asked.place_by(Topic(shards=3, draining=(2,)))
+    visits = [(id, shard_asked(call), call.args[2]) for call in carry_out(asked) for id in ids_of(call)]
+    for id in ids_of(first):
+        if shard_of(id, 2) != shard_of(id, 3):
+            assert (id, shard_of(id, 2), "") in visits
+            assert (id, shard_of(id, 3), "3") not in visits, "it was found"
+
+
+# Tags
+
+
+def test_a_repeated_call_is_the_same_call_and_every_other_has_a_tag_of_its_own() -> None:
+    asked = submission(specs(1_000), 2)
+    first = list(asked.unanswered())
+    asked.lost()
+    again = list(asked.unanswered())
+    assert [(call.keys, call.args) for call in again] == [(call.keys, call.args) for call in first]
+    tags = [call.args[3] for call in first]
+    assert len(set(tags)) == len(tags) > 2
+    assert all(isinstance(tag, bytes) and len(tag) == 12 for tag in tags)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "reply_timeout_ms", "expected"),
+    [
+        (1, 10_000, (30_000, 30_000)),
+        (0, 1_000, (30_000, 12_000)),
+        (3, 10_000, (60_000, 50_000)),
+        (5, 30_000, (120_000, 120_000)),
+    ],
+)
+def test_an_answer_is_kept_for_as_long_as_its_call_may_be_repeated(
+    repeats: int, reply_timeout_ms: int, expected: tuple[int, int]
+) -> None:
+    assert Tagging.of(ClientSettings(repeats=repeats), reply_timeout_ms) == expected
+
+
+def test_the_answer_to_a_call_with_a_given_id_is_kept_for_jobs_of_any_due_time() -> None:
+    """Another caller may have cancelled or moved such a job before the call is repeated."""
+    [given] = carry_out(submission(specs(1)))
+    [made] = carry_out(submission([JobSpec(1, delay=1)]))
+    assert given.args[4:7] == [30_000, LAST_MS, b""]
+    assert made.args[4:7] == [30_000, 30_000, b""]
+    assert given.keys[-2:] == made.keys[-2:] == tags_of(Keys().shard("orders", 0), 30_000)
 
 
 # One job
 
 
-def test_a_given_id_gets_a_nonce_and_a_made_one_does_not() -> None:
-    """A made id is unique already."""
-    given_id, _, given_record = Preparation("orders", ClientSettings(), NOW_MS).job(JobSpec(1, delay=1, key="a"))
-    made_id, due, made_record = Preparation("orders", ClientSettings(), NOW_MS).job(JobSpec(1, delay=1))
-    assert (given_id, due) == ("a", "+1000")
-    assert len(made_id) == 26
-    assert len(given_record) - len(made_record) > 8
+def test_each_job_gets_a_life_of_its_own_also_under_a_given_id() -> None:
+    prepare = Preparation("orders", ClientSettings(), NOW_MS).job
+    first, second = (prepare(JobSpec(1, delay=1, key="a")) for _ in range(2))
+    made_id, due, made_record = prepare(JobSpec(1, delay=1))
+    assert (first[:2], len(made_id), due) == (("a", "+1000"), 26, "+1000")
+    assert len({life_of(record) for record in (first[2], second[2], made_record)}) == 3
 
 
 @pytest.mark.parametrize("spec", [JobSpec(1), JobSpec(1, delay=-1), JobSpec({1}, delay=1), JobSpec(1, delay=1, key="")])
@@ -367,7 +415,7 @@ def test_duplicates_are_raised_if_that_was_asked_for() -> None:
     assert caught.value.ids == ["kept"]
 
 
-@pytest.mark.parametrize("nonce", [b"", b"x" * 13, "x" * 12])
-def test_a_nonce_is_twelve_bytes(nonce: Any) -> None:
-    with pytest.raises(InvalidInput, match="nonce"):
-        Preparation("orders", ClientSettings(), 0).job(IdempotentSpec(delay=1, key="a", nonce=nonce))
+@pytest.mark.parametrize("life", [b"", b"x" * 9, "x" * 8])
+def test_a_life_is_eight_bytes(life: Any) -> None:
+    with pytest.raises(InvalidInput, match="life"):
+        Preparation("orders", ClientSettings(), 0).job(IdempotentSpec(delay=1, key="a", life=life))

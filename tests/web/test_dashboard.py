@@ -70,7 +70,7 @@ def bury(raw: redis.Redis, topic: str, id: str, error: str, group: str = "billin
         "traceback": f"Traceback {MARKUP}",
         "attempt": 5,
         "due": wall_ms(),
-        "record": codec.encode({"text": TAG}, {"h": MARKUP}, 10_000, False),
+        "record": codec.encode({"text": TAG}, {"h": MARKUP}, 10_000),
     }
     return raw.xadd(Keys().shard(topic, 0).dead, entry).decode() + ":0"  # type: ignore[union-attr]
 

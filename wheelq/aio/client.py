@@ -36,15 +36,15 @@ from wheelq.producer.driver import AsyncDriver
 from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
 from wheelq.producer.history import Rerun, history, rerun
-from wheelq.producer.jobs import Jobs, awaited, wait_for
+from wheelq.producer.jobs import Jobs, meant, wait_for
 from wheelq.producer.listing import Browse, Listing
 from wheelq.producer.operation import Operation
 from wheelq.producer.outbox.courier import AsyncCourier
-from wheelq.producer.outbox.kept import Parcel
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.producer.recurring import Recurrences
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
+from wheelq.protocol.calls.producer import Tagging
 from wheelq.protocol.keys import Keys
 from wheelq.settings import (
     BreakerSettings,
@@ -95,16 +95,18 @@ class AsyncClient:
         self._driver = AsyncDriver(transport, breaker or BreakerSettings(), self._clock)
         has_outbox = outbox is not None and bool(outbox.path)
         server_clock = ServerClock(self._clock, self._clock.uptime) if has_outbox else None
-        self.recurring = AsyncRecurring(self._driver, Recurrences(self._topics, self._keys, self._settings))
+        tagging = Tagging.of(self._settings, transport.reply_timeout_ms)
+        self._recurrences = Recurrences(self._topics, self._keys, self._settings, tagging)
+        self.recurring = AsyncRecurring(self._driver, self._recurrences)
         """Manages recurring jobs."""
         self.dead = AsyncDeadLetters(self._driver, Dead(self._topics))
         """Manages dead jobs: list, show, replay, purge."""
         self._outbox: AsyncCourier | None = None
-        terms = (self._topics, self._keys, self._settings, self._clock, server_clock)
+        terms = (self._topics, self._keys, self._settings, self._clock, tagging, server_clock)
         self._scheduling = Scheduling(*terms)
         if outbox is not None and outbox.path:
             kept = Outbox(outbox, self._clock, server_clock)
-            self._outbox = AsyncCourier(kept, self._deliver, outbox.retry_ms)
+            self._outbox = AsyncCourier(kept, self._scheduling, self._driver.run, outbox.retry_ms)
             self._scheduling = Fallback(*terms, self._outbox)
             self._outbox.resume()
 
@@ -250,12 +252,16 @@ class AsyncClient:
         """Run a waiting job now; returns PROMOTED, PAUSED (its topic is), RUNNING (too late) or NOT_FOUND."""
         return await self._about(topic, id, self._jobs.run_now(topic, id, partition_key), "run_now")
 
-    async def get(self, topic: str, id: str, *, partition_key: str | None = None) -> JobInfo | None:
+    async def get(
+        self, topic: str | Receipt[Any], id: str | None = None, *, partition_key: str | None = None
+    ) -> JobInfo | None:
         """Returns the state of a job, overall and in each group; None if no such job is known.
 
-        Finished jobs are known for the topic's `keep_done_ms`, dead jobs as long as they are kept.
+        The job is a receipt, or a topic and an id, which means the latest job of that id. Finished jobs are known for
+        the topic's `keep_done_ms`, dead jobs as long as they are kept.
         """
-        return await self._about(topic, id, self._jobs.get(topic, id, partition_key))
+        job = meant(topic, id)
+        return await self._about(job.topic, job.id, self._jobs.get(job, partition_key))
 
     @overload
     async def wait(
@@ -289,8 +295,8 @@ class AsyncClient:
     ) -> Payload:
         """Wait until a job is done and return its handler's result; needs a topic with `keep_done_ms`.
 
-        The job is a receipt, or a topic and an id. With the receipt of a task's job, the result has the type that the
-        task's function returns.
+        The job is a receipt, or a topic and an id. With a receipt, an earlier or later job of the same id does not
+        count; and with that of a task's job, the result has the type that the task's function returns.
 
         With several groups, it is the result of `group`; without `group`, the call waits for all groups and returns the
         last result. After `timeout` seconds (None: never) it raises NotFinished, and the job keeps running.
@@ -299,9 +305,10 @@ class AsyncClient:
         NotFinished, TopicNotFound, PayloadMismatch (the result is of another type), InvalidInput, and the server's
         errors.
         """
-        name, id, read_result = awaited(topic, id)
-        result = wait_for(self._topics, self._clock, name, id, timeout, group, partition_key)
-        return read_result(await self._about(name, id, result))
+        job = meant(topic, id)
+        waiting = wait_for(self._topics, self._clock, job, timeout, group, partition_key)
+        result = await self._about(job.topic, job.id, waiting)
+        return result if job.read_result is None else job.read_result(result)
 
     async def rerun(
         self,
@@ -526,9 +533,6 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    async def _deliver(self, parcel: Parcel) -> list[Receipt]:
-        return await self._driver.run(self._scheduling.parcel(parcel))
 
     async def _about(self, topic: str, id: str, operation: Operation[T], name: str | None = None) -> T:
         """Runs an operation on one job; `name` is that of its span."""

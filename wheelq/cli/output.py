@@ -99,7 +99,7 @@ def say_content(payload: object, headers: Mapping[str, str]) -> None:
 def receipt_fields(receipt: Receipt) -> dict[str, Any]:
     """Returns a receipt as JSON shows it."""
     fields = {"topic": receipt.topic, **receipt._asdict(), "due": receipt.due}
-    del fields["read_result"]
+    del fields["read_result"], fields["life"]
     return fields
 
 

@@ -37,15 +37,15 @@ from wheelq.producer.driver import Driver
 from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
 from wheelq.producer.history import Rerun, history, rerun
-from wheelq.producer.jobs import Jobs, awaited, wait_for
+from wheelq.producer.jobs import Jobs, meant, wait_for
 from wheelq.producer.listing import Browse, Listing
 from wheelq.producer.operation import Operation
 from wheelq.producer.outbox.courier import Courier
-from wheelq.producer.outbox.kept import Parcel
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.producer.recurring import Recurrences
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
+from wheelq.protocol.calls.producer import Tagging
 from wheelq.protocol.keys import Keys
 from wheelq.settings import (
     BreakerSettings,
@@ -96,16 +96,18 @@ class Client:
         self._driver = Driver(transport, breaker or BreakerSettings(), self._clock)
         has_outbox = outbox is not None and bool(outbox.path)
         server_clock = ServerClock(self._clock, self._clock.uptime) if has_outbox else None
-        self.recurring = Recurring(self._driver, Recurrences(self._topics, self._keys, self._settings))
+        tagging = Tagging.of(self._settings, transport.reply_timeout_ms)
+        self._recurrences = Recurrences(self._topics, self._keys, self._settings, tagging)
+        self.recurring = Recurring(self._driver, self._recurrences)
         """Manages recurring jobs."""
         self.dead = DeadLetters(self._driver, Dead(self._topics))
         """Manages dead jobs: list, show, replay, purge."""
         self._outbox: Courier | None = None
-        terms = (self._topics, self._keys, self._settings, self._clock, server_clock)
+        terms = (self._topics, self._keys, self._settings, self._clock, tagging, server_clock)
         self._scheduling = Scheduling(*terms)
         if outbox is not None and outbox.path:
             kept = Outbox(outbox, self._clock, server_clock)
-            self._outbox = Courier(kept, self._deliver, outbox.retry_ms)
+            self._outbox = Courier(kept, self._scheduling, self._driver.run, outbox.retry_ms)
             self._scheduling = Fallback(*terms, self._outbox)
             self._outbox.resume()
 
@@ -249,12 +251,16 @@ class Client:
         """Run a waiting job now; returns PROMOTED, PAUSED (its topic is), RUNNING (too late) or NOT_FOUND."""
         return self._about(topic, id, self._jobs.run_now(topic, id, partition_key), "run_now")
 
-    def get(self, topic: str, id: str, *, partition_key: str | None = None) -> JobInfo | None:
+    def get(
+        self, topic: str | Receipt[Any], id: str | None = None, *, partition_key: str | None = None
+    ) -> JobInfo | None:
         """Returns the state of a job, overall and in each group; None if no such job is known.
 
-        Finished jobs are known for the topic's `keep_done_ms`, dead jobs as long as they are kept.
+        The job is a receipt, or a topic and an id, which means the latest job of that id. Finished jobs are known for
+        the topic's `keep_done_ms`, dead jobs as long as they are kept.
         """
-        return self._about(topic, id, self._jobs.get(topic, id, partition_key))
+        job = meant(topic, id)
+        return self._about(job.topic, job.id, self._jobs.get(job, partition_key))
 
     @overload
     def wait(
@@ -288,8 +294,8 @@ class Client:
     ) -> Payload:
         """Wait until a job is done and return its handler's result; needs a topic with `keep_done_ms`.
 
-        The job is a receipt, or a topic and an id. With the receipt of a task's job, the result has the type that the
-        task's function returns.
+        The job is a receipt, or a topic and an id. With a receipt, an earlier or later job of the same id does not
+        count; and with that of a task's job, the result has the type that the task's function returns.
 
         With several groups, it is the result of `group`; without `group`, the call waits for all groups and returns the
         last result. After `timeout` seconds (None: never) it raises NotFinished, and the job keeps running.
@@ -298,9 +304,10 @@ class Client:
         NotFinished, TopicNotFound, PayloadMismatch (the result is of another type), InvalidInput, and the server's
         errors.
         """
-        name, id, read_result = awaited(topic, id)
-        result = wait_for(self._topics, self._clock, name, id, timeout, group, partition_key)
-        return read_result(self._about(name, id, result))
+        job = meant(topic, id)
+        waiting = wait_for(self._topics, self._clock, job, timeout, group, partition_key)
+        result = self._about(job.topic, job.id, waiting)
+        return result if job.read_result is None else job.read_result(result)
 
     def rerun(
         self,
@@ -525,9 +532,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _deliver(self, parcel: Parcel) -> list[Receipt]:
-        return self._driver.run(self._scheduling.parcel(parcel))
 
     def _about(self, topic: str, id: str, operation: Operation[T], name: str | None = None) -> T:
         """Runs an operation on one job; `name` is that of its span."""

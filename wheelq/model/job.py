@@ -5,7 +5,8 @@
     state.JobInfo                           anyone: where a job stands
 
 A *job id* is either given (`key="order-42"`, unique in its topic while the job is alive) or made by the client (`ids`),
-so a call repeated with the same id can never create two jobs. `checks` checks the arguments.
+so a call with the same id makes no second job while the first is alive. A *life* tells jobs of one id from each other.
+`checks` checks the arguments.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class Receipt(NamedTuple, Generic[R]):
     """The job's topic."""
     read_result: Callable[[Payload], R] | None = None
     """Converts the stored result of a task's job to what its function returned; None for other jobs."""
+    life: bytes = b""
+    """Tells this job from every other with its id; `wait` and `get` take the receipt, and answer for this job alone."""
 
     @property
     def due(self) -> datetime:
@@ -198,6 +201,8 @@ class Job(Generic[M]):
     """When the job was first due; `due_ms` is when this attempt was."""
     replays: int = 0
     """How often it was replayed after its death; each replay starts again at attempt 1."""
+    scheduled_ms: int = 0
+    """When it was scheduled, by the server's clock."""
     _tell: Callable[[float, str], None] | None = None
 
     def progress(self, fraction: float, text: str = "") -> Awaitable[None]:

@@ -133,7 +133,7 @@ class JobInfo:
     replays: int = 0
     """How often it was replayed after its death."""
     scheduled_ms: int | None = None
-    """When its producer scheduled it, by the producer's clock."""
+    """When it was scheduled, by the server's clock."""
     started_ms: int | None = None
     finished_ms: int | None = None
     """When the last group finished it."""

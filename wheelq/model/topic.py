@@ -298,3 +298,8 @@ def check_hours(hours: int) -> int:
 def shard_of(partition_key: str, shards: int) -> int:
     """Returns the shard of a job: a hash of its partition key (or its id), the same on every machine."""
     return 0 if shards == 1 else zlib.crc32(partition_key.encode()) % shards
+
+
+def shards_in(terms: str) -> int:
+    """Returns the number of shards that these terms name; 0 for "" and for a topic that is being removed."""
+    return int(terms.partition(" ")[0] or 0)

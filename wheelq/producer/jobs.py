@@ -9,7 +9,6 @@ jobs ended at once or a connection broke. So the job is looked up again after a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -62,35 +61,30 @@ class Jobs:
         call = partial(producer.run_now, id=id)
         return self._topics.find(topic, id, partition_key, call, RunNowOutcome.NOT_FOUND)
 
-    def get(self, topic: str, id: str, partition_key: str | None) -> Operation[JobInfo | None]:
+    def get(self, job: Receipt[Any], partition_key: str | None) -> Operation[JobInfo | None]:
         """Returns the state of a job; None if it is not known."""
-        return self._topics.find(topic, id, partition_key, partial(state.get, id=id), None)
+        return self._topics.find(job.topic, job.id, partition_key, partial(state.get, id=job.id, life=job.life), None)
 
 
 LOOK_AGAIN = 3.0
 """Seconds after which an awaited job is looked up without any news of it."""
 
 
-def awaited(topic: str | Receipt[Any], id: str | None) -> tuple[str, str, Callable[[Payload], Any]]:
-    """Returns topic and id of the job to wait for, and the converter of its result. Raises: InvalidInput."""
+def meant(topic: str | Receipt[Any], id: str | None) -> Receipt[Any]:
+    """Returns the receipt of the job, or one that means the latest job of the id. Raises: InvalidInput."""
     if isinstance(topic, Receipt):
         if id is not None:
             raise InvalidInput("id", "leave it out: the receipt has it")
-        return topic.topic, topic.id, topic.read_result or _as_stored
+        return topic
     if id is None:
         raise InvalidInput("id", "missing: give topic and id, or the job's receipt")
-    return topic, id, _as_stored
-
-
-def _as_stored(result: Payload) -> Payload:
-    return result
+    return Receipt(id, 0, True, topic=topic)
 
 
 def wait_for(
     topics: Topics,
     clock: Clock,
-    topic: str,
-    id: str,
+    job: Receipt[Any],
     timeout: float | None,
     group: str | None,
     partition_key: str | None,
@@ -98,17 +92,18 @@ def wait_for(
     """Returns what the handler returned. Raises: JobFailed, JobNotFound, NotFinished, TopicNotFound, InvalidInput."""
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
         raise InvalidInput("timeout", f"must be seconds (a number), or None, not {timeout!r}")
+    topic, id, life = job.topic, job.id, job.life
     ends_at = None if timeout is None else clock.monotonic() + timeout
     if not (yield from topics.read_existing(topic)).keep_done_ms:
         raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: set its keep_done_ms to wait for them")
-    info = yield from topics.find(topic, id, partition_key, lambda keys: state.get(keys, id), None)
+    info = yield from topics.find(topic, id, partition_key, lambda keys: state.get(keys, id, life), None)
     if info is None:
         raise JobNotFound(topic, id, "is not known: never scheduled, cancelled, or no longer kept")
     keys = topics.shard(topic, info.shard)
     cursor = None
     while True:
         latest = yield from ask(state.listen(keys))
-        info = yield from ask(state.get(keys, id))
+        info = yield from ask(state.get(keys, id, life))
         if info is None:
             raise JobNotFound(topic, id, "is gone: cancelled, or done by a worker that keeps no results")
         one = _end_in(info, group)

@@ -19,11 +19,10 @@ from wheelq.settings import ClientSettings
 class IdempotentSpec(JobSpec):
     """A job of a service that repeats a call on behalf of its caller.
 
-    A repeated call with the same `key` and nonce counts as the first one, not as another call with the same id
-    (PROTOCOL.md, option `n`).
+    A repeated call with the same `key` and life counts as the first one, not as another call with the same id.
     """
 
-    nonce: bytes | None = None
+    life: bytes | None = None
 
 
 class Preparation:
@@ -41,26 +40,25 @@ class Preparation:
 
     def job(self, spec: JobSpec) -> NewJob:
         """Checks and packs one job. Raises: InvalidInput."""
-        nonce = None if type(spec) is JobSpec else _nonce_of(spec)  # nearly always
+        life = None if type(spec) is JobSpec else _life_of(spec)  # nearly always
         key, delay = spec.key, spec.delay
         id = make_id() if key is None else check_new_id(key)
+        parts = codec.NO_PARTS
         if spec.partition_key is not None:
-            check_id(spec.partition_key, "partition_key")
+            parts = codec.Parts(check_id(spec.partition_key, "partition_key"))
         # Jobs scheduled together often have the same delay.
         if delay is None or delay is not self._last_delay or spec.at is not None:
             self._last_due = due_argument(delay, spec.at, self._now_ms, self._max_delay_ms)
             self._last_delay = delay
-        # An id made here is unique. A given id needs a nonce, which tells a repeated call from another call.
         expires = None if spec.expires is None else expiry(spec.expires, self._max_delay_ms)
         payload = spec.payload
         record = codec.encode(
             payload.payload_for(self._topic) if type(payload) is TaskJob else payload,
             spec.headers,
             self._payload_max_bytes,
-            key is not None,
-            spec.partition_key,
+            parts,
             expires,
-            nonce,
+            life,
             self._pack,
         )
         if spec.spread is None and spec.priority == "normal":
@@ -70,14 +68,14 @@ class Preparation:
         return id, shifted(self._last_due, id, spec.priority, spec.spread, self._max_delay_ms), record
 
 
-def _nonce_of(spec: object) -> bytes | None:
-    """Returns the nonce of a spec. Raises: InvalidInput, if it is not a spec at all."""
+def _life_of(spec: object) -> bytes | None:
+    """Returns the life that a spec asks for. Raises: InvalidInput, if it is not a spec at all."""
     if not isinstance(spec, JobSpec):
         raise InvalidInput("spec", f"must be a JobSpec(payload, delay=…), not {type(spec).__name__}")
-    nonce = spec.nonce if isinstance(spec, IdempotentSpec) else None
-    if nonce is not None and (type(nonce) is not bytes or len(nonce) != codec.NONCE_BYTES):
-        raise InvalidInput("nonce", f"must be {codec.NONCE_BYTES} bytes")
-    return nonce
+    life = spec.life if isinstance(spec, IdempotentSpec) else None
+    if life is not None and (type(life) is not bytes or len(life) != codec.LIFE_BYTES):
+        raise InvalidInput("life", f"must be {codec.LIFE_BYTES} bytes")
+    return life
 
 
 def accepted(topic: str, receipts: Iterable[Receipt | None], on_duplicate: OnDuplicate) -> list[Receipt]:

@@ -21,6 +21,7 @@ from wheelq.producer.topics import Topics
 from wheelq.protocol import codec
 from wheelq.protocol.calls import producer, registry
 from wheelq.protocol.calls import recurring as calls
+from wheelq.protocol.calls.producer import Tagging
 from wheelq.protocol.calls.recurring import FoundRecurring
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
@@ -43,11 +44,12 @@ class _Change(NamedTuple):
 class Recurrences:
     """The recurring jobs of one server, by topic and name."""
 
-    def __init__(self, topics: Topics, keys: Keys, settings: ClientSettings) -> None:
+    def __init__(self, topics: Topics, keys: Keys, settings: ClientSettings, tagging: Tagging) -> None:
         self._topics = topics
         self._keys = keys
         self._payload_max_bytes = settings.payload_max_bytes
         self._max_delay_ms = settings.max_delay_ms
+        self._tagging = tagging
 
     def put(
         self,
@@ -64,7 +66,7 @@ class Recurrences:
         check_new_id(check_name(name), "name")
         shifted("+0", name, priority, None, self._max_delay_ms)  # refuses an invalid priority
         expiring = None if expires is None else expiry(expires, self._max_delay_ms)
-        record = codec.encode(payload, headers, self._payload_max_bytes, with_nonce=False, expiry=expiring)
+        record = codec.encode(payload, headers, self._payload_max_bytes, expiry=expiring, life=codec.NO_LIFE)
 
         def decide(found: FoundRecurring) -> _Change:
             before, now_ms = found.entry, found.server_us // 1000
@@ -99,7 +101,7 @@ class Recurrences:
     def _with_payload(self, record: bytes, payload: Payload) -> bytes:
         former = codec.decode(record)
         expiring = ("x", former.expires_after_ms) if former.expires_after_ms is not None else None
-        return codec.encode(payload, former.headers, self._payload_max_bytes, with_nonce=False, expiry=expiring)
+        return codec.encode(payload, former.headers, self._payload_max_bytes, expiry=expiring, life=codec.NO_LIFE)
 
     def pause(self, topic: str, name: str) -> Operation[RecurringOutcome]:
         """PAUSED, UNCHANGED (it was before) or NOT_FOUND."""
@@ -148,11 +150,12 @@ class Recurrences:
         if entry is None:
             return None
         id = f"{name}@{make_id()}"
-        job = id, shifted("+0", id, entry.priority, None, self._max_delay_ms), entry.record
+        record = codec.with_life(entry.record, codec.make_life())
+        job = id, shifted("+0", id, entry.priority, None, self._max_delay_ms), record
         known = yield from self._topics.register(topic)
         while True:
-            call = producer.schedule(keys, [job], "keep", known.terms)
-            placed = yield from ask_until_known(call)  # the id is new, so a repeated call finds the same job
+            call = producer.schedule(keys, [job], "keep", known.terms, self._tagging.tag(has_key=True))
+            placed = yield from ask_until_known(call)
             if placed.terms_in_force is None:
                 if placed.full:
                     raise TopicFull(topic, {0: job[0]}, {})

@@ -2,7 +2,7 @@
 
     one      one job, in one round trip
     many     many jobs, streamed in batches
-    parcel   jobs that an outbox kept
+    parcels  jobs that an outbox kept
     change   a change of a topic, confirmed as the settings require
 
 After a lost reply the call is repeated with the same ids (`ClientSettings.repeats`). If the topic has changed since,
@@ -13,23 +13,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.errors import OutcomeUnknown, PartlyScheduled, Refused, ServerError, TopicFull, Unavailable
+from wheelq.errors import OutcomeUnknown, PartlyScheduled, Refused, ServerError, TopicFull, Unavailable, WheelqError
 from wheelq.model.checks import check_on_duplicate, check_topic
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
-from wheelq.model.topic import Topic
+from wheelq.model.topic import Topic, shards_in
 from wheelq.producer.confirmation import Confirmation, confirmation
 from wheelq.producer.operation import Operation, Stream, ask
-from wheelq.producer.outbox.kept import Kept, Parcel
+from wheelq.producer.outbox.kept import Parcel, Sending
 from wheelq.producer.preparation import Preparation, accepted
 from wheelq.producer.submission import Submission
 from wheelq.producer.topics import Topics
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import producer
-from wheelq.protocol.calls.producer import NewJob, Placed
+from wheelq.protocol.calls.producer import NewJob, Placed, Tag, Tagging
 from wheelq.protocol.calls.server import server_time_us
+from wheelq.protocol.codec import LAST_MS
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, Durability
 from wheelq.telemetry import api
@@ -50,6 +53,7 @@ class Scheduling:
         keys: Keys,
         settings: ClientSettings,
         clock: Clock,
+        tagging: Tagging,
         server_clock: ServerClock | None = None,
     ) -> None:
         """`server_clock` takes a sample from each answer."""
@@ -58,6 +62,7 @@ class Scheduling:
         self._settings = settings
         self._clock = clock
         self._server_clock = server_clock
+        self._tagging = tagging
         self._can_confirm: set[Durability] = set()
         self._warn_of_channels_at = 0.0
 
@@ -134,26 +139,66 @@ class Scheduling:
         known = self._topics.known(topic)
         return None if known is None or known.topic.draining else known.shard(partition_key).shard
 
-    def parcel(self, parcel: Parcel) -> Operation[list[Receipt]]:
-        """Schedule jobs from an outbox; one receipt each, in order. If an id is taken, the receipt says so."""
-        on_duplicate = "keep" if parcel.on_duplicate == "raise" else parcel.on_duplicate
-        submission = self._checked(parcel.topic, (), on_duplicate)
+    def placement(self, topic: str) -> Operation[Topic]:
+        """Returns the topic that places new jobs. Raises: BeingRemoved."""
         confirming = yield from self._confirming(None)
-        yield from self._place(submission, confirming)
-        for place, job in enumerate((yield from self._dated(parcel))):
-            submission.put((job.id, job.due, job.record), JobSpec(partition_key=job.partition_key), place=place)
-        return (yield from self._complete(submission, confirming))
+        return (yield from self._topics.register(topic, confirming)).topic
 
-    def _dated(self, parcel: Parcel) -> Operation[list[Kept]]:
-        """Returns the jobs of a parcel with due times by the server's clock; asks for it if that is not known yet."""
+    def parcels(self, sending: Sending) -> Operation[None]:
+        """Sends parcels of an outbox, and puts the answers into `sending`.
+
+        Raises the error of a parcel without one; NotReplicated.
+        """
+        confirming = yield from self._confirming(None)
+        yield from self._ask_for_the_time(sending)
+        calls = (self._carry(parcel) for parcel in sending.parcels)
+        answers, topic, failure = sending.answers, sending.parcels[0].topic, None
+        try:
+            if confirming is None:
+                yield Stream(calls, answers.append, partial(answers.append, None))
+            else:
+                yield Stream(confirming.behind(calls), partial(_take_all, answers), holds_up=True)
+        except ServerError as error:
+            failure = error
+            if isinstance(error, OutcomeUnknown):
+                self._topics.forget(topic)
+        answered = [
+            (parcel, answer) for parcel, answer in zip(sending.parcels, answers, strict=False) if answer is not None
+        ]
+        try:
+            for parcel, answer in answered:
+                if answer.terms_in_force is not None:
+                    yield from self._topics.catch_up(topic, answer.terms_in_force, parcel.place.shard, confirming)
+                    break
+            made = [one for one, answer in answered if answer.is_first or (one.is_repeated and answer.receipts)]
+            if made:  # the server may have lost the topic, or it was removed: then their shards may be unknown
+                yield from self._topics.restore(topic, _placed_by(sending.placed, made), confirming)
+        except WheelqError:
+            answers.clear()  # so that they are repeated, and this too
+            raise
+        if failure is not None:
+            raise failure
+        if not all(answer.is_heard for _, answer in answered):
+            self._warn_of_channels()
+        if confirming is not None:
+            confirming.check([receipt for _, answer in answered for receipt in answer.receipts if receipt is not None])
+
+    def _carry(self, parcel: Parcel) -> Call[Placed]:
+        on_duplicate = "keep" if parcel.on_duplicate == "raise" else parcel.on_duplicate
+        server, place = self._server_clock, parcel.place
+        jobs = [job if server is None else job.dated_by(server) for job in parcel.jobs]
+        tag = Tag(place.tag, place.turn_ms, LAST_MS, parcel.done)
+        shard = self._keys.shard(parcel.topic, place.shard)
+        packed = [(job.id, job.due, job.record) for job in jobs]
+        return producer.schedule(shard, packed, on_duplicate, place.terms or None, tag)
+
+    def _ask_for_the_time(self, sending: Sending) -> Operation[None]:
+        """Asks for the server's time if jobs have to be dated by it and it is not known yet."""
         server = self._server_clock
-        if server is None or all(job.asked is None for job in parcel.jobs):
-            return parcel.jobs
-        if not server.is_set:
+        if server is not None and not server.is_set and any(job.asked for one in sending.parcels for job in one.jobs):
             sent_at = server.instant()
-            shard = self._keys.shard(parcel.topic, 0)
+            shard = self._keys.shard(sending.parcels[0].topic, 0)
             server.observe(sent_at, (yield from ask(server_time_us(shard.jobs))))
-        return [job.dated_by(server) for job in parcel.jobs]
 
     def change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> Operation[T]:
         """Makes a change, confirmed as the settings require. Raises also: NotReplicated (then it was made)."""
@@ -164,40 +209,48 @@ class Scheduling:
         return outcome
 
     def _prepared(
-        self, topic: str, spec: JobSpec, job: NewJob, on_duplicate: OnDuplicate, durability: Durability | None
+        self,
+        topic: str,
+        spec: JobSpec,
+        job: NewJob,
+        on_duplicate: OnDuplicate,
+        durability: Durability | None,
+        tried: list[Submission] | None = None,
     ) -> Operation[Receipt]:
-        """Schedule one packed job. Raises as `one`."""
+        """Schedule one packed job. Raises as `one`; then `tried` has its submission, if it was sent."""
         confirming = None
         if (durability or self._settings.durability) != "server":
             confirming = yield from self._confirming(durability)
         known = self._topics.known(topic) if confirming is None else None
         if known is None:
             known = yield from self._topics.register(topic, confirming)
-        was_sent = False
+        submission = None
         if confirming is None and not known.topic.draining:  # the short path, nearly always
             shard = known.shard(spec.partition_key or job[0])
+            tag = self._tagging.tag(spec.key is not None)
             sent_at = 0.0 if self._server_clock is None else self._server_clock.instant()
             try:
-                answer: Placed = yield producer.schedule(shard, (job,), on_duplicate, known.terms)
+                answer: Placed = yield producer.schedule(shard, (job,), on_duplicate, known.terms, tag)
             except OutcomeUnknown as error:
                 self._topics.forget(topic)  # a repeated call would not tell that the server has lost it
+                submission = self._submission(topic, (), on_duplicate, tried)
+                submission.place_by(known.topic)
+                submission.put_sent(job, spec, shard.shard, tag)
                 if not self._settings.repeats:
                     raise OutcomeUnknown(str(error), (job[0],)) from error
-                was_sent = True
             else:
-                if answer.full:
-                    raise TopicFull(topic, {0: job[0]}, {})
-                if answer.is_first:  # the shard is new, or the server has lost the topic, perhaps a moment ago
-                    yield from self._restore(topic, job[0], known.topic)
+                if answer.full or answer.is_first:
+                    yield from self._full_or_first(topic, job[0], known.topic, answer)
                 if answer.terms_in_force is None:
                     if self._server_clock is not None:
                         self._server_clock.observe(sent_at, answer.server_us)
                     if not answer.is_heard:
                         self._warn_of_channels()
                     return accepted(topic, answer.receipts, on_duplicate)[0]
-        submission = self._submission(topic, (), on_duplicate)
-        submission.place_by(known.topic)
-        submission.put(job, spec, was_sent=was_sent)
+        if submission is None:
+            submission = self._submission(topic, (), on_duplicate, tried)
+            submission.place_by(known.topic)
+            submission.put(job, spec)
         return (yield from self._only(submission, confirming))
 
     def _only(self, submission: Submission, confirming: Confirmation[Placed] | None) -> Operation[Receipt]:
@@ -217,9 +270,15 @@ class Scheduling:
         found = yield from self._topics.register(submission.topic_name, confirming)
         submission.place_by(found.topic)
 
-    def _submission(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Submission:
-        now_ms = self._clock.wall_ms()
-        return Submission(self._keys, topic, specs, on_duplicate, self._settings, now_ms, self._server_clock)
+    def _submission(
+        self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate, made: list[Submission] | None = None
+    ) -> Submission:
+        """Returns a submission, and adds it to those `made`."""
+        now_ms, server = self._clock.wall_ms(), self._server_clock
+        found = Submission(self._keys, topic, specs, on_duplicate, self._settings, now_ms, self._tagging, server)
+        if made is not None:
+            made.append(found)
+        return found
 
     def _complete(self, submission: Submission, confirming: Confirmation[Placed] | None) -> Operation[list[Receipt]]:
         """Send until every job has its receipt."""
@@ -253,7 +312,10 @@ class Scheduling:
             confirming.check(submission.receipts())
         return accepted(submission.topic_name, submission.receipts(), submission.on_duplicate)
 
-    def _restore(self, topic: str, id: str, placed_by: Topic) -> Operation[None]:
+    def _full_or_first(self, topic: str, id: str, placed_by: Topic, answer: Placed) -> Operation[None]:
+        """Registers the topic again if the job is its shard's first: the server may have lost it, perhaps just now."""
+        if answer.full:
+            raise TopicFull(topic, {0: id}, {})
         try:
             yield from self._topics.restore(topic, placed_by)
         except ServerError as error:
@@ -279,3 +341,16 @@ class Scheduling:
                 raise found.impossible(error) from error
             self._can_confirm.add(found.durability)
         return found
+
+
+def _placed_by(topic: Topic, parcels: Iterable[Parcel]) -> Topic:
+    """Returns a topic with the most shards by which any of the parcels was placed, perhaps long ago."""
+    return replace(topic, shards=max(topic.shards, *(shards_in(parcel.place.terms) for parcel in parcels)))
+
+
+def _take_all(answers: list[Placed | None], group: Iterable[Placed | ServerError]) -> None:
+    """Adds the answers to several calls, up to the first error, which it raises."""
+    for answer in group:
+        if isinstance(answer, ServerError):
+            raise answer
+        answers.append(answer)

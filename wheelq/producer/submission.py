@@ -1,5 +1,10 @@
 """Turns job specs into schedule calls: places each job in its shard, makes batches, and collects the receipts.
 
+**A repeated call is the same call**: the same jobs, with the same tag and the same terms, to the same shard. The shard
+gives the first answer again, or says that other terms are in force and that nothing was done. It keeps an answer only
+if a job is due soon or has a given id. Any other job is still waiting when the call is repeated: it is found by its id,
+even where a former number of shards placed it.
+
 Jobs are prepared while the server works on the previous batch. So a bad job is found only when its batch is prepared.
 Then the batches already sent are settled first, and the error names the jobs that were scheduled.
 
@@ -34,7 +39,7 @@ from wheelq.model.topic import Topic
 from wheelq.producer.preparation import Preparation
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import producer
-from wheelq.protocol.calls.producer import NewJob, Placed
+from wheelq.protocol.calls.producer import Fixed, NewJob, Placed, Tag, Tagging
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings
 
@@ -58,6 +63,7 @@ class Submission:
         on_duplicate: OnDuplicate,
         settings: ClientSettings,
         now_ms: int,
+        tagging: Tagging,
         server_clock: ServerClock | None = None,
     ) -> None:
         """`server_clock` takes a sample from each answer."""
@@ -70,6 +76,7 @@ class Submission:
         self._specs = enumerate(specs)
         self._prepare = Preparation(name, settings, now_ms)
         self._server_clock = server_clock
+        self._tagging = tagging
         self._has_one_shard = True
         self._again: deque[Item] = deque()
         self._filling = Filling()
@@ -90,12 +97,16 @@ class Submission:
         self.is_heard = True
         """False: the user may not publish, so leaders were not told of jobs that are due soon."""
 
-    def put(self, job: NewJob, spec: JobSpec, *, place: int = 0, was_sent: bool = False) -> None:
-        """Take a prepared job; `was_sent`: it may have been accepted before."""
+    def put(self, job: NewJob, spec: JobSpec, *, place: int = 0) -> None:
+        """Take a prepared job."""
         spec = replace(spec, key=job[0])
         self._again.append(Item(place, spec, job, self._shards_of(spec, job)))
-        self.was_sent |= was_sent
-        self.may_be_lost |= was_sent
+
+    def put_sent(self, job: NewJob, spec: JobSpec, shard: int, tag: Tag) -> None:
+        """Take a prepared job that was sent to a shard, with an unknown outcome."""
+        batch = Batch((shard,), [0], [spec], [job], self._topic.terms, tag, is_repeated=True)
+        self._under_way.append(batch)
+        self.was_sent = self.may_be_lost = True
 
     @property
     def is_complete(self) -> bool:
@@ -124,14 +135,13 @@ class Submission:
                 yield self._send(shards)
 
     def settle(self, answer: Placed) -> None:
-        """Take the answer to the first call without one. Raises: OutcomeUnknown, if it cannot be known any more."""
+        """Take the answer to the first call without one."""
         batch = self._under_way[0]
         if answer.terms_in_force is not None:
-            shards = int(answer.terms_in_force.partition(" ")[0])
-            if batch.is_repeated and shards != self._topic.shards:  # perhaps accepted at the former places
-                raise OutcomeUnknown("the topic's number of shards was changed while a reply was lost")
             self.terms_in_force, self.refused_by = answer.terms_in_force, batch.shards[0]
             self.was_sent |= batch.is_repeated
+            if batch.is_repeated:  # its jobs may wait where the former terms placed them: their ids are asked for
+                batch.specs = [replace(spec, key=job[0]) for spec, job in zip(batch.specs, batch.jobs, strict=True)]
             self._again.extend(batch.items())
         elif self._server_clock is not None:
             self._server_clock.observe(batch.sent_at, answer.server_us)
@@ -158,7 +168,7 @@ class Submission:
         self._refused.append(self._under_way.popleft())
 
     def settle_all(self, answers: Iterable[Placed | ServerError]) -> None:
-        """Take the answers to several calls. Raises as `settle`, and an error in place of an answer."""
+        """Take the answers to several calls. Raises an error in place of an answer."""
         for answer in answers:
             if isinstance(answer, ServerError):
                 raise answer
@@ -224,6 +234,16 @@ class Submission:
         self._are_all_made = True
         return found, None
 
+    def sent(self) -> dict[int, Fixed]:
+        """Returns the calls whose outcome is unknown, by the places of their jobs."""
+        repeated = (batch for batch in self._refused if batch.is_repeated)
+        return {
+            place: Fixed(batch.tag.name, batch.shards[0], batch.terms or "", batch.tag.turn_ms)
+            for batch in (*repeated, *self._under_way)
+            if batch.tag is not None
+            for place in batch.places
+        }
+
     def receipts_so_far(self) -> dict[int, Receipt]:
         """Returns the receipts received so far, by place."""
         return dict(self._receipts)
@@ -274,8 +294,8 @@ class Submission:
 
     def _send(self, shards: tuple[int, ...]) -> Call[Placed]:
         batch = self._filling.take(shards)
-        batch.is_repeated = self.was_sent
         batch.terms = self._topic.terms if len(shards) == 1 else None
+        batch.tag = self._tagging.tag(has_key=any(spec.key is not None for spec in batch.specs))
         self._under_way.append(batch)
         return self._call(batch)
 
@@ -283,7 +303,7 @@ class Submission:
         shard = self._keys.shard(self.topic_name, batch.shards[0])
         if self._server_clock is not None:
             batch.sent_at = self._server_clock.instant()
-        return producer.schedule(shard, batch.jobs, self.on_duplicate, batch.terms)
+        return producer.schedule(shard, batch.jobs, self.on_duplicate, batch.terms, batch.tag)
 
 
 FIRST_SIZE = producer.BATCH // 2
@@ -310,6 +330,7 @@ class Batch:
     jobs: list[NewJob] = field(default_factory=list)
     terms: str | None = None
     """The topic's terms that placed them; None: write only if a live job has the id."""
+    tag: Tag | None = None
     sent_at: float = 0.0
     """When its call was last made, as an instant of the server clock."""
     is_repeated: bool = False

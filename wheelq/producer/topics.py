@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from wheelq.base.clock import Clock
 from wheelq.errors import BeingRemoved, InvalidInput, OutcomeUnknown, TopicNotFound, Unavailable
 from wheelq.model.checks import check_id, check_topic
-from wheelq.model.topic import FORECAST_MS, HALF_DONE_S, SHARDS_LIMIT, Span, Topic, TopicInfo, shard_of
+from wheelq.model.topic import FORECAST_MS, HALF_DONE_S, SHARDS_LIMIT, Span, Topic, TopicInfo, shard_of, shards_in
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.protocol import registry_codec
@@ -256,7 +256,7 @@ class Topics:
         version = yield from ask(registry.fenced_version(place))
         if found is not None and not found.is_behind(version):
             yield from ask(registry.fence(place, found.terms, found.version))
-        elif shards := int(terms.partition(" ")[0]):
+        elif shards := shards_in(terms):
             yield from self.change(topic, lambda before: before.resharded(shards, before.drained_by_ms), confirming)
         else:  # the removal of the topic has come no further than this
             yield from self.change(topic, lambda before: before, confirming)

@@ -3,7 +3,7 @@
     one, many     `schedule {topic}`: the jobs carry its context in their headers; many can make a span for each job
     about         `cancel {topic}` and others, with the outcome
 
-A job with a nonce from its caller carries no context: a repeated call must make the same record.
+A job with a life from its caller carries no context: a repeated call must make the same record.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def note(span: spans.Observed, receipt: Receipt, shard: int | None) -> None:
 
 
 def _can_carry(spec: object) -> bool:
-    if not isinstance(spec, JobSpec) or getattr(spec, "nonce", None) is not None:
+    if not isinstance(spec, JobSpec) or getattr(spec, "life", None) is not None:
         return False
     return not spec.headers or (isinstance(spec.headers, Mapping) and all(map(_is_text, spec.headers.items())))
 

@@ -1,31 +1,41 @@
-"""The stored record of a job: a version byte, an attempt byte, and a msgpack array.
+"""The stored record of a job: a short head that scripts may read, and a msgpack body that they never open.
 
-    \\x01  \\x01  [payload]                      the usual job
-    \\x01  \\x03  [payload, {"h": {...}, "n": …}]   third attempt, with headers and a producer's nonce
-    version attempt
+| bytes   | head                                                                                              |
+|---------|---------------------------------------------------------------------------------------------------|
+| 1       | version: 2. An entry id begins with a digit, so the first byte tells a waiting job from a promoted one |
+| 6       | when it was scheduled: ms since the epoch by the server's clock. The producer sends zeros, and the |
+|         | script writes the time                                                                            |
+| 1       | attempt; 255 is 255 or more, see option `a`                                                       |
+| 1       | flags: 1 parts follow the life, 2 options follow the payload                                      |
+| 8       | life: random bytes that tell this job from every other with its id                                |
+| (2 + n) | parts: the length of all, then for each: name (1 byte), length (2), value                         |
 
-Scripts read the two bytes and pass the rest through, so Lua never unpacks anything: the worker makes the record of a
-retry here. A record begins with a byte below 0x20, and an entry id with a digit, so the first byte tells a waiting job
-from a promoted one.
+Numbers are big-endian. A reader skips the parts it does not know, and a retry keeps them.
 
-| key of the options map | meaning                                                                              |
-|------------------------|--------------------------------------------------------------------------------------|
-| `h`                    | headers: map of strings                                                              |
-| `n`                    | nonce: tells a producer's repeated call with a given key from another call; holds    |
-|                        | the time of the call (6 bytes, ms since the epoch) and 6 random bytes                |
-| `p`                    | partition key: jobs that have one can be kept in order                               |
-| `a`                    | the attempt, if it is above 255, the most that the byte can hold                     |
-| `e`                    | the error of the last failed attempt, at most 500 characters                         |
-| `f`                    | when the job was first due, in a retry: due_ms                                       |
-| `r`                    | how often it was replayed                                                            |
-| `t`                    | the last ten attempts: start (ms since the epoch), duration (ms), worker, error or nil  |
-| `x`, `X`               | expiry: ms after it was first due; or ms since the epoch                             |
+| part | value                                                                                                |
+|------|------------------------------------------------------------------------------------------------------|
+| `k`  | partition key: jobs that have one can be kept in order                                               |
+| `d`  | the latest due time that repeated calls may move it to: ms since the epoch                           |
+| `a`  | how many attempts it gets                                                                            |
+| `l`  | how long one attempt may take: ms                                                                    |
+| `b`  | the bundle it belongs to                                                                             |
+
+The body is the packed payload and, if the flag says so, a map of options:
+
+| option   | meaning                                                                                 |
+|----------|-----------------------------------------------------------------------------------------|
+| `h`      | headers: map of strings                                                                 |
+| `a`      | the attempt, if it is above 255, the most that the byte can hold                        |
+| `e`      | the error of the last failed attempt, at most 500 characters                            |
+| `f`      | when the job was first due, in a retry: due_ms                                          |
+| `r`      | how often it was replayed                                                               |
+| `t`      | the last ten attempts: start (ms since the epoch), duration (ms), worker, error or nil  |
+| `x`, `X` | expiry: ms after it was first due; or ms since the epoch                                |
 """
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -33,17 +43,23 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from wheelq.base.clock import wall_ms
+from wheelq.base.ids import random_bits
 from wheelq.errors import InvalidInput, PayloadTooLarge
 from wheelq.model.convert import plain
 from wheelq.model.job import Payload
 from wheelq.model.state import Attempt
 from wheelq.protocol import attempts
 
-VERSION = 1
-_MS_BYTES, _RANDOM_BYTES = 6, 6
-NONCE_BYTES = _MS_BYTES + _RANDOM_BYTES
-_KINDS: Mapping[str, type] = {"a": int, "e": str, "f": int, "p": str, "r": int, "x": int, "X": int}
+VERSION = 2
+LIFE_BYTES = 8
+NO_LIFE = bytes(LIFE_BYTES)
+"""In the record of a recurring job: the script gives each occurrence a life of its own."""
+_ATTEMPT_AT, _FLAGS_AT, _LIFE_AT = 7, 8, 9
+_HEAD = _LIFE_AT + LIFE_BYTES
+LIFE = slice(_LIFE_AT, _HEAD)
+"""Where a record has its life."""
+_HAS_PARTS, _HAS_OPTIONS = 1, 2
+_KINDS: Mapping[str, type] = {"a": int, "e": str, "f": int, "r": int, "x": int, "X": int}
 _NUMBERS: Mapping[str, int] = {"a": 2**31, "f": 2**53, "r": 2**31, "x": 2**53, "X": 2**53}
 _OF_RUNS = frozenset("aefrt")
 """Options that runs write, not the producer."""
@@ -51,10 +67,29 @@ LAST_ERROR_CHARS = 500
 MOST_IN_A_BYTE = 255
 LAST_MS = 2**53
 """The last due time: scores hold whole milliseconds exactly up to here."""
-_FIRST_ATTEMPT = bytes((VERSION, 1))
+_NEW = bytes((VERSION, 0, 0, 0, 0, 0, 0, 1))
+"""The first bytes of a record that is not stored yet: no time, first attempt."""
+_PLAIN = _NEW + b"\0"
 _ONE_ITEM, _TWO_ITEMS = b"\x91", b"\x92"  # msgpack: array of one, array of two
 _SCALARS = (str, bytes, int, float, bool, type(None))
 Pack = Callable[[Any], bytes]
+
+
+class Parts(NamedTuple):
+    """What the head of a record may hold besides its fixed bytes; None: it does not."""
+
+    partition_key: str | None = None
+    latest_due_ms: int | None = None
+    """The latest due time that repeated calls with its id may move it to."""
+    max_attempts: int | None = None
+    limit_ms: int | None = None
+    """How long one attempt may take."""
+    bundle: str | None = None
+
+
+NO_PARTS = Parts()
+_NAMES = dict(zip(b"kdalb", Parts._fields, strict=True))
+_TEXTS = frozenset(b"kb")
 
 
 class Record(NamedTuple):
@@ -76,6 +111,9 @@ class Record(NamedTuple):
     """It may start until this moment."""
     attempts: tuple[Attempt, ...] = ()
     """The last attempts that ended, oldest first."""
+    scheduled_ms: int = 0
+    """When it was scheduled, by the server's clock; 0 before it is stored."""
+    life: bytes = NO_LIFE
 
     def expires_ms(self, due_ms: int) -> float:
         """When it becomes too late to start the run that is due at `due_ms`; infinity: never."""
@@ -98,57 +136,78 @@ def encode(
     payload: Payload,
     headers: Mapping[str, str] | None,
     limit_bytes: int,
-    with_nonce: bool,
-    partition_key: str | None = None,
+    parts: Parts = NO_PARTS,
     expiry: tuple[str, int] | None = None,
-    nonce: bytes | None = None,
+    life: bytes | None = None,
     pack: Pack = msgpack.packb,
 ) -> bytes:
     """Returns the record of a new job.
 
-    `with_nonce`, two equal calls make different records; a repeated call passes its `nonce` instead. `expiry` is an
-    option and its ms. `pack` is a `packer()`, for many jobs. Raises: PayloadTooLarge; InvalidInput, which names the
-    path of a value that msgpack cannot hold or would not return unchanged.
+    `expiry` is an option and its ms. `life` None: a new one. `pack` is a `packer()`, for many jobs. Raises:
+    PayloadTooLarge; InvalidInput, which names the path of a value that msgpack cannot hold or would not return
+    unchanged.
     """
     packed = _pack_payload(payload, pack)
     if len(packed) > limit_bytes:
         raise PayloadTooLarge(len(packed), limit_bytes)
-    if not headers and not with_nonce and partition_key is None and expiry is None:
-        return _FIRST_ATTEMPT + _ONE_ITEM + packed
+    if not headers and expiry is None and parts is NO_PARTS:
+        return _PLAIN + (life or random_bits(64).to_bytes(LIFE_BYTES, "big")) + packed
     options: dict[str, Any] = {}
     if headers:
         options["h"] = checked_headers(headers, limit_bytes)
-    if with_nonce:
-        options["n"] = nonce or wall_ms().to_bytes(_MS_BYTES, "big") + secrets.token_bytes(_RANDOM_BYTES)
-    if partition_key is not None:
-        options["p"] = partition_key
     if expiry is not None:
         options[expiry[0]] = expiry[1]
-    return b"".join((_FIRST_ATTEMPT, _TWO_ITEMS, packed, msgpack.packb(options)))
+    head_parts = _pack_parts(parts)
+    flags = bool(head_parts) * _HAS_PARTS | bool(options) * _HAS_OPTIONS
+    more = msgpack.packb(options) if options else b""
+    return b"".join((_NEW, bytes((flags,)), life or make_life(), head_parts, packed, more))
 
 
-def nonce_of(name: str, at_ms: int) -> bytes:
-    """Returns the nonce of a call with a name of its own: always the same."""
-    return at_ms.to_bytes(_MS_BYTES, "big") + hashlib.sha256(name.encode()).digest()[:_RANDOM_BYTES]
+def make_life() -> bytes:
+    """Returns random bytes, which tell a job from every other with its id."""
+    return random_bits(64).to_bytes(LIFE_BYTES, "big")
+
+
+def life_named(name: str) -> bytes:
+    """Returns the life of the job of a call with a name of its own: always the same."""
+    return hashlib.sha256(name.encode()).digest()[:LIFE_BYTES]
+
+
+def life_of(record: bytes) -> bytes:
+    """Returns the life in a record."""
+    return record[LIFE]
+
+
+def with_life(record: bytes, life: bytes) -> bytes:
+    """Returns the record with another life."""
+    return record[:_LIFE_AT] + life + record[_HEAD:]
+
+
+def parts_of(record: bytes) -> Parts:
+    """Returns the parts of the head. Raises: UnreadableRecord."""
+    return _read_parts(record[_HEAD + 2 : _body_at(record)])
 
 
 def decode(record: bytes) -> Record:
     """Unpacks a record. Raises: UnreadableRecord."""
-    items = _items(record)
-    if len(items) == 1:
-        return _plain_record((record[1], items[0], {}, None, None, 0, None, None, None, ()))
-    options = items[1]
+    payload, options = _items(record)
+    attempt, scheduled_ms = record[_ATTEMPT_AT], int.from_bytes(record[1:_ATTEMPT_AT], "big")
+    life = record[_LIFE_AT:_HEAD]
+    if not record[_FLAGS_AT]:
+        return _plain_record((attempt, payload, {}, None, None, 0, None, None, None, (), scheduled_ms, life))
     return Record(
-        options.get("a", record[1]),
-        items[0],
+        options.get("a", attempt),
+        payload,
         options.get("h", {}),
         options.get("e"),
         options.get("f"),
         options.get("r", 0),
-        options.get("p"),
+        parts_of(record).partition_key,
         options.get("x"),
         options.get("X"),
         attempts.read(options["t"]) if "t" in options else (),
+        scheduled_ms,
+        life,
     )
 
 
@@ -180,36 +239,60 @@ def replayed(record: bytes) -> bytes:
 
 def original(record: bytes) -> bytes:
     """Returns the record of a retried job as its producer made it. Raises: UnreadableRecord."""
-    payload, *rest = _items(record)
-    if rest:
-        rest[0] = {name: value for name, value in rest[0].items() if name not in _OF_RUNS}
-    packed: bytes = msgpack.packb([payload, *rest] if any(rest) else [payload])
-    return _FIRST_ATTEMPT + packed
+    return _changed(record, 1, dict.fromkeys(_OF_RUNS))
 
 
-def made_ms(record: bytes) -> int | None:
-    """When the schedule call was made, by the producer's clock; known only for jobs with a given key."""
-    _, options, *_ = (*_items(record), {})
-    nonce = options.get("n")
-    is_dated = type(nonce) is bytes and len(nonce) == _MS_BYTES + _RANDOM_BYTES
-    return int.from_bytes(nonce[:_MS_BYTES], "big") if is_dated else None
-
-
-def _items(record: bytes) -> list[Any]:
-    """Returns the payload, and the map of options if there is one. Raises: UnreadableRecord."""
-    if len(record) < 3 or record[0] != VERSION:
-        raise UnreadableRecord(f"record version {record[:1]!r} is not known to this release")
+def _items(record: bytes) -> tuple[Payload, Mapping[str, Any]]:
+    """Returns the payload and the options. Raises: UnreadableRecord."""
+    start = _body_at(record)
     try:
-        items = msgpack.unpackb(record[2:])
+        if not record[_FLAGS_AT] & _HAS_OPTIONS:
+            return msgpack.unpackb(record[start:]), {}
+        payload, options = msgpack.unpackb(_TWO_ITEMS + record[start:])
     except Exception as error:  # msgpack raises a dozen types for bytes that are not msgpack
         raise UnreadableRecord(f"not msgpack: {error}") from error
-    if type(items) is not list or not items:
-        raise UnreadableRecord("a record must hold an array of at least one item")
-    if len(items) > 1 and (type(items[1]) is not dict or type(items[1].get("h", {})) is not dict):
-        raise UnreadableRecord("the second item of a record must be a map, and so must its headers")
-    if len(items) > 1:
-        _check_options(items[1])
-    return items
+    if type(options) is not dict or type(options.get("h", {})) is not dict:
+        raise UnreadableRecord("the options of a record must be a map, and so must its headers")
+    _check_options(options)
+    return payload, options
+
+
+def _body_at(record: bytes) -> int:
+    """Returns where the payload begins. Raises: UnreadableRecord."""
+    if len(record) <= _HEAD or record[0] != VERSION:
+        raise UnreadableRecord(f"record version {record[:1]!r} is not known to this release")
+    if not record[_FLAGS_AT] & _HAS_PARTS:
+        return _HEAD
+    return _HEAD + 2 + int.from_bytes(record[_HEAD : _HEAD + 2], "big")
+
+
+def _pack_parts(parts: Parts) -> bytes:
+    packed = b""
+    for name, value in zip(_NAMES, parts, strict=True):
+        if value is not None:
+            raw = (
+                value.encode() if isinstance(value, str) else value.to_bytes((value.bit_length() + 7) // 8 or 1, "big")
+            )
+            packed += bytes((name,)) + len(raw).to_bytes(2, "big") + raw
+    return len(packed).to_bytes(2, "big") + packed if packed else b""
+
+
+def _read_parts(packed: bytes) -> Parts:
+    found: dict[str, Any] = {}
+    at = 0
+    while at < len(packed):
+        name, begin = packed[at], at + 3
+        at = begin + int.from_bytes(packed[at + 1 : begin], "big")
+        if at > len(packed):
+            raise UnreadableRecord("a part in the head of a record is not whole")
+        if name in _TEXTS:
+            try:
+                found[_NAMES[name]] = packed[begin:at].decode()
+            except UnicodeDecodeError as error:
+                raise UnreadableRecord(f"a part in the head of a record is not text: {error}") from error
+        elif name in _NAMES:
+            found[_NAMES[name]] = int.from_bytes(packed[begin:at], "big")
+    return Parts(**found)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -224,15 +307,26 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 
 def _changed(record: bytes, attempt: int, changes: Mapping[str, Any]) -> bytes:
-    """Returns the record with another attempt and these options (None removes one). Unknown options stay."""
-    items = _items(record)
-    options = {**(items[1] if len(items) > 1 else {}), **changes}
-    options = {name: value for name, value in options.items() if value is not None}
+    """Returns the record with another attempt and these options (None removes one). What is unknown stays."""
+    payload, before = _items(record)
+    options = {name: value for name, value in {**before, **changes}.items() if value is not None}
     options.pop("a", None)
     if attempt > MOST_IN_A_BYTE:
         options["a"] = attempt
-    packed: bytes = msgpack.packb([items[0], options, *items[2:]])
-    return bytes((VERSION, min(attempt, MOST_IN_A_BYTE))) + packed
+    flags = record[_FLAGS_AT] & ~_HAS_OPTIONS | bool(options) * _HAS_OPTIONS
+    head = record[:_ATTEMPT_AT] + bytes((min(attempt, MOST_IN_A_BYTE), flags)) + record[_LIFE_AT : _body_at(record)]
+    body: bytes = msgpack.packb(payload) + (msgpack.packb(options) if options else b"")
+    return head + body
+
+
+def due_ms(score: bytes) -> int:
+    """Returns the due time in a member's score, which has a fraction for priorities other than normal.
+
+    Another program may have stored any score, even infinity, so the result is limited to 0 to 2^53.
+    """
+    if score.isdigit() and len(score) < 16:
+        return int(score)
+    return round(min(max(float(score), 0.0), LAST_MS))
 
 
 def encode_result(result: Payload, limit_bytes: int) -> bytes:
@@ -262,16 +356,6 @@ def _pack_payload(payload: Payload, pack: Pack = msgpack.packb) -> bytes:
         path, problem = find_offender(payload)
         raise InvalidInput(path, problem or f"cannot be packed by msgpack: {error}") from error
     return packed
-
-
-def due_ms(score: bytes) -> int:
-    """Returns the due time in a member's score, which has a fraction for priorities other than normal.
-
-    Another program may have stored any score, even infinity, so the result is limited to 0 to 2^53.
-    """
-    if score.isdigit() and len(score) < 16:
-        return int(score)
-    return round(min(max(float(score), 0.0), LAST_MS))
 
 
 def find_offender(payload: Payload) -> tuple[str, str | None]:

@@ -32,6 +32,7 @@ spread over the cluster. With the prefix `wheelq`:
 | `wheelq:{T:0}:counts`    | hash        | outcome → number of jobs (`calls/counts`); the last leader                  |
 | `wheelq:{T:0}:history:H` | hash        | minute of hour H → what was counted in it; for three days                  |
 | `wheelq:{T:0}:retries`   | hash        | span of about 17 minutes → how many retries are due in it                   |
+| `wheelq:{T:0}:tags:S:0` | hash       | tag of a call → its answer; this and `…:1` take turns of S seconds          |
 | `wheelq:{T:0}:rate`      | string      | the time (us) from which a limited rate is counted                          |
 | `wheelq:topics`          | hash        | topic → its settings (msgpack); `:version`: the number of the last change   |
 | `wheelq:changes`         | channel     | a topic, a node or the assignment has changed                               |
@@ -123,6 +124,13 @@ class ShardKeys:
 
 
 _shard_keys = lru_cache(maxsize=10_000)(ShardKeys)  # a producer needs the same few for every job
+
+
+@lru_cache(maxsize=10_000)
+def tag_keys(prefix: str, topic: str, shard: int, turn_ms: int) -> tuple[str, str]:
+    """The answers to the calls of a shard, in two hashes that take turns of `turn_ms`."""
+    stem = f"{prefix}:{{{topic}:{shard}}}:tags:{turn_ms // 1000}:"
+    return stem + "0", stem + "1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from wheelq.model.recurring import RecurringOutcome, Rule
 from wheelq.model.topic import Topic
 from wheelq.producer.dead import Dead
 from wheelq.producer.operation import Do, Operation
-from wheelq.producer.recurring import KEEP, Recurrences
+from wheelq.producer.recurring import KEEP
 from wheelq.protocol.calls.dead import DeadSummary
 
 
@@ -53,8 +53,7 @@ class ServerClient(AsyncClient):
 
     async def revise_recurring(self, topic: str, name: str, rule: Rule, payload: Payload = KEEP) -> RecurringOutcome:
         """Change only a recurring job's rule, and its payload if given."""
-        operation = Recurrences(self._topics, self._keys, self._settings).revise(topic, name, rule, payload)
-        return await self._driver.run(operation)
+        return await self._driver.run(self._recurrences.revise(topic, name, rule, payload))
 
     async def keep_aside(self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate) -> list[Receipt]:
         """Put jobs into the outbox without asking the server, for callers that already know that it is down.

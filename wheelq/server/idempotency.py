@@ -7,14 +7,15 @@
 
 The job's id makes this safe. It is fixed before anything is scheduled, so two requests that continue at the same time
 make one job. The first stored answer counts for all of them; an answer with jobs of unknown outcome is not stored. The
-id also fixes the job's nonce, so that Redis sees the same call again: it finds its own job, live or finished and kept,
+id also fixes the job's life, so that Redis sees the same call again: it finds its own job, live or finished and kept,
 and answers "created".
 
-One gap remains: a job is made again if its first reply was lost and it is no longer known when the request is repeated.
-This needs all of these: no answer was stored (the caller got a 504 or 503, or none); every group has finished the job,
-or it was cancelled or given up; and it is not kept, because `keep_done_ms` of the topic is 0 or too short. To close the
-gap, the schedule script and the outbox would have to write a note in the job's shard; the notes of this module are in
-no shard, and cannot be written in one step with the job.
+If a reply of Redis is lost, this process repeats its call with the same tag, and gets the first answer, even if the
+job has ended meanwhile. One gap remains between two requests, because the second makes a call of its own. A job is made
+again if all of these hold: no answer was stored, because the reply to the repeated call was lost too (the caller got a
+504 or 503) or this process died; every group has finished the job, or it was cancelled or given up; and it is not kept,
+because `keep_done_ms` of the topic is 0 or too short. A tag made from the id would not do. A call carries the jobs of
+several requests, and a request that was refused because the topic was full would be refused again when there is room.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from wheelq.base.ids import made_ms
 from wheelq.protocol import codec
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
@@ -71,9 +71,9 @@ class Answers:
         return made if first is None else from_json(first)
 
 
-def nonce_of(id: str | None, place: int = 0) -> bytes | None:
-    """Returns the nonce of the job at this index of a request with `id`; None without an id: a new one each time."""
-    return None if id is None else codec.nonce_of(f"{id}-{place}", made_ms(id) or 0)
+def life_of(id: str | None, place: int = 0) -> bytes | None:
+    """Returns the life of the job at this index of a request with `id`; None without an id: a new one each time."""
+    return None if id is None else codec.life_named(f"{id}-{place}")
 
 
 def _is_definite(answer: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ def as_sent(payload: Payload) -> Payload:
     if isinstance(payload, TaskJob):
         payload = payload.arguments
     try:
-        return codec.decode(codec.encode(payload, None, sys.maxsize, with_nonce=False)).payload
+        return codec.decode(codec.encode(payload, None, sys.maxsize)).payload
     except InvalidInput:  # it holds something that only compares, such as pytest.approx
         return payload
 

@@ -140,6 +140,11 @@ class Address:
                 options.pop("connection_class", None)
         return found
 
+    @property
+    def reply_timeout_ms(self) -> int:
+        """How long a call waits for its reply."""
+        return self.settings.reply_timeout_ms
+
     def pool(self, reply_timeout_ms: int | None = None) -> redis.BlockingConnectionPool:
         """A pool of blocking connections that never repeat a request by themselves."""
         reply_timeout = (reply_timeout_ms or self.settings.reply_timeout_ms) / 1000
@@ -300,6 +305,11 @@ class LateAddress(Address):
 
     def __init__(self, settings: Settings | None) -> None:
         self._given = settings
+
+    @property
+    def reply_timeout_ms(self) -> int:
+        """How long a call waits for its reply; known before the URL is."""
+        return (self._given or settings_in_force()).connection.reply_timeout_ms
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -47,6 +47,11 @@ class AsyncTransport:
         """The server's address in the URL; the first one of a cluster or sentinels."""
         return self._address.nodes[0]
 
+    @property
+    def reply_timeout_ms(self) -> int:
+        """How long a call waits for its reply."""
+        return self._address.reply_timeout_ms
+
     def spare(self) -> AsyncTransport:
         """Another transport to the same place, with connections of its own: for calls that wait in the server."""
         spare = AsyncTransport(self._address, self._clock)

@@ -34,6 +34,11 @@ class Transport:
         """The server's address in the URL; the first one of a cluster or sentinels."""
         return self._address.nodes[0]
 
+    @property
+    def reply_timeout_ms(self) -> int:
+        """How long a call waits for its reply."""
+        return self._address.reply_timeout_ms
+
     def send(self, call: Call[T]) -> T:
         """Send a call and return its answer.
 

@@ -38,8 +38,9 @@ from wheelq.errors import ServerError, WheelqError
 from wheelq.model.job import JobSpec, from_ms
 from wheelq.protocol.call import command
 from wheelq.protocol.calls.counts import HOUR_MS
+from wheelq.protocol.calls.producer import TURNS_MS
 from wheelq.protocol.calls.server import server_time_us
-from wheelq.protocol.keys import Keys
+from wheelq.protocol.keys import Keys, tag_keys
 from wheelq.settings import Settings, settings_in_force
 from wheelq.settings.environment import variable_of
 from wheelq.transport import AsyncTransport, server_address
@@ -283,6 +284,7 @@ class Demo:
         names = [getattr(self._keys, name) for name, member in vars(Keys).items() if isinstance(member, property)]
         for shard in (self._keys.shard(topic, 0) for topic in KINDS):
             names += [getattr(shard, item.name) for item in fields(shard) if not item.init]
+            names += [key for turn_ms in TURNS_MS for key in tag_keys(shard.prefix, shard.topic, 0, turn_ms)]
             names += [shard.history(self._clock.wall_ms() // HOUR_MS - ago) for ago in range(-1, HOURS)]
         with suppress(ServerError):
             for name in names:  # one by one, because in a cluster they are on different nodes

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from wheelq.base.ids import make_tag
 from wheelq.errors import Refused
 from wheelq.model.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.protocol.call import Argument, Call, scripted
-from wheelq.protocol.codec import LAST_MS
-from wheelq.protocol.keys import ShardKeys, id_and_group, member_of, raw_member
+from wheelq.protocol.codec import LAST_MS, LIFE
+from wheelq.protocol.keys import ShardKeys, id_and_group, member_of, raw_member, tag_keys
+from wheelq.settings import ClientSettings
 
 BATCH = 500
 """The most jobs in one call, which keeps the server busy for about two milliseconds."""
@@ -54,12 +56,67 @@ class Placed(NamedTuple):
         return (self.server_ms + 1) * 1000
 
 
-def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate, terms: str | None) -> Call[Placed]:
+class Tag(NamedTuple):
+    """Tells a repeated call from a new one: the server keeps the answer under it, and a repeated call gets that."""
+
+    name: bytes
+    """Twelve random bytes; the repeated call has the same."""
+    turn_ms: int
+    """The answer is kept this long at least, and twice as long at most."""
+    within_ms: int
+    """It is kept only if one of the jobs is due within this time."""
+    done: bytes = b""
+    """The tag of an earlier call, which will not be repeated: its answer is forgotten."""
+
+
+class Fixed(NamedTuple):
+    """Where a job is being sent, fixed before the call: a repeated call is the same call."""
+
+    tag: bytes
+    shard: int
+    terms: str
+    """The topic's terms by which the shard was chosen; "": the shard writes only if a live job has the id."""
+    turn_ms: int
+    """How long the server keeps the answer at least."""
+
+
+class Tagging(NamedTuple):
+    """How the calls of a client are tagged."""
+
+    turn_ms: int
+    within_ms: int
+
+    @classmethod
+    def of(cls, settings: ClientSettings, reply_timeout_ms: int) -> Self:
+        """Returns what fits the settings."""
+        window_ms = min((max(settings.repeats, 1) + 1) * reply_timeout_ms + ON_ITS_WAY_MS, TURNS_MS[-1])
+        return cls(next(turn_ms for turn_ms in TURNS_MS if turn_ms >= window_ms), window_ms)
+
+    def tag(self, has_key: bool) -> Tag:
+        """Returns the tag of a new call. `has_key`: the id of one of its jobs was given, so others may change it."""
+        return Tag(make_tag(), self.turn_ms, LAST_MS if has_key else self.within_ms)
+
+
+ON_ITS_WAY_MS = 10_000
+"""How long a call may be on its way after its caller has given it up."""
+TURNS_MS = (30_000, 60_000, 120_000)
+"""How long answers are kept at least: clients with like settings share the hashes."""
+
+
+def schedule(
+    keys: ShardKeys,
+    jobs: Sequence[NewJob],
+    on_duplicate: OnDuplicate,
+    terms: str | None,
+    tag: Tag | None = None,
+) -> Call[Placed]:
     """Schedule up to 500 jobs of one shard.
 
-    `terms` are the topic's terms that placed the jobs here; with None, only ids of live jobs are written.
+    `terms` are the topic's terms that placed the jobs here; with None, only ids of live jobs are written. With a `tag`,
+    the call can be repeated, whatever has happened to its jobs since.
     """
-    args: list[Argument] = [keys.near, "replace" if on_duplicate == "replace" else "keep", terms or ""]
+    how = "replace" if on_duplicate == "replace" else "keep"
+    args: list[Argument] = [keys.near, how, terms or "", *((tag.name, *tag[1:]) if tag else UNTAGGED)]
     for job in jobs:
         args += job
 
@@ -67,17 +124,21 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
         if len(reply) == 1:
             return Placed([], reply[0].decode(errors="replace"))
         end = 2 * len(jobs)
-        statuses = reply[:end:2]
-        are_all_here = max(statuses, default=KEPT) < NOT_HERE
-        full = () if are_all_here else [n for n, status in enumerate(statuses) if status == FULL]
-        pairs, topic = zip(jobs, statuses, reply[1:end:2], strict=True), keys.topic
+        statuses, dues, topic = reply[:end:2], reply[1:end:2], keys.topic
+        full: Collection[int] = ()
+        receipts: list[Receipt | None]
+        if are_all_here := statuses.count(CREATED) == len(jobs):
+            pairs = zip(jobs, dues, strict=True)
+            receipts = [
+                _receipt((id, due_ms, True, False, False, topic, None, record[LIFE]))
+                for (id, _, record), due_ms in pairs
+            ]
+        else:
+            receipts = [_told(topic, *one) for one in zip(jobs, statuses, dues, strict=True)]
+            are_all_here = max(statuses, default=KEPT) < NOT_HERE
+            full = [n for n, status in enumerate(statuses) if status == FULL]
         return Placed(
-            [
-                _receipt((id, due_ms, 0 < status < 3, status == REPLACED, False, topic, None))
-                if status < NOT_HERE
-                else None
-                for (id, _, _), status, due_ms in pairs
-            ],
+            receipts,
             full=full,
             server_ms=reply[end],
             are_all_here=are_all_here,
@@ -85,8 +146,21 @@ def schedule(keys: ShardKeys, jobs: Sequence[NewJob], on_duplicate: OnDuplicate,
             is_first=len(reply) > end + 1 and reply[-1] == 1,
         )
 
-    wanted = (keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done, keys.counts)
+    wanted: tuple[str, ...] = (keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done, keys.counts)
+    if tag is not None:
+        wanted += tag_keys(keys.prefix, keys.topic, keys.shard, tag.turn_ms)
     return scripted("schedule", wanted, args, read)
+
+
+UNTAGGED = ("", 0, 0, "")
+
+
+def _told(topic: str, job: NewJob, status: int, due: int | list[Any]) -> Receipt | None:
+    """Returns the receipt of a job; None if it was refused, or no live job here has its id."""
+    if status >= NOT_HERE:
+        return None
+    due_ms, life = due if isinstance(due, list) else (due, b"" if status in (KEPT, KEPT_PROMOTED) else job[2][LIFE])
+    return Receipt(job[0], due_ms, 0 < status < 3, status == REPLACED, topic=topic, life=life)
 
 
 HALF_MS = 0.5

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from wheelq.base.ids import made_ms
 from wheelq.model.dead import Position
 from wheelq.model.state import ATTEMPTS_KEPT, Attempt, GroupInfo, JobInfo, JobState, ListedJob, Progress, least_far
 from wheelq.protocol import attempts, codec
@@ -107,8 +106,8 @@ def listen(keys: ShardKeys) -> Call[str]:
     return scripted("listen", (keys.news,), (NEWS_MS,), text)
 
 
-def get(keys: ShardKeys, id: str) -> Call[JobInfo | None]:
-    """Look one job up."""
+def get(keys: ShardKeys, id: str, life: bytes = b"") -> Call[JobInfo | None]:
+    """Look one job up: the one with this `life`, or the latest with the id."""
 
     def read(reply: list[Any]) -> JobInfo | None:
         if not reply:
@@ -118,7 +117,7 @@ def get(keys: ShardKeys, id: str) -> Call[JobInfo | None]:
         return _promoted(keys, id, reply)
 
     wanted = (keys.delayed, keys.jobs, keys.ready, keys.done, keys.buried, keys.dead, keys.progress)
-    return scripted("get", wanted, (id,), read)
+    return scripted("get", wanted, (id, life), read)
 
 
 def _info(
@@ -143,7 +142,7 @@ def _info(
         keys.shard,
         leading.last_error,
         record.replays,
-        (codec.made_ms(packed) if packed else None) or made_ms(id),
+        record.scheduled_ms or None,
         leading.started_ms,
         leading.finished_ms,
         leading.worker,
@@ -158,8 +157,8 @@ def _promoted(keys: ShardKeys, id: str, reply: list[Any]) -> JobInfo | None:
     """Returns the state of a promoted job from the script's reply; None if what is kept under its id is of no job."""
     due, packed, entry, kept = reply[:4]
     first, its_due, its_record, groups = _kept(kept)
-    if entry not in (b"", CALLED_BACK, first):  # the kept data belongs to an earlier job with this id
-        first, its_due, its_record, groups = entry, b"", b"", {}
+    if entry not in (b"", CALLED_BACK):
+        first = entry
     for name, state, *details in reply[4:]:
         group = name.decode()
         if state == b"kept":
@@ -167,10 +166,9 @@ def _promoted(keys: ShardKeys, id: str, reply: list[Any]) -> JobInfo | None:
                 groups[group] = _with_earlier(groups[group], details[0])
             continue
         info, found = _group(state.decode(), details)
-        its_record = found or its_record
-        if info.is_finished and group in groups:
-            info = max(info, groups[group], key=lambda one: one.finished_ms or 0)
-        groups[group] = info
+        if info.is_finished and group in groups and (groups[group].finished_ms or 0) > (info.finished_ms or 0):
+            continue  # it was done after another job with this id was buried
+        groups[group], its_record = info, found or its_record
     if not entry and not groups:
         return None
     leading = least_far(groups) if groups else GroupInfo(JobState.READY)  # there was no group yet

@@ -1,5 +1,5 @@
 -- Make occurrences of a recurring job: schedule a job for each, and store the new state.
--- uses: clock, stored, score, entry, tell, hint, horizon, count
+-- uses: clock, head, stored, score, entry, tell, hint, horizon, count
 -- KEYS: 1 recurring, 2 occurrences, 3 delayed, 4 jobs, 5 horizon, 6 news, 7 counts
 -- ARGV: 1 near channel, 2 name, 3 the state that the caller saw, 4 the new state, 5 when to look again ("" = never),
 --       6 id of an earlier occurrence that the last of these replaces, or that replaces it ("" = none),
@@ -7,7 +7,8 @@
 -- Returns: 1 done; 0 the state is no longer the one that was seen, and nothing was done.
 -- Atomic, so that each occurrence is made once: a second node, one that was frozen and wakes up, or a repeated call finds
 -- another state. The earlier occurrence is taken back if it still waits. If it was promoted after the last of these was
--- due, it has run, or will run, in place of that one. A job that already has the id is left alone.
+-- due, it has run, or will run, in place of that one. A job that already has the id is left alone. The revision of the
+-- recurring job is the life of its occurrences, so one that is taken back and made again is another job.
 local recurring, occurrences, delayed, jobs, horizon, news = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local near, name, before, after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local look_ms, earlier, created, withdrawn = ARGV[5], ARGV[6], 0, 0
@@ -27,6 +28,10 @@ local function stands_in(id, due)
 end
 
 local record = record_of(stored)
+if is_record(record) then
+  local life = string.gsub(string.match(before, '^%x*'), '%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
+  record = lived(stamped(record, stamp_of(now_ms())), string.sub(life .. string.rep('\0', 8), 1, 8))
+end
 local covered = earlier ~= '' and #ARGV > 6 and stands_in(earlier, (due_ms(ARGV[#ARGV])))
 for n = 7, covered and 0 or #ARGV, 2 do
   local id, due, fraction = ARGV[n], due_ms(ARGV[n + 1])

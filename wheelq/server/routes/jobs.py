@@ -16,7 +16,7 @@ from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.model.state import JobState
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.idempotency import KEY_CHARS, nonce_of
+from wheelq.server.idempotency import KEY_CHARS, life_of
 from wheelq.server.problems import Problem, problem_in
 from wheelq.server.routing import Resource, StrictRequest, answer, caller_of, service_of, takes
 from wheelq.server.schemas import reading, views
@@ -91,7 +91,7 @@ async def make_job(request: StrictRequest) -> Response:
         await service.intake.prepare(topic)
 
     async def make(id: str | None) -> dict[str, Any]:
-        spec = job.spec(job.id or id, nonce_of(id))
+        spec = job.spec(job.id or id, life_of(id))
         return Made.shows(await service.coalescing.schedule(topic, spec, job.on_duplicate))
 
     body = await _once(request, make)
@@ -133,7 +133,7 @@ async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | N
             if job.target is not None:
                 service.intake.check(job.target)
                 await service.intake.prepare(topic)
-            specs[on_duplicate][place] = job.spec(job.id or (stem and f"{stem}-{place}"), nonce_of(stem, place))
+            specs[on_duplicate][place] = job.spec(job.id or (stem and f"{stem}-{place}"), life_of(stem, place))
         except (InvalidInput, Problem) as error:
             outcomes[place] = error
     for on_duplicate, alike in specs.items():

@@ -154,8 +154,8 @@ class NewJob(When):
             raise PydanticCustomError("payload", "give payload or payload_base64, not both")
         return self
 
-    def spec(self, id: str | None, nonce: bytes | None = None) -> JobSpec:
-        """Returns the job as the client takes it. If `id` or `nonce` is None, the client makes it."""
+    def spec(self, id: str | None, life: bytes | None = None) -> JobSpec:
+        """Returns the job as the client takes it. If `id` or `life` is None, the client makes it."""
         if self.id is not None:
             check_new_id(self.id, "id")
         payload = self.payload
@@ -175,7 +175,7 @@ class NewJob(When):
             priority=self.priority,
             spread=self.spread,
             expires=self.expires,
-            nonce=nonce,
+            life=life,
             **self.due(),
         )
 
@@ -290,7 +290,7 @@ def bulk_answer(progress: BulkProgress) -> dict[str, Any]:
     return {"jobs": progress.jobs, "done": progress.is_done, "cursor": progress.name}
 
 
-@mirrors(Receipt, "topic", "read_result")
+@mirrors(Receipt, "topic", "read_result", "life")
 class Made(Answer):
     """The outcome of scheduling a job."""
 

@@ -64,7 +64,7 @@ class JobView(_Run):
     payload: Any = None
     payload_base64: str | None = None
     headers: dict[str, str]
-    scheduled_ms: int | None = Field(description="When its producer scheduled it, by the producer's clock.")
+    scheduled_ms: int | None = Field(description="When it was scheduled, by the server's clock.")
     promoted_ms: int | None = Field(description="When it was promoted for the first time.")
     finished_ms: int | None = Field(description="When the last group finished it.")
     replays: int = Field(description="How often it was replayed.")

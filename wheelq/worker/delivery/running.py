@@ -119,6 +119,7 @@ class Running:
             record.last_error,
             record.first_due_ms or due_ms,
             record.replays,
+            record.scheduled_ms,
             partial(self._progress.progress, delivery),
         )
 

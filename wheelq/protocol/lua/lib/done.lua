@@ -18,6 +18,15 @@ local function field(packed, from)
   return string.sub(packed, colon + 1, to), to + 1
 end
 
+-- part: kept_record
+-- kept_record(packed): the record in what is kept of a finished job, and its due time as text; "" if there is none.
+local function kept_record(packed)
+  local _, from = field(packed, 1)
+  if not from then return '', nil end
+  local due, next_one = field(packed, from)
+  return next_one and field(packed, next_one) or '', due
+end
+
 -- part: without
 -- without(packed, group): the record of a finished job (see keep_done) without this group, and how many groups are left;
 -- nil if it is no such record. What is behind its last whole group is dropped: another program must have written it.
@@ -48,9 +57,9 @@ end
 -- keep_done(ready, jobs, done, ended, group, consumer, now, kept): keeps a record of the jobs that this group finished.
 -- kept[n] = {entry, id, started_ms, result, record as its producer made it, or "" if the entry has that, its earlier
 -- attempts in this group, or ""}. One packed record per job: its first entry, due, record, and then for each group that
--- finished it: group, started, ended, attempt, consumer, result. Call it before the jobs are forgotten. The first entry
--- names the life of the id: a record of an earlier life is replaced. A job that was replayed or rerun has "0-0" there,
--- and continues its life. Only the last run of each group is kept.
+-- finished it: group, started, ended, attempt, consumer, result. Call it before the jobs are forgotten. A record of an
+-- earlier life is replaced. A job that was run again for one group alone, after its end, has "0-0" in place of its first
+-- entry, and does not replace a later life. Only the last run of each group is kept.
 -- Earlier attempts are kept under `id SEPARATOR group`, in a record of the same form, so that both are forgotten in
 -- the same way: it has the attempts in place of the job's record, and the group's `ended` says to which run they belong.
 local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
@@ -66,32 +75,29 @@ local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
       end
       local value = redis.call('HGET', done, id)
       if record == '' then record = found[2][8] end
-      local others = value and (first == '0-0' or field(value, 1) == first) and without(value, group)
-      value = (others or pack(first, found[2][4], record)) .. pack(group, started, at, found[2][6], consumer, result)
-      redis.call('HSET', done, id, value)
-      redis.call('ZADD', ended, at, id)
-      if attempts ~= '' then
-        local of_group = id .. '\31' .. group
-        redis.call('HSET', done, of_group, pack(first, found[2][4], attempts, group, started, at, found[2][6], consumer, ''))
-        redis.call('ZADD', ended, at, of_group)
+      local is_this_life = value and life_of(kept_record(value)) == life_of(record)
+      if not value or is_this_life or first ~= '0-0' then
+        local others = is_this_life and without(value, group)
+        value = (others or pack(first, found[2][4], record)) .. pack(group, started, at, found[2][6], consumer, result)
+        redis.call('HSET', done, id, value)
+        redis.call('ZADD', ended, at, id)
+        if attempts ~= '' then
+          local of_group = id .. '\31' .. group
+          redis.call('HSET', done, of_group, pack(first, found[2][4], attempts, group, started, at, found[2][6], consumer, ''))
+          redis.call('ZADD', ended, at, of_group)
+        end
       end
     end
   end
 end
 
 -- part: kept
--- kept_due(done, id, record): due_ms of the finished job kept under this id, if this very call made it. It checks only
--- once whether any job is kept.
-local keeps
+-- kept_due(done, id, record): due_ms of the finished job kept under this id, if this very call made it.
 local function kept_due(done, id, record)
-  if keeps == nil then keeps = redis.call('EXISTS', done) == 1 end
-  local kept = keeps and redis.call('HGET', done, id)
+  local kept = redis.call('HGET', done, id)
   if not kept then return nil end
-  local _, due_field = field(kept, 1)
-  if not due_field then return nil end
-  local due, record_field = field(kept, due_field)
-  local its_record = record_field and field(kept, record_field)
-  return its_record == record and tonumber(due) or nil
+  local its_record, due = kept_record(kept)
+  return is_same(its_record, record) and tonumber(due) or nil
 end
 
 -- part: forget

@@ -8,7 +8,7 @@
 -- Entry fields, in this order: id, due, attempt, record, and group (only for a retry, which concerns one group).
 local SEPARATOR = '\31'
 local function emit(ready, member, due, record)
-  local attempt = string.byte(record, 2) or 0 -- another program wrote a record of less than two bytes; its reader buries it
+  local attempt = attempt_of(record)
   local cut = string.find(member, SEPARATOR, 1, true)
   local entry
   if cut then

@@ -276,7 +276,7 @@ def _steps(info: JobInfo, now_ms: int) -> list[JobMoment]:
     """Returns the known moments of the job's life, in order."""
     steps = []
     if info.scheduled_ms:
-        steps.append(JobMoment(info.scheduled_ms, "Scheduled", "by its producer's clock"))
+        steps.append(JobMoment(info.scheduled_ms, "Scheduled", ""))
     first_due = "Due" if info.state is not JobState.RETRYING else "Next attempt due"
     steps.append(JobMoment(info.due_ms, first_due, "" if info.due_ms <= now_ms else "it waits until then"))
     if info.promoted_ms:
