@@ -28,6 +28,7 @@ from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Receipt, Setting
 from wheelq.base.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import CircuitOpen, InvalidJob, OutboxFull, OutcomeUnknown, PartlyScheduled, ServerError, Unavailable
+from wheelq.producer.outbox.kept import Sending
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.keys import Keys
@@ -261,9 +262,13 @@ async def test_a_producer_that_dies_between_delivering_and_forgetting_does_not_d
     with Client(BlockingWith(server.url, Unreachable(times=ALWAYS)), outbox=outbox) as client:
         for n in range(10):
             client.schedule(TOPIC, n, delay=60, key=f"job-{n}")
-    [parcel] = Outbox(outbox).parcels()
+    kept = Outbox(outbox)
+    assert kept.try_to_deliver()
     with Client.connect(server.url) as dying:
-        dying._deliver(parcel)
+        scheduling, run = dying._scheduling, dying._driver.run
+        placed = run(scheduling.placement(TOPIC))
+        run(scheduling.parcels(Sending(placed, kept.fix(TOPIC, placed))))
+    kept.close()
     async with face.connect(server.url, outbox=path) as living:
         await all_are_delivered(living, outbox, 10)
 
@@ -311,20 +316,18 @@ def test_jobs_of_a_topic_nobody_has_used_are_kept_as_well(server: EmbeddedServer
 def test_jobs_of_a_parcel_that_a_full_topic_takes_run_once(server: EmbeddedServer, path: Path) -> None:
     """A job that is due at once needs no room: it runs, and is forgotten, while those beside it are refused."""
     settings = Settings(topic=TopicSettings(max_pending=1), outbox=OutboxSettings(path=str(path), retry_ms=10))
-    with Client.connect(server.url, settings) as client:
+    seen = ReplyLost("schedule", times=0)
+    with Client(BlockingWith(server.url, seen), topic_settings=settings.topic, outbox=settings.outbox) as client:
         client.schedule(TOPIC, delay=3_600)
         keep_aside(client, [JobSpec(delay=60, key="refused"), JobSpec(delay=0, key="runs")])
         assert eventually(lambda: "runs" in added(server))
         redis = Transport(Address(server.url))
         keys = Keys().shard(TOPIC, 0)
         redis.send(command("HDEL", keys.jobs, "runs", read=int, key=keys.jobs))  # as after its run
-        rounds = []
-        assert client._outbox is not None
-        deliver = client._outbox._deliver
-        client._outbox._deliver = lambda parcel: rounds.append(parcel) or deliver(parcel)  # type: ignore[func-returns-value]
-        assert eventually(lambda: len(rounds) > 3)
+        rounds = seen.met
+        assert eventually(lambda: seen.met > rounds + 3)
         assert added(server) == ["runs"]
-        assert {job.id for parcel in list(rounds) for job in parcel.jobs} == {"refused"}
+        assert [job.id for job in Outbox(settings.outbox).jobs(10)] == ["refused"]
 
 
 def test_asking_about_a_kept_job_delivers_it_first(client: Client, server: EmbeddedServer, path: Path) -> None:

@@ -14,9 +14,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -24,10 +24,8 @@ from tests.waiting import PATIENCE, eventually, until
 from wheelq.base.clock import ManualClock, ServerClock
 from wheelq.errors import (
     ConfigurationError,
-    DuplicateJob,
     OutboxFull,
     OutcomeUnknown,
-    PartlyScheduled,
     Refused,
     ServerFull,
     TopicFull,
@@ -35,10 +33,16 @@ from wheelq.errors import (
     WheelqError,
 )
 from wheelq.model.job import OnDuplicate, Receipt
+from wheelq.model.topic import Topic
+from wheelq.producer.operation import Do, Operation
 from wheelq.producer.outbox.courier import AsyncCourier, Courier
-from wheelq.producer.outbox.kept import Asked, Parcel
+from wheelq.producer.outbox.kept import Asked, Kept, Parcel, Sending
 from wheelq.producer.outbox.store import Outbox
+from wheelq.protocol import codec
+from wheelq.protocol.calls.producer import Placed
 from wheelq.settings import OutboxSettings
+
+T = TypeVar("T")
 
 LONG_AGO = Asked(0, 0.0)
 
@@ -62,25 +66,67 @@ def outbox(tmp_path: Path, clock: ManualClock, server_clock: ServerClock) -> Out
 def keep(
     outbox: Outbox, topic: str, *ids: str, due: str = "5000", how: OnDuplicate = "keep", asked: Asked = LONG_AGO
 ) -> list[Receipt]:
-    return outbox.keep(topic, [((id, due, b"record of " + id.encode()), None) for id in ids], how, asked)
+    return outbox.keep(topic, [((id, due, b"record of " + id.encode()), None, None) for id in ids], how, asked)
 
 
 class Server:
-    """Takes parcels, or fails."""
+    """Takes parcels, or fails. Runs the operations of a courier's rounds itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[], object] = bool, topic: Topic = Topic()) -> None:  # noqa: B008
+        """Each parcel arrives after a call of `before`."""
+        self.topic = topic
+        self.parcels_seen: list[Parcel] = []
         self.taken: list[tuple[str, str]] = []
         self.taken_ids: set[str] = set()
+        self.full_ids: set[str] = set()
         self.errors: dict[str, WheelqError] = {}
+        self._before = before
 
-    def deliver(self, parcel: Parcel) -> list[Receipt]:
-        if parcel.topic in self.errors:
-            raise self.errors[parcel.topic]
-        self.taken += [(parcel.topic, job.id) for job in parcel.jobs]
-        return [Receipt(job.id, job.due_ms, created=job.id not in self.taken_ids) for job in parcel.jobs]
+    def placement(self, topic: str) -> Operation[Topic]:
+        return self.topic
+        yield
+
+    def parcels(self, sending: Sending) -> Operation[None]:
+        for parcel in sending.parcels:
+            self._before()
+            self.parcels_seen.append(parcel)
+            if parcel.topic in self.errors:
+                raise self.errors[parcel.topic]
+            full = [n for n, job in enumerate(parcel.jobs) if job.id in self.full_ids]
+            receipts = [None if n in full else self._receipt(parcel, job) for n, job in enumerate(parcel.jobs)]
+            sending.answers.append(Placed(receipts, full=full))
+        return
+        yield
+
+    def _receipt(self, parcel: Parcel, job: Kept) -> Receipt:
+        self.taken.append((parcel.topic, job.id))
+        return Receipt(job.id, job.due_ms, created=job.id not in self.taken_ids)
+
+    def run(self, operation: Operation[T]) -> T:
+        answer: object = None
+        while True:
+            try:
+                step = operation.send(answer)
+            except StopIteration as end:
+                return cast(T, end.value)
+            assert isinstance(step, Do)
+            answer = step.act()
+
+    async def run_here(self, operation: Operation[T]) -> T:
+        answer: object = None
+        while True:
+            try:
+                step = operation.send(answer)
+            except StopIteration as end:
+                return cast(T, end.value)
+            assert isinstance(step, Do)
+            answer = await step.act()
+
+    def courier(self, outbox: Outbox, retry_ms: int = 100) -> Courier:
+        return Courier(outbox, self, self.run, retry_ms)
 
     def deliver_all(self, outbox: Outbox) -> None:
-        courier = Courier(outbox, self.deliver, 100)
+        courier = self.courier(outbox)
         while courier.step():
             pass
 
@@ -90,13 +136,19 @@ def server() -> Server:
     return Server()
 
 
+def parcels(outbox: Outbox, topic: Topic = Topic()) -> list[Parcel]:  # noqa: B008
+    """The next parcels to "orders"."""
+    assert outbox.try_to_deliver()
+    return outbox.fix("orders", topic)
+
+
 # Keeping
 
 
 def test_a_job_is_kept_with_its_due_time_and_bytes(outbox: Outbox) -> None:
-    outbox.keep("orders", [(("a", "5000", b"\x01\x02"), "customer-7")], "replace", LONG_AGO)
+    outbox.keep("orders", [(("a", "5000", b"\x01\x02"), "customer-7", None)], "replace", LONG_AGO)
     assert [tuple(job)[1:] for job in outbox.jobs(10)] == [
-        ("orders", "a", 5_000, "", b"\x01\x02", "customer-7", "replace", None)
+        ("orders", "a", 5_000, "", b"\x01\x02", "customer-7", "replace", None, None)
     ]
 
 
@@ -152,7 +204,7 @@ def test_the_servers_clock_is_learned_from_the_fastest_answer(
 
 def due_by(server: ServerClock, outbox: Outbox) -> list[int]:
     """The due times with which the jobs of the first parcel reach the server."""
-    return [job.dated_by(server).due_ms for job in outbox.parcels()[0].jobs]
+    return [job.dated_by(server).due_ms for job in parcels(outbox)[0].jobs]
 
 
 @pytest.mark.parametrize("wrong_s", [5 * 3_600, -5 * 3_600])
@@ -219,7 +271,9 @@ def test_a_priority_is_kept_with_the_due_time(outbox: Outbox, clock: ManualClock
 
 
 def test_the_receipt_says_that_the_job_is_in_the_outbox(outbox: Outbox) -> None:
-    assert keep(outbox, "orders", "a") == [Receipt("a", 5_000, created=True, in_outbox=True, topic="orders")]
+    assert keep(outbox, "orders", "a") == [
+        Receipt("a", 5_000, created=True, in_outbox=True, topic="orders", life=codec.life_of(b"record of a"))
+    ]
 
 
 def test_kept_jobs_survive_a_restart(outbox: Outbox) -> None:
@@ -234,7 +288,7 @@ def test_the_file_is_readable_by_its_owner_only(outbox: Outbox) -> None:
 
 
 def test_it_takes_no_more_jobs_than_it_may(outbox: Outbox) -> None:
-    outbox.keep("orders", [((f"job-{n}", "1", b""), None) for n in range(999)], "keep", LONG_AGO)
+    outbox.keep("orders", [((f"job-{n}", "1", b""), None, None) for n in range(999)], "keep", LONG_AGO)
     with pytest.raises(OutboxFull, match=r"holds 999 jobs; its limit is 1,000 \(outbox.max_jobs\)"):
         keep(outbox, "orders", "a", "b")
     assert outbox.info().jobs == 999, "of a call that does not fit, nothing is kept"
@@ -242,9 +296,9 @@ def test_it_takes_no_more_jobs_than_it_may(outbox: Outbox) -> None:
 
 
 def test_it_takes_no_more_bytes_than_it_may(outbox: Outbox) -> None:
-    outbox.keep("orders", [(("big", "1", bytes(19_990)), None)], "keep", LONG_AGO)
+    outbox.keep("orders", [(("big", "1", bytes(19_990)), None, None)], "keep", LONG_AGO)
     with pytest.raises(OutboxFull, match=r"holds 19,990 bytes; its limit is 20,000 \(outbox.max_bytes\)"):
-        outbox.keep("orders", [(("more", "1", bytes(11)), None)], "keep", LONG_AGO)
+        outbox.keep("orders", [(("more", "1", bytes(11)), None, None)], "keep", LONG_AGO)
 
 
 def test_room_comes_back_when_jobs_are_delivered(outbox: Outbox) -> None:
@@ -259,6 +313,16 @@ def test_a_path_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path):
         with pytest.raises(ConfigurationError, match=f"the outbox {path} cannot be used"):
             Outbox(OutboxSettings(path=str(path)))
+
+
+@pytest.mark.parametrize("format", [0, 1, 3])
+def test_a_file_of_another_format_is_refused_with_what_to_do(tmp_path: Path, format: int) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as connection:
+        connection.execute("CREATE TABLE jobs (seq INTEGER PRIMARY KEY)")
+        connection.execute(f"PRAGMA user_version = {format}")
+        connection.commit()
+    with pytest.raises(ConfigurationError, match=f"has format {format}, .* deliver its jobs with the version"):
+        Outbox(OutboxSettings(path=str(tmp_path / "old.db")))
 
 
 def test_a_file_that_cannot_be_written_any_more_is_a_clear_error(outbox: Outbox) -> None:
@@ -283,7 +347,7 @@ def test_jobs_are_delivered_in_the_order_in_which_they_were_kept(outbox: Outbox,
 
 def test_an_id_that_was_kept_twice_comes_in_two_parcels(outbox: Outbox, server: Server) -> None:
     keep(outbox, "orders", "a", "b", "a", "c", how="replace")
-    [parcel] = outbox.parcels()
+    [parcel] = parcels(outbox)
     assert [job.id for job in parcel.jobs] == ["a", "b"]
     server.deliver_all(outbox)
     assert [id for _, id in server.taken] == ["a", "b", "a", "c"]
@@ -292,8 +356,59 @@ def test_an_id_that_was_kept_twice_comes_in_two_parcels(outbox: Outbox, server: 
 def test_a_parcel_holds_jobs_that_are_to_be_treated_alike(outbox: Outbox) -> None:
     keep(outbox, "orders", "a", how="keep")
     keep(outbox, "orders", "b", how="replace")
-    [parcel] = outbox.parcels()
+    [parcel] = parcels(outbox)
     assert (parcel.on_duplicate, [job.id for job in parcel.jobs]) == ("keep", ["a"])
+
+
+def test_a_parcel_without_an_answer_comes_again_as_it_was_also_from_another_process(outbox: Outbox) -> None:
+    keep(outbox, "orders", "a", "b")
+    [sent] = parcels(outbox)
+    keep(outbox, "orders", "c")
+    [again] = parcels(outbox)
+    outbox.close()
+    by_another, *_ = parcels(Outbox(OutboxSettings(path=str(outbox.path))), Topic(shards=4))
+    for parcel in (again, by_another):
+        assert (parcel.place, [job.id for job in parcel.jobs]) == (sent.place, ["a", "b"])
+        assert (sent.is_repeated, parcel.is_repeated) == (False, True)
+
+
+def test_a_parcel_is_written_down_as_a_whole_when_some_of_its_jobs_are_taken(
+    outbox: Outbox, full_disk: Callable[[], None]
+) -> None:
+    """A part of it under its tag would be another call, which gets the answer to the whole."""
+    keep(outbox, "orders", "a", "b")
+    [parcel] = parcels(outbox)
+    outbox.take_answers(Sending(Topic(), [parcel], [Placed([Receipt("a", 1, True), None], full=[1])]))
+    assert [(job.id, job.place) for job in outbox.jobs(10)] == [("b", None)], "it is known here"
+    assert [job.place for job in Outbox(OutboxSettings(path=str(outbox.path))).jobs(10)] == [parcel.place] * 2
+    full_disk()
+    assert outbox.write()
+    assert [job.place for job in Outbox(OutboxSettings(path=str(outbox.path))).jobs(10)] == [None]
+
+
+def test_an_outbox_that_was_closed_neither_sends_nor_settles(outbox: Outbox) -> None:
+    """Whoever delivers then repeats its parcel, and gets the answer."""
+    keep(outbox, "orders", "a")
+    [parcel] = parcels(outbox)
+    outbox.close()
+    other = Outbox(OutboxSettings(path=str(outbox.path)))
+    [repeated] = parcels(other)
+    assert outbox.fix("orders", Topic()) == []
+    assert outbox.take_answers(Sending(Topic(), [parcel], [Placed([None], full=[0])])).full == {}
+    assert [job.place for job in other.jobs(10)] == [parcel.place] == [repeated.place]
+
+
+def test_an_outbox_that_delivers_again_believes_the_file(outbox: Outbox, full_disk: Callable[[], None]) -> None:
+    """Another process may have delivered meanwhile, and this one may be a fork."""
+    keep(outbox, "orders", "a")
+    server = Server()
+    server.deliver_all(outbox)
+    outbox.close()
+    full_disk()
+    other = Outbox(OutboxSettings(path=str(outbox.path)))
+    [elsewhere] = parcels(other)
+    other.close()
+    assert parcels(outbox)[0].place == elsewhere.place == server.parcels_seen[0].place
 
 
 def test_while_the_server_is_away_everything_stays(outbox: Outbox, server: Server) -> None:
@@ -316,37 +431,14 @@ def test_a_topic_that_is_refused_does_not_hold_up_the_others(
     assert outbox.info().topics == {"full": 1}
 
 
-@pytest.mark.parametrize("how", ["topic full", "partly scheduled", "partly scheduled, and away"])
-def test_accepted_jobs_of_a_parcel_are_not_delivered_again(outbox: Outbox, how: str) -> None:
+def test_accepted_jobs_of_a_parcel_are_not_delivered_again(outbox: Outbox) -> None:
     keep(outbox, "orders", "a", "b", "c")
-    taken: list[str] = []
-
-    def deliver(parcel: Parcel) -> list[Receipt]:
-        """Takes the second job, and no other."""
-        receipts = {place: Receipt(job.id, 1, True) for place, job in enumerate(parcel.jobs) if job.id == "b"}
-        taken.extend(receipt.id for receipt in receipts.values())
-        others = {place: job.id for place, job in enumerate(parcel.jobs) if place not in receipts}
-        if how == "topic full":
-            raise TopicFull("orders", others, receipts)
-        reason = ServerFull() if how == "partly scheduled" else Unavailable()
-        raise PartlyScheduled("half of it", others, receipts) from reason
-
-    courier = Courier(outbox, deliver, 100)
+    server = Server()
+    server.full_ids = {"a", "c"}
     for _ in range(5):
-        with suppress(Unavailable, PartlyScheduled):
-            courier.step()
-    assert taken == ["b"]
-    assert [job.id for job in outbox.jobs(10)] == ["a", "c"]
-
-
-def test_a_topic_with_refused_jobs_does_not_hold_up_the_others(outbox: Outbox, server: Server) -> None:
-    keep(outbox, "full", "a")
-    keep(outbox, "orders", "b")
-    error = PartlyScheduled("some of them", {0: "a"}, {})
-    error.__cause__ = ServerFull()
-    server.errors["full"] = error
-    server.deliver_all(outbox)
+        server.courier(outbox).step()
     assert server.taken == [("orders", "b")]
+    assert [job.id for job in outbox.jobs(10)] == ["a", "c"]
 
 
 def test_a_full_topic_is_reported_once_then_each_minute_and_again_after_a_pause(
@@ -502,15 +594,14 @@ def test_a_fork_that_outlives_its_parent_does_not_keep_others_from_delivering(ou
 
 
 def test_a_call_about_a_job_under_way_waits_and_does_not_deliver_it_again(outbox: Outbox) -> None:
-    server, is_under_way, may_arrive = Server(), threading.Event(), threading.Event()
+    is_under_way, may_arrive = threading.Event(), threading.Event()
 
-    def deliver(parcel: Parcel) -> list[Receipt]:
-        if not is_under_way.is_set():
-            is_under_way.set()
-            may_arrive.wait(PATIENCE)
-        return server.deliver(parcel)
+    def wait_for_permission() -> None:
+        is_under_way.set()
+        may_arrive.wait(PATIENCE)
 
-    courier = Courier(outbox, deliver, 100)
+    server = Server(wait_for_permission)
+    courier = server.courier(outbox)
     keep(outbox, "orders", "a")
     courier.start()
     assert is_under_way.wait(PATIENCE)
@@ -554,14 +645,6 @@ def test_a_fork_works_although_another_thread_held_the_lock(outbox: Outbox) -> N
         assert in_a_fork(lambda: keep(outbox, "orders", "child")) == 0
 
 
-def test_a_duplicate_told_by_an_error_would_keep_the_whole_parcel(outbox: Outbox, server: Server) -> None:
-    """Deliveries ask for "keep" in place of "raise", so that one taken id does not hold up the rest of its parcel."""
-    keep(outbox, "orders", "a", "b", how="raise")
-    server.errors["orders"] = DuplicateJob("orders", ["a"], {})
-    server.deliver_all(outbox)
-    assert outbox.info().jobs == 2
-
-
 @pytest.fixture
 def other_writer(outbox: Outbox) -> Iterator[sqlite3.Connection]:
     """Another process that writes to the file, until this is rolled back."""
@@ -577,12 +660,9 @@ async def test_an_event_loop_does_not_wait_for_writers_of_the_file(
     is_away = Server()
     is_away.errors["orders"] = Unavailable()
 
-    async def deliver(parcel: Parcel) -> list[Receipt]:
-        return is_away.deliver(parcel)
-
     job = ("a", "5000", b"record")
-    courier = AsyncCourier(outbox, deliver, 100)
-    kept = asyncio.create_task(courier.keep("orders", [(job, None)], "keep", LONG_AGO))
+    courier = AsyncCourier(outbox, is_away, is_away.run_here, 100)
+    kept = asyncio.create_task(courier.keep("orders", [(job, None, None)], "keep", LONG_AGO))
     await asyncio.sleep(0.2)
     assert courier.is_empty
     await courier.deliver_first("orders", "a")
@@ -613,7 +693,7 @@ NO_THREADS = RuntimeError("can't start new thread")
 
 def test_a_courier_goes_on_after_any_error(outbox: Outbox, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     monkeypatch.setattr(outbox, "try_to_deliver", Fails(outbox.try_to_deliver, NO_FILES, ValueError("a defect")))
-    courier = Courier(outbox, server.deliver, 10)
+    courier = server.courier(outbox, 10)
     keep(outbox, "orders", "a")
     courier.resume()
     assert eventually(lambda: server.taken == [("orders", "a")])
@@ -625,7 +705,7 @@ def test_a_courier_may_be_closed_while_its_thread_forgets_what_was_delivered(
 ) -> None:
     """Both write that the job was delivered."""
     keep(outbox, "orders", "a")
-    [parcel] = outbox.parcels()
+    [parcel] = parcels(outbox)
     transaction = outbox._file.transaction
 
     @contextmanager
@@ -633,10 +713,10 @@ def test_a_courier_may_be_closed_while_its_thread_forgets_what_was_delivered(
         with transaction() as connection:
             yield connection
         monkeypatch.undo()
-        outbox.write_settled()
+        outbox.write()
 
     monkeypatch.setattr(outbox._file, "transaction", overtaken)
-    outbox.settle(parcel.jobs, {})
+    outbox.take_answers(Sending(Topic(), [parcel], [Placed([Receipt("a", 1, True)])]))
     assert outbox.is_empty
 
 
@@ -645,10 +725,7 @@ async def test_a_courier_on_asyncio_goes_on_after_any_error(
 ) -> None:
     monkeypatch.setattr(outbox, "try_to_deliver", Fails(outbox.try_to_deliver, NO_FILES, NO_THREADS))
 
-    async def deliver(parcel: Parcel) -> list[Receipt]:
-        return server.deliver(parcel)
-
-    courier = AsyncCourier(outbox, deliver, 10)
+    courier = AsyncCourier(outbox, server, server.run_here, 10)
     keep(outbox, "orders", "a")
     courier.resume()
     await until(lambda: server.taken == [("orders", "a")])
@@ -658,7 +735,8 @@ async def test_a_courier_on_asyncio_goes_on_after_any_error(
 def test_a_courier_whose_thread_cannot_be_started_is_started_with_the_next_job(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
-    courier = Courier(outbox, server.deliver, 10)
+    server = Server()
+    courier = server.courier(outbox, 10)
     monkeypatch.setattr(threading.Thread, "start", Fails(lambda: None, NO_THREADS))
     courier.start()
     monkeypatch.undo()
@@ -671,13 +749,11 @@ def test_a_courier_whose_thread_cannot_be_started_is_started_with_the_next_job(
 async def test_a_job_that_no_thread_can_keep_has_an_unknown_outcome(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def deliver(parcel: Parcel) -> list[Receipt]:
-        return []
-
-    courier = AsyncCourier(outbox, deliver, 10)
+    server = Server()
+    courier = AsyncCourier(outbox, server, server.run_here, 10)
     monkeypatch.setattr(asyncio, "to_thread", Fails(lambda: None, NO_THREADS))
     with pytest.raises(OutcomeUnknown, match="can't start new thread") as caught:
-        await courier.keep("orders", [(("a", "5000", b"record"), None)], "keep", LONG_AGO)
+        await courier.keep("orders", [(("a", "5000", b"record"), None, None)], "keep", LONG_AGO)
     assert caught.value.ids == ("a",)
 
 

@@ -7,7 +7,7 @@ earlier job with the same id.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -16,11 +16,12 @@ from wheelq.errors import AWAY, OutcomeUnknown, PartlyScheduled, ServerError, Un
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.producer.operation import Do, Operation
 from wheelq.producer.outbox.courier import AsyncCourier, Courier
-from wheelq.producer.outbox.kept import Asked
+from wheelq.producer.outbox.kept import Asked, ToKeep
 from wheelq.producer.preparation import accepted
 from wheelq.producer.scheduling import Scheduling
+from wheelq.producer.submission import Submission
 from wheelq.producer.topics import Topics
-from wheelq.protocol.calls.producer import NewJob
+from wheelq.protocol.calls.producer import Fixed, NewJob, Tagging
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, Durability
 
@@ -36,10 +37,11 @@ class Fallback(Scheduling):
         keys: Keys,
         settings: ClientSettings,
         clock: Clock,
+        tagging: Tagging,
         server_clock: ServerClock | None,
         outbox: Courier | AsyncCourier,
     ) -> None:
-        super().__init__(topics, keys, settings, clock, server_clock)
+        super().__init__(topics, keys, settings, clock, tagging, server_clock)
         self._outbox = outbox
 
     def _one(
@@ -49,13 +51,16 @@ class Fallback(Scheduling):
         job = self._prepare(topic, spec, on_duplicate)
         self._outbox.start()
         away = None
+        tried: list[Submission] = []
         if self._outbox.is_empty:
             try:
-                return (yield from self._prepared(topic, spec, job, on_duplicate, durability))
+                return (yield from self._prepared(topic, spec, job, on_duplicate, durability, tried))
             except AWAY as error:
                 away = error
+        sent = tried[0].sent() if tried else {}
         try:
-            return (yield from self._keep(topic, [(job, spec.partition_key)], on_duplicate, asked))[0]
+            kept = yield from self._keep(topic, [(job, spec.partition_key, sent.get(0))], on_duplicate, asked)
+            return kept[0]
         except Unavailable as error:
             if away is not None:
                 raise _neither(away, error) from away
@@ -80,7 +85,7 @@ class Fallback(Scheduling):
         if not isinstance(specs, Collection):  # jobs of an iterator count from when they are taken
             asked = Asked.now(self._clock)
         try:
-            kept = yield from self._keep(topic, list(left.values()), on_duplicate, asked)
+            kept = yield from self._keep(topic, _with(left, submission.sent()), on_duplicate, asked)
         except Unavailable as error:
             if away is not None:
                 raise _neither(away, error) from away
@@ -98,7 +103,7 @@ class Fallback(Scheduling):
         if bad is not None:
             raise bad
         self._outbox.start()
-        return (yield from self._keep(topic, list(left.values()), on_duplicate, asked))
+        return (yield from self._keep(topic, _with(left, {}), on_duplicate, asked))
 
     def about(self, topic: str, id: str, operation: Operation[T]) -> Operation[T]:
         yield Do(partial(self._outbox.deliver_first, topic, id))
@@ -119,10 +124,15 @@ class Fallback(Scheduling):
             raise _neither(away, error) from away
 
     def _keep(
-        self, topic: str, jobs: list[tuple[NewJob, str | None]], on_duplicate: OnDuplicate, asked: Asked
+        self, topic: str, jobs: list[ToKeep], on_duplicate: OnDuplicate, asked: Asked
     ) -> Operation[list[Receipt]]:
         receipts: list[Receipt] = yield Do(partial(self._outbox.keep, topic, jobs, on_duplicate, asked))
         return receipts
+
+
+def _with(left: Mapping[int, tuple[NewJob, str | None]], sent: Mapping[int, Fixed]) -> list[ToKeep]:
+    """Returns jobs, by place, with the calls that took them to the server."""
+    return [(job, partition_key, sent.get(place)) for place, (job, partition_key) in left.items()]
 
 
 def _neither(away: ServerError, error: Unavailable) -> ServerError:

@@ -4,11 +4,14 @@ After a round that delivered jobs, the next follows at once; otherwise after `re
 clients and processes that share the file, one delivers, and the others check now and then whether it still does. It
 makes one round at a time: a second parcel in flight could bring back a job that was delivered and then cancelled.
 
-    a round     for each topic, the longest waiting first: deliver a parcel of up to 500 jobs, settle those that the
-                server took
+    a round     for each topic, the longest waiting first: fix parcels of up to 500 jobs, one for each shard, send them,
+                settle what the server took
 
-A round is a generator, so a thread and an event loop can both run it. A topic whose jobs the server refuses for now (it
-is full) does not delay the others.
+**Fixed** means that the file says which jobs are in which parcel, with its tag and its shard, before it is sent. If its
+answer is lost, or the process dies, the very same call is made again, and the server gives its first answer.
+
+A round is an operation, so a thread and an event loop can both run it. A topic whose jobs the server refuses for now
+(it is full) does not delay the others.
 """
 
 from __future__ import annotations
@@ -18,17 +21,16 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from wheelq.base.per_loop import PerLoop
-from wheelq.base.plural import counted
 from wheelq.errors import (
     NotReplicated,
     OutcomeUnknown,
-    PartlyScheduled,
     ServerError,
     TopicFull,
     Unavailable,
@@ -36,7 +38,9 @@ from wheelq.errors import (
     is_away,
 )
 from wheelq.model.job import OnDuplicate, Receipt
-from wheelq.producer.outbox.kept import Asked, PackedJob, Parcel
+from wheelq.model.topic import Topic
+from wheelq.producer.operation import Do, Operation
+from wheelq.producer.outbox.kept import Asked, Sending, Settled, ToKeep
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 
 log = logging.getLogger(__name__)
@@ -49,9 +53,11 @@ CLOSING_S = 5.0  # how long a delivery in progress may take when its client is c
 class Courier:
     """Delivers in a separate thread."""
 
-    def __init__(self, outbox: Outbox, deliver: Callable[[Parcel], list[Receipt]], retry_ms: int) -> None:
+    def __init__(self, outbox: Outbox, server: Sender, operate: Callable[[Operation[int]], int], retry_ms: int) -> None:
+        """`operate` runs an operation."""
         self._outbox = outbox
-        self._deliver = deliver
+        self._server = server
+        self._operate = operate
         self._retry = retry_ms / 1000
         self._kept = threading.Event()
         self._stopping = threading.Event()
@@ -84,9 +90,7 @@ class Courier:
         """Whether nothing waits in the outbox."""
         return self._outbox.is_empty
 
-    def keep(
-        self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate, asked: Asked
-    ) -> list[Receipt]:
+    def keep(self, topic: str, jobs: Sequence[ToKeep], how: OnDuplicate, asked: Asked) -> list[Receipt]:
         """Keep jobs until they are delivered: see `Outbox.keep`."""
         receipts = self._outbox.keep(topic, jobs, how, asked)
         self._kept.set()
@@ -117,18 +121,7 @@ class Courier:
             return self._round()
 
     def _round(self) -> int:
-        steps = delivery_round(self._outbox)
-        go_on: Callable[[Any], Parcel] = steps.send
-        answer: Any = None
-        while True:
-            try:
-                parcel = go_on(answer)
-            except StopIteration as end:
-                return int(end.value)
-            try:
-                go_on, answer = steps.send, self._deliver(parcel)
-            except WheelqError as error:
-                go_on, answer = steps.throw, error
+        return self._operate(delivery_round(self._outbox, self._server, Do))
 
     def close(self) -> None:
         """Stop after the current round."""
@@ -165,9 +158,13 @@ class _InLoop:
 class AsyncCourier:
     """Delivers in a task of each event loop that uses it; threads read and write the file."""
 
-    def __init__(self, outbox: Outbox, deliver: Callable[[Parcel], Awaitable[list[Receipt]]], retry_ms: int) -> None:
+    def __init__(
+        self, outbox: Outbox, server: Sender, operate: Callable[[Operation[int]], Awaitable[int]], retry_ms: int
+    ) -> None:
+        """`operate` runs an operation."""
         self._outbox = outbox
-        self._deliver = deliver
+        self._server = server
+        self._operate = operate
         self._retry = retry_ms / 1000
         self._loops = PerLoop(_InLoop)
 
@@ -189,14 +186,12 @@ class AsyncCourier:
         """Whether nothing waits in the outbox."""
         return self._outbox.is_empty
 
-    async def keep(
-        self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate, asked: Asked
-    ) -> list[Receipt]:
+    async def keep(self, topic: str, jobs: Sequence[ToKeep], how: OnDuplicate, asked: Asked) -> list[Receipt]:
         """Keep jobs until they are delivered: see `Outbox.keep`."""
         try:
             receipts = await asyncio.to_thread(self._outbox.keep, topic, jobs, how, asked)
         except RuntimeError as error:  # no thread could be started; a running one may still do it
-            raise OutcomeUnknown(f"jobs could not be kept: {error}", tuple(job[0] for job, _ in jobs)) from error
+            raise OutcomeUnknown(f"jobs could not be kept: {error}", tuple(job[0] for job, *_ in jobs)) from error
         self._loops.here().kept.set()
         return receipts
 
@@ -235,17 +230,10 @@ class AsyncCourier:
                 turn.release()
 
     async def _round(self) -> int:
-        steps = delivery_round(self._outbox)
-        go_on: Callable[[Any], Parcel] = steps.send
-        answer: Any = None
-        while True:
-            parcel, delivered = await asyncio.to_thread(one_step, go_on, answer)
-            if parcel is None:
-                return delivered
-            try:
-                go_on, answer = steps.send, await self._deliver(parcel)
-            except WheelqError as error:
-                go_on, answer = steps.throw, error
+        def do(work: Callable[[], Any]) -> Do:
+            return Do(partial(asyncio.to_thread, work))
+
+        return await self._operate(delivery_round(self._outbox, self._server, do))
 
     async def close(self) -> None:
         """Stop. Jobs in flight stay kept, and are delivered later."""
@@ -271,56 +259,73 @@ class AsyncCourier:
             wake.cancel()
 
 
-TAKEN = "a live job had this id when it was delivered"
+class Sender(Protocol):
+    """What a courier needs to send parcels."""
+
+    def placement(self, topic: str) -> Operation[Topic]:
+        """Returns the topic that places new jobs. Raises: BeingRemoved."""
+        ...
+
+    def parcels(self, sending: Sending) -> Operation[None]:
+        """Sends parcels, and puts the answers into `sending`.
+
+        Raises the error of a parcel without one; NotReplicated.
+        """
+        ...
 
 
-def delivery_round(outbox: Outbox) -> Generator[Parcel, Any, int]:
-    """Makes one round: yields parcels, receives their receipts or the error, and returns how many jobs were delivered.
+def delivery_round(outbox: Outbox, server: Sender, do: Callable[[Callable[[], Any]], Do]) -> Operation[int]:
+    """Makes one round; returns how many jobs were delivered. `do` makes a step of work on the file.
 
     Raises: an error of `AWAY`, if the server is away.
     """
-    outbox.write_settled()
-    if outbox.is_empty or not outbox.try_to_deliver():
+    if not (yield do(partial(_is_ours_to_deliver, outbox))):
         return 0
     delivered = 0
-    for parcel in outbox.parcels():
+    for topic in (yield do(outbox.topics)):
         try:
-            receipts: list[Receipt] = yield parcel
+            while True:
+                settled = yield from _deliver(outbox, topic, server, do)
+                delivered += settled.delivered
+                if settled.full:
+                    _say_that_they_stay(outbox, topic, TopicFull(topic, settled.full, {}))
+                elif not settled.is_moved:
+                    outbox.takes(topic)
+                if settled.full or not settled.is_moved:
+                    break
+        except NotReplicated as error:  # the callers were told that their jobs are kept here
+            log.warning("jobs from the outbox %s: %s", outbox.path, error)
+            delivered += len(error.receipts)
         except WheelqError as error:
-            delivered += _settle(outbox, parcel, _accepted_before(error))
             if is_away(error):
                 raise
-            if isinstance(error, NotReplicated):  # the callers were told that their jobs are kept here
-                log.warning("jobs from the outbox %s: %s", outbox.path, error)
-            else:
-                level = logging.WARNING if outbox.has_to_say(parcel.topic) else logging.DEBUG
-                log.log(level, "jobs for topic %s stay in the outbox %s: %s", parcel.topic, outbox.path, error)
-        else:
-            delivered += _settle(outbox, parcel, dict(enumerate(receipts)))
-            outbox.takes(parcel.topic)
+            _say_that_they_stay(outbox, topic, error)
     return delivered
 
 
-def _accepted_before(error: WheelqError) -> Mapping[int, Receipt]:
-    """Returns the receipts of jobs that the server accepted although others failed, by index in the parcel."""
-    match error:
-        case NotReplicated():
-            return dict(enumerate(error.receipts))
-        case TopicFull() | PartlyScheduled():
-            return error.receipts
-        case _:
-            return {}
+def _is_ours_to_deliver(outbox: Outbox) -> bool:
+    outbox.write()
+    return not outbox.is_empty and outbox.try_to_deliver()
 
 
-def _settle(outbox: Outbox, parcel: Parcel, receipts: Mapping[int, Receipt]) -> int:
-    """Settle the jobs of a parcel that have receipts. Returns how many."""
-    refused = {}
-    if parcel.on_duplicate == "raise":
-        refused = {parcel.jobs[place].seq: TAKEN for place, receipt in receipts.items() if not receipt.created}
-    if refused:
-        log.warning("%s of topic %s put aside: %s", counted(len(refused), "job"), parcel.topic, TAKEN)
-    outbox.settle([parcel.jobs[place] for place in receipts], refused)
-    return len(receipts)
+def _deliver(outbox: Outbox, topic: str, server: Sender, do: Callable[[Callable[[], Any]], Do]) -> Operation[Settled]:
+    """Sends the next parcels of a topic, and settles those that were answered, whatever happened to the others."""
+    placed = yield from server.placement(topic)
+    sending = Sending(placed, (yield do(partial(outbox.fix, topic, placed))))
+    if not sending.parcels:  # the server has them already, or another process delivers now
+        return Settled(0, {}, is_moved=False)
+    try:
+        yield from server.parcels(sending)
+    except WheelqError:
+        yield do(partial(outbox.take_answers, sending))
+        raise
+    settled: Settled = yield do(partial(outbox.take_answers, sending))
+    return settled
+
+
+def _say_that_they_stay(outbox: Outbox, topic: str, error: WheelqError) -> None:
+    level = logging.WARNING if outbox.has_to_say(topic) else logging.DEBUG
+    log.log(level, "jobs for topic %s stay in the outbox %s: %s", topic, outbox.path, error)
 
 
 def log_failure(outbox: Outbox, error: Exception) -> None:
@@ -328,11 +333,3 @@ def log_failure(outbox: Outbox, error: Exception) -> None:
     is_usual = isinstance(error, ServerError | sqlite3.Error)
     level = logging.INFO if is_usual else logging.WARNING
     log.log(level, "the outbox %s keeps its jobs: %s", outbox.path, error or type(error).__name__)
-
-
-def one_step(go_on: Callable[[Any], Parcel], answer: Any) -> tuple[Parcel | None, int]:
-    """Returns the next parcel, or None and the result at the end, because `StopIteration` cannot leave a thread."""
-    try:
-        return go_on(answer), 0
-    except StopIteration as end:
-        return None, int(end.value)

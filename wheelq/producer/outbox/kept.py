@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.job import OnDuplicate
+from wheelq.model.topic import Topic
+from wheelq.protocol.calls.producer import Fixed, Placed
 
 PackedJob = tuple[str, str, bytes]
 """A checked and packed job: id, due ("+ms" from the call, or "ms" since the epoch, and its priority), record."""
@@ -33,6 +36,12 @@ class Asked(NamedTuple):
         return math.ceil(server.latest_at(self.uptime))
 
 
+PARCELS_MS = 43_200_000
+"""How long the answer to a parcel is kept at least: half a day, and a day at most."""
+ToKeep = tuple[PackedJob, str | None, Fixed | None]
+"""A job to keep, its partition key, and the call that took it to the server, if the outcome of that is unknown."""
+
+
 class Kept(NamedTuple):
     """One job in the outbox."""
 
@@ -48,6 +57,8 @@ class Kept(NamedTuple):
     on_duplicate: OnDuplicate
     asked: Asked | None = None
     """The call from which `due_ms` counts by this machine's clock, until the server's clock is known; else None."""
+    place: Fixed | None = None
+    """Where it is being sent; None: not yet."""
 
     def dated_by(self, server: ServerClock) -> Kept:
         """Returns the job with its due time by the server's clock; unchanged if `server` has no sample yet."""
@@ -73,11 +84,37 @@ class Rejected(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """The next jobs of one topic, in order, all with the same `on_duplicate`."""
+    """Jobs that one call takes to one shard, in order, all with the same `on_duplicate`."""
 
     topic: str
     on_duplicate: OnDuplicate
     jobs: list[Kept]
+    place: Fixed
+    is_repeated: bool = False
+    """Whether it may have been sent before."""
+    done: bytes = b""
+    """The tag of the shard's last parcel, which will not be sent again."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """The parcels of a topic that are in flight, one for each shard, and their answers."""
+
+    placed: Topic
+    """The topic that placed the new ones."""
+    parcels: list[Parcel]
+    answers: list[Placed | None] = field(default_factory=list)
+    """In order, as far as they are known; None: the call was refused."""
+
+
+class Settled(NamedTuple):
+    """What became of the parcels in flight."""
+
+    delivered: int
+    full: dict[int, str]
+    """The ids of jobs for which the topic has no room."""
+    is_moved: bool
+    """Whether jobs have to be sent to another shard."""
 
 
 def is_relative(due: str) -> bool:

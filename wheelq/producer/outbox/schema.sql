@@ -1,4 +1,5 @@
 -- What an outbox file holds. `seq` is the order in which jobs were kept, and in which they are delivered.
+BEGIN IMMEDIATE; -- another process may open the file meanwhile
 CREATE TABLE IF NOT EXISTS jobs (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     topic         TEXT    NOT NULL,
@@ -12,7 +13,12 @@ CREATE TABLE IF NOT EXISTS jobs (
     -- the call from which due_ms counts by this machine's clock; NULL if it needs no correction
     asked_ms      INTEGER,
     asked_uptime  REAL,
-    asked_boot_id TEXT
+    asked_boot_id TEXT,
+    -- the call that takes it to the server, fixed before it is sent; NULL until then
+    tag           BLOB,
+    shard         INTEGER,
+    terms         TEXT,
+    turn_ms       INTEGER
 );
 CREATE INDEX IF NOT EXISTS by_topic ON jobs (topic, seq);
 CREATE INDEX IF NOT EXISTS by_id ON jobs (topic, id);
@@ -35,3 +41,5 @@ CREATE TRIGGER IF NOT EXISTS one_more AFTER INSERT ON jobs
     BEGIN UPDATE held SET jobs = jobs + 1, bytes = bytes + length(NEW.record); END;
 CREATE TRIGGER IF NOT EXISTS one_less AFTER DELETE ON jobs
     BEGIN UPDATE held SET jobs = jobs - 1, bytes = bytes - length(OLD.record); END;
+PRAGMA user_version = 2;
+COMMIT;

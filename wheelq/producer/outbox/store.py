@@ -1,41 +1,46 @@
-"""`Outbox`: the jobs in the file. Every method is one short transaction; threads, processes and forks may share it.
-
-`File` is the SQLite file beneath it, which one of its users may own. SQLite forbids the use of a connection after a
-fork, so each process opens its own when it first needs one. The owner holds a lock on a second file; the lock ends with
-its process and is released in a fork. It is a `flock`, because a `lockf` belongs to the whole process: two clients of
-one process must not both own the file.
-"""
+"""`Outbox`: the jobs in the file. Every method is one short transaction; threads, processes and forks may share it."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
-import os
 import sqlite3
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib import resources
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from wheelq.base.clock import Clock, ServerClock, SystemClock
+from wheelq.base.ids import make_tag
 from wheelq.base.plural import counted
 from wheelq.errors import ConfigurationError, OutboxFull, Unavailable
 from wheelq.model.job import OnDuplicate, Receipt
-from wheelq.producer.outbox.kept import Asked, Kept, PackedJob, Parcel, Rejected, due_at, is_relative
+from wheelq.model.topic import Topic
+from wheelq.producer.outbox.file import File
+from wheelq.producer.outbox.kept import (
+    PARCELS_MS,
+    Asked,
+    Kept,
+    Parcel,
+    Rejected,
+    Sending,
+    Settled,
+    ToKeep,
+    due_at,
+    is_relative,
+)
+from wheelq.protocol import codec
+from wheelq.protocol.calls.producer import Fixed
 from wheelq.reminders import REMIND_S
 from wheelq.settings import OutboxSettings
 
 log = logging.getLogger(__name__)
 
 PARCEL = 500
-"""The most jobs delivered at a time."""
+"""The most jobs of a topic that are delivered at a time."""
+NOWHERE = (None, None, None, None)
+TAKEN = "a live job had this id when it was delivered"
 NO_CALL = (None, None, None)
 """In place of an `Asked`: the due time needs no correction."""
 
@@ -70,6 +75,9 @@ class Outbox:
         self._file = File(self.path)
         self._settled: dict[int, tuple[Any, ...] | None] = {}  # not yet written: by `seq`, the row of a refused job
         self._first = 0  # nothing waits below this `seq`
+        self._places: dict[int, Fixed | None] = {}  # not yet written: by `seq`, where a job is being sent, if anywhere
+        self._done: dict[tuple[str, int], bytes] = {}  # by shard: the tag of its last parcel, if it was not repeated
+        self._not_here: dict[int, set[tuple[str, int]]] = {}  # by `seq`: terms, a shard without a live job of the id
         try:
             self._file.check()
         except (sqlite3.Error, OSError) as error:
@@ -92,34 +100,36 @@ class Outbox:
 
     # --- keeping ---------------------------------------------------------------------------------------------------
 
-    def keep(
-        self, topic: str, jobs: Sequence[tuple[PackedJob, str | None]], how: OnDuplicate, asked: Asked
-    ) -> list[Receipt]:
-        """Keep jobs, each with its partition key; they are on disk when this returns. One receipt each, in order.
+    def keep(self, topic: str, jobs: Sequence[ToKeep], how: OnDuplicate, asked: Asked) -> list[Receipt]:
+        """Keep jobs, each with its partition key and the call that took it to the server, if its outcome is unknown.
 
+        They are on disk when this returns. The jobs of such a call come one after another. One receipt each, in order.
         Their delays count from when the caller `asked`, because the server may have been tried for seconds since.
         Raises: OutboxFull, Unavailable; then none was kept.
         """
         now = self._clock.wall_ms()
         asked_ms, call = self._asked_ms(asked)
         rows = []
-        for (id, due, record), partition_key in jobs:
+        for (id, due, record), partition_key, fixed in jobs:
             due_ms, priority = due_at(due, asked_ms)
             counted_from = call if is_relative(due) else NO_CALL
-            rows.append((topic, id, due_ms, priority, record, partition_key, how, now, *counted_from))
+            rows.append(
+                (topic, id, due_ms, priority, record, partition_key, how, now, *counted_from, *(fixed or NOWHERE))
+            )
         try:
             if self._file.follow():
-                self._first, self._settled = 0, {}
+                self._forget()
             with self._file.transaction() as connection:
                 self._check_room(connection, rows)
                 connection.executemany(
                     "INSERT INTO jobs (topic, id, due_ms, priority, record, partition_key, on_duplicate, kept_ms,"
-                    " asked_ms, asked_uptime, asked_boot_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " asked_ms, asked_uptime, asked_boot_id, tag, shard, terms, turn_ms)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     rows,
                 )
         except (sqlite3.Error, OSError) as error:
             raise Unavailable(f"the outbox {self.path} cannot be written: {error}") from error
-        return [Receipt(row[1], row[2], created=True, in_outbox=True, topic=topic) for row in rows]
+        return [Receipt(row[1], row[2], True, in_outbox=True, topic=topic, life=codec.life_of(row[4])) for row in rows]
 
     def _asked_ms(self, asked: Asked) -> tuple[int, tuple[Any, ...]]:
         """Returns when the call was made, and what `Kept.dated_by` needs if that is only by this machine's clock.
@@ -168,46 +178,166 @@ class Outbox:
 
     # --- delivering ------------------------------------------------------------------------------------------------
 
-    def parcels(self) -> list[Parcel]:
-        """Returns the next parcel of each topic; the topic that has waited longest comes first."""
+    def topics(self) -> list[str]:
+        """Returns the topics of the waiting jobs; the one that has waited longest comes first."""
         with self._file.reading() as connection:
-            topics = connection.execute("SELECT topic FROM jobs GROUP BY topic ORDER BY min(seq)").fetchall()
-            parcels = [self._parcel(connection, topic) for (topic,) in topics]
-            return [parcel for parcel in parcels if parcel.jobs]
+            found = connection.execute("SELECT topic FROM jobs GROUP BY topic ORDER BY min(seq)").fetchall()
+            return [topic for (topic,) in found]
 
-    def settle(self, jobs: Iterable[Kept], refused: Mapping[int, str]) -> None:
-        """Forget jobs that the server has, and set aside those whose `seq` is in `refused`, with the reason.
+    def fix(self, topic: str, placed: Topic) -> list[Parcel]:
+        """Returns the topic's next parcels, one for each shard, after writing down which jobs are in which.
 
-        They count as settled even if the file cannot be written; else they would be delivered again and again.
+        A parcel without an answer comes again as it was. `placed` is the topic that places new ones. If the file cannot
+        be written, this object remembers them. Returns none if this object does not deliver the file's jobs any more.
         """
+        with self._file.reading() as connection:
+            if not self._file.is_owned:
+                return []
+            jobs = self._next(connection, topic)
+            parcels: dict[int, Parcel] = {}
+            for job in jobs:
+                if (place := job.place) is not None:
+                    parcel = parcels.setdefault(
+                        place.shard, Parcel(topic, job.on_duplicate, [], place, is_repeated=True)
+                    )
+                    if parcel.place.tag == place.tag:
+                        parcel.jobs.append(job)
+            in_flight, ids = frozenset(parcels), {job.id for job in jobs if job.place is not None}
+            waiting = [job for job in jobs if job.place is None]
+            for job in waiting:
+                if job.id in ids or job.on_duplicate != waiting[0].on_duplicate:
+                    break  # the second job of an id gets an answer of its own, after the first
+                ids.add(job.id)
+                shard, terms = self._next_place(job, placed)
+                if shard in in_flight or (shard in parcels and parcels[shard].place.terms != terms):
+                    continue
+                if shard not in parcels:
+                    place, done = Fixed(make_tag(), shard, terms, PARCELS_MS), self._done.get((topic, shard), b"")
+                    parcels[shard] = Parcel(topic, job.on_duplicate, [], place, done=done)
+                parcels[shard].jobs.append(job)
+                self._places[job.seq] = parcels[shard].place
+            self.write()
+        return list(parcels.values())
+
+    def _next(self, connection: sqlite3.Connection, topic: str) -> list[Kept]:
+        """Returns the first jobs of a topic, with all jobs of each call among them: a part would be another call."""
+        found: list[Kept] = []
+        tags: set[bytes] = set()
+        for job in self._waiting(connection, "topic = ? ORDER BY seq", topic):
+            tag = b"" if job.place is None else job.place.tag
+            if len(found) >= PARCEL and tag not in tags:
+                break
+            found.append(job)
+            tags.add(tag or b"none")
+        return found
+
+    def _next_place(self, job: Kept, placed: Topic) -> tuple[int, str]:
+        """Returns the shard to ask next: first those where former numbers may have placed a job with its id."""
+        *former, last = placed.places(job.partition_key or job.id)[::-1]
+        asked = self._not_here.get(job.seq, ())
+        left = [shard for shard in former if (placed.terms, shard) not in asked]
+        return (left[0], "") if left else (last, placed.terms)
+
+    def take_answers(self, sending: Sending) -> Settled:
+        """Settle the parcels that were answered. The others stay as they are, to be sent again.
+
+        All jobs of a parcel change in one transaction: a part of it would be another call under the same tag. Nothing
+        is settled if this object was closed meanwhile: whoever delivers next repeats the parcels, and gets the answers.
+        """
+        delivered, is_moved, full = 0, False, dict[int, str]()
+        done: dict[tuple[str, int], bytes] = {}
+        with self._file.reading():
+            if not self._file.is_owned:
+                return Settled(0, {}, is_moved=False)
+            for parcel, answer in zip(sending.parcels, sending.answers, strict=False):
+                if answer is None:
+                    continue
+                shard = parcel.place.shard
+                if not parcel.is_repeated:  # else its first call may still be on its way
+                    done[parcel.topic, shard] = parcel.place.tag
+                taken, refused = [], {}
+                receipts = answer.receipts or [None] * len(parcel.jobs)
+                for n, (job, receipt) in enumerate(zip(parcel.jobs, receipts, strict=True)):
+                    if receipt is not None:
+                        taken.append(job)
+                        if parcel.on_duplicate == "raise" and not receipt.created:
+                            refused[job.seq] = TAKEN
+                        continue
+                    self._places[job.seq] = None
+                    if n in answer.full:
+                        full[job.seq] = job.id
+                        continue
+                    is_moved = True
+                    if answer.terms_in_force is None and not parcel.is_repeated:  # else other terms may have been asked
+                        self._not_here.setdefault(job.seq, set()).add((sending.placed.terms, shard))
+                if refused:
+                    log.warning("%s of topic %s put aside: %s", counted(len(refused), "job"), parcel.topic, TAKEN)
+                self._settle(taken, refused)
+                delivered += len(taken)
+            if self.write():
+                self._done |= done
+        return Settled(delivered, full, is_moved)
+
+    def _settle(self, jobs: Iterable[Kept], refused: Mapping[int, str]) -> None:
+        """Forget jobs that the server has, and set aside those whose `seq` is in `refused`, with the reason."""
         now = self._clock.wall_ms()
         for job in jobs:
+            self._places.pop(job.seq, None)
+            self._not_here.pop(job.seq, None)
             due_ms = job.dated_by(self._server).due_ms
             aside = (job.seq, job.topic, job.id, due_ms, job.record, refused.get(job.seq, ""), now)
             self._settled[job.seq] = aside if job.seq in refused else None
-        self.write_settled()
 
-    def write_settled(self) -> None:
-        """Write settled jobs to the file. If it cannot be written, this is repeated later."""
-        if not (settled := dict(self._settled)):
-            return
+    def write(self) -> bool:
+        """Write what was settled and what is being sent to the file, together. Returns whether the file is up to date.
+
+        What cannot be written holds nevertheless, else jobs would be delivered again and again, and is written later.
+        Only the object that delivers writes it.
+        """
+        if not self._file.is_owned:
+            return False
+        settled, places = dict(self._settled), dict(self._places)
+        if not (settled or places):
+            return True
         try:
             with self._file.transaction() as connection:
+                rows = [(*(place or NOWHERE), seq) for seq, place in places.items()]
+                connection.executemany("UPDATE jobs SET tag = ?, shard = ?, terms = ?, turn_ms = ? WHERE seq = ?", rows)
                 aside = [row for row in settled.values() if row is not None]
                 connection.executemany("INSERT OR REPLACE INTO rejected VALUES (?, ?, ?, ?, ?, ?, ?)", aside)
                 connection.executemany("DELETE FROM jobs WHERE seq = ?", [(seq,) for seq in settled])
         except (sqlite3.Error, OSError) as error:
-            jobs = counted(len(settled), "job")
+            what = f"forget {counted(len(settled), 'job')} that the server has"
+            if not settled:
+                what = f"write down where {counted(len(places), 'job')} are being sent"
             level = logging.WARNING if self.has_to_say("") else logging.DEBUG
-            log.log(level, "the outbox %s cannot forget %s that the server has: %s", self.path, jobs, error)
-            return
+            log.log(level, "the outbox %s cannot %s: %s", self.path, what, error)
+            return False
         self.takes("")
         for seq in settled:
             self._settled.pop(seq, None)  # a thread that delivers and one that closes may both have written it
+        for seq in places:
+            self._places.pop(seq, None)
+        return True
 
     def try_to_deliver(self) -> bool:
-        """Whether this object delivers the file's jobs, from now on and until `close`."""
-        return self._file.try_to_own()
+        """Whether this object delivers the file's jobs, from now on and until `close`.
+
+        When it begins, only the file counts: another object may have delivered since this one, or the one from which it
+        was forked, last did.
+        """
+        with self._file.reading():
+            if not self._file.is_owned:
+                if not self._file.try_to_own():
+                    return False
+                self._forget()
+            return True
+
+    def _forget(self) -> None:
+        """Drop what is remembered of the jobs in the file."""
+        for memory in (self._settled, self._places, self._done, self._not_here):
+            memory.clear()
+        self._first = 0
 
     @property
     def round_lock(self) -> threading.Lock:
@@ -238,216 +368,17 @@ class Outbox:
 
     def close(self) -> None:
         """Close the file and leave delivery to other processes."""
-        self.write_settled()
+        self.write()
         self._file.close()
-
-    def _parcel(self, connection: sqlite3.Connection, topic: str) -> Parcel:
-        jobs = list(islice(self._waiting(connection, "topic = ? ORDER BY seq", topic), PARCEL))
-        first = jobs[0].on_duplicate if jobs else "keep"
-        alike = next((place for place, job in enumerate(jobs) if job.on_duplicate != first), len(jobs))
-        # If an id comes twice, the second goes into the next parcel, so that each gets its own answer.
-        seen: set[str] = set()
-        for place, job in enumerate(jobs[:alike]):
-            if job.id in seen:
-                alike = place
-                break
-            seen.add(job.id)
-        return Parcel(topic, first, jobs[:alike])
 
     def _waiting(self, connection: sqlite3.Connection, rest: str, *arguments: object) -> Iterator[Kept]:
         boot_id = self._clock.boot_id()
         columns = "seq, topic, id, due_ms, priority, record, partition_key, on_duplicate"
-        call = "asked_ms, asked_uptime, asked_boot_id"
-        for row in connection.execute(f"SELECT {columns}, {call} FROM jobs WHERE {rest}", arguments):
+        call, place = "asked_ms, asked_uptime, asked_boot_id", "tag, shard, terms, turn_ms"
+        for row in connection.execute(f"SELECT {columns}, {call}, {place} FROM jobs WHERE {rest}", arguments):
             if row[0] not in self._settled:
-                asked = Asked(*row[8:])
+                asked = Asked(*row[8:11])
                 is_of_this_boot = asked.boot_id is not None and asked.boot_id == boot_id  # else its uptime says nothing
-                yield Kept._make((*row[:8], asked if is_of_this_boot else None))
-
-
-BUSY_S = 5.0  # how long a transaction waits for the other threads, and then for another process's
-LOOK_S = 0.05  # how long a look waits: only for opening or closing the file, not for writers
-
-
-class File:
-    """Created with the tables of `schema.sql` at its first use. Raises `sqlite3.Error` and `OSError`.
-
-    There are two connections: a write may have to wait for the disk or for another process, and a look must not wait
-    for a write.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._connection = _OfThisProcess(self._connect)
-        self._looking = _OfThisProcess(self._connect_to_look)
-        self._inode = 0  # of the open file
-        self._owning: IO[bytes] | None = None  # the locked file
-        self.unlock_after_fork()
-        _files.add(self)
-
-    def check(self) -> None:
-        """Create the file if it is missing, and check that it is writable. Does not wait for writers."""
-        with self._locked():
-            connection = self._connection.get()
-            connection.execute("PRAGMA busy_timeout = 0")
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("ROLLBACK")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                    raise
-            connection.execute(f"PRAGMA busy_timeout = {BUSY_S * 1000:.0f}")
-
-    @contextmanager
-    def looking(self) -> Iterator[sqlite3.Connection]:
-        """A connection for short queries, which do not wait and can run on an event loop."""
-        with self._looks:
-            yield self._looking.get()
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection for exclusive use; other threads wait meanwhile."""
-        with self._locked():
-            yield self._connection.get()
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all or nothing, and on disk when the block ends."""
-        with self._locked():
-            connection = self._connection.get()
-            connection.execute("BEGIN IMMEDIATE")  # a reader that becomes a writer could not wait for another process
-            try:
-                yield connection
-                connection.execute("COMMIT")  # a full disk is often reported only here
-            except BaseException:
-                if connection.in_transaction:  # some errors end it themselves
-                    connection.execute("ROLLBACK")
-                raise
-
-    def follow(self) -> bool:
-        """Leave a file that is no longer at its path, because somebody removed or replaced it. Returns whether it did.
-
-        The old file is gone when this process ends. Raises: sqlite3.OperationalError, while jobs wait in it, because
-        only this process can still deliver them.
-        """
-        with self._locked():
-            connection = self._connection.get()
-            try:
-                if os.stat(self._path).st_ino == self._inode:
-                    return False
-            except FileNotFoundError:
-                pass
-            (jobs,) = connection.execute("SELECT jobs FROM held").fetchone()
-            if jobs:
-                raise sqlite3.OperationalError("the file was removed or replaced while jobs waited in it")
-            self.close()
-            return True
-
-    def try_to_own(self) -> bool:
-        """Whether this object owns the file, from now on and until `close`."""
-        with self._locked():
-            self._connection.get()
-            if self._owning is None:
-                lock = open(f"{self._path}.lock", "ab", opener=partial(os.open, mode=0o600))  # noqa: SIM115
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    lock.close()
-                    return False
-                self._owning = lock
-            return True
-
-    def close(self) -> None:
-        """Close the file and give up ownership."""
-        with self._lock:
-            if self._owning is not None:  # explicitly, because closing unlocks only when no fork has it open
-                fcntl.flock(self._owning, fcntl.LOCK_UN)
-            self._disown()
-            self._connection.close()
-        with self._looks:
-            self._looking.close()
-
-    def unlock_after_fork(self) -> None:
-        """Reset the locks, whose threads do not exist in a fork, and the ownership, which stays with the parent."""
-        self._lock, self._looks = threading.RLock(), threading.Lock()
-        self.owners_turn = threading.Lock()
-        """Lets the owner's threads deliver one after another."""
-        self._disown()
-
-    def _disown(self) -> None:
-        if self._owning is not None:
-            self._owning.close()
-        self._owning = None
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = self._lock  # a fork gets another one
-        if not lock.acquire(timeout=BUSY_S):
-            raise sqlite3.OperationalError("other threads have been writing for too long")
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def _connect(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))  # other users must not read payloads
-        connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # in WAL mode a lower level may lose the last transactions
-        self._inode = os.stat(self._path).st_ino
-        if not _is_complete(connection):  # completing the schema waits for writers
-            connection.executescript((resources.files(__package__) / "schema.sql").read_text())
-        with self.looking() as look:  # now, because the file may be removed later, and both must see the same one
-            look.execute("SELECT seq FROM jobs LIMIT 1")
-        return connection
-
-    def _connect_to_look(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, timeout=LOOK_S, isolation_level=None, check_same_thread=False)
-
-
-class _OfThisProcess:
-    """A connection, opened when first needed, and again in a fork."""
-
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._connect = connect
-        self._pid = 0
-        self._connection: sqlite3.Connection | None = None
-        self._not_ours: list[sqlite3.Connection] = []  # the parent's: neither used nor closed here
-
-    def get(self) -> sqlite3.Connection:
-        """The connection. Raises what `connect` does."""
-        self._leave_to_parent()
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
-
-    def close(self) -> None:
-        """Close the connection; it is opened again when needed."""
-        self._leave_to_parent()
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-
-    def _leave_to_parent(self) -> None:
-        if self._pid != (pid := os.getpid()):
-            if self._connection is not None:
-                self._not_ours.append(self._connection)
-            self._connection, self._pid = None, pid
-
-
-def _is_complete(connection: sqlite3.Connection) -> bool:
-    """Whether the file has the last part of the schema."""
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'one_less'").fetchone() is not None
-
-
-_files: weakref.WeakSet[File] = weakref.WeakSet()
-
-
-def _unlock_all() -> None:
-    for file in _files:
-        file.unlock_after_fork()
-
-
-os.register_at_fork(after_in_child=_unlock_all)
+                written = None if row[11] is None else Fixed(*row[11:])
+                fixed = self._places.get(row[0], written)
+                yield Kept._make((*row[:8], asked if is_of_this_boot else None, fixed))
