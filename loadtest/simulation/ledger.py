@@ -197,10 +197,6 @@ class Ledger:
             if one.kind not in but and (not whom or one.whom in ("", whom))
         )
 
-    def has_missed(self, who: str, begins: float, ends: float) -> bool:
-        """Whether a process may have missed a reply in a span of time, and so repeats its call."""
-        return any(name == who and begins <= when <= ends for name, when in self.losses)
-
     def was_undone(self, begins: float, ends: float, *, though_replicated: bool = False) -> bool:
         """Whether writes of a span of time may be lost; with `though_replicated`, even confirmed ones."""
         undone = [one for one in self.undone if one.is_power_loss or not though_replicated]

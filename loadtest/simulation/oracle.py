@@ -198,19 +198,8 @@ def doubled(seen: Seen) -> Iterator[str]:
         first = max(
             ([one for one in normal if one.attempt == n] for n in {one.attempt for one in normal}), key=len, default=[]
         )
-        lives = history.lives + sum(_was_made_again(seen, history, *pair) for pair in pairwise(first))
-        if len(first) > max(lives, 1):
+        if len(first) > max(history.lives, 1):
             yield f"{topic}/{id} was promoted {len(first)} times in {history.lives} lives"
-
-
-def _was_made_again(seen: Seen, history: History, before: Promotion, again: Promotion) -> bool:
-    """Whether a call with a lost reply was repeated after its job had run and was forgotten, as documented."""
-    over = all(
-        run.ended is not None and run.ended <= again.waits_since for run in history.runs if run.entry == before.entry
-    )
-    calls = [one for one in history.calls if one.sent <= again.waits_since <= one.answered + 30]
-    missed = (seen.ledger.has_missed(one.step.who, before.waits_since, again.waits_since) for one in calls)
-    return over and before.shard == again.shard and any(missed)
 
 
 @promise("untrue")

@@ -218,9 +218,9 @@ PLANTS: Mapping[str, Plant] = {
         "an outbox sends accepted jobs again while the server refuses the rest of a parcel (A2)",
         "doubled",
         python={
-            "wheelq.producer.outbox.courier:delivery_round": (
-                "delivered += _settle(outbox, parcel, _accepted_before(error))",
-                "pass",
+            "wheelq.producer.outbox.store:Outbox.take_answers": (
+                "self._settle(taken, refused)",
+                "self._settle([] if answer.full else taken, refused)",
             )
         },
         first=87,
@@ -310,7 +310,10 @@ PLANTS: Mapping[str, Plant] = {
     "repeated-while-draining": Plant(
         "a call that is repeated while its topic drains runs its job twice (A14)",
         "",
-        {"if not live_due and terms == '' then": "if terms == '' then"},
+        {
+            "local answer = odd and tag ~= '' and answer_to(tag, even, odd)": "local answer",
+            "if not (stored or live_due) and terms == '' then": "if not stored and terms == '' then",
+        },
         by_scenario=True,
     ),
     "callback-forgets": Plant(

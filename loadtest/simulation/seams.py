@@ -28,7 +28,7 @@ from wheelq import transport
 from wheelq.base import clock, ids
 from wheelq.producer import breaker
 from wheelq.producer.outbox import courier, store
-from wheelq.producer.outbox.store import File
+from wheelq.producer.outbox.file import File
 from wheelq.worker.handlers import threads
 
 WITH_THREADS: tuple[Any, ...] = (courier, store, breaker, transport.blocking, transport.routes, transport.topology)

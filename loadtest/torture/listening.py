@@ -1,4 +1,4 @@
-"""`Listening`: a transport that records what a client sends and which replies are lost, which callers cannot see."""
+"""`Listening`: a transport that records what a client sends, which callers cannot see."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from wheelq.errors import OutcomeUnknown, ServerError
+from wheelq.errors import ServerError
 from wheelq.protocol.call import Call, command, together
 from wheelq.transport import Address, Transport
 
 T = TypeVar("T")
-FIRST_ID = 3
+FIRST_ID = 7
 """The index of the first job's id among the arguments of a schedule call; the next ids are three apart."""
 CHANGES = ("cancel", "reschedule", "run_now")
 """Calls whose replication a client does not wait for."""
 
 
 class Listening(Transport):
-    """A transport that records which replies were lost and which jobs were sent.
+    """A transport that records which jobs were sent.
 
     With `confirm_ms`, it also waits up to this long until a replica has the changes that the client does not wait for.
     """
@@ -28,13 +28,11 @@ class Listening(Transport):
         self._confirm_ms = confirm_ms
         self.is_confirmed = True
         """Whether a replica has confirmed the last change, if it was asked."""
-        self.lost = 0
-        """Schedule calls whose reply was lost since `begin`."""
         self.sent: Counter[str] = Counter()
         """The jobs sent since `begin`: how often, by id."""
 
     def begin(self) -> None:
-        self.lost, self.sent, self.is_confirmed = 0, Counter(), True
+        self.sent, self.is_confirmed = Counter(), True
 
     def was_not_confirmed(self) -> None:
         """Record that the last change was not confirmed."""
@@ -42,11 +40,7 @@ class Listening(Transport):
 
     def send(self, call: Call[T]) -> T:
         self._note(call)
-        try:
-            return super().send(self._confirmed(call) if call.name in CHANGES and self._confirm_ms else call)
-        except OutcomeUnknown:
-            self.lost += call.name == "schedule"
-            raise
+        return super().send(self._confirmed(call) if call.name in CHANGES and self._confirm_ms else call)
 
     def stream(self, calls: Iterable[Call[T]], refused: Callable[[], object] | None = None) -> Iterator[T]:
         def noted() -> Iterator[Call[T]]:
@@ -54,11 +48,7 @@ class Listening(Transport):
                 self._note(call)
                 yield call
 
-        try:
-            yield from super().stream(noted(), refused)
-        except OutcomeUnknown:
-            self.lost += 1
-            raise
+        yield from super().stream(noted(), refused)
 
     def _note(self, call: Call[Any]) -> None:
         for part in call.parts:

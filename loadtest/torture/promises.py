@@ -26,9 +26,7 @@ Replicas do not confirm promotions. A promotion that a failover undoes is made a
 reads at the end were set back together with the waiting jobs. Only the workers' logs show the first promotion;
 `loadtest.judge` describes what it allows.
 
-The client itself repeats a schedule call whose reply was lost, with the same id. If the first call was done and its job
-has finished meanwhile, the repeated call cannot know that, and the job runs a second time. So each lost reply of a call
-allows one more life of the job.
+The client itself repeats a schedule call whose reply was lost, with the same tag: both make one job.
 """
 
 from __future__ import annotations
@@ -82,12 +80,8 @@ class Call:
     answer: Answer
     due_ms: int
     """From the receipt; without one, the earliest due time that this call can have set."""
-    lost: int = 0
-    """Replies that were lost within the call."""
     fails: int = 0
     """How many attempts of this job's handler fail."""
-    could_be_due_ms: int | None = None
-    """If replies were lost: the earliest due time that the calls without an answer can have set."""
     is_confirmed: bool = True
     """False: there are replicas, and none has confirmed the change in time."""
 
@@ -117,9 +111,7 @@ def _take(lives: list[Promise], call: Call) -> None:
         return
     match call.answer:
         case Answer.CREATED:
-            if call.lost and lives and call.asked is Asked.REPLACE:  # perhaps replaced by the call without an answer
-                lives[-1] = replace(lives[-1], must_run=False)
-            lives += [*_made_by_lost_calls(call), Promise(call.due_ms, must_run=True)]
+            lives.append(Promise(call.due_ms, must_run=True))
         case Answer.REPLACED:
             lives[-1:] = [Promise(call.due_ms, must_run=True)]
         case Answer.CANCELLED:
@@ -144,17 +136,11 @@ def _take_unconfirmed(lives: list[Promise], call: Call) -> None:
     """Take an answer whose change stands, or was undone by a failover."""
     match call.answer:
         case Answer.CREATED:
-            lives += [*_made_by_lost_calls(call), Promise(call.due_ms, must_run=False)]
+            lives.append(Promise(call.due_ms, must_run=False))
         case Answer.REPLACED | Answer.RESCHEDULED:
             lives[-1] = _sooner(lives[-1], call.due_ms)
         case Answer.CANCELLED:
             lives[-1] = replace(lives[-1], must_run=False)
-
-
-def _made_by_lost_calls(call: Call) -> list[Promise]:
-    """Returns the lives that earlier calls with lost replies may have made."""
-    due_ms = call.due_ms if call.could_be_due_ms is None else min(call.due_ms, call.could_be_due_ms)
-    return [Promise(due_ms, must_run=False)] * call.lost
 
 
 def _take_unknown(lives: list[Promise], call: Call) -> None:
@@ -162,7 +148,7 @@ def _take_unknown(lives: list[Promise], call: Call) -> None:
         case Asked.SCHEDULE | Asked.REPLACE:
             if lives and call.asked is Asked.REPLACE:
                 lives[-1] = _sooner(lives[-1], call.due_ms)
-            lives += [Promise(call.due_ms, must_run=False)] * max(call.lost, 1)
+            lives.append(Promise(call.due_ms, must_run=False))
         case Asked.CANCEL:
             lives[-1] = replace(lives[-1], must_run=False)
         case Asked.RESCHEDULE | Asked.RUN_NOW:

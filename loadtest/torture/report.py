@@ -94,7 +94,6 @@ def as_table(report: Report) -> str:
     answers = Counter(f"{call.asked} {call.answer}" for call in report.log)
     causes = ", ".join(f"{count} {kind}" for kind, count in sorted(report.verdict.causes.items()))
     lines += ["", "answers: " + ", ".join(f"{count} {answer}" for answer, count in answers.most_common())]
-    lines += [f"replies lost in schedule calls: {sum(call.lost > 0 for call in report.log)}"]
     if unconfirmed := sum(not call.is_confirmed for call in report.log):
         lines += [f"answers that no replica confirmed: {unconfirmed}"]
     if report.verdict.undone:

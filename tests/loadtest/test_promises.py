@@ -71,18 +71,6 @@ def test_a_lost_answer_leaves_open_what_happened(answers: list[Call], expected: 
     assert promise(answers) == expected
 
 
-def test_a_repeated_schedule_call_may_make_a_second_life() -> None:
-    """The first call happened, its reply was lost, and the job had finished before the call was repeated."""
-    found = promise([call(Asked.SCHEDULE, Answer.CREATED, DUE + 9, lost=1)])
-    assert found == Promise(DUE + 9, must_run=True, before=(Promise(DUE + 9, must_run=False),))
-
-
-def test_a_second_life_may_have_been_due_sooner() -> None:
-    """A delay counts from when the server is asked, and it was asked twice."""
-    found = promise([replace(CREATED, due_ms=DUE + 750, lost=1, could_be_due_ms=DUE)])
-    assert [life.earliest_ms for life in found.lives] == [DUE, DUE + 750]
-
-
 @pytest.mark.parametrize(("answers", "expected"), UNCONFIRMED.values(), ids=UNCONFIRMED)
 def test_an_unconfirmed_change_may_have_been_undone(answers: list[Call], expected: Promise) -> None:
     """It was answered, and a failover may have taken it back."""
@@ -94,12 +82,6 @@ def test_a_confirmed_change_is_not_weakened_by_an_unconfirmed_one() -> None:
     moved = call(Asked.RESCHEDULE, Answer.RESCHEDULED, DUE + 9)
     assert promise([CREATED, replace(moved, is_confirmed=False)]) == SURE
     assert promise([CREATED, replace(moved, is_confirmed=False), moved]) == Promise(DUE + 9, must_run=True)
-
-
-def test_a_repeated_replacement_may_have_replaced_or_followed() -> None:
-    """ "Created", after a lost reply: the old job was replaced by the first call, or had finished before it."""
-    found = promise([CREATED, call(Asked.REPLACE, Answer.CREATED, DUE + 9, lost=1)])
-    assert [life.must_run for life in found.lives] == [False, False, True]
 
 
 def test_an_id_that_is_free_again_begins_another_life() -> None:
