@@ -11,6 +11,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { createClient, RESP_TYPES } from "redis";
 
 const PREFIX = "wheelq", BEAT_MS = 1300, ABANDONED_MS = 3500, MOST_DELIVERIES = 10, RETRY_MS = 200, MOST_AT_ONCE = 10;
+const ATTEMPT_AT = 7, FLAGS_AT = 8, HEAD = 17, HAS_PARTS = 1; // in a record
 const DEAD_RETENTION_MS = 90 * 86_400_000, DEAD_MAX = 100_000;
 const [url, scripts, topic, group, count] = process.argv.slice(2);
 const consumer = `${hostname()}-${process.pid}`;
@@ -56,7 +57,11 @@ function jobOf(entryId, list) {
 }
 
 /** The payload, if it is a text as producer.mjs sends it. */
-const textOf = (record) => record.subarray(8, 8 + record.readUInt32BE(4)).toString();
+function textOf(record) {
+  const parts = record[FLAGS_AT] & HAS_PARTS ? 2 + record.readUInt16BE(HEAD) : 0;
+  const size = HEAD + parts + 1; // behind the byte that says that it is a text
+  return record.subarray(size + 4, size + 4 + record.readUInt32BE(size)).toString();
+}
 
 async function handle(shard, job, retentionMs) {
   const ack = () => run("ack", keys(shard, "ready", "jobs"), [group, consumer, 0, retentionMs, job.entryId, job.member]);
@@ -66,7 +71,7 @@ async function handle(shard, job, retentionMs) {
   if (text === "slow") await sleep(2 * ABANDONED_MS);
   if (text === "fail once" && job.attempt === 1) {
     const next = Buffer.from(job.record);
-    next[1] += 1;
+    next[ATTEMPT_AT] += 1;
     return run("retry", keys(shard, "ready", "jobs", "delayed", "horizon", "retries"),
       [group, consumer, job.entryId, job.id, RETRY_MS, key(shard, "near"), next]);
   }

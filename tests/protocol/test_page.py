@@ -17,10 +17,12 @@ import redis
 
 import wheelq.protocol
 from tests.protocol.conftest import Service, without_wheelq
+from tests.records import tags_of
 from wheelq import Client, JobState
 from wheelq.model.dead import Reason
 from wheelq.model.topic import Topic
 from wheelq.protocol import codec, registry_codec, scripts
+from wheelq.protocol.codec import LAST_MS
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, TopicSettings, WorkerSettings
 
@@ -47,14 +49,27 @@ def test_each_key_of_the_page_is_named_as_it_is() -> None:
     named = set(re.findall(rf"{re.escape(stem)}(\w+)", PAGE))
     more = re.search(r"^\| ((?:`\w+` )+)\| \| the same stem", PAGE, re.MULTILINE)
     assert more is not None
-    for name in named | set(re.findall(r"\w+", more[1])):
+    for name in named - {"tags"} | set(re.findall(r"\w+", more[1])):
         assert getattr(shard, name) == stem + name
+    assert [f"`{key.replace('30', 'S')}`" in PAGE for key in tags_of(shard, 30_000)] == [True, True]
+    assert all(key.removeprefix(stem) in PAGE for key in tags_of(shard, 30_000))
 
 
 def test_bytes_and_figures_are_what_the_page_says_of_them() -> None:
-    plain, with_headers = (bytes.fromhex(line) for line in re.findall(r"^    ((?:[0-9a-f]{2} )+) ", PAGE, re.MULTILINE))
-    assert codec.decode(plain).payload == codec.decode(with_headers).payload == "hello"
+    examples = [bytes.fromhex(line) for line in re.findall(r"^    ((?:[0-9a-f]{2} )+) ", PAGE, re.MULTILINE)]
+    plain, with_headers, with_key = examples
+    assert [codec.decode(record).payload for record in examples] == ["hello"] * 3
+    life = codec.life_of(plain)
+    parts = codec.Parts("eu")
+    assert examples == [
+        codec.encode("hello", None, 100, life=life),
+        codec.encode("hello", {"a": "b"}, 100, life=life),
+        codec.encode("hello", None, 100, parts, life=life),
+    ]
     assert codec.decode(with_headers).headers == {"a": "b"}
+    assert codec.decode(with_key).partition_key == "eu"
+    assert f"`\\x{codec.VERSION:02x}`" in PAGE
+    assert f"`{LAST_MS}`" in PAGE
     assert r"`\x81\xa6shards\x04` makes four shards" in PAGE
     assert registry_codec.decode_topic(b"\x81\xa6shards\x04") == Topic(shards=4)
     assert registry_codec.decode_topic(b"\x80") == Topic()
@@ -69,7 +84,7 @@ def test_bytes_and_figures_are_what_the_page_says_of_them() -> None:
     assert all(f"`{reason}`" in PAGE for reason in Reason if reason is not Reason.NO_RECORD)
 
 
-def test_every_option_of_a_record_is_on_the_page() -> None:
+def test_every_part_and_option_of_a_record_is_on_the_page() -> None:
     """`codec` has the list of them."""
     table = re.findall(r"^\| ((?:`\w`(?:, )?)+) ", codec.__doc__ or "", re.MULTILINE)
     options = {option for row in table for option in re.findall(r"\w", row)}
@@ -132,8 +147,9 @@ def expected(block: str, *, is_old: bool) -> list[str]:
 
 
 def without_moments(lines: list[str]) -> list[str]:
-    """Times and entry ids differ from run to run."""
-    return [re.sub(r"\d{13,}(-\d+)?", lambda found: "entry" if found[1] else "time", line) for line in lines]
+    """Times and entry ids differ from run to run; in a record, the time is six bytes, shown as text or as escapes."""
+    in_text = [re.sub(r"\d{13,}(-\d+)?", lambda found: "entry" if found[1] else "time", line) for line in lines]
+    return [re.sub(r'"\\x02(\\x..|\\.|[^\\]){6}', '"\\\\x02 time', line) for line in in_text]
 
 
 def test_every_example_gives_what_the_page_says(service: Service, redis_cli: str) -> None:
@@ -153,6 +169,7 @@ def test_every_example_gives_what_the_page_says(service: Service, redis_cli: str
 
 OPENRESTY = """
 ngx = {now = os.time, crc32_long = crc32}
+package.loaded["resty.random"] = {bytes = random_bytes}
 local red = {}
 function red:evalsha(...) return send("EVALSHA", ...) end
 function red:script(...) return send("SCRIPT", ...) end
@@ -169,33 +186,44 @@ def test_the_producer_in_lua_schedules_where_the_library_finds_it(url: str, topi
 
     def send(*words: Any) -> Any:
         try:
-            reply = connection.execute_command(*words)
+            return as_lua(connection.execute_command(*words))
         except redis.ResponseError as error:
             return None, f"{type(error).__name__} {error}".replace("NoScriptError", "NOSCRIPT").encode()
-        return lua.table_from(reply) if isinstance(reply, list) else _text(reply)
 
-    lua.globals()[b"send"], lua.globals()[b"crc32"] = send, zlib.crc32
+    def as_lua(reply: Any) -> Any:
+        return lua.table_from([as_lua(part) for part in reply]) if isinstance(reply, list) else _text(reply)
+
+    names = lua.globals()
+    names[b"send"], names[b"crc32"], names[b"random_bytes"] = send, zlib.crc32, os.urandom
     red = lua.execute(OPENRESTY.encode())
     module = lua.execute(re.search(r"<!-- file: wheelq.lua -->\n```lua\n(.*?)```", PAGE, re.DOTALL)[1].encode())  # type: ignore[index]
     for name in ("schedule", "register_topic"):
         module[b"scripts"][name.encode()] = scripts.script(name).text.encode()
 
-    def schedule(id: str, text: str) -> Any:
-        return module[b"schedule"](red, topic.encode(), id.encode(), 3_600_000, text.encode())
+    def job(id: str, text: str) -> Any:
+        return module[b"job"](id.encode(), 3_600_000, text.encode())
+
+    def schedule(job: Any) -> Any:
+        return module[b"schedule"](red, topic.encode(), job)
 
     with Client.connect(url) as client, connection:
-        schedule("first", "in one shard")
+        schedule(job("first", "in one shard"))
         client.set_shards(topic, shards)
-        due_ms, is_new = schedule("order-42", '{"id": 42}' * 100)
+        order = job("order-42", '{"id": 42}' * 100)
+        due_ms, is_new = schedule(order)
         assert is_new
         connection.script_flush()
-        assert schedule("order-42", '{"id": 42}' * 100) == (due_ms, True)  # the same call: the same answer
-        assert schedule("order-42", "another") == (due_ms, False)
+        assert schedule(order) == (due_ms, True)  # the same call: the same answer
+        assert schedule(job("order-42", "another")) == (due_ms, False)
         found = client.get(topic, "order-42")
         assert found is not None
         assert (found.state, found.due_ms, found.payload) == (JobState.WAITING, due_ms, '{"id": 42}' * 100)
+        client.cancel(topic, "order-42")
+        client.set_shards(topic, shards + 1)
+        assert schedule(order) == (due_ms, True)
+        assert client.get(topic, "order-42") is None, "the repeated call made no job"
         module[b"known"] = lua.table()  # another process
-        assert schedule("order-43", "")[1]
+        assert schedule(job("order-43", ""))[1]
         assert client.get(topic, "order-43") is not None
 
 

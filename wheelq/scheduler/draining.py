@@ -10,6 +10,9 @@ No such job is left when all of this is true:
     a shard beyond the number  is empty: it has no waiting, live or dead job, and keeps no entry or finished job
     any other shard            has no job, live or dead, that the number in force places elsewhere
 
+Draining does not wait for the answers to parcels of outboxes, because they outlive it: a repeated call goes to its
+shard even if the topic has given that up, and finds the answer there until it expires, within a day.
+
 It stays true, because new jobs are placed by the number in force. Finished jobs are kept and can be looked up for
 `keep_done_ms`, so draining ends that much later. The topic is changed only if nobody has changed it since it was read.
 
