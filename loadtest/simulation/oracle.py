@@ -321,6 +321,8 @@ def late(seen: Seen) -> Iterator[str]:
     explained, was_undone = seen.ledger.is_explained, seen.ledger.was_undone
     for one in seen.ledger.promotions:
         due = seen.reached(one.due_ms, _due_since(seen, one))
+        if any(due < begins <= due + SOON_S for begins, _, _ in seen.ledger.clock):  # set back before it was promoted
+            due = seen.reached(one.due_ms, due + SOON_S)
         if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced or one.at - due <= SOON_S:
             continue
         # A later fault is no excuse, unless it undid a promotion that was in time.

@@ -40,6 +40,15 @@ def test_one_node_that_is_frozen_excuses_a_moment_only(ledger: Ledger) -> None:
     assert ledger.is_explained(1.0, 8.0)  # leader and standby of a shard may both be frozen
 
 
+@pytest.mark.parametrize(("at", "is_late"), [(65.2, False), (67.0, True)])
+def test_a_job_is_due_later_if_the_clock_is_set_back_before_its_promotion(
+    ledger: Ledger, at: float, is_late: bool
+) -> None:
+    ledger.clock.append((5.0005, -60.0, 1.0))
+    ledger.promotions.append(_promotion(due=5.0, at=at, since=1.0))
+    assert bool(list(oracle.late(_seen(ledger)))) == is_late
+
+
 @pytest.mark.parametrize(("begins", "is_late"), [(3.1, False), (7.0, True)])
 def test_a_fault_that_begins_after_a_job_was_due_does_not_excuse_its_lateness(
     ledger: Ledger, begins: float, is_late: bool
