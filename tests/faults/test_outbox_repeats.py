@@ -138,7 +138,9 @@ def delivering(url: str, path: Path, *faults: Fault) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(params=["server", "cluster", "sentinel"])
+@pytest.fixture(
+    params=["server", pytest.param("cluster", marks=pytest.mark.long), pytest.param("sentinel", marks=pytest.mark.long)]
+)
 def any_url(request: pytest.FixtureRequest, server_binary: Path) -> Iterator[str]:
     match request.param:
         case "server":

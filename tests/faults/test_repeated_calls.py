@@ -151,7 +151,12 @@ def servers(server_binary: Path) -> Iterator[Callable[[str], str]]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("servers_kind", "durability"),
-    [("one server", "server"), ("Sentinel", "server"), ("Sentinel", "replicated"), ("Cluster", "server")],
+    [
+        ("one server", "server"),
+        pytest.param("Sentinel", "server", marks=pytest.mark.long),
+        pytest.param("Sentinel", "replicated", marks=pytest.mark.long),
+        pytest.param("Cluster", "server", marks=pytest.mark.long),
+    ],
 )
 async def test_jobs_that_ran_before_their_call_was_repeated_run_once(
     servers: Callable[[str], str],
