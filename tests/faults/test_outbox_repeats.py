@@ -278,6 +278,7 @@ def test_the_next_parcel_lets_the_server_forget_an_answer_unless_its_call_was_re
     assert answers() == 1 + is_repeated
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [ReplyLost, OnItsWay])
 def test_a_topic_that_is_removed_between_a_call_and_its_repeat_has_each_job_where_it_is_found(
     url: str, path: Path, fault: Callable[[str], Fault]
