@@ -58,8 +58,8 @@ def lua(name: str, *parts: str, call: str = "function() return false end") -> Ca
     return function
 
 
-FIELD = lua("field", "pack")
-WITHOUT = lua("without", "pack", "without")
+FIELD = lua("field", "field")
+WITHOUT = lua("without", "field", "without")
 COMES_AFTER = lua("comes_after", "place")
 COUNT_LATE = lua(
     "(function(score) local told, count_late = late_counter(); count_late(due_of(score)); return unpack(told) end)",

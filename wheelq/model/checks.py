@@ -69,9 +69,12 @@ def check_limit(limit: int) -> None:
         raise InvalidInput("limit", f"must be 1 to {PAGE_LIMIT}, not {limit!r}")
 
 
+_ON_DUPLICATE = get_args(OnDuplicate)
+
+
 def check_on_duplicate(on_duplicate: str) -> None:
     """Check `on_duplicate`. Raises: InvalidInput."""
-    if on_duplicate not in get_args(OnDuplicate):
+    if on_duplicate not in _ON_DUPLICATE:
         raise InvalidInput("on_duplicate", f"must be 'keep', 'replace' or 'raise', not {on_duplicate!r}")
 
 

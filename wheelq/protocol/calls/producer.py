@@ -69,6 +69,9 @@ class Tag(NamedTuple):
     """The tag of an earlier call, which will not be repeated: its answer is forgotten."""
 
 
+_tag: Callable[[tuple[Any, ...]], Tag] = partial(tuple.__new__, Tag)
+
+
 class Fixed(NamedTuple):
     """Where a job is being sent, fixed before the call: a repeated call is the same call."""
 
@@ -94,7 +97,7 @@ class Tagging(NamedTuple):
 
     def tag(self, has_key: bool) -> Tag:
         """Returns the tag of a new call. `has_key`: the id of one of its jobs was given, so others may change it."""
-        return Tag(make_tag(), self.turn_ms, LAST_MS if has_key else self.within_ms)
+        return _tag((make_tag(), self.turn_ms, LAST_MS if has_key else self.within_ms, b""))
 
 
 ON_ITS_WAY_MS = 10_000
@@ -116,7 +119,7 @@ def schedule(
     the call can be repeated, whatever has happened to its jobs since.
     """
     how = "replace" if on_duplicate == "replace" else "keep"
-    args: list[Argument] = [keys.near, how, terms or "", *((tag.name, *tag[1:]) if tag else UNTAGGED)]
+    args: list[Argument] = [keys.near, how, terms or "", *(tag or UNTAGGED)]
     for job in jobs:
         args += job
 

@@ -1,5 +1,5 @@
 -- Acknowledge up to 500 leased deliveries of one group, keep a record of the finished jobs, trim the stream.
--- uses: clock, stored, leased, parts, pack, kept_record, without, head, keep_done, forget, finish, trim, tell, count, concerns
+-- uses: clock, stored, leased, parts, pack, field, kept_record, without, life, keep_done, forget, finish, trim, tell, count, concerns
 -- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 news, 6 counts
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing), then for each delivery: entry id, member,
 --       number of the lease; then, if the last of them were dropped without running, how many

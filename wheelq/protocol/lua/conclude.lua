@@ -1,5 +1,5 @@
 -- Acknowledge up to 500 finished deliveries of one group, as `ack` does, and keep a record of the finished jobs.
--- uses: clock, stored, owned, parts, pack, kept_record, without, head, keep_done, forget, finish, trim, tell, count, concerns
+-- uses: clock, stored, owned, parts, pack, field, kept_record, without, life, keep_done, forget, finish, trim, tell, count, concerns
 -- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 progress, 6 news, 7 counts
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing, only remove the progress that handlers
 --       reported), then for each delivery: entry id, member, started_ms, result,

@@ -1,5 +1,5 @@
 -- Count the waiting jobs by how soon they are due.
--- uses: clock, score
+-- uses: clock, by
 -- KEYS: 1 delayed
 -- ARGV: the ends of the spans, in ms from now, the nearest first (at most 100)
 -- Returns: how many are due by now, then in each span, then later. A span takes O(log n), about 3 us, and nothing once

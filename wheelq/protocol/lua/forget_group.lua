@@ -1,6 +1,6 @@
 -- Forget a part of what is kept of a group that is being removed: the progress that its handlers reported, and the jobs
 -- that it finished.
--- uses: full, pack, without
+-- uses: full, field, without
 -- KEYS: 1 progress, 2 done, 3 ended, 4 groups
 -- ARGV: 1 group, 2 cursor in `progress`, 3 cursor in `done`; "" where there is nothing left to look at,
 --       4 about how many of each are looked at

@@ -1,5 +1,5 @@
 -- Look one job up.
--- uses: fields, parts, head, pack, kept_record
+-- uses: fields, parts, head, life, field, kept_record
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 done, 5 buried, 6 dead, 7 progress
 -- ARGV: 1 id, 2 life of the job that is meant, or "" for the latest with this id (may be left out)
 -- Returns: {} the job is unknown; {due_ms, record} it is waiting; else {due_ms or "", record or "", first entry id or "",

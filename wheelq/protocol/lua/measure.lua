@@ -1,5 +1,5 @@
 -- Measure up to 50 shards: what `counts` returns, and how much is due soon, who leads, and what was counted.
--- uses: clock, fields, stored, parts, score, retries, group, tally, census
+-- uses: clock, fields, stored, parts, score, by, retries, group, tally, census
 -- KEYS: for each shard: delayed, ready, dead, jobs, retries, lease, counts, occurrences
 -- ARGV: ends of spans, in ms from now
 -- Returns: for each shard {what counts.lua returns, {how many jobs are due up to the end of each span, overdue ones among

@@ -1,5 +1,5 @@
 -- Move the horizon on, and read the jobs that are due before it.
--- uses: clock, leader, score, record
+-- uses: clock, leader, score, by, record
 -- KEYS: 1 lease, 2 horizon, 3 delayed, 4 ready, 5 ended, 6 counts, 7 history
 -- ARGV: 1 token, 2 lease_ms, 3 horizon the leader has loaded to ("" = nothing), 4 window_ms, 5 most ids, 6 idle_ms,
 --       7 hour of the history (see record)

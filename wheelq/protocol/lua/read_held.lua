@@ -1,5 +1,5 @@
 -- Read new deliveries of a shard that this consumer holds.
--- uses: clock, score
+-- uses: clock, score, by
 -- KEYS: 1 ready, 2 order, 3 delayed
 -- ARGV: 1 group, 2 consumer, 3 most deliveries
 -- Returns: {0}: it no longer holds the shard, and nothing was read; or {1, id of the last entry that the group

@@ -1,5 +1,5 @@
 -- Make occurrences of a recurring job: schedule a job for each, and store the new state.
--- uses: clock, head, stored, score, entry, tell, hint, horizon, count
+-- uses: clock, head, stamp, stored, score, entry, tell, hint, horizon, hint_due, count
 -- KEYS: 1 recurring, 2 occurrences, 3 delayed, 4 jobs, 5 horizon, 6 news, 7 counts
 -- ARGV: 1 near channel, 2 name, 3 the state that the caller saw, 4 the new state, 5 when to look again ("" = never),
 --       6 id of an earlier occurrence that the last of these replaces, or that replaces it ("" = none),

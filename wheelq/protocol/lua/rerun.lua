@@ -1,5 +1,5 @@
 -- Run again, in one group, the next part of the jobs that this shard promoted between two times.
--- uses: clock, parts, head, emit, count
+-- uses: clock, parts, emit, count
 -- KEYS: 1 ready, 2 jobs, 3 replays, 4 counts
 -- ARGV: 1 name of the rerun, 2 entry id after which it begins, 3 entry id with which it ends ("" = the last one here),
 --       4 group, 5 most entries looked at (up to 500), 6 ms for which its progress is kept

@@ -1,5 +1,5 @@
 -- Give a waiting job a new due time.
--- uses: clock, primary, score, hint, horizon
+-- uses: clock, primary, score, hint, horizon, hint_due
 -- KEYS: 1 delayed, 2 jobs, 3 horizon
 -- ARGV: 1 near channel, 2 id, 3 due ("+ms" from now, or "ms" since the epoch), 4 only if it is due then (ms), or ""
 -- Returns: {1 rescheduled, new due_ms}, {2 too late (promoted), 0}, {3 its due time is not that of 4, but this due_ms},

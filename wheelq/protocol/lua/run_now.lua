@@ -1,5 +1,5 @@
 -- Promote one waiting job now, before its due time.
--- uses: clock, primary, full, score, head, emit, lateness, retries, count, promote
+-- uses: clock, primary, full, score, emit, lateness, retries, count, promote
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 shards, 6 counts (may be left out)
 -- ARGV: 1 id
 -- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting), 3 the topic is

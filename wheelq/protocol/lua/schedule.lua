@@ -1,11 +1,11 @@
 -- Schedule up to 500 jobs of one shard.
--- uses: clock, primary, head, wanted, stored, score, emit, terms, standing, pack, kept_record, kept, hint, horizon, count, scheduled, tags, answers
+-- uses: clock, primary, stamp, life, wanted, stored, score, emit, terms, standing, field, kept_record, kept, hint, horizon, count, scheduled, tags
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 horizon, 5 shards, 6 done, 7 counts, 8 tags of even turns, 9 tags of odd turns
 --       (7 to 9 may be left out)
 -- ARGV: 1 near channel, 2 "keep" or "replace", 3 the topic's terms, by which these jobs were placed, or "" to write
---       only where a live job has the id, 4 tag of the call, or "", 5 ms for which its answer is kept at least, 6 keep it
---       only if a job is due within this many ms, 7 tag of an earlier call that will not be repeated, or "", then for each
---       job: id, due (see clock), record
+--       only where a live job has the id, 4 tag of the call, or "", 5 ms for which its answer is kept at least, 6 the tag
+--       counts only if a job is due within this many ms, 7 tag of an earlier call that will not be repeated, or "", then
+--       for each job: id, due (see clock), record
 -- Returns: for each job, status and due_ms: 1 created, 2 replaced, 0 kept (a waiting job has the id), 3 kept (promoted),
 --          4 no live job has the id, and none was to be made, 5 too many wait already; where it is kept, {due_ms, life of
 --          the live job} in place of due_ms; then the server's time in ms; then 0 if the leader got no hint about jobs that
@@ -19,14 +19,15 @@ local delayed, jobs, ready, horizon = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shards, done, counts, even, odd = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local near, replace, terms, tag = ARGV[1], ARGV[2] == 'replace', ARGV[3], ARGV[4]
 local FIRST, CREATED, KEPT, KEPT_PROMOTED, NOT_HERE, FULL = 8, 1, 0, 3, 4, 5
-local now, now_exactly = now_ms(), now_us()
-local answer = odd and tag ~= '' and answer_to(tag, even, odd)
+local now = now_ms()
+local ids, dues, fractions, soonest = wanted(ARGV, FIRST)
+local is_tagged = odd and tag ~= '' and soonest <= now + tonumber(ARGV[6])
+local answer = is_tagged and answer_to(tag, even, odd)
 if answer then only_on_primary(jobs); return answered(answer, ARGV, FIRST, now) end
 local in_force = terms ~= '' and redis.call('GET', shards)
 if in_force and in_force ~= terms then return {in_force} end
 local room, is_free = by_terms(delayed, terms)
 local last, stamp = loaded_to(horizon), stamp_of(now)
-local ids, dues, fractions, soonest = wanted(ARGV, FIRST)
 local known, keeps_any = redis.call('HMGET', jobs, unpack(ids)), redis.call('EXISTS', done) == 1
 local replies, scores, records, hints, made = {}, {}, {}, {}, {[CREATED] = 0}
 local written = {} -- id → the last of its jobs that this call wrote; an id may occur twice
@@ -51,14 +52,14 @@ local function write(n, id, due, record, is_new)
   written[id] = n
   return true
 end
-local function stored_now(id)
-  for at = n_records, 2, -2 do
-    if records[at - 1] == id then return records[at] end
-  end
-end
 for n, id in ipairs(ids) do
   local due, record, mine = dues[n], stamp .. sub(ARGV[FIRST + 3 * n - 1], 8), written[id] -- as `stamped`
-  local stored = mine and stored_now(id) or known[n]
+  local stored = known[n]
+  if mine then
+    local at = n_records
+    while records[at - 1] ~= id do at = at - 2 end
+    stored = records[at]
+  end
   local status, live_due, life = CREATED, nil, nil
   if stored then
     status, live_due, life = standing(delayed, ready, id, stored, record, mine and dues[mine], replace, now)
@@ -78,10 +79,8 @@ made[CREATED] = n_created
 if n_scores > 0 then redis.call('ZADD', delayed, unpack(scores)) end
 if n_records > 0 then redis.call('HSET', jobs, unpack(records)) else only_on_primary(jobs) end
 -- Not before, because a server that is out of memory refuses only a script's first write.
-if odd and ARGV[7] ~= '' then forget_answer(ARGV[7], even, odd) end
-if odd and tag ~= '' and soonest <= now + tonumber(ARGV[6]) then
-  keep_answer(tag, answer_of(now_exactly, n_created ~= #ids and replies), even, odd, tonumber(ARGV[5]), now)
-end
+if odd and ARGV[7] ~= '' then redis.pcall('HDEL', even, ARGV[7]); redis.pcall('HDEL', odd, ARGV[7]) end
+if is_tagged then keep_answer(tag, n_created ~= #ids and replies, even, odd, tonumber(ARGV[5])) end
 local is_first = count_scheduled(counts, made, (n_records - n_scores) / 2)
 replies[#replies + 1] = now
 local text = #hints > 0 and table.concat(hints, '\n') or last < now and n_scores > 0 and ANY

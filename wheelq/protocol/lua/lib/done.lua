@@ -2,13 +2,15 @@
 
 -- part: pack
 -- pack(a, b, …): the fields as one string, each as "3:abc", so that they may hold any bytes.
--- field(packed, from) → the field that begins there, and where the next one begins; nil at the end, or if there is no whole
--- field. Every field is behind the one before it, so a loop over the fields ends whatever another program wrote.
 local function pack(...)
   local parts = {}
   for n, part in ipairs({...}) do parts[n] = #part .. ':' .. part end
   return table.concat(parts)
 end
+
+-- part: field
+-- field(packed, from) → the field that begins there, and where the next one begins; nil at the end, or if there is no whole
+-- field. Every field is behind the one before it, so a loop over the fields ends whatever another program wrote.
 local function field(packed, from)
   local length = string.match(packed, '^(%d+):', from)
   if not length then return nil end

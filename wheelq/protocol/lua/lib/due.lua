@@ -4,18 +4,21 @@
 -- A member's score is its due_ms, minus a quarter for high priority, plus a quarter for low. So members are in the order
 -- of due times, and within one millisecond in the order of priority; rounding gives the due time back. A double holds
 -- such scores exactly.
--- by(now): the highest score that is due by then. score_of(due, fraction): the score to store. due_of(score): the due time
+-- score_of(due, fraction): the score to store. due_of(score): the due time
 -- as a number; nil without a score. Another program may have stored any score, even infinity: due times are limited to 0
 -- to 2^53.
 local LAST_MS = 9007199254740992
-local function by(now)
-  return now + 0.4
-end
 local function score_of(due, fraction)
   return fraction == 0 and due or string.format('%.2f', due + fraction)
 end
 local function due_of(score)
   return score and math.max(0, math.min(math.floor(tonumber(score) + 0.5), LAST_MS))
+end
+
+-- part: by
+-- by(now): the highest score that is due by then.
+local function by(now)
+  return now + 0.4
 end
 
 -- part: lateness

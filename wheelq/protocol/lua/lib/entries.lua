@@ -8,7 +8,7 @@
 -- Entry fields, in this order: id, due, attempt, record, and group (only for a retry, which concerns one group).
 local SEPARATOR = '\31'
 local function emit(ready, member, due, record)
-  local attempt = attempt_of(record)
+  local attempt = string.byte(record, 8) or 0 -- 0 if another program wrote less than a head
   local cut = string.find(member, SEPARATOR, 1, true)
   local entry
   if cut then

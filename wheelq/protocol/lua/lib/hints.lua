@@ -12,11 +12,13 @@ end
 -- loaded_to(horizon): due_ms up to which the leader has loaded the waiting jobs; -1 if it is not known.
 -- ANY: the hint that there may be a job that the leader does not know of. If the horizon has passed or is missing, either
 -- no node leads, or a failover has lost the last horizon while the leader rests: it has to look again.
--- hint_due(channel, horizon, due, member): sends a hint about a job that is due before the horizon.
 local ANY = '9007199254740992 -'
 local function loaded_to(horizon)
   return tonumber(redis.call('GET', horizon) or -1) or -1
 end
+
+-- part: hint_due
+-- hint_due(channel, horizon, due, member): sends a hint about a job that is due before the horizon.
 local function hint_due(channel, horizon, due, member)
   local last = loaded_to(horizon)
   if due <= last then

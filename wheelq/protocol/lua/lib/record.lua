@@ -1,21 +1,10 @@
 -- Records of jobs: the head, whose bytes protocol/codec.py lists. The body is never opened here.
 
 -- part: head
--- is_record(text): whether it has the head of a record.
--- stamp_of(now): the first bytes of a record that is stored at that time (ms). stamped(record, stamp): the record with
--- them. lived(record, life): the record with that life.
--- attempt_of(record), life_of(record): what its head says; 0 and "" if another program wrote less than a head.
--- is_same(record, other): whether both are of one call, whenever it was made.
+-- is_record(text): whether it has the head of a record. stamped(record, stamp): the record with those first bytes (see
+-- stamp). lived(record, life): the record with that life.
 local function is_record(text)
   return #text > 17 and string.byte(text) == 2
-end
-local function stamp_of(now)
-  local bytes = {}
-  for n = 6, 1, -1 do
-    bytes[n] = now % 256
-    now = math.floor(now / 256)
-  end
-  return '\2' .. string.char(unpack(bytes))
 end
 local function stamped(record, stamp)
   return stamp .. string.sub(record, 8)
@@ -23,9 +12,18 @@ end
 local function lived(record, life)
   return string.sub(record, 1, 9) .. life .. string.sub(record, 18)
 end
-local function attempt_of(record)
-  return string.byte(record, 8) or 0
+
+-- part: stamp
+-- stamp_of(now): the first bytes of a record that is stored at that time (ms).
+local function stamp_of(now)
+  local floor, high, low = math.floor, math.floor(now / 16777216), now % 16777216
+  return string.char(2, floor(high / 65536), floor(high / 256) % 256, high % 256, floor(low / 65536), floor(low / 256) % 256,
+    low % 256)
 end
+
+-- part: life
+-- life_of(record): the life that its head says; "" if another program wrote less than a head.
+-- is_same(record, other): whether both are of one call, whenever it was made.
 local function life_of(record)
   return string.sub(record, 10, 17)
 end

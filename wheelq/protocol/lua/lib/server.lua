@@ -2,14 +2,12 @@
 
 -- part: clock
 -- now_us(), now_ms(): the server's clock, read once per script.
--- set_now(us): from now on they say that time, and delays count from it.
 -- Read once because TIME moves inside a script on servers before 7.2, and one script must have one now.
 -- due_ms(text): "+ms" after now, or "ms" since the epoch; "h" after it means high priority, "l" low. Returns the due time
 -- and the fraction to add to its score. A delay counts from the end of the current millisecond, because the job would be
 -- early otherwise; no delay at all means now. Raises an error unless the number is from 0 to 2^53.
 local time = redis.call('TIME')
 local function now_us() return time[1] .. string.format('%06d', time[2]) end
-local function set_now(us) time = {math.floor(us / 1000000), us % 1000000} end
 local function now_ms() return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) end
 local FRACTIONS = {h = -0.25, l = 0.25}
 local function due_ms(text)
