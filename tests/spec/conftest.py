@@ -96,7 +96,10 @@ async def aclient(url: str, settings: Settings) -> AsyncIterator[AsyncClient]:
 
 @pytest.fixture
 async def run() -> AsyncIterator[Run]:
-    """Runs schedulers and workers on the test's loop; at its end they are stopped in good order."""
+    """Runs schedulers and workers on the test's loop; at its end they are stopped in good order.
+
+    If one ended with an error, the test fails.
+    """
     running: list[tuple[Scheduler | Worker, asyncio.Task[None]]] = []
 
     def start(*what: Scheduler | Worker) -> asyncio.Task[None]:
@@ -107,7 +110,9 @@ async def run() -> AsyncIterator[Run]:
     for one, _ in running:
         one.stop()
     async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+        ended = await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+    if errors := [error for error in ended if isinstance(error, Exception)]:
+        raise ExceptionGroup("a scheduler or a worker ended with an error", errors)
 
 
 @pytest.fixture
