@@ -287,7 +287,9 @@ async def test_fsynced_where_it_cannot_be_says_so_and_schedules_nothing(
 @pytest.mark.every_server
 @pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
 async def test_the_default_waits_for_nobody(private_server: Start, producer: Producer, keys: Sequence[str]) -> None:
-    await Producer(producer.face, ClientSettings()).schedule(private_server(port=0).url, *keys)
+    server = private_server(port=0)
+    await Producer(producer.face, ClientSettings()).schedule(server.url, *keys)
+    assert _waiting(server.url) == set(keys)
 
 
 async def test_the_argument_comes_before_the_settings(private_server: Start, producer: Producer) -> None:

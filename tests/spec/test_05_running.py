@@ -224,7 +224,7 @@ async def test_a_topic_may_come_after_its_worker_and_its_scheduler(
     run(make_worker())
     await asyncio.sleep(0.3)
     await aclient.schedule(topic, 1, delay=0.05)
-    await inbox.wait_for(1)
+    assert [job.payload for job in await inbox.wait_for(1)] == [1]
 
 
 async def test_a_worker_that_waits_for_a_topic_is_known_at_once_and_asks_for_it_seldom(

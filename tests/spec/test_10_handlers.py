@@ -128,7 +128,7 @@ async def test_an_object_with_an_async_call_is_a_handler_too(
     worker.handler(topic)(Handler())
     run(worker)
     await aclient.schedule(topic, 1, delay=0)
-    await inbox.wait_for(1)
+    assert [job.payload for job in await inbox.wait_for(1)] == [1]
 
 
 async def test_a_plain_function_that_returns_a_coroutine_has_it_run(
@@ -142,7 +142,7 @@ async def test_a_plain_function_that_returns_a_coroutine_has_it_run(
     worker.handler(topic)(lambda job: close_order(job))
     run(worker)
     await aclient.schedule(topic, 1, delay=0)
-    await in_time(inbox.wait_for(1))
+    assert [job.payload for job in await inbox.wait_for(1)] == [1]
 
 
 async def test_no_more_than_concurrency_handlers_run_at_a_time(

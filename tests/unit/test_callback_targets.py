@@ -140,7 +140,7 @@ def test_a_url_that_reads_in_two_ways_is_refused(url: str, problem: str) -> None
 
 @pytest.mark.parametrize("url", ["https://a.example", "http://127.0.0.1:80/x?y=z", "https://[2606:4700::1]:8443/"])
 def test_a_plain_url_is_accepted(url: str) -> None:
-    parse_url(url, "url")
+    assert parse_url(url, "url").geturl() == url
 
 
 # Targets

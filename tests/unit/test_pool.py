@@ -113,7 +113,7 @@ async def test_room_and_idle_can_be_waited_for_at_the_same_time(gate: Gate) -> N
     waiters = [asyncio.create_task(wait()) for wait in (pool.idle, room, pool.idle)]
     await settle()
     gate.let_go(1)
-    await in_time(asyncio.gather(*waiters))
+    assert await in_time(asyncio.gather(*waiters)) == [None, 1, None]
 
 
 async def test_an_idle_pool_is_idle_at_once() -> None:

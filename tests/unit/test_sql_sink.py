@@ -359,8 +359,14 @@ def test_a_column_that_is_not_unique_cannot_hold_the_identity(sqlite: Place) -> 
             SqlSink(sqlite.engine, table, unique=column)
 
 
-def test_a_primary_key_can_hold_it(sqlite: Place) -> None:
-    SqlSink(sqlite.engine, Table("t", MetaData(), Column("id", String(64), primary_key=True)), unique="id")
+async def test_a_primary_key_can_hold_it(sqlite: Place) -> None:
+    table = Table("t", metadata := MetaData(), Column("id", String(64), primary_key=True), Column("n", Integer))
+    metadata.create_all(sqlite.engine)
+    sink = SqlSink(sqlite.engine, table, unique="id")
+    for _ in range(2):
+        await sink(jobs(1))
+    with sqlite.engine.connect() as connection:
+        assert connection.scalar(text("SELECT COUNT(*) FROM t")) == 1
 
 
 def test_a_function_takes_neither_row_nor_unique(sqlite: Place) -> None:
