@@ -95,7 +95,7 @@ PLANTS: Mapping[str, Plant] = {
     "short-record": Plant(
         "a record of one byte blocks every sweep (A17)",
         "late|lost",
-        {"string.byte(record, 2) or 0": "string.byte(record, 2)"},
+        {"string.byte(record, 8) or 0": "string.byte(record, 8)"},
         first=140,
         within=1,
         needs="foreign-record",
@@ -135,14 +135,9 @@ PLANTS: Mapping[str, Plant] = {
         needs="configure",
     ),
     "deaf-worker-ends": Plant(
-        "a worker that may not listen ends with exit code 0 (B1)",
+        "a worker that may not listen ends (B1)",
         "died",
-        python={
-            "wheelq.worker.upkeep.hints:HintListener.run": (
-                "self.is_listening = False\n",
-                "self.is_listening = False\n                if type(error).__name__ == 'NotPermitted': return\n",
-            )
-        },
+        python={"wheelq.worker.upkeep.hints:HintListener.run": ("await loop.run(listen)", "await listen()")},
         first=310,
         within=1,
         needs="no-channels",
@@ -311,7 +306,7 @@ PLANTS: Mapping[str, Plant] = {
         "a call that is repeated while its topic drains runs its job twice (A14)",
         "",
         {
-            "local answer = odd and tag ~= '' and answer_to(tag, even, odd)": "local answer",
+            "local answer = is_tagged and answer_to(tag, even, odd)": "local answer",
             "if not (stored or live_due) and terms == '' then": "if not stored and terms == '' then",
         },
         by_scenario=True,

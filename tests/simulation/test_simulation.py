@@ -17,7 +17,7 @@ from loadtest.simulation.plants import PLANTS, plant
 from loadtest.simulation.run import Result
 from loadtest.simulation.shrink import short_story, shrink
 from loadtest.simulation.story import Story
-from loadtest.simulation.trials import Trial, try_seed
+from loadtest.simulation.trials import Apart, Trial, try_seed
 
 
 def _simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
@@ -91,6 +91,11 @@ def test_a_plant_that_does_not_fit_fails_loudly(monkeypatch: pytest.MonkeyPatch)
     assert old
     with pytest.raises(AssertionError, match="no longer fits"):
         plant(name)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_each_plant_fits_the_code(name: str) -> None:
+    Apart(lambda: plant(name)).result()
 
 
 @pytest.mark.long
