@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
+import redis
 
 from tests.waiting import until
 from wheelq import Job, Scheduler, Settings, Worker
@@ -63,3 +64,10 @@ def collecting(
         ran.append(job.id)
 
     return worker, ran
+
+
+def age(url: str, prefix: str) -> None:
+    """Make every shard older than a minute, so that finished jobs are removed from its stream."""
+    with redis.Redis.from_url(url) as raw:
+        for counts in raw.scan_iter(f"{prefix}:{{*}}:counts"):
+            raw.hdel(counts, "born")

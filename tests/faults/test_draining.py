@@ -13,7 +13,7 @@ import redis
 
 from tests.faults.stages import Meanwhile
 from tests.records import RECORD
-from tests.running import running
+from tests.running import age, running
 from tests.transports import AsyncWith, Refusing
 from tests.waiting import until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
@@ -98,6 +98,7 @@ async def test_raising_and_lowering_shards_loses_nothing_and_forgets_former_numb
                     await schedule(stale, 0.5, count=5)
                     await asyncio.to_thread(client.set_shards, topic, shards)
                     await schedule(client, 0.3)
+                    age(url, settings.prefix)
                     await until(lambda: not standing(client, topic).draining)
                     lost = [id for id, key in wanted.items() if not client.get(topic, id, partition_key=key)]
                     assert set(runs) >= set(lost), "what has not run is found"

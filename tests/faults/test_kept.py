@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.records import LIFE
-from tests.running import collecting, running
+from tests.running import age, collecting, running
 from tests.waiting import until
 from wheelq import Client, Scheduler, Settings
 from wheelq.model.topic import Topic, shard_of
@@ -55,24 +55,26 @@ async def test_a_topic_that_keeps_no_finished_jobs_any_more_forgets_those_it_kep
 
 
 async def test_a_topic_that_keeps_no_entries_any_more_removes_those_it_kept(
-    raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
+    url: str, raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
 ) -> None:
     client.configure(topic, retention_ms=HOUR_MS)
     client.schedule(topic, delay=0)
     await until(lambda: len(runs) == 1 and not raw.xpending(shard(settings, topic).ready, "g")["pending"])
     assert raw.xlen(shard(settings, topic).ready) == 1
+    age(url, settings.prefix)
     client.configure(topic, retention_ms=0)
     await until(lambda: raw.xlen(shard(settings, topic).ready) == 0)
 
 
 async def test_a_topic_that_kept_finished_jobs_can_be_drained(
-    raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
+    url: str, raw: redis.Redis, client: Client, settings: Settings, topic: str, runs: list[str]
 ) -> None:
     client.configure(topic, keep_done_ms=HOUR_MS)
     client.set_shards(topic, 2)
     key = next(str(n) for n in range(100) if shard_of(str(n), 2) == 1)
     client.schedule(topic, key=key, delay=0)
     await until(lambda: bool(raw.exists(shard(settings, topic, 1).done)))
+    age(url, settings.prefix)
     client.set_shards(topic, 1)
     client.configure(topic, keep_done_ms=0)
     await until(lambda: not standing(client, topic).draining)

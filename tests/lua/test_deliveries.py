@@ -255,6 +255,17 @@ def test_a_group_can_come_before_the_first_job(shard: Shard) -> None:
     assert shard.snapshot() == {"ready": {}, "groups": {"g": {"read": None, "pending": {}}}}
 
 
+def test_the_first_group_alone_marks_the_beginning_of_the_shard(shard: Shard) -> None:
+    before = shard.now_ms()
+    shard.send(worker.make_group(shard.keys, "g"))
+    born = shard.redis.hget(shard.keys.counts, "born")
+    assert born is not None
+    assert before <= int(born.removesuffix(b" ms")) <= shard.now_ms()
+    shard.redis.hdel(shard.keys.counts, "born")
+    shard.send(worker.make_group(shard.keys, "h"))
+    assert shard.redis.hget(shard.keys.counts, "born") is None
+
+
 def test_a_group_that_is_there_keeps_its_place(shard: Shard) -> None:
     shard.deliver("a")
     before = shard.snapshot()

@@ -155,6 +155,16 @@ def test_a_stream_on_which_nothing_is_acked_any_more_is_trimmed_in_time(shard: S
     assert shard.snapshot()["ready"] == {}
 
 
+def test_tidying_leaves_the_entries_of_a_new_shard(shard: Shard) -> None:
+    shard.ack(shard.deliver("a"), retention_ms=HOUR_MS)
+    shard.redis.hset(shard.keys.counts, "born", f"{shard.now_ms()} ms")
+    tidy(shard, 0)
+    assert shard.redis.xlen(shard.keys.ready) == 1
+    shard.redis.hset(shard.keys.counts, "born", f"{shard.now_ms() - 60_000} ms")
+    tidy(shard, 0)
+    assert shard.redis.xlen(shard.keys.ready) == 0
+
+
 def test_tidying_leaves_what_some_group_has_not_acked(shard: Shard) -> None:
     shard.make_group("h")
     finish(shard, "a")

@@ -36,7 +36,7 @@ def named(found: Entry) -> LeaseId:
 @pytest.fixture
 def ready(shard: Shard) -> Shard:
     """A shard with two promoted jobs and the group."""
-    shard.send(worker.make_group(shard.keys, GROUP))
+    shard.make_group(GROUP)
     shard.schedule(("a", "+0"), ("b", "+0"))
     shard.snapshot()  # names their entries e1 and e2
     return shard

@@ -112,6 +112,17 @@ def test_retention_keeps_what_is_acked(shard: Shard, a: Entry) -> None:
     }
 
 
+@pytest.mark.parametrize("settle", ["ack", "bury"])
+def test_entries_stay_for_a_minute_after_the_first_group_was_made(shard: Shard, settle: str, a: Entry) -> None:
+    """So a group that is made a little later gets them, too. A clock that was set back makes no shard young again."""
+    for born_ms, left in ((-30_000, 1), (60_000, 0), (-60_000, 0)):
+        shard.redis.hset(shard.keys.counts, "born", f"{shard.now_ms() + born_ms} ms")
+        assert shard.ack([a]) == 1 if settle == "ack" else shard.bury(a)
+        assert shard.redis.xlen(shard.keys.ready) == left
+        assert "jobs" not in shard.snapshot()
+        [a] = shard.deliver("a")
+
+
 def test_retention_keeps_no_longer_than_it_says(shard: Shard, a: Entry) -> None:
     shard.ack([a], retention_ms=HOUR_MS)
     shard.wait_until(int(a.entry_id.partition("-")[0]) + 3)

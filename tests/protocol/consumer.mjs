@@ -64,7 +64,7 @@ function textOf(record) {
 }
 
 async function handle(shard, job, retentionMs) {
-  const ack = () => run("ack", keys(shard, "ready", "jobs"), [group, consumer, 0, retentionMs, job.entryId, job.member]);
+  const ack = () => run("ack", keys(shard, "ready", "jobs", "counts"), [group, consumer, 0, retentionMs, job.entryId, job.member]);
   if (job.only !== undefined && job.only !== group) return ack(); // the retry of another group
   const text = textOf(job.record);
   console.log(JSON.stringify({ id: job.id, attempt: job.attempt, text, late_ms: Date.now() - job.due }));
@@ -117,7 +117,9 @@ async function lookAfter(shards, cursors, retentionMs) {
 await Promise.all([client.connect(), reader.connect()]);
 const [shards, retentionMs] = [await setting("shards", 1), await setting("retention_ms", 0)];
 const streams = Array.from({ length: shards }, (_, shard) => key(shard, "ready"));
-for (const stream of streams) await run("make_group", [stream], [group, "beginning"]);
+for (let shard = 0; shard < shards; shard++) {
+  await run("make_group", keys(shard, "ready", "groups", "counts"), [group, "beginning"]);
+}
 const cursors = [];
 let looking = false;
 const beat = setInterval(async () => {

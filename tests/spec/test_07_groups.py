@@ -91,6 +91,19 @@ async def test_each_group_gets_every_job(
     await nothing_is_left(aclient, topic)
 
 
+async def test_the_first_jobs_of_a_topic_reach_groups_that_are_made_a_little_later(
+    aclient: AsyncClient, topic: str, run: Run, log: Log, make_worker: Callable[..., Worker]
+) -> None:
+    """Each worker makes its group when it notices the topic; what the first group has finished is kept for a minute."""
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(20)])
+    run(make_worker("billing"))
+    await log.until(lambda: len(log.got["billing"]) == 20)
+    await nothing_is_left(aclient, topic)
+    run(make_worker("mail"))
+    await log.until(lambda: len(log.got["mail"]) == 20)
+    await nothing_is_left(aclient, topic)
+
+
 async def test_a_job_is_finished_when_every_group_has_finished_it(
     aclient: AsyncClient, topic: str, run: Run, log: Log, make_worker: Callable[..., Worker]
 ) -> None:

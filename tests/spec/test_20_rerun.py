@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 import redis
 
+from tests.running import age
 from tests.spec.conftest import Run
 from tests.waiting import until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
@@ -189,7 +190,7 @@ async def test_entries_past_their_retention_go_although_nothing_follows(
         await client.schedule(topic, "last", delay=0)
         serve("g")
         await until(lambda: len(got["g"]) == 11)
+        age(url, settings.prefix)
         run(Scheduler.connect(url, short))
-
         with redis.Redis.from_url(url) as raw:
             await until(lambda: raw.xlen(Keys(settings.prefix).shard(topic, 0).ready) == 0)

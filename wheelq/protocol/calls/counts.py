@@ -10,6 +10,7 @@ The scripts that change jobs count them in the hash `counts`, so a process can n
 |                                                    | A job that was cancelled while it waited has no group          |
 | `recovered`                                        | delivery taken over from a worker that is gone, by group, too  |
 | `led`                                              | change of the leader, whose node is in the field `leader`      |
+| `born`                                             | no count: when the first group was made, as in `1763000000 ms` |
 
 The shard's leader adds a row for each minute to the hash `history` of that hour, computed from the differences
 (`lua/lib/record.lua`). This needs no extra calls. A row has about 15 bytes.

@@ -210,7 +210,7 @@ def tidy(keys: ShardKeys, token: str, lease_ms: int, retention_ms: int, keep_don
         return Tidied(int(reply[1]), reply[2] == 1)
 
     args = (token, lease_ms, retention_ms, keep_done_ms)
-    return scripted("tidy", (keys.lease, keys.ready, keys.done, keys.ended), args, read)
+    return scripted("tidy", (keys.lease, keys.ready, keys.done, keys.ended, keys.counts), args, read)
 
 
 def look(keys: ShardKeys) -> Call[Looked]:

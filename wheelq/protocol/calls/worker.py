@@ -55,7 +55,8 @@ GroupStart = Literal["beginning", "now"]
 def make_group(keys: ShardKeys, group: str, start: GroupStart = "beginning") -> Call[bool]:
     """Create the group; False if it exists.
 
-    The first group of a stream always starts at the beginning. Raises BeingRemoved while the group is being removed.
+    The first group of a stream always starts at the beginning, and for a minute from then on every entry is kept, so
+    that groups made within it miss none. Raises BeingRemoved while the group is being removed.
     """
 
     def read(reply: int) -> bool:
@@ -63,12 +64,12 @@ def make_group(keys: ShardKeys, group: str, start: GroupStart = "beginning") -> 
             raise BeingRemoved(f"group {group!r} of topic {keys.topic!r}")
         return reply == 1
 
-    return scripted("make_group", (keys.ready, keys.groups), (group, start), read)
+    return scripted("make_group", (keys.ready, keys.groups, keys.counts), (group, start), read)
 
 
 def make_group_if_kept(keys: ShardKeys, group: str) -> Call[None]:
     """Create the group, unless it is being removed."""
-    return scripted("make_group", (keys.ready, keys.groups), (group, "beginning"), nothing)
+    return scripted("make_group", (keys.ready, keys.groups, keys.counts), (group, "beginning"), nothing)
 
 
 def read(

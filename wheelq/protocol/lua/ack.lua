@@ -27,7 +27,7 @@ if held == 0 then return 0 end
 local acked = redis.call('XACK', ready, group, unpack(entries))
 if acked == 0 then return 0 end
 finish(ready, jobs, group, entries, members)
-trim(ready, retention_ms, now)
+trim(ready, retention_ms, now, counts)
 count(counts, 'done\31' .. group, acked - expired - others)
 count(counts, 'expired\31' .. group, expired)
 return acked

@@ -22,7 +22,7 @@ local dead_id = redis.call('XADD', dead, '*', 'id', id, 'due', found[4], 'attemp
 mark_dead(buried, progress, news, id, group, dead_id)
 redis.call('XACK', ready, group, entry)
 finish(ready, jobs, group, {entry}, {member})
-trim(ready, retention_ms, now_ms())
+trim(ready, retention_ms, now_ms(), counts)
 trim_dead(dead, buried, dead_retention_ms, dead_max, now_ms())
 count(counts, (COUNTED[reason] or 'buried') .. '\31' .. group, 1)
 return dead_id

@@ -34,7 +34,7 @@ if keep_ms > 0 then
   keep_done(ready, jobs, done, ended, group, consumer, now, kept)
 end
 finish(ready, jobs, group, entries, members)
-trim(ready, retention_ms, now)
+trim(ready, retention_ms, now, counts)
 tell_ended(news, ids)
 count(counts, 'done\31' .. group, #kept - expired)
 count(counts, 'expired\31' .. group, expired)
