@@ -232,7 +232,8 @@ async def test_a_lease_that_ended_after_the_job_had_expired_was_its_last(http: H
     assert job["id"] == "a"
     await asyncio.sleep(5.3)  # past the end of the lease, and of the time in which it may start
     assert await lease(http) == []
-    assert await aclient.get("orders", "a") is None
+    (dead,) = (await aclient.dead.list("orders")).jobs
+    assert (dead.id, dead.reason) == ("a", "expired")
 
 
 @pytest.mark.parametrize(("misfire", "leased"), [("run", ["a"]), ("skip", []), ("bury", [])])

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.spec.conftest import Run, known
-from tests.waiting import PATIENCE, until
+from tests.spec.conftest import Inbox, Run, known
+from tests.waiting import PATIENCE, in_time, until
 from wheelq import (
     AsyncClient,
     CancelOutcome,
@@ -20,6 +21,7 @@ from wheelq import (
     Job,
     JobSpec,
     JobState,
+    Retry,
     RunNowOutcome,
     Scheduler,
     Settings,
@@ -345,6 +347,54 @@ async def test_a_topic_says_what_becomes_of_jobs_that_would_start_later_than_the
     dead = ["late"] if misfire == "bury" else []
     await until(lambda: "punctual" in done and [job.id for job in client.dead.list(topic).jobs] == dead)
     await until(lambda: ("late" in done, worker.skipped) == ((True, 0) if misfire == "run" else (False, 1)))
+
+
+@pytest.mark.parametrize(("misfire", "reason"), [("run", Reason.EXPIRED), ("skip", Reason.MISFIRED)])
+async def test_a_started_job_that_is_handed_back_and_comes_too_late_is_buried(
+    make_worker: Callable[..., Worker],
+    worker: Worker,
+    client: Client,
+    topic: str,
+    run: Run,
+    misfire: Misfire,
+    reason: Reason,
+) -> None:
+    """It may have done half its work, so it is neither dropped nor run late."""
+    client.configure(topic, misfire=misfire, grace_ms=2_000)
+    started = asyncio.Event()
+
+    @worker.handler(topic)
+    async def work(job: Job) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    running = run(worker)
+    receipt = client.schedule(topic, key="a", delay=0, expires=2 if misfire == "run" else None)
+    await in_time(started.wait())
+    worker.stop(grace=0)
+    await in_time(running)
+    await until(lambda: time.time() * 1000 > receipt.due_ms + 2_100)
+    inbox = Inbox()
+    run(make_worker("default", inbox))
+    await until(lambda: bool(client.dead.list(topic).jobs))
+    [dead] = client.dead.list(topic).jobs
+    assert (dead.id, dead.reason, inbox.jobs) == ("a", reason, [])
+    assert client.get(topic, "a") is not None
+
+
+async def test_a_failed_job_whose_next_attempt_comes_too_late_is_buried_with_its_error(
+    worker: Worker, client: Client, topic: str, run: Run, scheduler: Scheduler
+) -> None:
+    @worker.handler(topic, retry=Retry(delays=[0.5]))
+    async def work(job: Job) -> None:
+        raise ValueError("no stock")
+
+    client.schedule(topic, key="a", delay=0, expires=0.4)
+    run(worker)
+    await until(lambda: bool(client.dead.list(topic).jobs))
+    [dead] = client.dead.list(topic).jobs
+    assert (dead.id, dead.reason, dead.attempt) == ("a", Reason.EXPIRED, 2)
+    assert "ValueError: no stock" in dead.error
 
 
 # Forecast

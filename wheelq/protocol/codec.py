@@ -115,6 +115,11 @@ class Record(NamedTuple):
     """When it was scheduled, by the server's clock; 0 before it is stored."""
     life: bytes = NO_LIFE
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a run of the job has ended before."""
+        return self.attempt > 1 or self.first_due_ms is not None or self.replays > 0
+
     def expires_ms(self, due_ms: int) -> float:
         """When it becomes too late to start the run that is due at `due_ms`; infinity: never."""
         if self.expires_at_ms is not None:

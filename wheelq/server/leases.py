@@ -264,7 +264,7 @@ class Leases:
         """Returns the outcome of a job that cannot be leased, by the rules of a worker; None: it is leased."""
         if entry.deliveries > self._settings.max_deliveries:
             return Buried(Reason.DELIVERIES, f"leased {counted(entry.deliveries - 1, 'time')} without an answer")
-        return too_late(now_ms, entry.due_ms, record.expires_ms(entry.due_ms), settings)
+        return too_late(now_ms, entry.due_ms, record, settings, is_redelivered=entry.deliveries > 1)
 
     async def _answer(
         self, topic: str, handles: Sequence[str], call: Callable[[ShardKeys, Sequence[LeaseId]], Call[list[bool]]]

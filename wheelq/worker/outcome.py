@@ -4,7 +4,8 @@
     misfire      of the topic: a job that is later than `grace_ms` runs anyway, is dropped, or is buried
 
 Both are checked at the start of every run. For a retry, `expires` still counts from the first due time, but the grace
-from the due time of the retry. A job that is delivered again because its worker died is checked again.
+from the due time of the retry. A job that is delivered again because its worker died is checked again. A job that may
+have started before is never dropped: it has perhaps done half its work, so it is buried, with its last error.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from wheelq.errors import PayloadMismatch
 from wheelq.model.dead import Reason
 from wheelq.model.retry import Bury, Retry, RetryAfter
+from wheelq.protocol.codec import Record
 from wheelq.settings import TopicSettings
 
 TRACEBACK_CHARS = 4_000
@@ -63,8 +65,14 @@ NotRun = Done | Dropped | Buried
 DONE = Done()
 
 
-def too_late(now_ms: float, due_ms: int, expires_ms: float, topic: TopicSettings) -> Dropped | Buried | None:
-    """Returns the outcome of a job that is too late to start now; None if it may start."""
+def too_late(
+    now_ms: float, due_ms: int, record: Record, topic: TopicSettings, *, is_redelivered: bool
+) -> Dropped | Buried | None:
+    """Returns the outcome of a job that is too late to start now; None if it may start.
+
+    `is_redelivered`: whether another worker had this delivery before.
+    """
+    expires_ms = record.expires_ms(due_ms)
     if now_ms > expires_ms:
         reason, why = Reason.EXPIRED, f"it could start until {expires_ms - due_ms:,.0f} ms after its due time"
     elif topic.misfire != "run" and now_ms > due_ms + topic.grace_ms:
@@ -72,6 +80,10 @@ def too_late(now_ms: float, due_ms: int, expires_ms: float, topic: TopicSettings
     else:
         return None
     why += f", and it is {now_ms - due_ms:,.0f} ms late"
+    if record.has_run:
+        return Buried(reason, f"{why}; before: {record.last_error or 'no error'}"[:ERROR_CHARS])
+    if is_redelivered:
+        return Buried(reason, f"{why}; a worker that stopped or died may have started it")
     return Buried(reason, why) if topic.misfire == "bury" else Dropped(why)
 
 

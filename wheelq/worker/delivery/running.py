@@ -101,7 +101,7 @@ class Running:
         except codec.UnreadableRecord as error:
             return Buried(Reason.UNREADABLE, str(error))
         due_ms, now_ms = entry.due_ms, self._server.now_ms()
-        if late := too_late(now_ms, due_ms, record.expires_ms(due_ms), delivery.shard.topic):
+        if late := too_late(now_ms, due_ms, record, delivery.shard.topic, is_redelivered=delivery.is_redelivered):
             return late
         started_ms = max(now_ms, due_ms)  # an estimate, but the job was due by the server's clock
         delivery.started_ms = started_ms
