@@ -192,7 +192,7 @@ class InUse(WheelqError):
 
 
 class JobNotFound(WheelqError):
-    """Nothing is known of this job: never scheduled, cancelled, or finished longer ago than its topic keeps."""
+    """Nothing is known of this job: never scheduled, cancelled, too late to run, or done longer ago than is kept."""
 
     def __init__(self, topic: str, id: str, what: str) -> None:
         super().__init__(f"job {id} of {topic!r} {what}")

@@ -14,7 +14,7 @@ from tests.spec.conftest import Run, known
 from tests.waiting import CLOCK_ERROR_MS, PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobInfo, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, TopicNotFound
-from wheelq.settings import TopicSettings
+from wheelq.settings import Misfire, TopicSettings
 
 HOUR_MS = 3_600_000
 
@@ -364,6 +364,21 @@ async def test_a_waiting_client_hears_that_the_job_was_cancelled(aclient: AsyncC
     await aclient.cancel(topic, "a")
     with pytest.raises(JobNotFound, match="cancelled"):
         await waiting
+
+
+@pytest.mark.parametrize("misfire", ["run", "skip"])
+async def test_a_job_that_never_ran_is_not_done(
+    aclient: AsyncClient, topic: str, serve: Callable[..., Worker], misfire: Misfire
+) -> None:
+    """It came too late, by its `expires` or its topic's grace: nothing is kept of it, and whoever waits is told."""
+    await aclient.configure(topic, misfire=misfire, grace_ms=10)
+    late = await aclient.schedule(topic, delay=0, expires=0.01 if misfire == "run" else None)
+    await asyncio.sleep(0.1)
+    waiting = asyncio.create_task(aclient.wait(late, timeout=PATIENCE))
+    serve(lambda job: "ran")
+    with pytest.raises(JobNotFound, match=r"too late \(expires, misfire\)"):
+        await waiting
+    assert await aclient.get(late) is None
 
 
 async def test_there_is_no_waiting_for_what_is_not_known(aclient: AsyncClient, topic: str) -> None:

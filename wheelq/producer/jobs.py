@@ -66,6 +66,9 @@ class Jobs:
         return self._topics.find(job.topic, job.id, partition_key, partial(state.get, id=job.id, life=job.life), None)
 
 
+_TOO_LATE = "dropped because it was too late (expires, misfire)"
+UNKNOWN = f"is not known: never scheduled, cancelled, {_TOO_LATE}, or no longer kept"
+GONE = f"is gone: cancelled, {_TOO_LATE}, or done by a worker that keeps no results"
 LOOK_AGAIN = 3.0
 """Seconds after which an awaited job is looked up without any news of it."""
 
@@ -98,14 +101,14 @@ def wait_for(
         raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: set its keep_done_ms to wait for them")
     info = yield from topics.find(topic, id, partition_key, lambda keys: state.get(keys, id, life), None)
     if info is None:
-        raise JobNotFound(topic, id, "is not known: never scheduled, cancelled, or no longer kept")
+        raise JobNotFound(topic, id, UNKNOWN)
     keys = topics.shard(topic, info.shard)
     cursor = None
     while True:
         latest = yield from ask(state.listen(keys))
         info = yield from ask(state.get(keys, id, life))
         if info is None:
-            raise JobNotFound(topic, id, "is gone: cancelled, or done by a worker that keeps no results")
+            raise JobNotFound(topic, id, GONE)
         one = _end_in(info, group)
         if one is not None:
             return one.result

@@ -19,8 +19,7 @@ for n = 5, #ARGV - 2, 3 do
     entries[#entries + 1], members[#members + 1], ids[#ids + 1] = entry, member, id
     -- The consumer only skipped a retry of another group. Leases tell neither when work began nor its result.
     if concerns(member, group) then
-      kept[#kept + 1] = {entry, id, '0', '', ''}
-      if n >= dropped_from then expired = expired + 1 end
+      if n >= dropped_from then expired = expired + 1 else kept[#kept + 1] = {entry, id, '0', '', ''} end
     end
   end
 end
@@ -33,6 +32,6 @@ end
 finish(ready, jobs, group, entries, members)
 trim(ready, retention_ms, now, counts)
 tell_ended(news, ids)
-count(counts, 'done\31' .. group, #kept - expired)
+count(counts, 'done\31' .. group, #kept)
 count(counts, 'expired\31' .. group, expired)
 return reply

@@ -19,10 +19,9 @@ for n = 5, #ARGV - 5, 6 do
     local id = string.match(member, '^[^\31]*')
     entries[#entries + 1], members[#members + 1] = entry, member
     ids[#ids + 1], notes[#notes + 1] = id, id .. '\31' .. group
-    -- A retry of another group was only skipped.
+    -- A retry of another group was only skipped. What did not run leaves nothing: it is not done.
     if concerns(member, group) then
-      kept[#kept + 1] = {entry, id, unpack(ARGV, n + 2, n + 5)}
-      if n >= dropped_from then expired = expired + 1 end
+      if n >= dropped_from then expired = expired + 1 else kept[#kept + 1] = {entry, id, unpack(ARGV, n + 2, n + 5)} end
     end
   end
 end
@@ -36,6 +35,6 @@ end
 finish(ready, jobs, group, entries, members)
 trim(ready, retention_ms, now, counts)
 tell_ended(news, ids)
-count(counts, 'done\31' .. group, #kept - expired)
+count(counts, 'done\31' .. group, #kept)
 count(counts, 'expired\31' .. group, expired)
 return #entries
