@@ -295,8 +295,8 @@ class NotReplicated(ServerError):
     """The jobs are scheduled, but fewer replicas (or disks) than `durability` requires confirmed them in time.
 
     `receipts` has one per job, in order; `confirmed` of `wanted` have confirmed; `reason` says why. Repeating the call
-    with the receipts' ids as keys is safe: it finds the jobs and waits for the confirmation again. A change of a topic
-    has no receipts; it is made, and can be repeated.
+    with the receipts' ids as keys is safe: it finds the jobs and waits for the confirmation again. A change of jobs
+    or of a topic has no receipts; it is made, and can be repeated.
     """
 
     def __init__(self, receipts: Sequence[Any], confirmed: int, wanted: int, reason: str) -> None:

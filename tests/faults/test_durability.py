@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,9 +26,11 @@ from wheelq import AsyncClient, Client, JobSpec, Receipt, Settings
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import InvalidInput, NotReplicated, Refused, ServerTooOld, WheelqError
 from wheelq.protocol.call import command
+from wheelq.protocol.calls import worker
+from wheelq.protocol.calls.worker import Burial
 from wheelq.protocol.keys import Keys
 from wheelq.protocol.scripts import script
-from wheelq.settings import ClientSettings, Durability
+from wheelq.settings import ClientSettings, Durability, TopicSettings
 from wheelq.transport import Address, Transport
 
 SETTINGS = ClientSettings(durability="replicated", replicated_timeout_ms=9_000)  # a busy replica may need seconds
@@ -35,6 +38,7 @@ TIMEOUT_MS = 1_500
 IMPATIENT = ClientSettings(durability="replicated", replicated_timeout_ms=TIMEOUT_MS)
 """For calls that no replica confirms."""
 ORDERS = Keys().shard("orders", 0)
+LATER = datetime.now(UTC) + timedelta(days=3)
 
 Start = Callable[..., EmbeddedServer]
 
@@ -96,6 +100,51 @@ def _waiting(url: str) -> set[str]:
 
 
 # Replicated
+
+
+CHANGES: list[Callable[[Client, Sequence[str]], object]] = [
+    lambda client, dead: client.cancel("orders", "a"),
+    lambda client, dead: client.cancel("orders", "gone"),
+    lambda client, dead: client.reschedule("orders", "a", delay=3600),
+    lambda client, dead: client.run_now("orders", "a"),
+    lambda client, dead: client.cancel_due("orders", until=LATER),
+    lambda client, dead: client.reschedule_due("orders", by=60, until=LATER),
+    lambda client, dead: client.rerun("orders", group="g", since=LATER),
+    lambda client, dead: client.recurring.put("orders", "hourly", every=3600),
+    lambda client, dead: client.recurring.put("new", "hourly", every=3600),
+    lambda client, dead: client.recurring.pause("orders", "daily"),
+    lambda client, dead: client.recurring.trigger("orders", "daily"),
+    lambda client, dead: client.recurring.remove("orders", "daily"),
+    lambda client, dead: client.dead.replay_one("orders", dead[0]),
+    lambda client, dead: client.dead.purge_one("orders", dead[1]),
+    lambda client, dead: client.dead.replay("orders", all=True),
+    lambda client, dead: client.dead.purge("orders", all=True),
+]
+
+
+def test_every_change_waits_for_the_replica(pair: Pair) -> None:
+    """A failover would undo it otherwise, although its caller was told of it. Looking does not wait."""
+    with Client.connect(pair.primary.url) as client:
+        client.configure("orders", retention_ms=60_000)
+        client.schedule_many(
+            "orders", [*(JobSpec(delay=0, key=f"dead-{n}") for n in range(3)), JobSpec(delay=60, key="a")]
+        )
+        client.recurring.put("orders", "daily", every=86_400)
+        ask(pair.primary.url, "XGROUP", "CREATE", ORDERS.ready, "g", "0")
+        with closing(Transport(Address(pair.primary.url))) as transport:
+            for entry in transport.send(worker.read([ORDERS], "g", "w", 3, None))[0]:
+                burial = Burial("failed", "it broke", "", 1, entry.due_ms)
+                transport.send(worker.bury(ORDERS, "g", "w", entry, burial, TopicSettings()))
+        dead = [job.dead_id for job in client.dead.list("orders").jobs]
+    pair.freeze()
+    quick = ClientSettings(durability="replicated", replicated_timeout_ms=100)
+    with Client.connect(pair.primary.url, Settings(client=quick)) as client:
+        for change in CHANGES:
+            with pytest.raises(NotReplicated, match="it is done, but only 0 of 1"):
+                change(client, dead)
+        assert client.get("orders", "a") is None
+        assert not client.dead.list("orders").jobs
+        assert [info.name for info in client.recurring.list("orders")] == ["hourly"]
 
 
 @pytest.mark.every_server

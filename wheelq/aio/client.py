@@ -30,7 +30,7 @@ from wheelq.model.state import JobInfo, JobPage, JobState
 from wheelq.model.task import Task, TaskJob
 from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
 from wheelq.producer.bulk import Bulk, Report
-from wheelq.producer.confirmation import Confirmation
+from wheelq.producer.confirmation import Confirmation, Confirmer
 from wheelq.producer.dead import Dead
 from wheelq.producer.driver import AsyncDriver
 from wheelq.producer.fallback import Fallback
@@ -97,9 +97,10 @@ class AsyncClient:
         server_clock = ServerClock(self._clock, self._clock.uptime) if has_outbox else None
         tagging = Tagging.of(self._settings, transport.reply_timeout_ms)
         self._recurrences = Recurrences(self._topics, self._keys, self._settings, tagging)
-        self.recurring = AsyncRecurring(self._driver, self._recurrences)
+        self._confirmer = Confirmer(self._settings)
+        self.recurring = AsyncRecurring(self._driver, self._recurrences, self._confirmer)
         """Manages recurring jobs."""
-        self.dead = AsyncDeadLetters(self._driver, Dead(self._topics))
+        self.dead = AsyncDeadLetters(self._driver, Dead(self._topics), self._confirmer)
         """Manages dead jobs: list, show, replay, purge."""
         self._outbox: AsyncCourier | None = None
         terms = (self._topics, self._keys, self._settings, self._clock, tagging, server_clock)
@@ -328,7 +329,8 @@ class AsyncClient:
 
         Raises: InvalidInput, TopicNotFound, OutcomeUnknown (tells the name to continue with), and the server's errors.
         """
-        return await self._driver.run(rerun(self._topics, topic, group, since, until, rate, name))
+        operation = rerun(self._topics, topic, group, since, until, rate, name)
+        return await self._driver.run(self._confirmer.changing(operation))
 
     async def waiting(
         self,
@@ -372,7 +374,8 @@ class AsyncClient:
 
         Raises: TopicNotFound, InvalidInput, OutcomeUnknown (tells the name).
         """
-        return await self._driver.run(self._bulk.cancel(topic, since, until, name, rounds, progress))
+        operation = self._bulk.cancel(topic, since, until, name, rounds, progress)
+        return await self._driver.run(self._confirmer.changing(operation))
 
     async def reschedule_due(
         self,
@@ -393,7 +396,8 @@ class AsyncClient:
         `delay` after the first call or `at` an aware datetime. All else is as in `cancel_due`. Without `name` a
         repeated call moves again what it finds in the range.
         """
-        return await self._driver.run(self._bulk.move(topic, since, until, by, delay, at, name, rounds, progress))
+        operation = self._bulk.move(topic, since, until, by, delay, at, name, rounds, progress)
+        return await self._driver.run(self._confirmer.changing(operation))
 
     async def jobs(
         self,
@@ -535,9 +539,11 @@ class AsyncClient:
         await self.close()
 
     async def _about(self, topic: str, id: str, operation: Operation[T], name: str | None = None) -> T:
-        """Runs an operation on one job; `name` is that of its span."""
-        about = None if name is None else (name, topic, id)
-        return await self._driver.run(self._scheduling.about(topic, id, operation), about)
+        """Runs an operation on one job; `name` is that of its span if it changes the job."""
+        if name is None:
+            return await self._driver.run(self._scheduling.about(topic, id, operation))
+        confirmed = self._confirmer.changing(operation)
+        return await self._driver.run(self._scheduling.about(topic, id, confirmed), (name, topic, id))
 
     async def _change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> T:
         return await self._driver.run(self._scheduling.change(make))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Replayed, ReplayOutcome
+from wheelq.producer.confirmation import Confirmer
 from wheelq.producer.dead import Dead
 from wheelq.producer.driver import AsyncDriver
 
@@ -20,9 +21,10 @@ from wheelq.producer.driver import AsyncDriver
 class AsyncDeadLetters:
     """Manages the dead jobs of a server. Each entry is for one group: a job that two groups gave up has two."""
 
-    def __init__(self, driver: AsyncDriver, dead: Dead) -> None:
+    def __init__(self, driver: AsyncDriver, dead: Dead, confirmer: Confirmer) -> None:
         self._driver = driver
         self._dead = dead
+        self._changing = confirmer.changing
 
     async def list(
         self,
@@ -56,7 +58,7 @@ class AsyncDeadLetters:
         This works once per burial: repeated after a lost reply, it returns NOT_FOUND. Raises: TopicNotFound,
         InvalidInput.
         """
-        return await self._driver.run(self._dead.replay_one(topic, dead_id), ("replay", topic, None))
+        return await self._driver.run(self._changing(self._dead.replay_one(topic, dead_id)), ("replay", topic, None))
 
     async def replay(
         self,
@@ -80,11 +82,12 @@ class AsyncDeadLetters:
         Raises: TopicNotFound, InvalidInput (also if there is neither a filter nor `all=True`).
         """
         where = DeadFilter.of(group, reason, id, since, until)
-        return await self._driver.run(self._dead.replay(topic, where, all, rate, limit), ("replay", topic, None))
+        operation = self._dead.replay(topic, where, all, rate, limit)
+        return await self._driver.run(self._changing(operation), ("replay", topic, None))
 
     async def purge_one(self, topic: str, dead_id: str) -> bool:
         """Remove a dead job for good; False if it is not among the dead. Raises: TopicNotFound, InvalidInput."""
-        return await self._driver.run(self._dead.purge_one(topic, dead_id))
+        return await self._driver.run(self._changing(self._dead.purge_one(topic, dead_id)))
 
     async def purge(
         self,
@@ -103,4 +106,5 @@ class AsyncDeadLetters:
 
         Raises: TopicNotFound, InvalidInput (also if there is neither a filter nor `all=True`).
         """
-        return await self._driver.run(self._dead.purge(topic, DeadFilter.of(group, reason, id, since, until), all))
+        operation = self._dead.purge(topic, DeadFilter.of(group, reason, id, since, until), all)
+        return await self._driver.run(self._changing(operation))

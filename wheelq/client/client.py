@@ -31,7 +31,7 @@ from wheelq.model.state import JobInfo, JobPage, JobState
 from wheelq.model.task import Task, TaskJob
 from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
 from wheelq.producer.bulk import Bulk, Report
-from wheelq.producer.confirmation import Confirmation
+from wheelq.producer.confirmation import Confirmation, Confirmer
 from wheelq.producer.dead import Dead
 from wheelq.producer.driver import Driver
 from wheelq.producer.fallback import Fallback
@@ -98,9 +98,10 @@ class Client:
         server_clock = ServerClock(self._clock, self._clock.uptime) if has_outbox else None
         tagging = Tagging.of(self._settings, transport.reply_timeout_ms)
         self._recurrences = Recurrences(self._topics, self._keys, self._settings, tagging)
-        self.recurring = Recurring(self._driver, self._recurrences)
+        self._confirmer = Confirmer(self._settings)
+        self.recurring = Recurring(self._driver, self._recurrences, self._confirmer)
         """Manages recurring jobs."""
-        self.dead = DeadLetters(self._driver, Dead(self._topics))
+        self.dead = DeadLetters(self._driver, Dead(self._topics), self._confirmer)
         """Manages dead jobs: list, show, replay, purge."""
         self._outbox: Courier | None = None
         terms = (self._topics, self._keys, self._settings, self._clock, tagging, server_clock)
@@ -327,7 +328,8 @@ class Client:
 
         Raises: InvalidInput, TopicNotFound, OutcomeUnknown (tells the name to continue with), and the server's errors.
         """
-        return self._driver.run(rerun(self._topics, topic, group, since, until, rate, name))
+        operation = rerun(self._topics, topic, group, since, until, rate, name)
+        return self._driver.run(self._confirmer.changing(operation))
 
     def waiting(
         self,
@@ -371,7 +373,8 @@ class Client:
 
         Raises: TopicNotFound, InvalidInput, OutcomeUnknown (tells the name).
         """
-        return self._driver.run(self._bulk.cancel(topic, since, until, name, rounds, progress))
+        operation = self._bulk.cancel(topic, since, until, name, rounds, progress)
+        return self._driver.run(self._confirmer.changing(operation))
 
     def reschedule_due(
         self,
@@ -392,7 +395,8 @@ class Client:
         `delay` after the first call or `at` an aware datetime. All else is as in `cancel_due`. Without `name` a
         repeated call moves again what it finds in the range.
         """
-        return self._driver.run(self._bulk.move(topic, since, until, by, delay, at, name, rounds, progress))
+        operation = self._bulk.move(topic, since, until, by, delay, at, name, rounds, progress)
+        return self._driver.run(self._confirmer.changing(operation))
 
     def jobs(
         self,
@@ -534,9 +538,11 @@ class Client:
         self.close()
 
     def _about(self, topic: str, id: str, operation: Operation[T], name: str | None = None) -> T:
-        """Runs an operation on one job; `name` is that of its span."""
-        about = None if name is None else (name, topic, id)
-        return self._driver.run(self._scheduling.about(topic, id, operation), about)
+        """Runs an operation on one job; `name` is that of its span if it changes the job."""
+        if name is None:
+            return self._driver.run(self._scheduling.about(topic, id, operation))
+        confirmed = self._confirmer.changing(operation)
+        return self._driver.run(self._scheduling.about(topic, id, confirmed), (name, topic, id))
 
     def _change(self, make: Callable[[Confirmation[Any] | None], Operation[T]]) -> T:
         return self._driver.run(self._scheduling.change(make))

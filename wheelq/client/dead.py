@@ -14,6 +14,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Replayed, ReplayOutcome
+from wheelq.producer.confirmation import Confirmer
 from wheelq.producer.dead import Dead
 from wheelq.producer.driver import Driver
 
@@ -21,9 +22,10 @@ from wheelq.producer.driver import Driver
 class DeadLetters:
     """Manages the dead jobs of a server. Each entry is for one group: a job that two groups gave up has two."""
 
-    def __init__(self, driver: Driver, dead: Dead) -> None:
+    def __init__(self, driver: Driver, dead: Dead, confirmer: Confirmer) -> None:
         self._driver = driver
         self._dead = dead
+        self._changing = confirmer.changing
 
     def list(
         self,
@@ -57,7 +59,7 @@ class DeadLetters:
         This works once per burial: repeated after a lost reply, it returns NOT_FOUND. Raises: TopicNotFound,
         InvalidInput.
         """
-        return self._driver.run(self._dead.replay_one(topic, dead_id), ("replay", topic, None))
+        return self._driver.run(self._changing(self._dead.replay_one(topic, dead_id)), ("replay", topic, None))
 
     def replay(
         self,
@@ -81,11 +83,12 @@ class DeadLetters:
         Raises: TopicNotFound, InvalidInput (also if there is neither a filter nor `all=True`).
         """
         where = DeadFilter.of(group, reason, id, since, until)
-        return self._driver.run(self._dead.replay(topic, where, all, rate, limit), ("replay", topic, None))
+        operation = self._dead.replay(topic, where, all, rate, limit)
+        return self._driver.run(self._changing(operation), ("replay", topic, None))
 
     def purge_one(self, topic: str, dead_id: str) -> bool:
         """Remove a dead job for good; False if it is not among the dead. Raises: TopicNotFound, InvalidInput."""
-        return self._driver.run(self._dead.purge_one(topic, dead_id))
+        return self._driver.run(self._changing(self._dead.purge_one(topic, dead_id)))
 
     def purge(
         self,
@@ -104,4 +107,5 @@ class DeadLetters:
 
         Raises: TopicNotFound, InvalidInput (also if there is neither a filter nor `all=True`).
         """
-        return self._driver.run(self._dead.purge(topic, DeadFilter.of(group, reason, id, since, until), all))
+        operation = self._dead.purge(topic, DeadFilter.of(group, reason, id, since, until), all)
+        return self._driver.run(self._changing(operation))

@@ -10,6 +10,7 @@ from typing import Any, Unpack, overload
 from wheelq.model.job import Payload, Priority, Receipt
 from wheelq.model.recurring import Missed, RecurringInfo, RecurringOptions, RecurringOutcome, RecurringReceipt, Rule
 from wheelq.model.task import TaskJob
+from wheelq.producer.confirmation import Confirmer
 from wheelq.producer.driver import Driver
 from wheelq.producer.recurring import Recurrences
 
@@ -23,9 +24,10 @@ class Recurring:
     about ten seconds ahead, exactly once for any number of schedulers. Raises as the client's own methods do.
     """
 
-    def __init__(self, driver: Driver, recurrences: Recurrences) -> None:
+    def __init__(self, driver: Driver, recurrences: Recurrences, confirmer: Confirmer) -> None:
         self._driver = driver
         self._recurrences = recurrences
+        self._changing = confirmer.changing
 
     @overload
     def put(self, topic: TaskJob[Any], name: str, **options: Unpack[RecurringOptions]) -> RecurringReceipt: ...
@@ -74,7 +76,8 @@ class Recurring:
         rule = Rule.of(cron=cron, every=every, tz=tz, start=start, end=end, jitter=jitter, missed=missed, grace=grace)
         if isinstance(topic, TaskJob):
             payload, topic = topic.arguments, topic.without(payload)
-        return self._driver.run(self._recurrences.put(topic, name, payload, headers, priority, expires, rule))
+        operation = self._recurrences.put(topic, name, payload, headers, priority, expires, rule)
+        return self._driver.run(self._changing(operation))
 
     def get(self, topic: str, name: str) -> RecurringInfo | None:
         """Returns a recurring job; None if the topic has none with this name."""
@@ -86,16 +89,16 @@ class Recurring:
 
     def pause(self, topic: str, name: str) -> RecurringOutcome:
         """Pause a recurring job until `resume`; returns PAUSED, UNCHANGED (it was paused already) or NOT_FOUND."""
-        return self._driver.run(self._recurrences.pause(topic, name))
+        return self._driver.run(self._changing(self._recurrences.pause(topic, name)))
 
     def resume(self, topic: str, name: str) -> RecurringOutcome:
         """Resume a recurring job from now on; returns RESUMED, UNCHANGED (it was not paused) or NOT_FOUND."""
-        return self._driver.run(self._recurrences.resume(topic, name))
+        return self._driver.run(self._changing(self._recurrences.resume(topic, name)))
 
     def trigger(self, topic: str, name: str) -> Receipt | None:
         """Run a recurring job once now, besides its occurrences, even while paused; None if there is no such job."""
-        return self._driver.run(self._recurrences.trigger(topic, name))
+        return self._driver.run(self._changing(self._recurrences.trigger(topic, name)))
 
     def remove(self, topic: str, name: str) -> RecurringOutcome:
         """Remove a recurring job and its waiting occurrence; returns REMOVED or NOT_FOUND."""
-        return self._driver.run(self._recurrences.remove(topic, name))
+        return self._driver.run(self._changing(self._recurrences.remove(topic, name)))

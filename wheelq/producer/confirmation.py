@@ -1,4 +1,4 @@
-"""Waits for replicas or disks before a schedule call returns, as `durability` asks.
+"""Waits for replicas or disks before a schedule call or a change returns, as `durability` asks.
 
 | `durability`   | the jobs are then …                               | and are lost only if …                          |
 |----------------|---------------------------------------------------|-------------------------------------------------|
@@ -15,8 +15,9 @@ and means nothing. If the connection breaks, all calls are repeated with the sam
 which may lead to another primary that does not have the jobs yet. A waiting connection sends nothing else, so up to
 5,000 jobs go before each WAIT.
 
-If too few confirm in time, the jobs are scheduled anyway, and `NotReplicated` says so. Later changes of a job
-(promoted, acknowledged) are not confirmed: a failover may lose them, and the job then runs again.
+If too few confirm in time, the jobs are scheduled anyway, and `NotReplicated` says so. Clients whose default is to
+wait also wait for each script of `CHANGES`, one at a time. What schedulers and workers do to a job (promote,
+acknowledge) is not confirmed: a failover may lose it, and the job then runs again.
 
 `"replicated"` promises what WAIT does: `replicas` of the replicas have the jobs. A failover may promote one of the
 others, and in a planned `SENTINEL FAILOVER` those still confirm to the old primary, whose last jobs are then lost. If
@@ -32,15 +33,22 @@ find only registered topics.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, get_args
 
 from wheelq.errors import InvalidInput, NotReplicated, OutcomeUnknown, Refused, ServerError, ServerTooOld, WheelqError
+from wheelq.producer.operation import Operation, Step, Stream, ask
 from wheelq.protocol.call import Call, command, scripted, together
 from wheelq.protocol.calls.registry import VERSION_FIELD
 from wheelq.settings import ClientSettings, Durability
 
 BATCHES = 10
 """The most schedule calls, of up to 500 jobs each, before one WAIT."""
+CHANGES = {
+    *("cancel", "reschedule", "run_now", "cancel_due", "move_due", "rerun", "replay", "purge"),
+    *("recurring_change", "schedule", "register_topic"),
+}
+"""The scripts by which an operation changes jobs, recurring jobs and topics."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -98,6 +106,36 @@ class Confirmation(Generic[T]):
         """Returns a call that changes a shard's terms, with a WAIT after it; `delayed` is its sorted set."""
         return self._one(call, _mark(delayed))
 
+    def each(self, operation: Operation[V]) -> Operation[V]:
+        """Does an operation with a WAIT after each of its changes."""
+        go_on: Callable[[Any], Step] = operation.send
+        answer: Any = None
+        while True:
+            try:
+                step = go_on(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                go_on, answer = operation.send, (yield from self._step(step))
+            except ServerError as error:
+                go_on, answer = operation.throw, error
+
+    def _step(self, step: Step) -> Operation[Any]:
+        if isinstance(step, Call):
+            return (yield self._change(step) if step.name in CHANGES else step)
+        if isinstance(step, Stream) and not step.holds_up:
+            calls = list(step.calls)
+            if any(call.name in CHANGES for call in calls):
+                for call in calls:
+                    step.take((yield self._change(call)))
+                return None
+            step = replace(step, calls=calls)
+        return (yield step)
+
+    def _change(self, call: Call[U]) -> Call[U]:
+        stem, _, key = call.keys[0].rpartition(":")
+        return self.topic(call, call.keys[0]) if key == "topics" else self.fence(call, f"{stem}:delayed")
+
     def falls_short(self) -> bool:
         """Whether too few have confirmed so far."""
         return self._shortage is not None
@@ -148,6 +186,37 @@ class Confirmation(Generic[T]):
         if self.durability == "replicated":
             return command("WAIT", replicas, timeout_ms, read=_as_is, wait_ms=timeout_ms)
         return command("WAITAOF", 1, replicas, timeout_ms, read=_as_is, wait_ms=timeout_ms)
+
+
+class Confirmer:
+    """Makes the confirmations of one client, and knows which its server can give."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._can_confirm: set[Durability] = set()
+
+    def confirming(self, durability: Durability | None) -> Operation[Confirmation[Any] | None]:
+        """Returns the confirmation to wait for, which the server can give. Raises: InvalidInput, Refused."""
+        found = confirmation(durability, self._settings)
+        if found is not None and found.durability not in self._can_confirm:
+            try:
+                yield from ask(found.ask())
+            except Refused as error:
+                raise found.impossible(error) from error
+            self._can_confirm.add(found.durability)
+        return found
+
+    def changing(self, operation: Operation[V]) -> Operation[V]:
+        """Does an operation whose changes are confirmed as the settings require.
+
+        Raises also: NotReplicated (then the change was made).
+        """
+        confirming = yield from self.confirming(None)
+        if confirming is None:
+            return (yield from operation)
+        outcome = yield from confirming.each(operation)
+        confirming.check(())
+        return outcome
 
 
 def confirmation(durability: Durability | None, settings: ClientSettings) -> Confirmation[Any] | None:

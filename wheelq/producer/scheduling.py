@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.errors import OutcomeUnknown, PartlyScheduled, Refused, ServerError, TopicFull, Unavailable, WheelqError
+from wheelq.errors import OutcomeUnknown, PartlyScheduled, ServerError, TopicFull, Unavailable, WheelqError
 from wheelq.model.checks import check_on_duplicate, check_topic
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic, shards_in
-from wheelq.producer.confirmation import Confirmation, confirmation
+from wheelq.producer.confirmation import Confirmation, Confirmer
 from wheelq.producer.operation import Operation, Stream, ask
 from wheelq.producer.outbox.kept import Parcel, Sending
 from wheelq.producer.preparation import Preparation, accepted
@@ -63,7 +63,7 @@ class Scheduling:
         self._clock = clock
         self._server_clock = server_clock
         self._tagging = tagging
-        self._can_confirm: set[Durability] = set()
+        self._confirming = Confirmer(settings).confirming
         self._warn_of_channels_at = 0.0
 
     def _prepare(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> NewJob:
@@ -330,17 +330,6 @@ class Scheduling:
                 "the server forbids this user to publish: jobs that are due soon may start a minute late; "
                 "give the user wheelq's channels (config/acl shows how)"
             )
-
-    def _confirming(self, durability: Durability | None) -> Operation[Confirmation[Placed] | None]:
-        """Returns the confirmation to wait for, which the server can give. Raises: InvalidInput, Refused."""
-        found = confirmation(durability, self._settings)
-        if found is not None and found.durability not in self._can_confirm:
-            try:
-                yield from ask(found.ask())
-            except Refused as error:
-                raise found.impossible(error) from error
-            self._can_confirm.add(found.durability)
-        return found
 
 
 def _placed_by(topic: Topic, parcels: Iterable[Parcel]) -> Topic:

@@ -53,7 +53,8 @@ class ServerClient(AsyncClient):
 
     async def revise_recurring(self, topic: str, name: str, rule: Rule, payload: Payload = KEEP) -> RecurringOutcome:
         """Change only a recurring job's rule, and its payload if given."""
-        return await self._driver.run(self._recurrences.revise(topic, name, rule, payload))
+        operation = self._recurrences.revise(topic, name, rule, payload)
+        return await self._driver.run(self._confirmer.changing(operation))
 
     async def keep_aside(self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate) -> list[Receipt]:
         """Put jobs into the outbox without asking the server, for callers that already know that it is down.
