@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -161,6 +161,34 @@ async def test_a_session_is_taken_by_any_process_and_ends_with_its_key(
     await transport.close()
     await second.service.keyring.read()  # type: ignore[attr-defined]
     assert (await second.get("/")).status_code == 303
+
+
+@pytest.mark.parametrize("path", ["/sign-in", "/sign-out"])
+async def test_a_stranger_can_send_no_large_form(serve: Callable[..., Any], give: Give, path: str) -> None:
+    """It is refused by its length, and otherwise as soon as too much has come: parsing it would stop the server."""
+    await give("*:*")
+    http = await serve(access="keys")
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 4_096
+            yield b"a=b&" * 1_024
+
+    own = {"origin": BASE, "content-type": "application/x-www-form-urlencoded"}
+    declared = await http.post(path, content=endless(), headers={**own, "content-length": "8000000"})
+    assert (declared.status_code, declared.headers["connection"], read) == (413, "close", 0)
+    assert (await http.post(path, content=endless(), headers=own)).status_code == 413
+    assert read <= 20_480
+
+
+async def test_the_form_of_a_viewer_holds_a_job_and_no_more(http: Http) -> None:
+    browser = Browser(http)
+    payload = '"' + "\\u0001" * 10_000 + '"'
+    made = await browser.send("/schedule", topic="orders", delay="1h", payload=payload)
+    assert made.status_code == 303
+    assert (await browser.send("/schedule", topic="orders", delay="1h", payload="x" * 2_000_000)).status_code == 413
 
 
 async def test_sign_in_leads_only_to_pages_of_this_server(serve: Callable[..., Any], give: Give) -> None:

@@ -34,8 +34,6 @@ _SAFE: tuple[tuple[bytes, bytes], ...] = (
     (b"cache-control", b"no-store"),
 )
 _NAMES = frozenset(name for name, _ in _SAFE)
-_CLOSE = {"connection": "close"}
-"""For answers to a request whose rest would have to be read and dropped."""
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -93,7 +91,7 @@ class Gate:
             return self._overloaded()
         length = Headers(scope=scope).get("content-length", "0")
         if length.isdecimal() and int(length) > self._body_max_bytes:
-            return self._too_large()
+            return problems.too_large(self._body_max_bytes)
         return None
 
     def _bounded(self, receive: Receive) -> Receive:
@@ -112,7 +110,7 @@ class Gate:
             is_complete = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > self._body_max_bytes:
-                raise self._too_large()
+                raise problems.too_large(self._body_max_bytes)
             if is_complete and self._free() < 0:
                 raise self._overloaded()
             return message
@@ -133,7 +131,7 @@ class Gate:
                     self.in_flight += 1
                     self._receiving.discard(timeout)
         except TimeoutError as error:
-            raise Problem(problems.TOO_SLOW, f"It had {BODY_S:.0f} s at most.", more=_CLOSE) from error
+            raise Problem(problems.TOO_SLOW, f"It had {BODY_S:.0f} s at most.", more=problems.CLOSE) from error
 
     def _give_one_up(self) -> None:
         first = min(self._receiving, key=lambda timeout: timeout.when() or 0.0)
@@ -146,7 +144,3 @@ class Gate:
     def _overloaded(self) -> Problem:
         under_way = counted(self._max_in_flight, "request is", "requests are")
         return Problem(problems.OVERLOADED, f"{under_way} under way.")
-
-    def _too_large(self) -> Problem:
-        what = f"The body has more than {self._body_max_bytes:,} bytes."
-        return Problem(problems.TOO_LARGE, what, "body", more=_CLOSE)

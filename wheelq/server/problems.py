@@ -18,6 +18,8 @@ from starlette.responses import Response
 from wheelq import errors
 
 MEDIA_TYPE = "application/problem+json"
+CLOSE = {"connection": "close"}
+"""For answers to a request whose rest would have to be read and dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ class Problem(HTTPException):
         wait = self.retry_after_s if self.retry_after_s is not None else self.kind.retry_after_s
         headers = {**(self.more or {}), **({} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))})}
         return Response(to_json(self.body()), self.kind.status, headers, MEDIA_TYPE)
+
+
+def too_large(most_bytes: int) -> Problem:
+    """Returns the problem of a body longer than this. The connection ends, so that nobody reads the rest."""
+    return Problem(TOO_LARGE, f"The body has more than {most_bytes:,} bytes.", "body", more=CLOSE)
 
 
 def problem_in(method: str, error: Exception) -> Problem:

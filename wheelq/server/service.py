@@ -47,6 +47,9 @@ logger = logging.getLogger("wheelq.server")
 BEARER = "bearer "
 DIAGNOSIS_FRESH_S = 30.0
 """For how many seconds the findings of the doctor are reused."""
+JOB_BYTES = 65_536
+JOB_SHARE = 16
+"""A packed byte takes up to six in JSON or a form; there are headers besides, and perhaps line breaks."""
 HOST_CHARS = 270
 """The longest host name, and a port."""
 
@@ -71,6 +74,8 @@ class Service:
             self.calling = CallbackWorker(transport.spare(), services, settings, self.clock)
         self.inspector = AsyncInspector(transport, self.keys, self.clock)
         self.fleet_metrics = FleetMetrics(transport, self.keys, self.clock, __version__)
+        self.job_bytes = JOB_BYTES + JOB_SHARE * settings.client.payload_max_bytes
+        """The largest body of a request about one job, whose payload and headers take more room as text."""
         self.answers = Answers(transport, self.keys, settings.server.idempotency_ms)
         self.needs_key = needs_key(settings)
         self.keyring = Keyring(transport, self.keys, self.clock, settings.server.keys_ms)

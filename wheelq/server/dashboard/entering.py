@@ -24,7 +24,7 @@ from wheelq.server import problems
 from wheelq.server.access import NOBODY, ApiKey, Caller, parse_token
 from wheelq.server.dashboard.visit import Form, PagePlace, Visit, cookie_path, set_cookie
 from wheelq.server.problems import TOO_MANY, Problem
-from wheelq.server.schemas.reading import FORM, is_form
+from wheelq.server.schemas.reading import FORM, body_of, is_form
 from wheelq.server.service import Service, address_of
 
 SESSION, TOKEN = "wheelq_session", "wheelq_token"
@@ -32,6 +32,8 @@ NO_ONE = Caller("", ())
 """The viewer who has not signed in."""
 SESSION_MS = 12 * 3_600_000
 """How long a sign-in lasts."""
+ENTRY_BYTES = 16_384
+"""The largest form of a viewer who may not have signed in."""
 _SESSION = re.compile(r"([A-Za-z0-9-]{1,64})\.([0-9]{1,15})\.([0-9a-f]{64})")
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
@@ -42,7 +44,7 @@ async def enter(service: Service, request: Request, place: PagePlace) -> Visit:
     service.admit(caller, address_of(request), place.verb, request.path_params.get("topic"))
     visit = visit_of(service, request, caller, is_signed_in)
     if place.is_action:
-        visit.form = await checked_form(request)
+        visit.form = await checked_form(request, service.job_bytes)
     return visit
 
 
@@ -58,7 +60,7 @@ def token_of(request: Request) -> str:
     return token
 
 
-async def checked_form(request: Request) -> Form:
+async def checked_form(request: Request, most_bytes: int) -> Form:
     """Returns the fields of a form that a page of this server has sent. Raises: Problem, InvalidInput."""
     origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
     if not host or origin.partition("://")[2] != host:
@@ -66,7 +68,7 @@ async def checked_form(request: Request) -> Form:
         raise Problem(problems.FOREIGN_ORIGIN, what)
     if not is_form(request.headers.get("content-type", "")):
         raise Problem(problems.UNSUPPORTED, f"Forms are sent as {FORM}.")
-    form = Form.parse((await request.body()).decode(errors="replace"))
+    form = Form.parse((await body_of(request, most_bytes)).decode(errors="replace"))
     token, sent = request.cookies.get(TOKEN, ""), form.text("token").encode(errors="replace")
     if not _TOKEN.fullmatch(token) or not hmac.compare_digest(token.encode(), sent):
         raise Problem(problems.NOT_ALLOWED, "The form's token is missing or too old: load the page again.")
@@ -87,15 +89,16 @@ async def viewer_of(service: Service, request: Request) -> tuple[Caller, bool]:
 async def sign_in(service: Service, request: Request) -> Response:
     """Show the form, or take it and redirect to the page that the viewer wanted."""
     visit = visit_of(service, request, NO_ONE)
-    asked = visit.query if request.method == "GET" else await checked_form(request)
+    if request.method == "POST":
+        wait_s = service.rates.wait_s(address_of(request), service.clock.monotonic())
+        if wait_s:
+            raise Problem(TOO_MANY, retry_after_s=wait_s)
+    asked = visit.query if request.method == "GET" else await checked_form(request, ENTRY_BYTES)
     following = _local(asked.text("next"))
     if not service.needs_key:
         return RedirectResponse(visit.url(following), 303)
     if request.method == "GET":
         return visit.page("sign_in.html", following=following, problem="")
-    wait_s = service.rates.wait_s(address_of(request), service.clock.monotonic())
-    if wait_s:
-        raise Problem(TOO_MANY, retry_after_s=wait_s)
     id, secret = parse_token(asked.text("key")) or ("", "")
     key = await service.keyring.find(id)
     now_ms = service.clock.wall_ms()
@@ -109,7 +112,7 @@ async def sign_in(service: Service, request: Request) -> Response:
 
 async def sign_out(service: Service, request: Request) -> Response:
     """End the session in this browser."""
-    await checked_form(request)
+    await checked_form(request, ENTRY_BYTES)
     response = RedirectResponse(visit_of(service, request, NO_ONE).url("/sign-in"), 303)
     response.delete_cookie(SESSION, path=cookie_path(service), httponly=True, samesite="strict")
     return response

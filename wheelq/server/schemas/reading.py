@@ -1,4 +1,4 @@
-"""Reads bodies: their media type and charset, and models from JSON, with errors that name the field and the remedy."""
+"""Reads bodies: their size, media type and charset, and models from JSON, with errors that name field and remedy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,28 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
 
 from wheelq.errors import InvalidInput
+from wheelq.server import problems
 
 M = TypeVar("M", bound=BaseModel)
 FORM = "application/x-www-form-urlencoded"
 _SHOWN = 3
 _PLACES = ("body", "query", "path", "header", "cookie")
+
+
+async def body_of(request: Request, most_bytes: int) -> bytes:
+    """Returns the body. Raises: Problem, if it is longer: before it is read if it says its length, else on the way."""
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > most_bytes:
+        raise problems.too_large(most_bytes)
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most_bytes:
+            raise problems.too_large(most_bytes)
+    return bytes(body)
 
 
 def read(model: type[M], raw: Any) -> M:
