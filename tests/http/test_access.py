@@ -275,6 +275,57 @@ async def test_a_body_has_a_limit_whether_it_says_its_length_or_not(serve: Calla
     assert (await http.post(JOBS, content=endless(), headers=kind)).status_code == 413
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        JOBS,
+        "/v1/topics/orders/jobs/cancel",
+        "/v1/topics/orders/groups/g/lease",
+        "/v1/topics/orders/recurring/nightly",
+        "/delay/task/add",
+    ],
+)
+async def test_a_request_about_one_job_is_as_large_as_a_job_can_be(http: Http, path: str) -> None:
+    """Reading 8 MB of JSON holds up every other caller; a larger one is refused by its length, and unread."""
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 65_536
+            yield b"[" * 65_536
+
+    method = "PUT" if path.endswith("nightly") else "POST"
+    kind = {"content-type": "application/json"}
+    answer = await http.request(method, path, content=endless(), headers={**kind, "content-length": "8000000"})
+    assert (_is_too_large(answer), read) == (True, 0)
+    answer = await http.request(method, path, content=endless(), headers=kind)
+    assert (_is_too_large(answer), read < 1_200_000) == (True, True)
+    empty = b'{"delay": 60, "payload": [' + b"[]," * 300_000 + b"0]}"
+    assert _is_too_large(await http.request(method, path, content=empty, headers=kind))
+
+
+def _is_too_large(answer: httpx.Response) -> bool:
+    """Whether the answer refuses the body itself, and not the payload that was read from it."""
+    body = answer.json()
+    return body.get("dm_error") == 1003 or (answer.status_code, body.get("field")) == (413, "body")
+
+
+async def test_the_largest_job_that_is_allowed_has_room(http: Http) -> None:
+    text = "\\u0001" * 60_000
+    content = f'{{"delay": 60, "payload": "{text}", "headers": {{"h": "{text}"}}}}'
+    assert (await http.post(JOBS, content=content, headers={"content-type": "application/json"})).status_code == 201
+    assert (await http.post(JOBS, json={"delay": 60, "payload": [0] * 65_000})).status_code == 201
+
+
+async def test_many_jobs_have_room_but_not_for_millions_of_values(http: Http) -> None:
+    text = {"delay": 60, "payload": "first, second, third [fourth] " * 400}
+    made = await http.post("/v1/topics/orders/bulk", json={"jobs": [text] * 500})
+    assert (made.status_code, made.json()["made"]) == (200, 500)
+    many = {"delay": 60, "payload": [[]] * 12_000}
+    assert _is_too_large(await http.post("/v1/topics/orders/bulk", json={"jobs": [many] * 50}))
+
+
 async def test_an_overloaded_server_answers_503_at_once(serve: Callable[..., Any]) -> None:
     http = await serve(max_in_flight=2)
     answers = await asyncio.gather(*(http.post(JOBS, json={"delay": 60}) for _ in range(10)))

@@ -60,7 +60,7 @@ from wheelq.server.coalescing import Coalescing
 from wheelq.server.intake import Intake
 from wheelq.server.leases import PREFIX, Leases
 from wheelq.server.problems import Kind, Problem
-from wheelq.server.schemas.reading import charset_of, is_form
+from wheelq.server.schemas.reading import BodyLimits, charset_of, is_form
 from wheelq.transport import AsyncTransport
 
 PATH = "/delay/task/"
@@ -126,7 +126,7 @@ class Callback:
     body: Mapping[str, Any]
 
 
-def parse(kind: str, body: bytes) -> dict[str, Any]:
+def parse(kind: str, body: bytes, limits: BodyLimits) -> dict[str, Any]:
     """Returns the parameters of a request. Raises: Problem."""
     charset = charset_of(kind)
     if charset not in CHARSETS:
@@ -137,7 +137,7 @@ def parse(kind: str, body: bytes) -> dict[str, Any]:
             return dict(
                 parse_qsl(text, keep_blank_values=True, encoding=charset, max_num_fields=FIELDS, errors="strict")
             )
-        found = parse_json(text.encode())
+        found = limits.parse(text.encode())
     except ValueError as error:
         raise Problem(problems.BAD_REQUEST, f"It is neither JSON nor a form: {error}.") from error
     if not isinstance(found, dict):

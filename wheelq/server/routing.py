@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from wheelq.base.as_json import as_json, parse
+from wheelq.base.as_json import as_json
 from wheelq.server import problems
 from wheelq.server.access import Caller, Verb
 from wheelq.server.problems import Problem
-from wheelq.server.schemas.reading import charset_of, is_json, read
+from wheelq.server.schemas.reading import BodyLimits, body_of, charset_of, is_json, read
 from wheelq.server.service import Service, address_of
 
 _NEEDS = "x-wheelq-needs"
@@ -39,6 +39,10 @@ ANYONE: dict[str, Any] = {_NEEDS: ""}
 READS_ITSELF: dict[str, Any] = {"x-wheelq-reads-itself": True}
 """For `openapi_extra` of a handler that takes the request alone."""
 
+_TAKES_MANY = "x-wheelq-takes-many"
+TAKES_MANY: dict[str, Any] = {_TAKES_MANY: True}
+"""For `openapi_extra`: the body may be as large as any; elsewhere it is as large as that of one job."""
+
 TAKEN: dict[str, type[BaseModel]] = {}
 """The models named in `takes`, for the document."""
 
@@ -57,7 +61,15 @@ def takes(model: type[BaseModel], *parameters: dict[str, Any]) -> dict[str, Any]
 
 
 class StrictRequest(Request):
-    """A request with strict JSON: no NaN, no lone surrogates, limited depth."""
+    """A request with strict JSON: no NaN, no lone surrogates, limited size and depth."""
+
+    limits: BodyLimits
+
+    async def body(self) -> bytes:
+        """Returns the body. Raises: Problem."""
+        if not hasattr(self, "_body"):
+            self._body = await body_of(self, self.limits.size)
+        return self._body
 
     async def json(self) -> Any:
         """Returns the parsed body. Raises: Problem."""
@@ -71,7 +83,7 @@ class StrictRequest(Request):
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise Problem(problems.UNSUPPORTED, field="Content-Encoding")
         try:
-            return parse(await self.body())
+            return self.limits.parse(await self.body())
         except ValueError as error:
             raise Problem(problems.BAD_REQUEST, f"The body is not JSON: {error}.") from error
 
@@ -106,6 +118,7 @@ class Route(APIRoute):
         if not verb:
             return handle
         needed = Verb(verb)
+        takes_many = told.get(_TAKES_MANY, False)
         takes_json = self.body_field is not None
 
         async def guarded(request: Request) -> Response:
@@ -117,7 +130,10 @@ class Route(APIRoute):
                 if takes_json and not is_json(request.headers.get("content-type", "")):  # FastAPI would say 422
                     raise Problem(problems.UNSUPPORTED, field="Content-Type")
                 request.scope["wheelq.caller"] = caller
-                response = await handle(StrictRequest(request.scope, request.receive))
+                strict = StrictRequest(request.scope, request.receive)
+                limits = service.job_limits
+                strict.limits = limits.of_many(service.settings.server.body_max_bytes) if takes_many else limits
+                response = await handle(strict)
                 entry.status = response.status_code
                 return response
 

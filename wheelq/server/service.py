@@ -39,6 +39,7 @@ from wheelq.server.intake import Intake
 from wheelq.server.leases import Leases
 from wheelq.server.problems import Problem
 from wheelq.server.readiness import Readiness, ReadinessCheck
+from wheelq.server.schemas.reading import BodyLimits
 from wheelq.settings import Settings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
 
@@ -47,9 +48,6 @@ logger = logging.getLogger("wheelq.server")
 BEARER = "bearer "
 DIAGNOSIS_FRESH_S = 30.0
 """For how many seconds the findings of the doctor are reused."""
-JOB_BYTES = 65_536
-JOB_SHARE = 16
-"""A packed byte takes up to six in JSON or a form; there are headers besides, and perhaps line breaks."""
 HOST_CHARS = 270
 """The longest host name, and a port."""
 
@@ -74,8 +72,7 @@ class Service:
             self.calling = CallbackWorker(transport.spare(), services, settings, self.clock)
         self.inspector = AsyncInspector(transport, self.keys, self.clock)
         self.fleet_metrics = FleetMetrics(transport, self.keys, self.clock, __version__)
-        self.job_bytes = JOB_BYTES + JOB_SHARE * settings.client.payload_max_bytes
-        """The largest body of a request about one job, whose payload and headers take more room as text."""
+        self.job_limits = BodyLimits.of_a_job(settings.client.payload_max_bytes)
         self.answers = Answers(transport, self.keys, settings.server.idempotency_ms)
         self.needs_key = needs_key(settings)
         self.keyring = Keyring(transport, self.keys, self.clock, settings.server.keys_ms)

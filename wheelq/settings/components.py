@@ -291,7 +291,9 @@ class ServerSettings(Checked):
         "of twice as many. Requests without a valid key are not counted.",
         zero="no limit",
     )
-    body_max_bytes: int = setting(8 * 1024 * 1024, "Largest request body.")
+    body_max_bytes: int = setting(
+        8 * 1024 * 1024, "Largest request body. Only requests for many jobs may be larger than one job can be."
+    )
     max_in_flight: int = setting(
         1_000, "Most requests in flight; further ones are answered 503 with Retry-After, and do not queue."
     )

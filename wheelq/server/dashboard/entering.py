@@ -44,7 +44,7 @@ async def enter(service: Service, request: Request, place: PagePlace) -> Visit:
     service.admit(caller, address_of(request), place.verb, request.path_params.get("topic"))
     visit = visit_of(service, request, caller, is_signed_in)
     if place.is_action:
-        visit.form = await checked_form(request, service.job_bytes)
+        visit.form = await checked_form(request, service.job_limits.size)
     return visit
 
 

@@ -10,6 +10,7 @@ from wheelq.server.access import Verb
 from wheelq.server.audit import AuditEntry
 from wheelq.server.classic import parse, success, task_id_of, topic_of
 from wheelq.server.routing import ANYONE, READS_ITSELF, Resource, service_of
+from wheelq.server.schemas.reading import body_of
 from wheelq.server.service import address_of
 
 routes = Resource("classic", prefix="/delay/task")
@@ -45,7 +46,8 @@ async def _read(request: Request, entry: AuditEntry) -> tuple[str, dict[str, Any
     """Returns the topic and the parameters, after checking the caller's rights. Raises: Problem, InvalidInput."""
     service = service_of(request)
     entry.caller = caller = await service.caller_of(request, service.settings.server.classic_key)
-    said = parse(request.headers.get("content-type", ""), await request.body())
+    body = await body_of(request, service.job_limits.size)
+    said = parse(request.headers.get("content-type", ""), body, service.job_limits)
     entry.topic = topic = topic_of(said)
     service.admit(caller, entry.address, entry.verb, topic)
     return topic, said

@@ -18,7 +18,7 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.idempotency import KEY_CHARS, life_of
 from wheelq.server.problems import Problem, problem_in
-from wheelq.server.routing import Resource, StrictRequest, answer, caller_of, service_of, takes
+from wheelq.server.routing import TAKES_MANY, Resource, StrictRequest, answer, caller_of, service_of, takes
 from wheelq.server.schemas import reading, views
 from wheelq.server.schemas.jobs import (
     BulkAnswer,
@@ -110,6 +110,7 @@ async def make_job(request: StrictRequest) -> Response:
     },
     problems.KEY_REUSED,
     **takes(ManyJobs, TOPIC, _IDEMPOTENCY_KEY),
+    **TAKES_MANY,
 )
 async def make_jobs(request: StrictRequest) -> Response:
     """Schedules up to 500 jobs. An invalid job does not stop the others."""
