@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import msgpack
@@ -348,6 +349,36 @@ async def test_a_form_with_a_mistake_is_shown_again_with_what_was_typed(http: Ht
         "/recurring/put", "/recurring/edit", topic="orders", name="new", is_new="yes", cron="61 * * * *"
     )
     assert (answer.status_code, "cron:" in answer.text) == (422, True)
+
+
+async def test_an_action_concerns_the_job_that_is_shown_whatever_spaces_its_name_has(
+    http: Http, shop: AsyncClient
+) -> None:
+    browser = Browser(http)
+    for key in ("a", "a ", " a"):
+        await shop.schedule("orders", key, delay=60, key=key, partition_key="p ")
+        await shop.recurring.put("orders", f"{key}!", key, every=3_600)
+        await shop.recurring.put("orders", key, key, every=3_600)
+    page = await browser.get("/topics/orders/job?" + urlencode({"id": "a ", "partition_key": "p "}))
+    same = dict(re.findall(r'name="(id|partition_key)" value="([^"]*)"', page.text))
+    assert (same, "&#34;a &#34;" in page.text) == ({"id": "a ", "partition_key": "p "}, True)
+    assert (await browser.send("/topics/orders/job/cancel", **same)).status_code == 303
+    left = [await shop.get("orders", key, partition_key="p ") for key in ("a", "a ", " a")]
+    assert [info and info.payload for info in left] == ["a", None, " a"]
+    await browser.send("/recurring/act", topic="orders", name="a ", action="remove")
+    await browser.send("/recurring/put", topic="orders", name=" a", every="60", payload="")
+    found = {info.name: info.rule.every_ms for info in await shop.recurring.list("orders")}
+    assert (found.get("a"), found.get("a "), found.get(" a")) == (3_600_000, None, 60_000)
+
+
+async def test_spaces_around_what_people_type_do_not_count(http: Http, shop: AsyncClient) -> None:
+    browser = Browser(http)
+    await browser.send("/schedule", topic=" orders ", delay=" 1h ", id=" typed ", payload=" 7 ", expires=" ")
+    assert (await ajob_of(shop, "orders", "typed")).payload == 7
+    await browser.send("/recurring/put", topic=" orders", name=" weekly ", cron=" 0 0 * * MON ", is_new="yes")
+    assert await shop.recurring.get("orders", "weekly") is not None
+    found = await browser.get("/jobs?topic=+orders&id=typed+")
+    assert found.headers["location"] == "/topics/orders/job?id=typed"
 
 
 async def test_errors_are_pages(http: Http) -> None:

@@ -99,7 +99,7 @@ async def sign_in(service: Service, request: Request) -> Response:
         return RedirectResponse(visit.url(following), 303)
     if request.method == "GET":
         return visit.page("sign_in.html", following=following, problem="")
-    id, secret = parse_token(asked.text("key")) or ("", "")
+    id, secret = parse_token(asked.typed("key") or "") or ("", "")
     key = await service.keyring.find(id)
     now_ms = service.clock.wall_ms()
     if not key.is_opened_by(secret, now_ms) or key is NOBODY:

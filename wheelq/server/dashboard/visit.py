@@ -34,10 +34,14 @@ FIELDS = 2_000
 
 
 class Form:
-    """The fields of a form or of a query string; empty fields count as left out."""
+    """The fields of a form or of a query string; empty fields count as left out.
+
+    What the dashboard itself has written there, such as ids, is read as it is: `a ` is another job than `a`. What
+    people type is read by `typed`, without the spaces around it.
+    """
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
-        self._pairs = [(name, value.strip()) for name, value in pairs if value.strip()]
+        self._pairs = [(name, value) for name, value in pairs if value]
 
     @classmethod
     def parse(cls, text: str) -> Form:
@@ -50,6 +54,10 @@ class Form:
     def get(self, name: str) -> str | None:
         """The first field with this name; None if it is missing or empty."""
         return next((value for key, value in self._pairs if key == name), None)
+
+    def typed(self, name: str) -> str | None:
+        """The first field with this name, which people type; None if it is missing or blank."""
+        return (self.get(name) or "").strip() or None
 
     def text(self, name: str, default: str = "") -> str:
         """The first field with this name, or the default."""
@@ -79,7 +87,7 @@ class Form:
 
     def number(self, name: str) -> float | None:
         """A number; None if it is missing. Raises: InvalidInput."""
-        found = self.get(name)
+        found = self.typed(name)
         if found is None:
             return None
         try:
@@ -228,13 +236,13 @@ def moment(text: str, field: str) -> datetime:
 
 def moment_of(form: Form, field: str) -> datetime | None:
     """Returns the moment in a field; None if it is empty. Raises: InvalidInput."""
-    text = form.get(field)
+    text = form.typed(field)
     return None if text is None else moment(text, field)
 
 
 def payload_of(form: Form, field: str = "payload") -> Any:
     """Returns the JSON in a field; None if it is empty. Raises: InvalidInput."""
-    text = form.get(field)
+    text = form.typed(field)
     if text is None:
         return None
     try:
@@ -245,7 +253,7 @@ def payload_of(form: Form, field: str = "payload") -> Any:
 
 def when_of(form: Form) -> dict[str, Any]:
     """Returns `delay` or `at`, as the client takes them. Raises: InvalidInput."""
-    delay, at = form.get("delay"), form.get("at")
+    delay, at = form.typed("delay"), form.typed("at")
     if (delay is None) == (at is None):
         raise InvalidInput("delay", "give either a delay or a time")
     return {"delay": parse_duration(delay, "delay")} if delay is not None else {"at": moment(at or "", "at")}

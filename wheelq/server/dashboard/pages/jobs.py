@@ -45,11 +45,11 @@ FIELDS = ("topic", "payload", "delay", "at", "id", "partition_key", "priority", 
 async def find(visit: Visit) -> Response:
     """Choose a topic, or go to a job by its id."""
     query = visit.query
-    topic, id = query.get("topic"), query.get("id")
+    topic, id = query.typed("topic"), query.typed("id")
     if topic is not None and id is not None:
         if not visit.may(Verb.READ, topic):
             raise Problem(NOT_ALLOWED)
-        return visit.back(f"/topics/{topic}/job", id=id, partition_key=query.get("partition_key"))
+        return visit.back(f"/topics/{topic}/job", id=id, partition_key=query.typed("partition_key"))
     if topic is not None:
         return visit.back(f"/topics/{topic}/jobs")
     seen = await visit.service.snapshot.now()
@@ -67,7 +67,7 @@ async def jobs(visit: Visit) -> Response:
         state=state,
         since=moment_of(query, "since"),
         until=moment_of(query, "until"),
-        error=query.get("error") if state in WITH_ERROR else None,
+        error=query.typed("error") if state in WITH_ERROR else None,
         limit=PER_PAGE,
         cursor=query.get("cursor"),
     )
@@ -116,7 +116,7 @@ async def act(visit: Visit) -> Response:
     if action == "cancel":
         found = await client.cancel_due(visit.topic, **bounds)
     else:
-        by = form.get("by")
+        by = form.typed("by")
         to = when_of(form) if by is None else {"by": parse_duration(by, "by")}
         found = await client.reschedule_due(visit.topic, **bounds, **to)
     if found.is_done:
@@ -149,14 +149,14 @@ async def form(visit: Visit) -> Response:
 async def schedule(visit: Visit) -> Response:
     """Schedule the job, and show it; a form with a mistake is shown again, with an explanation."""
     asked = visit.form
-    topic = asked.needed("topic")
+    topic = asked.needed("topic").strip()
     if not visit.may(Verb.SCHEDULE, topic):
         raise Problem(problems.NOT_ALLOWED, f"The key has no scope for schedule on topic {topic!r}.")
     try:
         receipt = await visit.service.client.schedule(topic, **_arguments(asked))
     except InvalidInput as error:
         return await _form_page(visit, asked, f"{error.field}: {error.problem}", 422)
-    key = asked.get("partition_key")
+    key = asked.typed("partition_key")
     if not receipt.created:
         note = "A live job has this id already: nothing was changed."
     else:
@@ -233,11 +233,11 @@ async def rerun(visit: Visit) -> Response:
 
 
 def _arguments(asked: Form) -> dict[str, Any]:
-    expires = asked.get("expires")
+    expires = asked.typed("expires")
     return {
         "payload": payload_of(asked),
-        "key": asked.get("id"),
-        "partition_key": asked.get("partition_key"),
+        "key": asked.typed("id"),
+        "partition_key": asked.typed("partition_key"),
         "priority": asked.text("priority", "normal"),
         "expires": None if expires is None else parse_duration(expires, "expires"),
         **when_of(asked),

@@ -70,12 +70,14 @@ async def put(visit: Visit) -> Response:
     """Make a recurring job, or change one; a form with a mistake is shown again, with an explanation."""
     form, client = visit.form, visit.service.client
     topic, name = form.needed("topic"), form.needed("name")
-    _check(visit, topic)
     is_new = form.get("is_new") is not None
+    if is_new:  # they were typed
+        topic, name = topic.strip(), name.strip()
+    _check(visit, topic)
     try:
         rule = Rule.of(**_arguments(form))
         payload: dict[str, Any] = {}
-        if is_new or form.get("payload") is not None:
+        if is_new or form.typed("payload") is not None:
             payload = {"payload": payload_of(form)}
         if is_new and await client.recurring.get(topic, name) is not None:
             raise InvalidInput("name", "the topic already has a recurring job with this name")
@@ -147,11 +149,11 @@ async def _form(
 
 
 def _arguments(form: Form) -> dict[str, Any]:
-    every, jitter, grace = form.get("every"), form.get("jitter"), form.get("grace")
+    every, jitter, grace = form.typed("every"), form.typed("jitter"), form.typed("grace")
     return {
-        "cron": form.get("cron"),
+        "cron": form.typed("cron"),
         "every": None if every is None else parse_duration(every, "every"),
-        "tz": form.text("tz", "UTC"),
+        "tz": form.typed("tz") or "UTC",
         "start": moment_of(form, "start"),
         "end": moment_of(form, "end"),
         "jitter": 0 if jitter is None else parse_duration(jitter, "jitter"),

@@ -47,7 +47,7 @@ class ShardRow(NamedTuple):
 async def topics(visit: Visit) -> Response:
     """Every topic that the viewer may read, by name."""
     seen, query = await visit.service.snapshot.now(), visit.query
-    asked, first = query.text("q").lower(), query.whole("first") or 0
+    asked, first = (query.typed("q") or "").lower(), query.whole("first") or 0
     found = [info for info in visit.readable(seen) if asked in info.name.lower()]
     more = first + PER_PAGE if len(found) > first + PER_PAGE else None
     page = found[first : first + PER_PAGE]
@@ -87,7 +87,7 @@ async def change(visit: Visit) -> Response:
     """Change settings of the topic: those that differ from what it has."""
     service, name = visit.service, visit.topic
     settings = await service.client.settings_of(name)
-    asked = {field: _value(visit.form, field) for field in SETTINGS if visit.form.get(field) is not None}
+    asked = {field: _value(visit.form, field) for field in SETTINGS if visit.form.typed(field) is not None}
     differs: dict[str, Any] = {field: value for field, value in asked.items() if value != getattr(settings, field)}
     if not differs:
         return visit.back(f"/topics/{name}", "Nothing was changed.")
@@ -137,7 +137,7 @@ def _value(form: Form, field: str) -> Any:
     """The new value of a setting. Raises: InvalidInput."""
     match SETTINGS[field].default:
         case str():
-            return form.text(field)
+            return form.typed(field)
         case float():
             return form.number(field)
         case _:
