@@ -15,11 +15,13 @@ import redis
 from tests.found import ajob_of
 from tests.http.conftest import BASE, Give, Http
 from tests.transports import ReplyLost
-from wheelq import AsyncClient, Settings
+from wheelq import AsyncClient, JobSpec, Settings
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server.access import new_key
+from wheelq.server.dashboard import snapshot
 from wheelq.server.dashboard.entering import SESSION_MS, is_valid_session, new_session
+from wheelq.server.dashboard.pages import topics
 from wheelq.transport import Address, AsyncTransport
 
 EVERY_PAGE = (
@@ -446,6 +448,25 @@ async def test_behind_a_base_path_every_link_has_it(
     assert answer.headers["location"] == "/tools/wheelq/topics/orders/job?id=order-9"
     assert (await http.get(f"{prefix}/v1/topics/orders/jobs/order-9")).status_code == 200
     assert (await http.get("/tools/wheelqx/")).status_code == 404
+
+
+async def test_totals_are_those_of_all_shards_from_the_first_look_on(
+    http: Http, aclient: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later looks count some shards again, in turn; one of a new topic is counted at once."""
+    monkeypatch.setattr(snapshot, "SHARDS", 3)
+    monkeypatch.setattr(topics, "MOST_SHARDS", 3)
+    for n in range(5):
+        await aclient.schedule_many(f"topic-{n}", [JobSpec(n, delay=60) for _ in range(10)])
+    assert _tile((await http.get("/")).text, "Waiting") == "50"
+    assert "5 topics" in (await http.get("/topics")).text
+    await aclient.set_shards("topic-0", 8)
+    await aclient.schedule("new", 1, delay=60)
+    http.service.snapshot.forget()
+    assert _tile((await http.get("/")).text, "Waiting") == "51"
+    await aclient.schedule_many("topic-0", [JobSpec(n, delay=60) for n in range(50)])
+    page = (await http.get("/topics/topic-0")).text
+    assert (_tile(page, "Waiting"), "5 more shards are not shown" in page) == ("60", True)
 
 
 async def test_a_topic_that_is_new_since_the_last_look_has_its_pages(http: Http, aclient: AsyncClient) -> None:

@@ -2,8 +2,9 @@
 
     pages, streams ──▶ now() ──▶ the last look, while it is fresh; else a new one, shared by all callers meanwhile
 
-A look takes one call for 50 shards, in a cluster one for each. If there are more than `SHARDS` shards, each look counts
-those whose counts are the oldest, so that the cost stays the same however many topics there are.
+A look takes one call for 50 shards, in a cluster one for each. It counts every shard that was never counted, so that no
+total leaves one out; of the others, at most `SHARDS`, whose counts are the oldest, so that the cost stays the same
+however many topics there are. `Fleet.age_s` says how old the counts are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from wheelq.transport import AsyncTransport
 FRESH_S = 5.0
 """For how many seconds a look is reused."""
 SHARDS = 200
-"""The most shards that are counted in one look."""
+"""The most shards that are counted again in one look."""
 READINGS = 13
 """How many looks are kept to compute rates: those of a minute."""
 STREAMS = 500
@@ -99,7 +100,10 @@ class FleetSnapshot:
         self._topics = yield from registered(self._keys, self._topics)
         shards = shards_of(self._keys, self._topics)
         first, self._first = self._first, set()
-        chosen = sorted(shards, key=lambda shard: (shard.topic not in first, self._since(shard)))[:SHARDS]
+        new = [shard for shard in shards if shard not in self._measured]
+        known = [shard for shard in shards if shard in self._measured]
+        known.sort(key=lambda shard: (shard.topic not in first, self._measured[shard][0]))
+        chosen = new + known[: max(0, SHARDS - len(new))]
         found = yield from measured(chosen, self._parts)
         now = self._clock.monotonic()
         remembered = self._measured | {shard: (now, one) for shard, one in found.items()}
@@ -107,9 +111,6 @@ class FleetSnapshot:
         age_s = max((now - since for since, _ in self._measured.values()), default=0.0)
         measures = {shard: one for shard, (_, one) in self._measured.items()}
         return Fleet(self._topics, measures, (yield from processes(self._keys)), age_s)
-
-    def _since(self, shard: ShardKeys) -> float:
-        return self._measured[shard][0] if shard in self._measured else float("-inf")
 
 
 class TabStream:

@@ -50,6 +50,7 @@ async def overview(visit: Visit) -> Response:
         topics=sorted(topics, key=_matters, reverse=True)[:MOST_TOPICS],
         left_out=max(0, len(topics) - MOST_TOPICS),
         upcoming=chart(visit, outlook, None, colours_of(info.name for info in seen.topics), height=180),
+        upcoming_without=outlook.left_out,
         due_in_hour=sum(outlook.bars),
         p50=flow.lateness.percentile(0.5) if flow.lateness.jobs else None,
         p99=flow.lateness.percentile(0.99) if flow.lateness.jobs else None,

@@ -24,6 +24,7 @@ from wheelq.settings.declaration import declarations
 
 PER_PAGE = 100
 MOST_SHARDS = 500
+"""The most shards that are shown; all are counted."""
 MOST_GROUPS = 300
 HOT = 2.0
 """How many times its share of the waiting jobs a shard holds at least to be marked as hot."""
@@ -57,7 +58,7 @@ async def topics(visit: Visit) -> Response:
 async def topic(visit: Visit) -> Response:
     service, name = visit.service, visit.topic
     settings = await service.client.settings_of(name)
-    shards = [service.keys.shard(name, n) for n in range(min(settings.all_shards, MOST_SHARDS))]
+    shards = [service.keys.shard(name, n) for n in range(settings.all_shards)]
     counts = await ask_all(service.transport, [shard_counts.counts(shard) for shard in shards])
     [info] = shard_counts.add_up({name: settings}, shards, counts)
     posts, groups, seen = await asyncio.gather(
@@ -74,8 +75,8 @@ async def topic(visit: Visit) -> Response:
         now_ms=counts[0].server_us // 1000,
         groups=groups,
         workers=[worker for worker in seen.processes.workers if name in worker.topics],
-        shards=_shard_rows(name, counts, posts),
-        shards_left_out=settings.all_shards - len(shards),
+        shards=_shard_rows(name, counts, posts)[:MOST_SHARDS],
+        shards_left_out=settings.all_shards - MOST_SHARDS,
         declared=SETTINGS.values(),
         upcoming=chart(visit, outlook, name, colours_of(one.name for one in [*seen.topics, info]), height=180),
         due_in_hour=sum(outlook.bars),
