@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
+from html import unescape
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,11 +12,15 @@ import httpx
 import msgpack
 import pytest
 import redis
+import redis.asyncio
 
 from tests.found import ajob_of
 from tests.http.conftest import BASE, Give, Http
 from tests.transports import ReplyLost
 from wheelq import AsyncClient, JobSpec, Settings
+from wheelq.base.clock import wall_ms
+from wheelq.model.job import from_ms
+from wheelq.protocol import codec
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server.access import new_key
@@ -336,6 +341,94 @@ async def test_an_action_needs_the_token_and_an_origin_of_its_own(
 
 async def test_an_open_server_refuses_names_that_are_not_this_machine_s(http: Http) -> None:
     assert (await http.get("/", headers={"host": "rebound.example"})).status_code == 403
+
+
+# Questions before an action
+
+
+def fields_of(page: str, path: str) -> list[dict[str, str]]:
+    """The hidden fields of each form of a page that is sent to this path, without the token."""
+    forms = re.findall(rf'<form method="post" action="{path}".*?</form>', page, re.DOTALL)
+    found = [dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)) for form in forms]
+    return [{name: unescape(value) for name, value in form.items() if name != "token"} for form in found]
+
+
+async def test_a_question_is_answered_on_a_page_between(
+    serve: Callable[..., Any], shop: AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A script asks it itself and does not send it; without one, nothing is changed before the answer."""
+    browser = Browser(await serve())
+    [pause] = fields_of((await browser.get("/topics/orders")).text, "/topics/orders/pause")
+    with caplog.at_level("INFO", "wheelq.audit"):
+        asked = await browser.send("/topics/orders/pause", **pause)
+        assert caplog.records == [], "it is no change"
+        assert (asked.status_code, pause["question"] in asked.text) == (200, True)
+        assert not (await shop.topics())[0].settings.paused
+        [answer] = fields_of(asked.text, "/topics/orders/pause")
+        assert "question" not in answer
+        await browser.send("/topics/orders/pause", **answer)
+        assert (await shop.topics())[0].settings.paused
+        assert len(caplog.records) == 1
+
+
+async def test_the_page_between_leads_back_to_where_the_form_was(http: Http, shop: AsyncClient) -> None:
+    token, question = await Browser(http).token(), {"question": "Really?"}
+    for referer, before in (
+        (f"{BASE}/topics/orders?a=b#c", "/topics/orders?a=b"),
+        ("https://evil.example/topics", "/"),
+        (f"{BASE}//evil.example", "/"),
+        ("", "/"),
+    ):
+        headers = {"origin": BASE, "referer": referer}
+        page = await http.post("/topics/orders/pause", data={"token": token, **question}, headers=headers)
+        assert f'<a class="button" href="{before}">Do nothing' in page.text, referer
+
+
+async def test_a_purge_takes_only_the_jobs_that_the_question_has_counted(
+    http: Http, shop: AsyncClient, url: str, settings: Settings
+) -> None:
+    """With one error, or chosen on the page, which always asks."""
+    browser, path, dead = Browser(http), "/topics/orders/dead/act", "/topics/orders/dead"
+    async with redis.asyncio.Redis.from_url(url) as raw:
+        for n in range(3):
+            await _bury(raw, settings, 1_000 + n)
+        purge = next(form for form in fields_of((await browser.get(dead)).text, path) if form.get("action") == "purge")
+        assert purge.pop("question") == "Purge 3 jobs with this error for good?"
+        for n in range(40):
+            await _bury(raw, settings, 2_000 + n)
+    assert (await browser.send(path, **purge)).status_code == 303
+    left = (await shop.dead.list("orders", limit=100)).jobs
+    assert len(left) == 40
+    chosen = {"action": "purge", "asks": "yes", "dead_id": left[0].dead_id}
+    asked = await browser.send(path, **chosen)
+    assert "Purge 1 job for good?" in asked.text
+    [answer] = fields_of(asked.text, path)
+    assert len((await shop.dead.list("orders", limit=100)).jobs) == 40
+    await browser.send(path, **answer)
+    assert len((await shop.dead.list("orders", limit=100)).jobs) == 39
+
+
+async def _bury(raw: Any, settings: Settings, ms: int) -> None:
+    entry = {"id": f"dead-{ms}", "group": "g", "reason": "failed", "error": "no answer", "attempt": 5, "due": ms}
+    record = codec.encode(1, None, 10_000)
+    await raw.xadd(Keys(settings.prefix).shard("orders", 0).dead, {**entry, "record": record}, id=f"{ms}-0")
+
+
+@pytest.mark.parametrize("action", [{"action": "cancel"}, {"action": "reschedule", "by": "1d"}])
+async def test_a_change_of_a_range_asks_again_when_more_jobs_wait_in_it(
+    http: Http, shop: AsyncClient, action: dict[str, str]
+) -> None:
+    browser, path = Browser(http), "/topics/orders/bulk"
+    [first] = fields_of((await browser.get(f"{path}?action={action['action']}")).text, path)
+    assert first["count"] == "1"
+    await shop.schedule_many("orders", [JobSpec(n, delay=60) for n in range(50)])
+    asked = await browser.send(path, **{**first, **action})
+    assert "51 jobs?" in asked.text
+    assert "You were asked about 1," in asked.text
+    assert await shop.count_due("orders", since=from_ms(0), until=from_ms(wall_ms() + 7_200_000)) == 51
+    [second] = fields_of(asked.text, path)
+    assert (await browser.send(path, **{**second, **action})).status_code == 303
+    assert await shop.count_due("orders", since=from_ms(0), until=from_ms(wall_ms() + 7_200_000)) == 0
 
 
 # What pages hold

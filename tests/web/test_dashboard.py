@@ -354,14 +354,36 @@ def test_without_script_every_form_works(new_page: Callable[..., Any], scene: Sc
     hand = Hand(new_page(java_script_enabled=False), "click")
     hand.page.goto(f"{scene.site}/topics/{scene.topic}")
     hand.press("button:text-is('Pause')")
+    assert "Nothing is promoted until it is resumed." in hand.page.inner_text("h1")
+    hand.press("a:text-is('Do nothing')")
+    assert not _topic(scene).paused
+    hand.press("button:text-is('Pause')")
+    hand.press("button:text-is('Yes')")
     assert _topic(scene).paused
     hand.page.goto(f"{scene.site}/topics/{scene.topic}/job?id=job-2")
     hand.press("button:text-is('Cancel')")
+    hand.press("button:text-is('Yes')")
     assert scene.client.get(scene.topic, "job-2") is None
     hand.page.goto(f"{scene.site}/topics/{scene.topic}/jobs")
     hand.press("button:text-is('Cancel all of these …')")
     hand.press("button:text-is('Cancel 2 jobs')")
     assert hand.note() == "2 jobs cancelled."
+
+
+def test_a_question_that_is_answered_no_changes_nothing(new_page: Callable[..., Any], scene: Scene) -> None:
+    page, answers = new_page(), [False, True]
+    page.on("dialog", lambda dialog: dialog.accept() if answers.pop(0) else dialog.dismiss())
+    page.goto(f"{scene.site}/topics/{scene.topic}/job?id=job-2")
+    page.click("button:text-is('Cancel')")
+    assert scene.client.get(scene.topic, "job-2") is not None
+    Hand(page, "click").press("button:text-is('Cancel')")
+    assert scene.client.get(scene.topic, "job-2") is None
+    page.goto(f"{scene.site}/topics/{scene.topic}/dead")
+    page.check(f"[value='{scene.dead_ids[0]}']")
+    Hand(page, "click").press("button:text-is('Purge chosen …')")
+    assert page.inner_text("h1") == "Purge 1 job for good?"
+    Hand(page, "click").press("button:text-is('Yes')")
+    assert page.inner_text(".note") == "1 job purged for good."
 
 
 def test_a_hidden_tab_listens_no_longer(page: Any, scene: Scene) -> None:

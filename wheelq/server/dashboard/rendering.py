@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from wheelq.base.plural import counted
 from wheelq.model.durations import span
 from wheelq.server.dashboard import words
 
@@ -51,6 +52,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
+        "counted": counted,
         "number": words.number,
         "short": words.short,
         "span": span,

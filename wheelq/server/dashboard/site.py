@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wheelq import guide
 from wheelq.server import problems
+from wheelq.server.access import Verb
 from wheelq.server.dashboard.entering import NO_ONE, TOKEN, enter, sign_in, sign_out, token_of, viewer_of, visit_of
 from wheelq.server.dashboard.pages import dead, future, jobs, overview, recurring, topics
 from wheelq.server.dashboard.rendering import static
@@ -86,11 +87,14 @@ def _endpoint(service: Service, place: PagePlace) -> Endpoint:
             visit = await enter(service, request, place)
             entry.caller, entry.topic = visit.caller, visit.form.get("topic")
             try:
-                response = await place.handle(visit)
+                question = visit.form.get("question")  # a script asks it itself, and does not send it then
+                response = visit.ask(question, "question") if question else await place.handle(visit)
             finally:
                 if place.is_action:  # something was changed: the next page looks again
                     service.snapshot.forget(request.path_params.get("topic", entry.topic))
             entry.status = response.status_code
+            if visit.only_asks:
+                entry.verb = Verb.READ
             return response
 
     return _surrounded(service, answer)

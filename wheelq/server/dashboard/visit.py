@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -85,6 +85,10 @@ class Form:
         """Every field with this name."""
         return [value for key, value in self._pairs if key == name]
 
+    def without(self, *names: str) -> list[tuple[str, str]]:
+        """Every field but these."""
+        return [(key, value) for key, value in self._pairs if key not in names]
+
     def number(self, name: str) -> float | None:
         """A number; None if it is missing. Raises: InvalidInput."""
         found = self.typed(name)
@@ -117,6 +121,8 @@ class Visit:
     """The token for the forms of the page."""
     form: Form = field(default_factory=lambda: Form([]))
     """The fields of a POST."""
+    only_asks: bool = False
+    """Whether the answer asks the viewer something, and nothing was changed."""
 
     @property
     def query(self) -> Form:
@@ -167,6 +173,18 @@ class Visit:
         if note:
             response.delete_cookie(NOTE, path=cookie_path(self.service), httponly=True, samesite="strict")
         return response
+
+    def ask(self, question: str, *answered: str) -> Response:
+        """Returns a page that asks, and whose form sends these fields again, without those that are answered by it."""
+        self.only_asks = True
+        fields, path = self.form.without("token", *answered), self.request.scope["path"]
+        return self.page("ask.html", question=question, action=self.url(path), fields=fields, before=self._before())
+
+    def _before(self) -> str:
+        """The page with the form; the overview, if the browser does not say."""
+        found = urlsplit(self.request.headers.get("referer", ""))
+        is_ours = found.netloc == self.request.headers.get("host") and not found.path.startswith("//")
+        return found._replace(scheme="", netloc="", fragment="").geturl() if is_ours else self.url("/")
 
     def back(self, path: str, note: str = "", **query: Any) -> Response:
         """Returns a redirect to a page after an action, with one sentence to show there."""

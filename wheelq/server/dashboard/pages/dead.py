@@ -2,8 +2,8 @@
 
 An action concerns one of these, from the smallest to the largest:
 
-    chosen      the jobs that are ticked on the page, or the one that is shown
-    alike       those of the newest `NEWEST` whose error is like this one
+    chosen      the jobs that are ticked on the page, or the one that is shown; a purge is confirmed on a page
+    alike       those of the newest `NEWEST` whose error is like this one, as far as the page has counted them
     matching    everything that matches a group and a reason, or everything; confirmed on a page that shows the number
 """
 
@@ -54,6 +54,11 @@ class Alike:
     reason: str
     jobs: Sequence[DeadSummary]
     """The newest first."""
+
+    @property
+    def until_ms(self) -> int:
+        """When the newest of them was buried: a question about them is about no later ones."""
+        return self.jobs[0].buried_ms
 
     @property
     def groups(self) -> list[str]:
@@ -116,10 +121,13 @@ async def act(visit: Visit) -> Response:
     if kind is None:
         ids = visit.form.all("dead_id")
     else:
+        until_ms = visit.form.whole("until_ms") or 0
         newest = await visit.service.client.newest_dead(visit.topic, NEWEST)
-        ids = [job.dead_id for job in newest if key_of(job.reason, job.error) == kind]
+        ids = [job.dead_id for job in newest if job.buried_ms <= until_ms and _matches(job, None, None, kind)]
     if not ids:
         return visit.back(f"/topics/{visit.topic}/dead", "No job was chosen.")
+    if action == "purge" and visit.form.get("asks"):
+        return visit.ask(f"Purge {counted(len(ids), 'job')} for good?", "asks")
     dead = visit.service.client.dead
     if action == "replay":
         outcomes = await _each(ids, partial(dead.replay_one, visit.topic))
@@ -135,6 +143,7 @@ async def confirm(visit: Visit) -> Response:
     query = visit.query
     action = query.one_of("action", *ACTIONS)
     group, reason = query.get("group"), query.get("reason")
+    until_ms = await visit.now_ms()  # before they are counted: no more than these are meant
     total = await _total(visit)
     newest = await visit.service.client.newest_dead(visit.topic, NEWEST)
     matching = sum(_matches(job, group, reason, None) for job in newest)
@@ -149,7 +158,7 @@ async def confirm(visit: Visit) -> Response:
         is_exact=is_exact,
         newest=len(newest),
         total=total,
-        until_ms=await visit.now_ms(),
+        until_ms=until_ms,
     )
 
 

@@ -91,24 +91,35 @@ async def jobs(visit: Visit) -> Response:
 
 async def confirm(visit: Visit) -> Response:
     """Ask whether all of them are meant, and say how many they are."""
-    query = visit.query
-    action = query.one_of("action", *ACTIONS)
-    since, until = _range(query)
+    return _confirmation(visit, visit.query, await _count(visit, visit.query))
+
+
+async def _count(visit: Visit, asked: Form) -> int:
+    since, until = _range(asked)
+    return await visit.service.client.count_due(visit.topic, since=since, until=until)
+
+
+def _confirmation(visit: Visit, asked: Form, count: int, asked_about: int | None = None) -> Response:
+    """`asked_about` is the number that the viewer has confirmed before there were more."""
     return visit.page(
         "bulk_confirm.html",
         topic=visit.topic,
-        action=action,
-        count=await visit.service.client.count_due(visit.topic, since=since, until=until),
-        since=query.text("since"),
-        until=query.text("until"),
+        action=asked.one_of("action", *ACTIONS),
+        count=count,
+        asked=asked_about,
+        values={field: asked.text(field) for field in ("since", "until", "by", "delay", "at")},
         name=make_id(),
     )
 
 
 async def act(visit: Visit) -> Response:
-    """Do one step, and lead on to the next, or back to the jobs."""
+    """Do one step, and lead on to the next, or back to the jobs. Ask again if there are more than were confirmed."""
     form, client = visit.form, visit.service.client
     action, name = form.one_of("action", *ACTIONS), form.needed("name")
+    confirmed = form.whole("count") or 0
+    if not form.get("begun") and (count := await _count(visit, form)) > confirmed:
+        visit.only_asks = True
+        return _confirmation(visit, form, count, confirmed)
     since, until = _range(form)
     if since is None and until is None:
         since = EPOCH  # the client asks for a range; here the viewer has seen the number, and meant all of them
@@ -122,9 +133,9 @@ async def act(visit: Visit) -> Response:
     if found.is_done:
         done = "cancelled" if action == "cancel" else "rescheduled"
         return visit.back(f"/topics/{visit.topic}/jobs", f"{counted(found.jobs, 'job')} {done}.")
-    count = max(found.jobs, form.whole("count") or 0)
+    count, kept = max(found.jobs, confirmed), {**form.some(*KEPT), "begun": "yes"}
     return visit.page(
-        "bulk_step.html", topic=visit.topic, action=action, done=found.jobs, count=count, form_values=form.some(*KEPT)
+        "bulk_step.html", topic=visit.topic, action=action, done=found.jobs, count=count, form_values=kept
     )
 
 

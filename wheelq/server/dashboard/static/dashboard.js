@@ -17,8 +17,10 @@ const localize = (root) => {
 };
 
 document.addEventListener("submit", (event) => {
-  const question = event.target.dataset.ask;
-  if (question && !window.confirm(question)) event.preventDefault();
+  const question = event.target.elements.namedItem("question");  // the server asks where it is sent
+  if (!question) return;
+  if (window.confirm(question.value)) question.disabled = true;
+  else event.preventDefault();
 });
 
 document.addEventListener("change", (event) => {
