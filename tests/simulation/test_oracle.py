@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from loadtest.simulation import faults, oracle, run
+from loadtest.simulation import faults, run
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Call, Ledger, Promotion, Run
-from loadtest.simulation.oracle import Seen
+from loadtest.simulation.oracle import Seen, answers, runs, sort, times
 from loadtest.simulation.plan import Plan, Step
 from loadtest.simulation.world import EPOCH_S, World
 
@@ -46,7 +46,7 @@ def test_a_job_is_due_later_if_the_clock_is_set_back_before_its_promotion(
 ) -> None:
     ledger.clock.append((5.0005, -60.0, 1.0))
     ledger.promotions.append(_promotion(due=5.0, at=at, since=1.0))
-    assert bool(list(oracle.late(_seen(ledger)))) == is_late
+    assert bool(list(times.late(_seen(ledger)))) == is_late
 
 
 @pytest.mark.parametrize(("begins", "is_late"), [(3.1, False), (7.0, True)])
@@ -55,7 +55,7 @@ def test_a_fault_that_begins_after_a_job_was_due_does_not_excuse_its_lateness(
 ) -> None:
     ledger.promotions.append(_promotion(due=3.0, at=8.0, since=1.0))
     ledger.trouble("freeze-node", "node-1", 12.0, since=begins)
-    assert bool(list(oracle.late(_seen(ledger)))) == is_late
+    assert bool(list(times.late(_seen(ledger)))) == is_late
 
 
 def test_a_lost_reply_does_not_excuse_a_second_promotion(ledger: Ledger) -> None:
@@ -65,7 +65,7 @@ def test_a_lost_reply_does_not_excuse_a_second_promotion(ledger: Ledger) -> None
     ledger.losses.append(("producer-4", 5.5))
     ledger.promotions += [_promotion(due=5.0, at=5.0, since=5.0), _promotion(due=6.0, at=6.0, since=6.0, entry="6-0")]
     ledger.runs.append(_run(5.0, ended=5.2))
-    assert list(oracle.doubled(_seen(ledger)))
+    assert list(answers.doubled(_seen(ledger)))
 
 
 @pytest.mark.parametrize(("again", "is_repeated"), [(5.5, True), (7.5, False)])
@@ -74,7 +74,7 @@ def test_a_step_of_the_clock_does_not_excuse_that_a_living_workers_job_runs_twic
 ) -> None:
     ledger.trouble("clock", "", 12.0, since=4.0)
     ledger.runs += [_run(5.0, ended=6.0, outcome="ValueError"), _run(again, ended=8.0)]
-    assert bool(list(oracle.repeated(_seen(ledger)))) == is_repeated
+    assert bool(list(runs.repeated(_seen(ledger)))) == is_repeated
 
 
 @pytest.mark.parametrize(("late_ms", "is_misdated"), [(0, False), (100, False), (900, True), (-900, True)])
@@ -82,7 +82,7 @@ def test_a_job_in_an_outbox_is_due_when_it_was_asked_for(ledger: Ledger, late_ms
     asked_ms = int(EPOCH_S * 1000) + 1_000
     call = Call(SCHEDULE, "plain", "p1", 1.0, asked_ms * 1000, answered=1.1, outcome="kept", due_ms=asked_ms + late_ms)
     ledger.calls.append(call)
-    assert bool(list(oracle.misdated(_seen(ledger)))) == is_misdated
+    assert bool(list(times.misdated(_seen(ledger)))) == is_misdated
 
 
 @pytest.mark.timeout(300)
@@ -114,14 +114,7 @@ def _with_callbacks() -> Plan:
 
 
 def _seen(ledger: Ledger) -> Seen:
-    seen = Seen(ledger, draw(1), 100.0)
-    for call in ledger.calls:
-        seen.jobs[call.topic, call.id].calls.append(call)
-    for promotion in ledger.promotions:
-        seen.jobs[promotion.topic, promotion.id].promotions.append(promotion)
-    for one in ledger.runs:
-        seen.jobs[one.topic, one.id].runs.append(one)
-    return seen
+    return sort(ledger, draw(1))
 
 
 def _promotion(*, due: float, at: float, since: float, entry: str = "5-0") -> Promotion:

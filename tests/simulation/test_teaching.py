@@ -13,7 +13,7 @@ from loadtest.simulation.drawing import draw
 from loadtest.simulation.plan import Plan, Step
 
 README = Path(run.__file__).with_name("README.md")
-MODULES = {"operation": operations.jobs, "fault": faults, "promise": oracle}
+MODULES = {"operation": operations.jobs, "fault": faults, "promise": oracle.times}
 
 
 @pytest.fixture

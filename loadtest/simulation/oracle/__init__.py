@@ -1,0 +1,30 @@
+"""The oracle: finds broken promises in the ledger. A new promise takes ten lines.
+
+    @promise("never early")
+    def never_early(seen: Seen) -> Iterator[str]:
+        ...yield a sentence for each time that it was broken
+
+    seen       the records of a run, sorted by job, and the registry of promises
+    times      never early, soon after the due time, started at once
+    answers    what a producer was told is true, and what it was promised happens, once
+    runs       in order, once unless a worker fails, and again soon if it does
+
+A job is *muddled* if several calls about it were in progress at the same time, or if its producer does not know the
+outcome of one. It may be in any of several states, so only promises that hold in all of them are checked.
+"""
+
+from __future__ import annotations
+
+from loadtest.simulation.ledger import Ledger
+from loadtest.simulation.oracle import answers, runs, times
+from loadtest.simulation.oracle.seen import PROMISES, Seen, promise, sort
+from loadtest.simulation.plan import Plan
+
+
+def examine(ledger: Ledger, plan: Plan) -> list[str]:
+    """Returns a sentence for each broken promise."""
+    seen = sort(ledger, plan)
+    return [f"{name}: {what}" for name, check in PROMISES.items() for what in check(seen)] + ledger.problems
+
+
+__all__ = ["PROMISES", "Seen", "answers", "examine", "promise", "runs", "sort", "times"]

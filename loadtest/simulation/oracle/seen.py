@@ -1,0 +1,81 @@
+"""The records of a run, sorted by job, and the registry of promises."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from loadtest.simulation.ledger import Call, Ledger, Promotion, Run
+from loadtest.simulation.plan import Plan
+from loadtest.simulation.world import EPOCH_S
+
+SOON_S = 0.4
+"""A job is promoted and started within this time, if no fault or limit delays it."""
+JobId = tuple[str, str]
+Promise = Callable[["Seen"], Iterator[str]]
+PROMISES: dict[str, Promise] = {}
+
+
+def promise(name: str) -> Callable[[Promise], Promise]:
+    """Register a promise."""
+
+    def register(check: Promise) -> Promise:
+        PROMISES[name] = check
+        return check
+
+    return register
+
+
+@dataclass(slots=True)
+class History:
+    """All records about one job."""
+
+    calls: list[Call] = field(default_factory=list)
+    promotions: list[Promotion] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def is_muddled(self) -> bool:
+        """Whether its producers cannot know its state."""
+        return any(not one.is_known for one in self.calls) or any(
+            one.answered > other.sent for one, other in pairwise(sorted(self.calls, key=lambda call: call.sent))
+        )
+
+    @property
+    def lives(self) -> int:
+        """The most times it can have been created."""
+        return sum(one.outcome in ("created", "unknown", "unanswered", "kept", "replaced") for one in self.calls)
+
+
+@dataclass(slots=True)
+class Seen:
+    """A ledger, sorted by job, with its plan."""
+
+    ledger: Ledger
+    plan: Plan
+    ended: float
+    jobs: defaultdict[JobId, History] = field(default_factory=lambda: defaultdict(History))
+
+    def reached(self, due_ms: int, since: float) -> float:
+        """Returns when the server's clock first showed this time, by the world's clock and not before `since`."""
+        spans = [*self.ledger.clock, (float("inf"), 0.0, 1.0)]
+        for (begins, offset, rate), (ends, _, _) in pairwise(spans):
+            at = max((due_ms / 1000 - EPOCH_S - offset) / rate, begins, since)
+            if at < ends:
+                return at
+        return since
+
+
+def sort(ledger: Ledger, plan: Plan) -> Seen:
+    """Returns the records of a run, sorted by job."""
+    seen = Seen(ledger, plan, ledger.world.now)
+    for call in ledger.calls:
+        if call.id:
+            seen.jobs[call.topic, call.id].calls.append(call)
+    for promotion in ledger.promotions:
+        seen.jobs[promotion.topic, promotion.id].promotions.append(promotion)
+    for run in ledger.runs:
+        seen.jobs[run.topic, run.id].runs.append(run)
+    return seen

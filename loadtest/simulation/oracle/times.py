@@ -1,0 +1,125 @@
+"""Promises about times: never early, soon after the due time, started at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from loadtest.simulation.ledger import Call, Promotion, Run
+from loadtest.simulation.oracle.seen import SOON_S, History, Seen, promise
+
+NEARLY_S = 0.25
+"""The largest error of an outbox's estimate of the server's clock."""
+SETS_DUE = ("created", "replaced", "rescheduled", "moved")
+
+
+@promise("early")
+def early(seen: Seen) -> Iterator[str]:
+    """No job is promoted or started before it is due by the server's clock."""
+    for (topic, id), history in seen.jobs.items():
+        for one in history.promotions:
+            if one.server_us < one.due_ms * 1000:
+                yield f"{topic}/{id} was promoted {one.due_ms - one.server_us / 1000:.1f} ms before it was due"
+        for run in history.runs:
+            if run.server_us < run.due_ms * 1000 and not _clock_was_set_back(seen, run):
+                yield f"{topic}/{id} attempt {run.attempt} started {run.due_ms - run.server_us / 1000:.1f} ms early"
+        yield from _before_the_promise(seen, topic, id, history)
+
+
+def _clock_was_set_back(seen: Seen, run: Run) -> bool:
+    return any(
+        since <= run.began and offset < before for (_, before, _), (since, offset, _) in pairwise(seen.ledger.clock)
+    )
+
+
+def _before_the_promise(seen: Seen, topic: str, id: str, history: History) -> Iterator[str]:
+    """No job is promoted before the earliest time that a producer was promised."""
+    if seen.ledger.undone or any(one.outcome in ("promoted", "paused") for one in history.calls):
+        return
+    least = [bound for one in _in_force(history) if (bound := _earliest_ms(seen, one)) is not None]
+    first = [one for one in history.promotions if one.attempt == 1 and not one.group]
+    if least and first and first[0].server_us / 1000 < min(least) - 1:
+        yield f"{topic}/{id} was promoted {min(least) - first[0].server_us / 1000:.0f} ms before what was promised"
+
+
+def _in_force(history: History) -> list[Call]:
+    """Returns the calls that may have set the first due time; only the last if their order is known."""
+    if history.is_muddled or not history.promotions:
+        return history.calls
+    promoted = min(one.at for one in history.promotions)
+    during = [one for one in history.calls if one.sent <= promoted <= one.answered]
+    before = [one for one in history.calls if one.answered < promoted and one.outcome in SETS_DUE]
+    return before[-1:] if before and not during else history.calls
+
+
+def _earliest_ms(seen: Seen, call: Call) -> float | None:
+    """Returns the earliest due time that a call asked for; None if it asked for none."""
+    if call.outcome == "moved":
+        return call.due_ms
+    if call.step.kind == "due-range" and call.outcome == "unanswered":
+        return call.asked_us / 1000  # it may have moved the job, for instance a job that the outbox delivered late
+    if "delay" in call.step.args or "jobs" in call.step.args:
+        delay = next(
+            (job["delay"] for job in call.step.args.get("jobs", ()) if job["id"] == call.id),
+            call.step.args.get("delay"),
+        )
+        if call.outcome.startswith("refused"):
+            return None
+        until = call.answered if not call.kept else seen.ended
+        if any(call.sent - 0.1 <= since <= until + 0.1 for since, _, _ in seen.ledger.clock[1:]):
+            return 0.0  # unknown by which clock it was counted
+        return call.asked_us / 1000 + float(delay or 0) * 1000
+    return None
+
+
+@promise("misdated")
+def misdated(seen: Seen) -> Iterator[str]:
+    """A delay counts from the call, by the server's clock, also where an outbox has kept the job."""
+    for one in seen.ledger.calls:
+        if one.outcome not in ("created", "replaced", "kept") or "delay" not in one.step.args:
+            continue
+        if any(since <= one.answered for since, _, _ in seen.ledger.clock[1:]):
+            continue  # an outbox cannot know of a step of the clock while the server is away
+        passed_ms = one.due_ms - one.step.args["delay"] * 1000 - one.asked_us / 1000
+        least_ms, most_ms = -1.0, (one.answered - one.sent + NEARLY_S) * 1000
+        if not least_ms <= passed_ms <= most_ms:
+            yield f"{one.topic}/{one.id} ({one.outcome}) is due {passed_ms:.0f} ms later than was asked for"
+
+
+@promise("late")
+def late(seen: Seen) -> Iterator[str]:
+    """Jobs are promoted when they are due, and started soon after; a fault explains lateness for its time."""
+    limited = {topic.name for topic in seen.plan.topics if topic.name == "limit"}
+    explained, was_undone = seen.ledger.is_explained, seen.ledger.was_undone
+    for one in seen.ledger.promotions:
+        due = seen.reached(one.due_ms, _due_since(seen, one))
+        if any(due < begins <= due + SOON_S for begins, _, _ in seen.ledger.clock):  # set back before it was promoted
+            due = seen.reached(one.due_ms, due + SOON_S)
+        if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced or one.at - due <= SOON_S:
+            continue
+        # A later fault is no excuse, unless it undid a promotion that was in time.
+        if explained(one.at, one.at) and (explained(due, due + SOON_S) or was_undone(due, due + SOON_S)):
+            continue
+        yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late, at {one.at:.2f}"
+
+
+def _due_since(seen: Seen, one: Promotion) -> float:
+    """Returns since when the job has had its due time: since it waits, or since a `run_now` that promoted it."""
+    calls = seen.jobs[one.topic, one.id].calls
+    asked = [call.sent for call in calls if call.step.kind == "run-now" and call.asked_us // 1000 <= one.due_ms]
+    return max([one.waits_since, *(sent for sent in asked if sent <= one.at)])
+
+
+@promise("slow")
+def slow(seen: Seen) -> Iterator[str]:
+    """A promoted job starts at once if workers have room."""
+    easy = {topic.name for topic in seen.plan.topics if topic.handling in ("single", "thread")}
+    first: dict[tuple[str, str, str], Run] = {}
+    for run in seen.ledger.runs:
+        first.setdefault((run.topic, run.id, run.entry), run)
+    for one in seen.ledger.promotions:
+        begun = first.get((one.topic, one.id, one.entry))
+        if one.topic not in easy or begun is None or begun.began - one.at <= 1.0:
+            continue
+        if not seen.ledger.is_explained(one.at, begun.began):
+            yield f"{one.topic}/{one.id} was started {begun.began - one.at:.2f} s after it was promoted"
