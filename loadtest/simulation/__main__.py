@@ -10,6 +10,7 @@ import time
 
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import FAULTS
+from loadtest.simulation.oracle import Excuse, summed_up
 from loadtest.simulation.shrink import short_story, shrink
 from loadtest.simulation.trials import IGNORED, PLANTED, Trial, try_seed, try_seeds
 
@@ -50,18 +51,19 @@ def one(options: argparse.Namespace) -> int:
         print("\n".join(short_story(trial, steps)))
         return _say(trial)
     trial = try_seed(options.seed, faults=faults)
-    print("\n".join(trial.lines))
+    print("\n".join([*trial.lines, *summed_up(trial.excuses)]))
     return _say(trial)
 
 
 def several(options: argparse.Namespace) -> int:
-    """Try seeds until one fails. The last lines give the speed, and the seeds that have failed."""
+    """Try seeds until one fails. The last lines give the excuses, the speed, and the seeds that have failed."""
     _freeze()
-    tried, simulated_s, failed = 0, 0.0, []
+    tried, simulated_s, failed, excuses = 0, 0.0, [], list[Excuse]()
     seeds = range(options.first, options.first + options.seeds)
     told_at = time.monotonic()
     for tried, trial in enumerate(try_seeds(seeds, faults=not options.no_faults, jobs=options.jobs), start=1):
         simulated_s += trial.simulated_s
+        excuses += [one._replace(whom="") for one in trial.excuses]
         if trial.problems:
             failed.append(trial.seed)
             _say(trial)
@@ -70,6 +72,7 @@ def several(options: argparse.Namespace) -> int:
         if time.monotonic() - told_at > PROGRESS_S:
             told_at = time.monotonic()
             print(f"{tried} of {options.seeds} seeds tried, {len(failed)} failed")
+    print("\n".join(summed_up(excuses)))
     print(_speed(tried, simulated_s))
     if failed:
         print(f"failed: seed {' '.join(map(str, failed))}")

@@ -1,4 +1,4 @@
-"""The faults. A new fault takes ten lines: how it begins, how it ends, and how long it explains lateness.
+"""The faults. A new fault takes ten lines: how it begins, how it ends, whom it hurts and how long it explains lateness.
 
 @fault("freeze-worker", weight=3, lasts=(1, 12))
 def freeze_worker(stage, random, seconds):
@@ -29,6 +29,10 @@ LEARNED_S = 16.0
 """Seconds for which a dead node may count as alive."""
 DEAD_S = 6.5
 """Seconds within which a dead worker's jobs run again."""
+STOPPING_S = 4.0
+"""Seconds that a worker may take to stop."""
+NOTICED_S = 12.0
+"""Seconds within which a part notices that a connection is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +117,14 @@ def _frozen(stage: Stage, part: Part, seconds: float) -> Steps:
 @fault("kill-worker", 5, (0.5, 8))
 def kill_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.workers)
-    stage.ledger.trouble("kill-worker", part.name, seconds + DEAD_S)
+    stage.ledger.trouble("kill-worker", part.name, seconds, slack=DEAD_S)
     yield from _gone(stage, part, seconds)
 
 
 @fault("freeze-worker", 5, (1, 14))
 def freeze_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.workers)
-    stage.ledger.trouble("freeze-worker", part.name, seconds + DEAD_S)
+    stage.ledger.trouble("freeze-worker", part.name, seconds, slack=DEAD_S)
     yield from _frozen(stage, part, seconds)
 
 
@@ -135,13 +139,14 @@ def _restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) 
     if not process.is_alive:
         return  # it was killed, and that fault starts it again
     stage.world.story.tell("FAULT", f"{part.name} is stopped")
-    stage.ledger.trouble(kind, part.name, 4.0 + seconds + slack)
+    stage.ledger.trouble(kind, part.name, STOPPING_S + seconds, slack=slack)
     process.deliver(part.stop)
     for _ in range(80):
         yield 0.1
         if not process.is_alive:
             return
         if process.main is not None and process.main.done():
+            stage.ledger.stops.append((part.name, stage.world.now))
             break
     else:
         if not process.is_frozen:
@@ -171,9 +176,9 @@ def _hurt_node(stage: Stage, kind: str, part: Part, seconds: float) -> None:
     others = [one for one in stage.ledger.troubles if one.kind == "node" and one.ends > now and one.whom != part.name]
     was_hurt = bool(others) or stage.ledger.is_explained(now, now, but=("reshard", "pause"))
     stage.ledger.trouble(kind, part.name, 0.3)
-    stage.ledger.troubles.append(Trouble("node", part.name, now + seconds, now + seconds + LEARNED_S))
+    stage.ledger.troubles.append(Trouble("node", part.name, now + seconds, now + seconds, now + seconds + LEARNED_S))
     if was_hurt:
-        stage.ledger.trouble("two-nodes", "", seconds + LEARNED_S)
+        stage.ledger.trouble("two-nodes", "", seconds, slack=LEARNED_S)
 
 
 @fault("restart-node", 3, (0.2, 3))
@@ -194,7 +199,7 @@ def node_clock(stage: Stage, random: Random, seconds: float) -> Steps:
 @fault("kill-web", 6, (0.5, 6), needs="web")
 def kill_web(stage: Stage, random: Random, seconds: float) -> Steps:
     part = stage.fleet.parts[WEB]
-    stage.ledger.trouble("kill-web", part.name, seconds + DEAD_S)
+    stage.ledger.trouble("kill-web", part.name, seconds, slack=DEAD_S)
     yield from _gone(stage, part, seconds)
 
 
@@ -213,7 +218,7 @@ def restart_web(stage: Stage, random: Random, seconds: float) -> Steps:
 def freeze_web(stage: Stage, random: Random, seconds: float) -> Steps:
     process = stage.fleet.parts[WEB].process
     process.freeze()
-    stage.ledger.trouble("freeze-web", process.name, seconds + DEAD_S)
+    stage.ledger.trouble("freeze-web", process.name, seconds, slack=DEAD_S)
     yield seconds
     process.wake()
 
@@ -225,7 +230,7 @@ def receiver_away(stage: Stage, random: Random, seconds: float) -> Steps:
     receiver.is_away = True
     for link in stage.fleet.network.links_of(address=ADDRESS):
         link.reset()
-    stage.ledger.trouble("receiver-away", NAME, seconds + BACK_S)
+    stage.ledger.trouble("receiver-away", NAME, seconds, slack=BACK_S)
     yield seconds
     receiver.is_away = False
 
@@ -237,7 +242,7 @@ def receiver_away(stage: Stage, random: Random, seconds: float) -> Steps:
 def resets(stage: Stage, random: Random, seconds: float) -> Steps:
     """Some connections are reset; some of them lose replies first."""
     links = [link for link in stage.fleet.network.links_of() if random.random() < 0.3]
-    stage.ledger.trouble("resets", "", seconds + 1.5)
+    stage.ledger.trouble("resets", "", seconds, slack=1.5)
     for link in links:
         link.is_deaf = random.random() < 0.6
     yield min(seconds, random.choice((0.0, 0.02, 0.3)))
@@ -248,7 +253,7 @@ def resets(stage: Stage, random: Random, seconds: float) -> Steps:
 @fault("lost-replies", 4, (2, 10))
 def lost_replies(stage: Stage, random: Random, seconds: float) -> Steps:
     """Now and then a connection breaks after the server has run a command."""
-    stage.ledger.trouble("lost-replies", "", seconds + 1.5)
+    stage.ledger.trouble("lost-replies", "", seconds, slack=1.5)
     until = stage.world.now + seconds
     while stage.world.now < until:
         links = stage.fleet.network.links_of()
@@ -267,7 +272,7 @@ def half_open(stage: Stage, random: Random, seconds: float) -> Steps:
     stage.world.story.tell("FAULT", f"{part.name}: its connections go half-open")
     for link in stage.fleet.network.links_of(part.process.name):
         link.go_half_open()
-    stage.ledger.trouble("half-open", part.name, 12.0 + DEAD_S + BACK_S)
+    stage.ledger.trouble("half-open", part.name, NOTICED_S, slack=DEAD_S + BACK_S)
     yield 0.0
 
 
@@ -277,7 +282,7 @@ def partition(stage: Stage, random: Random, seconds: float) -> Steps:
     part, address = random.choice(list(stage.fleet.parts.values())), stage.fleet.primary.address
     stage.world.story.tell("FAULT", f"{part.name} is cut off")
     stage.fleet.network.part(part.name, address)
-    stage.ledger.trouble("partition", part.name, seconds + 12.0 + DEAD_S)
+    stage.ledger.trouble("partition", part.name, seconds, slack=NOTICED_S + DEAD_S)
     yield seconds
     stage.fleet.network.join(part.name, address)
 
@@ -285,7 +290,7 @@ def partition(stage: Stage, random: Random, seconds: float) -> Steps:
 @fault("slow-network", 2, (2, 10))
 def slow_network(stage: Stage, random: Random, seconds: float) -> Steps:
     stage.fleet.network.slowness = random.choice((5.0, 20.0, 60.0))
-    stage.ledger.trouble("slow-network", "", seconds + 1.0)
+    stage.ledger.trouble("slow-network", "", seconds, slack=1.0)
     yield seconds
     stage.fleet.network.slowness = 1.0
 
@@ -307,7 +312,7 @@ def server_crash(stage: Stage, random: Random, seconds: float) -> Steps:
 def _down(stage: Stage, random: Random, seconds: float, lost_s: float | None) -> Steps:
     server = stage.fleet.primary
     loading = random.choice((0.0, 0.0, 2.0))
-    stage.ledger.trouble("server-away", "", seconds + loading + BACK_S + (DEAD_S if lost_s is not None else 0))
+    stage.ledger.trouble("server-away", "", seconds + loading, slack=BACK_S + (DEAD_S if lost_s is not None else 0))
     if lost_s is not None:
         begins = stage.world.now - lost_s
         server.stop(lost_s)
@@ -327,7 +332,7 @@ def scripts_flushed(stage: Stage, random: Random, seconds: float) -> Steps:
 @fault("stall", 3, (0.3, 14))
 def stall(stage: Stage, random: Random, seconds: float) -> Steps:
     """The server does nothing for a while, and keeps its connections."""
-    stage.ledger.trouble("stall", "", seconds + BACK_S + (DEAD_S if seconds > 3 else 0))
+    stage.ledger.trouble("stall", "", seconds, slack=BACK_S + (DEAD_S if seconds > 3 else 0))
     stage.fleet.primary.stall(seconds)
     yield 0.0
 
@@ -335,7 +340,7 @@ def stall(stage: Stage, random: Random, seconds: float) -> Steps:
 @fault("full", 3, (2, 12))
 def full(stage: Stage, random: Random, seconds: float) -> Steps:
     stage.fleet.primary.refusals.is_full = True
-    stage.ledger.trouble("full", "", seconds + BACK_S)
+    stage.ledger.trouble("full", "", seconds, slack=BACK_S)
     yield seconds
     stage.fleet.primary.refusals.is_full = False
 
@@ -346,7 +351,7 @@ def writes_refused(stage: Stage, random: Random, seconds: float) -> Steps:
     server = stage.fleet.primary
     server.refusals.writes = random.choice((refusals.MISCONF, refusals.NOREPLICAS, refusals.READONLY))
     stage.world.story.tell("FAULT", f"writes are refused: {server.refusals.writes[:40]}")
-    stage.ledger.trouble("writes-refused", "", seconds + BACK_S + DEAD_S)
+    stage.ledger.trouble("writes-refused", "", seconds, slack=BACK_S + DEAD_S)
     yield seconds
     server.refusals.writes = ""
 
@@ -355,7 +360,7 @@ def writes_refused(stage: Stage, random: Random, seconds: float) -> Steps:
 def busy(stage: Stage, random: Random, seconds: float) -> Steps:
     server = stage.fleet.primary
     server.refusals.busy_until = stage.world.now + seconds
-    stage.ledger.trouble("busy", "", seconds + BACK_S + (DEAD_S if seconds > 3 else 0))
+    stage.ledger.trouble("busy", "", seconds, slack=BACK_S + (DEAD_S if seconds > 3 else 0))
     yield seconds
 
 
@@ -367,7 +372,7 @@ def no_channels(stage: Stage, random: Random, seconds: float) -> Steps:
     for session in list(server.sessions):
         if session.channels:
             session.link.reset()
-    stage.ledger.trouble("no-channels", "", seconds + BACK_S + DEAD_S)
+    stage.ledger.trouble("no-channels", "", seconds, slack=BACK_S + DEAD_S)
     yield seconds
     server.refusals.forbidden.clear()
 
@@ -380,7 +385,7 @@ def password(stage: Stage, random: Random, seconds: float) -> Steps:
     for link in stage.fleet.network.links_of():
         if random.random() < 0.4:
             link.reset()
-    stage.ledger.trouble("password", "", seconds + 10.0 + DEAD_S)
+    stage.ledger.trouble("password", "", seconds, slack=10.0 + DEAD_S)
     yield seconds
     server.refusals.asks_password = False
     for session in list(server.sessions):
@@ -407,7 +412,7 @@ def _step_clock(stage: Stage, by: float) -> Steps:
     for server in stage.fleet.servers:
         server.step_clock(by)
     stage.ledger.clock_changed(stage.fleet.primary)
-    stage.ledger.trouble("clock", "", 12.0 if by > 0 else 32.0)
+    stage.ledger.trouble("clock", "", 0.0, slack=12.0 if by > 0 else 32.0)
     yield 0.0
 
 
@@ -435,7 +440,7 @@ def fail_over(stage: Stage, random: Random, seconds: float) -> Steps:
     length = old.known_by_replica(old.replica_lag[0] if old.replica_lag else 0.0)
     cut_at = stage.world.now
     old.replica_lag = []
-    stage.ledger.trouble("fail-over", "", seconds + 4.0 + 10.0 + BACK_S + DEAD_S)
+    stage.ledger.trouble("fail-over", "", seconds + 4.0, slack=10.0 + BACK_S + DEAD_S)
     is_planned = random.random() < 0.4
     if not is_planned:
         if random.random() < 0.6:
@@ -471,7 +476,7 @@ def no_threads(stage: Stage, random: Random, seconds: float) -> Steps:
     """A worker can start no thread for a while."""
     process = random.choice(stage.fleet.workers).process
     process.has_no_threads = True
-    stage.ledger.trouble("no-threads", process.name, seconds + DEAD_S)
+    stage.ledger.trouble("no-threads", process.name, seconds, slack=DEAD_S)
     yield seconds
     process.has_no_threads = False
 
@@ -480,7 +485,7 @@ def no_threads(stage: Stage, random: Random, seconds: float) -> Steps:
 def disk_full(stage: Stage, random: Random, seconds: float) -> Steps:
     """The disk of the outboxes is full, while the server is away for some of the time."""
     processes = [stage.fleet.producers[number].process for number in WITH_OUTBOX]
-    stage.ledger.trouble("disk-full", "", seconds * 2 + BACK_S)
+    stage.ledger.trouble("disk-full", "", seconds * 2, slack=BACK_S)
     stage.fleet.primary.stop()
     yield seconds / 2
     for process in processes:

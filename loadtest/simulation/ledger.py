@@ -14,6 +14,9 @@ from loadtest.simulation.store.database import Database
 from loadtest.simulation.world import World
 
 _KEY = re.compile(rb"^wheelq:\{([^:}]+):(\d+)\}:(\w+)")
+_CONSUMER = re.compile(r"^(.+)-\d+-[0-9a-f]+$")
+LEFT = b"left "
+"""How the last heartbeat of a worker begins that has stopped, and left deliveries."""
 
 
 @dataclass(slots=True)
@@ -31,6 +34,11 @@ class Call:
     due_ms: int = 0
     kept: bool = False
     """Whether it is in an outbox."""
+
+    @property
+    def makes(self) -> bool:
+        """Whether it makes a job."""
+        return "payload" in self.step.args or "jobs" in self.step.args
 
     @property
     def is_known(self) -> bool:
@@ -78,12 +86,35 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Hand:
+    """A delivery that came into a worker's hands."""
+
+    group: str
+    topic: str
+    shard: int
+    entry: str
+    consumer: str
+    at: float
+    before: str
+    """The consumer that had it before; "" if it was read for the first time."""
+    was_given: bool
+    """Whether that consumer has handed it back."""
+
+    @property
+    def worker(self) -> str:
+        """The part that the consumer is."""
+        return part_of(self.consumer)
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """A fault that explains lateness or repetition for a while."""
 
     kind: str
     whom: str
     begins: float
+    over: float
+    """The fault itself lasts until then."""
     ends: float
     """It explains lateness until then."""
 
@@ -96,6 +127,12 @@ class Undone:
     ends: float
     is_power_loss: bool = False
     """Whether the server itself came back without its last second, and no replica helped."""
+
+
+def part_of(consumer: str) -> str:
+    """Returns the name of the part that is this consumer; "" if it is none."""
+    match = _CONSUMER.match(consumer)
+    return match[1] if match else ""
 
 
 class Ledger:
@@ -120,6 +157,21 @@ class Ledger:
         self._waits: dict[tuple[bytes, bytes], float] = {}
         self.deaths: list[tuple[str, float]] = []
         """Killed workers, with the time."""
+        self.stops: list[tuple[str, float]] = []
+        """Workers that were asked to stop, with the time when their process ended."""
+        self.hands: list[Hand] = []
+        """Every delivery, in the order of the server."""
+        self.beats: defaultdict[str, list[float]] = defaultdict(list)
+        """When each consumer has sent a heartbeat."""
+        self.left: dict[str, float] = {}
+        """When consumers said that they leave."""
+        self.acks: dict[tuple[str, str, str], float] = {}
+        """When the delivery of a group, topic and entry was acknowledged first."""
+        self.forgotten: list[tuple[str, str, float, float]] = []
+        """Finished jobs that were forgotten: topic, id, when, and for how many seconds of the server they were kept."""
+        self._ended_ms: dict[tuple[bytes, bytes], int] = {}
+        self._holders: dict[tuple[str, int, str, str], tuple[str, bool]] = {}
+        """The consumer that has a delivery, and whether it has handed it back."""
         self.counted: list[tuple[Call, int, int]] = []
         """Calls that counted the jobs they changed: one of the jobs, the count in the answer, and the true count."""
         self.rewritten: defaultdict[str, int] = defaultdict(int)
@@ -147,6 +199,52 @@ class Ledger:
                 self._waits[words[1], member] = self.world.now
         elif name == b"HSET" and words[1].endswith(b":assignment"):
             self.rewritten["assignment"] += 1
+        elif words[1].endswith(b":beats"):
+            self._beaten(name, words)
+        elif words[1].endswith(b":ended"):
+            self._kept(store, name, words)
+        else:
+            self._held(name, words, reply)
+
+    def _kept(self, store: Database, name: bytes, words: Sequence[bytes]) -> None:
+        if name == b"ZADD":
+            self._ended_ms |= {(words[1], id): int(float(at)) for at, id in zip(words[2::2], words[3::2], strict=True)}
+        topic = match[1].decode() if (match := _KEY.match(words[1])) else ""
+        for id in words[2:] if name == b"ZREM" else ():
+            if (at := self._ended_ms.pop((words[1], id), None)) is not None:
+                self.forgotten.append((topic, id.decode(), self.world.now, (store.now_ms - at) / 1000))
+
+    def _held(self, name: bytes, words: Sequence[bytes], reply: Any) -> None:
+        if name == b"XREADGROUP":
+            for key, entries in reply or ():
+                for entry in entries:
+                    self._handed(key, words[2], words[3], entry[0])
+        elif name == b"XCLAIM":
+            for entry in reply if b"JUSTID" in words else [entry[0] for entry in reply]:
+                self._handed(words[1], words[2], words[3], entry, gives=b"IDLE" in words)
+        elif name == b"XACK" and reply and (match := _KEY.match(words[1])):
+            for entry in words[3:]:
+                self.acks.setdefault((words[2].decode(), match[1].decode(), entry.decode()), self.world.now)
+
+    def _handed(self, key: bytes, group: bytes, consumer: bytes, entry: bytes, *, gives: bool = False) -> None:
+        match = _KEY.match(key)
+        assert match is not None
+        topic, shard, name = match[1].decode(), int(match[2]), consumer.decode()
+        place = (topic, shard, group.decode(), entry.decode())
+        before, was_given = self._holders.get(place, ("", False))
+        self._holders[place] = (name, gives)
+        if before != name:
+            at = self.world.now
+            self.hands.append(Hand(place[2], topic, shard, place[3], name, at, before, was_given))
+
+    def _beaten(self, name: bytes, words: Sequence[bytes]) -> None:
+        for consumer, beat in zip(words[2::2], words[3::2], strict=False) if name == b"HSET" else ():
+            if beat.startswith(LEFT):
+                self.left[consumer.decode()] = self.world.now
+            else:
+                self.beats[consumer.decode()].append(self.world.now)
+        for consumer in words[2:] if name == b"HDEL" else ():
+            self.left.setdefault(consumer.decode(), self.world.now)
 
     def _promoted(self, store: Database, words: Sequence[bytes], reply: bytes) -> None:
         match = _KEY.match(words[1])
@@ -184,10 +282,10 @@ class Ledger:
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
-    def trouble(self, kind: str, whom: str, lasts: float, *, since: float | None = None) -> None:
-        """Record a fault that explains lateness and repetition for this many seconds."""
-        begins = self.world.now if since is None else since
-        self.troubles.append(Trouble(kind, whom, begins, self.world.now + lasts))
+    def trouble(self, kind: str, whom: str, lasts: float, *, since: float | None = None, slack: float = 0.0) -> None:
+        """Record a fault that lasts so many seconds, and `slack` more until nothing is late any more."""
+        now = self.world.now
+        self.troubles.append(Trouble(kind, whom, now if since is None else since, now + lasts, now + lasts + slack))
 
     def is_explained(self, begins: float, ends: float, *, but: Sequence[str] = (), whom: str = "") -> bool:
         """Whether a trouble overlaps a span of time."""

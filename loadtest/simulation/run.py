@@ -15,7 +15,7 @@ from loadtest.simulation import faults
 from loadtest.simulation.faults import FAULTS, Stage
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger
-from loadtest.simulation.oracle import examine
+from loadtest.simulation.oracle import Excuse, examine
 from loadtest.simulation.plan import LOAD_S, Plan, Step
 from loadtest.simulation.process import Process, current
 from loadtest.simulation.rest import LOOK_S, Calm, is_quiet, leftovers, shards
@@ -40,6 +40,8 @@ class Result:
     simulated_s: float
     jobs: int
     commands: int
+    excuses: tuple[Excuse, ...] = ()
+    """The excuses that the oracle has accepted."""
 
 
 def run(plan: Plan, without: frozenset[int] = frozenset()) -> Result:
@@ -58,10 +60,18 @@ def run(plan: Plan, without: frozenset[int] = frozenset()) -> Result:
             problems = list(_settle(fleet))
         except TooMuch as error:
             problems = [str(error)]
-        problems += examine(ledger, plan)
+        broken, excuses = examine(ledger, plan)
         world.story.is_over = True
         fleet.end()
-    return Result(plan.seed, tuple(problems), world.story, world.now, len(ledger.runs), fleet.primary.commands)
+    return Result(
+        plan.seed,
+        (*problems, *broken),
+        world.story,
+        world.now,
+        len(ledger.runs),
+        fleet.primary.commands,
+        tuple(excuses),
+    )
 
 
 def _plan_step(stage: Stage, step: Step) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from loadtest.simulation.drawing import draw
+from loadtest.simulation.oracle import Excuse
 from loadtest.simulation.plants import plant
 from loadtest.simulation.run import run
 
@@ -33,6 +34,8 @@ class Trial:
     lines: tuple[str, ...]
     simulated_s: float
     jobs: int
+    excuses: tuple[Excuse, ...] = ()
+    """What the oracle has excused."""
 
 
 def try_seed(seed: int, *, faults: bool = True, operations: bool = True, without: Numbers = frozenset()) -> Trial:
@@ -69,7 +72,7 @@ def _try(seed: int, faults: bool, operations: bool, without: Numbers) -> Trial:
     result = run(draw(seed, faults=faults, operations=operations), without)
     lines = tuple(result.story.lines)
     problems = tuple(one for one in result.problems if not any(re.search(known, one) for known in IGNORED))
-    return Trial(seed, problems, result.story.digest, lines, result.simulated_s, result.jobs)
+    return Trial(seed, problems, result.story.digest, lines, result.simulated_s, result.jobs, result.excuses)
 
 
 class Apart:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from loadtest.simulation import faults, run
+from loadtest.simulation import faults, oracle, run
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage
 from loadtest.simulation.fleet import Fleet
-from loadtest.simulation.ledger import Call, Ledger, Promotion, Run
+from loadtest.simulation.ledger import Call, Hand, Ledger, Promotion, Run
 from loadtest.simulation.oracle import Seen, answers, runs, sort, times
 from loadtest.simulation.plan import Plan, Step
 from loadtest.simulation.world import EPOCH_S, World
@@ -77,6 +77,114 @@ def test_a_step_of_the_clock_does_not_excuse_that_a_living_workers_job_runs_twic
     assert bool(list(runs.repeated(_seen(ledger)))) == is_repeated
 
 
+@pytest.mark.parametrize(("began", "is_slow"), [(10.9, False), (11.1, True)])
+def test_a_lost_reply_excuses_a_slow_start_for_six_seconds(ledger: Ledger, began: float, is_slow: bool) -> None:
+    ledger.promotions.append(_promotion(due=4.0, at=4.0, since=1.0))
+    ledger.trouble("lost-replies", "", 5.0, since=3.0, slack=1.5)
+    ledger.runs.append(_run(began, ended=12.0))
+    assert bool(list(times.slow(_seen(ledger)))) == is_slow
+
+
+@pytest.mark.parametrize(("began", "is_slow"), [(9.9, False), (10.1, True)])
+@pytest.mark.parametrize("kind", ["kill-worker", "freeze-worker"])
+def test_what_a_worker_had_that_is_gone_is_started_by_another(
+    ledger: Ledger, kind: str, began: float, is_slow: bool
+) -> None:
+    """However long that worker is away."""
+    ledger.promotions.append(_promotion(due=4.0, at=4.0, since=1.0))
+    ledger.trouble(kind, "worker-2", 30.0, since=4.0, slack=6.5)
+    ledger.hands += [_hand("worker-2", 4.0), _hand("worker-1", began, before="worker-2")]
+    ledger.runs.append(_run(began, ended=12.0))
+    assert bool(list(times.slow(_seen(ledger)))) == is_slow
+
+
+@pytest.mark.parametrize(("whom", "is_slow"), [("worker-1", False), ("worker-2", True), ("node-1", True)])
+def test_a_fault_of_another_part_does_not_excuse_a_slow_start(ledger: Ledger, whom: str, is_slow: bool) -> None:
+    ledger.promotions.append(_promotion(due=4.0, at=4.0, since=1.0))
+    ledger.trouble("partition", whom, 8.0, since=3.0, slack=6.5)
+    ledger.hands.append(_hand("worker-1", 4.0))
+    ledger.runs.append(_run(6.0, ended=7.0))
+    assert bool(list(times.slow(_seen(ledger)))) == is_slow
+
+
+@pytest.mark.parametrize(("second", "is_slow"), [(9.0, False), (13.0, True)])
+def test_faults_must_explain_every_moment_until_a_job_starts(ledger: Ledger, second: float, is_slow: bool) -> None:
+    ledger.promotions.append(_promotion(due=4.0, at=4.0, since=1.0))
+    for since in (4.1, second):
+        ledger.trouble("resets", "", since, since=since)
+    ledger.runs.append(_run(14.5, ended=15.0))
+    assert bool(list(times.slow(_seen(ledger)))) == is_slow
+
+
+@pytest.mark.parametrize(("seen_at", "is_taken"), [(9.0, True), (10.5, False)])
+def test_no_worker_takes_from_one_whose_heartbeat_it_has_seen(ledger: Ledger, seen_at: float, is_taken: bool) -> None:
+    """A taker that has not read the heartbeats since could not know."""
+    taker, before = "worker-1-9-ab", "worker-2-8-cd"
+    ledger.beats[before] = [1.0, 2.3, 8.0]  # it was frozen for a while
+    ledger.beats[taker] = [1.0, 6.0, seen_at]
+    ledger.hands.append(Hand("default", "plain", 0, "5-0", taker, 11.0, before, was_given=False))
+    assert bool(list(runs.taken(_seen(ledger)))) == is_taken
+
+
+@pytest.mark.parametrize(("at", "is_taken"), [(11.4, True), (11.6, False)])
+def test_a_worker_that_was_silent_for_long_is_gone(ledger: Ledger, at: float, is_taken: bool) -> None:
+    ledger.beats["worker-2-8-cd"] = [8.0]
+    ledger.beats["worker-1-9-ab"] = [8.1]
+    ledger.hands.append(Hand("default", "plain", 0, "5-0", "worker-1-9-ab", at, "worker-2-8-cd", was_given=False))
+    assert bool(list(runs.taken(_seen(ledger)))) == is_taken
+    ledger.left["worker-2-8-cd"] = 8.2
+    assert not list(runs.taken(_seen(ledger)))
+
+
+@pytest.mark.parametrize(
+    ("whom", "again", "is_repeated"), [("", 9.9, 0), ("worker-1", 9.9, 0), ("", 12.1, 1), ("worker-3", 9.9, 1)]
+)
+def test_a_repeated_run_is_excused_by_a_fault_of_its_worker(
+    ledger: Ledger, whom: str, again: float, is_repeated: int
+) -> None:
+    ledger.trouble("partition", whom, 5.5, since=5.3, slack=6.5)
+    ledger.runs += [_run(5.0, ended=5.2), _run(again, ended=13.0, worker="worker-2")]
+    assert len(list(runs.repeated(_seen(ledger)))) == is_repeated
+
+
+@pytest.mark.parametrize(("again", "is_abandoned"), [(10.9, False), (11.1, True)])
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_job_of_a_worker_that_is_gone_runs_again_soon(
+    ledger: Ledger, how: str, again: float, is_abandoned: bool
+) -> None:
+    (ledger.deaths if how == "killed" else ledger.stops).append(("worker-1", 5.0))
+    ledger.trouble("restart-worker", "worker-1", 20.0, since=4.0)
+    ledger.runs.append(_run(4.5, ended=4.9, outcome="CancelledError"))
+    ledger.runs.append(_run(again, ended=13.0, worker="worker-2"))
+    assert bool(list(runs.abandoned(_seen(ledger)))) == is_abandoned
+
+
+@pytest.mark.parametrize(("lives", "is_untrue"), [(["kept"], True), (["kept", "created"], False), (["replaced"], True)])
+def test_a_job_that_was_cancelled_is_not_promoted_though_an_outbox_had_it(
+    ledger: Ledger, lives: list[str], is_untrue: bool
+) -> None:
+    ledger.calls += [_call(outcome, n, n + 0.1) for n, outcome in enumerate(lives)]
+    ledger.calls.append(_call("cancelled", 8.0, 8.1, kind="cancel"))
+    ledger.promotions.append(_promotion(due=9.0, at=9.0, since=8.5))
+    assert bool(list(answers.untrue(_seen(ledger)))) == is_untrue
+
+
+@pytest.mark.parametrize(("who", "is_untrue"), [("producer-4", True), ("producer-1", False)])
+def test_a_producer_finds_the_job_that_its_outbox_keeps(ledger: Ledger, who: str, is_untrue: bool) -> None:
+    ledger.calls += [_call("kept", 1.0, 1.1), _call("not_found", 2.0, 2.1, kind="cancel", who=who)]
+    ledger.runs.append(_run(9.0, ended=9.1))
+    assert bool(list(answers.untrue(_seen(ledger)))) == is_untrue
+
+
+def test_the_excuses_of_a_run_are_told(ledger: Ledger) -> None:
+    ledger.promotions.append(_promotion(due=4.0, at=4.0, since=1.0))
+    ledger.trouble("resets", "", 5.0, since=4.0)
+    ledger.runs.append(_run(6.0, ended=7.0))
+    problems, excuses = oracle.examine(ledger, draw(1))
+    assert not [one for one in problems if one.startswith("slow")]
+    assert oracle.summed_up(excuses) == ["slow is excused by resets: 1 times, 1.60 s at most"]
+
+
 @pytest.mark.parametrize(("late_ms", "is_misdated"), [(0, False), (100, False), (900, True), (-900, True)])
 def test_a_job_in_an_outbox_is_due_when_it_was_asked_for(ledger: Ledger, late_ms: int, is_misdated: bool) -> None:
     asked_ms = int(EPOCH_S * 1000) + 1_000
@@ -122,5 +230,15 @@ def _promotion(*, due: float, at: float, since: float, entry: str = "5-0") -> Pr
     return Promotion("plain", 0, "p1", entry, due_ms, 1, "", at, at_us, 1, since)
 
 
-def _run(began: float, *, ended: float, outcome: str = "done") -> Run:
-    return Run("default", "plain", "p1", "5-0", 1, "worker-1", began, 0, 0, "p1", ended, outcome)
+def _run(began: float, *, ended: float, outcome: str = "done", worker: str = "worker-1") -> Run:
+    return Run("default", "plain", "p1", "5-0", 1, worker, began, 0, 0, "p1", ended, outcome)
+
+
+def _hand(worker: str, at: float, *, before: str = "") -> Hand:
+    was_with = f"{before}-8-cd" if before else ""
+    return Hand("default", "plain", 0, "5-0", f"{worker}-9-ab", at, was_with, was_given=False)
+
+
+def _call(outcome: str, sent: float, answered: float, *, kind: str = "schedule", who: str = "producer-4") -> Call:
+    args = ARGS if kind == "schedule" else {"topic": "plain", "id": "p1", "partition_key": None}
+    return Call(Step(0, sent, kind, who, args), "plain", "p1", sent, 0, answered=answered, outcome=outcome)

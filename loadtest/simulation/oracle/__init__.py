@@ -5,6 +5,7 @@
         ...yield a sentence for each time that it was broken
 
     seen       the records of a run, sorted by job, and the registry of promises
+    excuses    which fault explains a broken promise, for which part, and for how long
     times      never early, soon after the due time, started at once
     answers    what a producer was told is true, and what it was promised happens, once
     runs       in order, once unless a worker fails, and again soon if it does
@@ -17,14 +18,16 @@ from __future__ import annotations
 
 from loadtest.simulation.ledger import Ledger
 from loadtest.simulation.oracle import answers, runs, times
+from loadtest.simulation.oracle.excuses import Excuse, summed_up
 from loadtest.simulation.oracle.seen import PROMISES, Seen, promise, sort
 from loadtest.simulation.plan import Plan
 
 
-def examine(ledger: Ledger, plan: Plan) -> list[str]:
-    """Returns a sentence for each broken promise."""
+def examine(ledger: Ledger, plan: Plan) -> tuple[list[str], list[Excuse]]:
+    """Returns a sentence for each broken promise, and the excuses for those that do not count."""
     seen = sort(ledger, plan)
-    return [f"{name}: {what}" for name, check in PROMISES.items() for what in check(seen)] + ledger.problems
+    problems = [f"{name}: {what}" for name, check in PROMISES.items() for what in check(seen)] + ledger.problems
+    return problems, seen.excuses.used
 
 
-__all__ = ["PROMISES", "Seen", "answers", "examine", "promise", "runs", "sort", "times"]
+__all__ = ["PROMISES", "Excuse", "Seen", "answers", "examine", "promise", "runs", "sort", "summed_up", "times"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
-from loadtest.simulation.oracle.seen import Seen, promise
+from loadtest.simulation.oracle.seen import History, Seen, promise
+
+CANCELS = ("cancel", "blunt-cancel", "http-cancel", "due-range")
 
 
 @promise("lost")
@@ -46,23 +47,50 @@ def doubled(seen: Seen) -> Iterator[str]:
 def untrue(seen: Seen) -> Iterator[str]:
     """The answers to producers are true."""
     for (topic, id), history in seen.jobs.items():
-        if not history.calls or history.is_muddled or seen.ledger.undone:
+        if not history.calls or seen.ledger.undone:
             continue
-        calls = sorted(history.calls, key=lambda one: one.sent)
-        if calls and calls[-1].outcome == "cancelled":
-            after = [run for run in history.runs if run.began > calls[-1].answered]
-            if after:
-                yield f"{topic}/{id} ran after it was cancelled"
-        was_refused = all(one.outcome.startswith("refused") for one in calls if one.step.kind != "cancel")
-        if history.promotions and was_refused and calls[0].step.kind != "cancel":
-            yield f"{topic}/{id} ran although its producer was call that it was refused"
-        for before, one in pairwise(calls):
-            if (
+        yield from (f"{topic}/{id} {what}" for what in _cancelled_and_run(history))
+        yield from (f"{topic}/{id} {what}" for what in _not_found(history))
+        if all(one.outcome.startswith("refused") for one in history.calls) and history.promotions:
+            yield f"{topic}/{id} ran although its producer was told that it was refused"
+
+
+def _cancelled_and_run(history: History) -> Iterator[str]:
+    """No life of a job is both cancelled and promoted, whatever else is unknown of it."""
+    cancelled = sum(one.outcome == "cancelled" for one in history.calls)
+    if not cancelled:
+        return
+    lives = sum(one.outcome in ("created", "kept", "unknown", "unanswered") for one in history.calls if one.makes)
+    promoted = sum(one.attempt == 1 and not one.group for one in history.promotions)
+    if promoted + cancelled > lives:
+        yield f"was cancelled {cancelled} times and promoted {promoted} times in {lives} lives"
+    elif not history.is_muddled and history.calls[-1].outcome == "cancelled":
+        yield from ("ran after it was cancelled" for run in history.runs if run.began > history.calls[-1].answered)
+
+
+def _not_found(history: History) -> Iterator[str]:
+    """A job that a producer knows to be there is found, unless it has run or may have been cancelled."""
+    for one in history.calls:
+        if one.outcome not in ("not_found", "nothing") or any(run.began < one.answered for run in history.runs):
+            continue
+        there = [
+            before
+            for before in history.calls
+            if before.answered < one.sent
+            and (
                 before.outcome in ("created", "replaced")
-                and one.outcome == "not_found"
-                and not any(run.began < one.answered for run in history.runs)
-            ):
-                yield f"{topic}/{id} was {before.outcome}, then not found, and has not run"
+                or (before.outcome == "kept" and before.step.who == one.step.who)
+            )
+        ]
+        may_be_gone = [
+            other
+            for other in history.calls
+            if other.step.kind in CANCELS
+            and other.sent < one.answered
+            and other.outcome in ("cancelled", "unknown", "unanswered")
+        ]
+        if there and not may_be_gone:
+            yield f"was {there[-1].outcome}, then {one.outcome.replace('_', ' ')}, and has not run"
 
 
 @promise("miscounted")

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from loadtest.simulation.ledger import Promotion, Run
-from loadtest.simulation.oracle.seen import JobId, Seen, promise
+from loadtest.simulation.ledger import Promotion, Run, part_of
+from loadtest.simulation.oracle.seen import ALONE, SOON_S, JobId, Seen, promise
+from loadtest.simulation.plan import WEB
+from loadtest.simulation.receiver import NAME
 
 DEAD_S = 6.0
 """A dead worker's jobs run again within this time: 5 s are promised, and a pool may be full for a moment."""
+
+SENT_S = 1.0
+"""A call that takes deliveries was sent no longer ago than this, so its worker knew what it had read before."""
+SILENT_S = 3.48
+"""A worker whose heartbeat has not changed for `abandoned_ms` is gone; clocks differ a little."""
+NOT_REPEATED = ("pause", "clock", "reshard")
 
 
 @promise("leased")
@@ -25,9 +34,33 @@ def leased(seen: Seen) -> Iterator[str]:
     for (topic, id, _), runs in leases.items():
         for first, again in pairwise(sorted(runs, key=lambda run: run.began)):
             is_early = again.began < first.leased_until and not seen.ledger.undone
-            if is_early and not seen.ledger.is_explained(first.began - 1, again.began, but=("clock", "pause")):
+            ended = again.began if first.ended is None else min(first.ended + 1.0, again.began)
+            if is_early and not seen.excuses.explain_at("leased", ended, (WEB,), but=("clock", "pause", "reshard")):
                 left = first.leased_until - again.began
                 yield f"{topic}/{id} was leased again {left:.2f} s before its lease ended ({first.outcome})"
+
+
+@promise("taken")
+def taken(seen: Seen) -> Iterator[str]:
+    """No worker takes a delivery from another that it has seen alive in the last seconds."""
+    beats, left = seen.ledger.beats, seen.ledger.left
+    for hand in seen.ledger.hands:
+        if not beats.get(hand.before) or hand.was_given or left.get(hand.before, float("inf")) <= hand.at:
+            continue
+        looked = _last(beats[hand.consumer], hand.at - SENT_S)
+        beaten = _last(beats[hand.before], looked)
+        silent = hand.at - beaten
+        if silent < SILENT_S and not any(
+            one.begins <= hand.at and one.ends >= beaten - 15 for one in seen.ledger.undone
+        ):
+            what = f"{hand.topic}/{hand.entry} of {part_of(hand.before)}"
+            yield f"{hand.worker} took {what} at {hand.at:.2f}, {silent:.2f} s after its last heartbeat"
+
+
+def _last(times: Sequence[float], before: float) -> float:
+    """Returns the last of some times before another one."""
+    place = bisect_left(times, before)
+    return times[place - 1] if place else float("-inf")
 
 
 @promise("repeated")
@@ -42,9 +75,19 @@ def repeated(seen: Seen) -> Iterator[str]:
                 has_ended = first.ended is not None and first.ended <= again.began
                 if has_ended and first.outcome in ("RetryAfter", "ValueError"):  # an ordered job keeps its entry
                     continue
-                if not seen.ledger.is_explained(first.began - 15, again.began, but=("pause", "clock")):
+                if not _is_known_to_repeat(seen, first, again):
                     where = f"on {first.worker} and {again.worker}"
                     yield f"{topic}/{id} ran again after {again.began - first.began:.2f} s, {where}"
+
+
+def _is_known_to_repeat(seen: Seen, first: Run, again: Run) -> bool:
+    """Whether a fault explains that a delivery ran again: from the end of its first run on, if it has ended."""
+    whom = (first.worker, again.worker, *((NAME, WEB) if first.group == "callbacks" else ()))
+    if (undone := seen.undone_until(first.ended or again.began)) and undone <= again.began:
+        return seen.excuses.explain("repeated", undone, again.began, whom, but=NOT_REPEATED)
+    if first.ended is None or first.ended >= again.began or first.outcome == "CancelledError":
+        return seen.excuses.explain_at("repeated", again.began, whom, but=NOT_REPEATED)
+    return seen.excuses.explain("repeated", first.ended + SOON_S, again.began, whom, but=NOT_REPEATED)
 
 
 @promise("order")
@@ -88,25 +131,30 @@ def _drawn(seen: Seen) -> Iterator[_Keyed]:
 
 
 def _was_hurt(seen: Seen, run: Run) -> bool:
-    return seen.ledger.is_explained(run.began - 15, run.began)
+    return seen.excuses.explain_at("order", run.began, (run.worker, *seen.holders(run), run.topic))
 
 
 @promise("abandoned")
 def abandoned(seen: Seen) -> Iterator[str]:
-    """The jobs of a killed worker run again within five seconds, or thirty if the clock was set."""
-    for name, died in seen.ledger.deaths:
+    """The jobs of a worker that was killed or has stopped run again soon."""
+    gone = [(*one, "killed") for one in seen.ledger.deaths] + [(*one, "stopped") for one in seen.ledger.stops]
+    for name, at, how in gone:
         for run in seen.ledger.runs:
-            if run.worker != name or run.began > died or (run.ended is not None and run.ended <= died):
+            if run.worker != name or run.began > at or _has_ended(run, at):
                 continue
             same = [one for one in seen.ledger.runs if (one.topic, one.id, one.entry) == (run.topic, run.id, run.entry)]
-            again = [one for one in same if one.began > died and one is not run]
-            least = min((one.began for one in again), default=None)
-            if least is not None and least - died > _patience(seen, died, least):
-                yield f"{run.topic}/{run.id} of {name}, killed at {died:.2f}, ran again {least - died:.2f} s later"
+            again = [one for one in same if one.began > at and one is not run and one.group == run.group]
+            least = min(again, key=lambda one: one.began, default=None)
+            if least is None or least.began - at <= DEAD_S:
+                continue
+            is_alone = run.group in ALONE
+            own = ("reshard",) if is_alone else ("reshard", "kill-worker", "restart-worker")
+            whom = (name, least.worker, run.topic)
+            due = at + DEAD_S
+            if not seen.excuses.explain("abandoned", due, least.began, whom, but=own, is_alone=is_alone):
+                yield f"{run.topic}/{run.id} of {name}, {how} at {at:.2f}, ran again {least.began - at:.2f} s later"
 
 
-def _patience(seen: Seen, died: float, again: float) -> float:
-    """Returns how long a job of a dead worker may wait; other faults may explain more."""
-    others = [one for one in seen.ledger.troubles if one.kind not in ("kill-worker", "reshard")]
-    until = max((one.ends for one in others if one.begins <= again and one.ends >= died), default=died)
-    return max(DEAD_S, until - died)
+def _has_ended(run: Run, at: float) -> bool:
+    """Whether a run had ended by itself then."""
+    return run.ended is not None and run.ended <= at and run.outcome != "CancelledError"

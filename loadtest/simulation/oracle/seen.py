@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from loadtest.simulation.ledger import Call, Ledger, Promotion, Run
-from loadtest.simulation.plan import Plan
+from loadtest.simulation.ledger import Call, Hand, Ledger, Promotion, Run
+from loadtest.simulation.oracle.excuses import Excuses
+from loadtest.simulation.plan import NODES, Plan
 from loadtest.simulation.world import EPOCH_S
 
 SOON_S = 0.4
 """A job is promoted and started within this time, if no fault or limit delays it."""
+GROUPS, ALONE = ("default", "audit"), ("audit",)
+"""The groups of workers, and those with one worker only."""
 JobId = tuple[str, str]
 Promise = Callable[["Seen"], Iterator[str]]
 PROMISES: dict[str, Promise] = {}
@@ -56,7 +59,31 @@ class Seen:
     ledger: Ledger
     plan: Plan
     ended: float
+    excuses: Excuses
     jobs: defaultdict[JobId, History] = field(default_factory=lambda: defaultdict(History))
+    hands: defaultdict[tuple[str, str, str], list[Hand]] = field(default_factory=lambda: defaultdict(list))
+    """By group, topic and entry, the workers that have had the delivery."""
+
+    @property
+    def nodes(self) -> list[str]:
+        """The scheduler nodes."""
+        return [f"node-{n}" for n in range(NODES)]
+
+    def holders(self, run: Run) -> list[str]:
+        """Returns the parts that had the delivery of a run until it began, the last one first."""
+        hands = [one for one in self.hands[run.group, run.topic, run.entry] if one.at <= run.began]
+        return list(dict.fromkeys(one.worker for one in reversed(hands)))
+
+    def server_time(self, at: float) -> float:
+        """Returns what the server's clock showed at this time, in seconds from the beginning."""
+        _, offset, rate = next(one for one in reversed(self.ledger.clock) if one[0] <= at)
+        return offset + at * rate
+
+    def undone_until(self, at: float) -> float:
+        """Returns when the writes of this time were undone; 0 if they were not."""
+        return max(
+            (one.ends for one in self.ledger.undone if one.begins <= at + SOON_S and at <= one.ends), default=0.0
+        )
 
     def reached(self, due_ms: int, since: float) -> float:
         """Returns when the server's clock first showed this time, by the world's clock and not before `since`."""
@@ -70,7 +97,9 @@ class Seen:
 
 def sort(ledger: Ledger, plan: Plan) -> Seen:
     """Returns the records of a run, sorted by job."""
-    seen = Seen(ledger, plan, ledger.world.now)
+    seen = Seen(ledger, plan, ledger.world.now, Excuses(ledger.troubles))
+    for hand in ledger.hands:
+        seen.hands[hand.group, hand.topic, hand.entry].append(hand)
     for call in ledger.calls:
         if call.id:
             seen.jobs[call.topic, call.id].calls.append(call)

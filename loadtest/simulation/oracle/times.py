@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from loadtest.simulation.ledger import Call, Promotion, Run
-from loadtest.simulation.oracle.seen import SOON_S, History, Seen, promise
+from loadtest.simulation.oracle.seen import ALONE, GROUPS, SOON_S, History, Seen, promise
 
 NEARLY_S = 0.25
 """The largest error of an outbox's estimate of the server's clock."""
@@ -90,15 +90,14 @@ def misdated(seen: Seen) -> Iterator[str]:
 def late(seen: Seen) -> Iterator[str]:
     """Jobs are promoted when they are due, and started soon after; a fault explains lateness for its time."""
     limited = {topic.name for topic in seen.plan.topics if topic.name == "limit"}
-    explained, was_undone = seen.ledger.is_explained, seen.ledger.was_undone
     for one in seen.ledger.promotions:
         due = seen.reached(one.due_ms, _due_since(seen, one))
         if any(due < begins <= due + SOON_S for begins, _, _ in seen.ledger.clock):  # set back before it was promoted
             due = seen.reached(one.due_ms, due + SOON_S)
         if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced or one.at - due <= SOON_S:
             continue
-        # A later fault is no excuse, unless it undid a promotion that was in time.
-        if explained(one.at, one.at) and (explained(due, due + SOON_S) or was_undone(due, due + SOON_S)):
+        undone = seen.undone_until(due)  # a promotion in time may have been undone
+        if seen.excuses.explain("late", max(due + SOON_S, undone), one.at, (*seen.nodes, one.topic)):
             continue
         yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late, at {one.at:.2f}"
 
@@ -114,12 +113,15 @@ def _due_since(seen: Seen, one: Promotion) -> float:
 def slow(seen: Seen) -> Iterator[str]:
     """A promoted job starts at once if workers have room."""
     easy = {topic.name for topic in seen.plan.topics if topic.handling in ("single", "thread")}
-    first: dict[tuple[str, str, str], Run] = {}
+    first: dict[tuple[str, str, str, str], Run] = {}
     for run in seen.ledger.runs:
-        first.setdefault((run.topic, run.id, run.entry), run)
+        first.setdefault((run.group, run.topic, run.id, run.entry), run)
     for one in seen.ledger.promotions:
-        begun = first.get((one.topic, one.id, one.entry))
-        if one.topic not in easy or begun is None or begun.began - one.at <= 1.0:
-            continue
-        if not seen.ledger.is_explained(one.at, begun.began):
-            yield f"{one.topic}/{one.id} was started {begun.began - one.at:.2f} s after it was promoted"
+        for group in GROUPS if one.topic in easy else ():
+            begun = first.get((group, one.topic, one.id, one.entry))
+            if begun is None or begun.began - one.at <= 1.0:
+                continue
+            whom, is_alone = seen.holders(begun), group in ALONE
+            if not seen.excuses.explain("slow", one.at + SOON_S, begun.began, (*whom, one.topic), is_alone=is_alone):
+                took, held = begun.began - one.at, " and ".join(whom) or "none"
+                yield f"{one.topic}/{one.id} was started {took:.2f} s after it was promoted; {held} had it"
