@@ -14,8 +14,8 @@ from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Call, Hand, Ledger, Promotion, Run
-from loadtest.simulation.oracle import Seen, answers, runs, sort, times
-from loadtest.simulation.plan import Plan, Step
+from loadtest.simulation.oracle import Seen, answers, limits, recurring, retries, runs, sort, times
+from loadtest.simulation.plan import Plan, Step, TopicPlan
 from loadtest.simulation.world import EPOCH_S, World
 
 ARGS = {"topic": "plain", "id": "p1", "delay": 0, "partition_key": None, "payload": [0, 0, "error"]}
@@ -174,6 +174,73 @@ def test_a_producer_finds_the_job_that_its_outbox_keeps(ledger: Ledger, who: str
     ledger.calls += [_call("kept", 1.0, 1.1), _call("not_found", 2.0, 2.1, kind="cancel", who=who)]
     ledger.runs.append(_run(9.0, ended=9.1))
     assert bool(list(answers.untrue(_seen(ledger)))) == is_untrue
+
+
+@pytest.mark.parametrize(("at", "is_promoted"), [(4.9, False), (5.2, True), (9.1, False)])
+def test_nothing_is_promoted_while_its_topic_is_paused(ledger: Ledger, at: float, is_promoted: bool) -> None:
+    pause = Step(7, 5.0, "pause", "producer-1", {"topic": "plain", "seconds": 4.0})
+    ledger.calls += [Call(pause, "plain", "", sent, 0, sent + 0.1, "done") for sent in (5.0, 9.0)]
+    ledger.promotions.append(_promotion(due=4.0, at=at, since=1.0))
+    assert bool(list(limits.paused(_seen(ledger)))) == is_promoted
+
+
+@pytest.mark.parametrize(("apart", "is_faster"), [(0.13, False), (0.05, True)])
+def test_a_topic_promotes_no_more_than_its_rate(ledger: Ledger, apart: float, is_faster: bool) -> None:
+    at = [10.0 + n * apart for n in range(20)]
+    ledger.promotions += [replace(_promotion(due=5.0, at=one, since=1.0), topic="limit") for one in at]
+    seen = _seen(ledger)
+    seen.plan = replace(seen.plan, topics=(TopicPlan("limit", {"max_rate": 8.0}, "single", 1.0),))
+    assert bool(list(limits.faster(seen))) == is_faster
+    change = Step(7, 9.0, "configure", "producer-1", {"topic": "limit", "change": {"max_rate": 0.0}})
+    ledger.calls.append(Call(change, "limit", "", 9.0, 0, 9.1, "done"))
+    assert not list(limits.faster(seen))
+
+
+@pytest.mark.parametrize(("kept_s", "is_forgotten"), [(3.0, False), (2.9, True)])
+def test_a_finished_job_is_kept_for_its_time(ledger: Ledger, kept_s: float, is_forgotten: bool) -> None:
+    ledger.forgotten.append(("limit", "l1", 9.0, kept_s))
+    seen = _seen(ledger)
+    seen.plan = replace(seen.plan, topics=(TopicPlan("limit", {"keep_done_ms": 3_000}, "single", 1.0),))
+    assert bool(list(limits.forgotten(seen))) == is_forgotten
+
+
+@pytest.mark.parametrize(
+    ("outcome", "attempt", "due", "wrong"),
+    [
+        ("ValueError", 2, 5.31, ""),
+        ("ValueError", 2, 5.2, "instead of 0.3 s"),
+        ("ValueError", 2, 6.2, "nothing was wrong"),
+        ("RetryAfter", 1, 5.41, ""),
+        ("RetryAfter", 1, 5.3, "instead of 0.4 s"),
+        ("done", 2, 5.31, "although"),
+        ("Bury", 2, 5.31, "although"),
+        ("ValueError", 5, 5.31, "ran 5 times"),
+    ],
+)
+def test_a_job_that_fails_runs_again_after_its_pause(
+    ledger: Ledger, outcome: str, attempt: int, due: float, wrong: str
+) -> None:
+    again = replace(_run(7.0, ended=7.1), attempt=attempt, due_ms=round((EPOCH_S + due) * 1000))
+    ledger.runs += [_run(4.0, ended=5.0, outcome=outcome), again]
+    found = list(retries.retried(_seen(ledger)))
+    assert [wrong in one for one in found] == [True] * bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("moments", "wrong"),
+    [
+        ([5, 10, 15, 20], ""),
+        ([5, 10, 20], "has not occurred at 15"),
+        ([5, 10, 15, 15, 20], "was promoted 2 times"),
+        ([5, 10, 12, 15, 20], "occurred at 12"),
+    ],
+)
+def test_a_recurring_job_occurs_at_every_moment_of_its_rule(ledger: Ledger, moments: list[int], wrong: str) -> None:
+    rule = Step(7, 2.0, "recurring", "producer-1", {"topic": "plain", "name": "every-2000", "every": 5, "seconds": 20})
+    ledger.calls += [Call(rule, "plain", "", sent, 0, sent + 0.1, "done") for sent in (2.0, 22.0)]
+    made = [_promotion(due=float(at), at=float(at), since=1.0) for at in moments]
+    ledger.promotions += [replace(one, id=f"every-2000@{one.due_ms}") for one in made]
+    assert [wrong in one for one in recurring.recurring(_seen(ledger))] == [True] * bool(wrong)
 
 
 def test_the_excuses_of_a_run_are_told(ledger: Ledger) -> None:

@@ -9,6 +9,9 @@
     times      never early, soon after the due time, started at once
     answers    what a producer was told is true, and what it was promised happens, once
     runs       in order, once unless a worker fails, and again soon if it does
+    retries    the pause before the next attempt, how many there are, and that the last one is the end
+    limits     what a topic's settings hold back, and how long finished jobs are kept
+    recurring  each occurrence of a rule runs once, at its time
 
 A job is *muddled* if several calls about it were in progress at the same time, or if its producer does not know the
 outcome of one. It may be in any of several states, so only promises that hold in all of them are checked.
@@ -17,7 +20,7 @@ outcome of one. It may be in any of several states, so only promises that hold i
 from __future__ import annotations
 
 from loadtest.simulation.ledger import Ledger
-from loadtest.simulation.oracle import answers, runs, times
+from loadtest.simulation.oracle import answers, limits, recurring, retries, runs, times
 from loadtest.simulation.oracle.excuses import Excuse, summed_up
 from loadtest.simulation.oracle.seen import PROMISES, Seen, promise, sort
 from loadtest.simulation.plan import Plan
@@ -30,4 +33,18 @@ def examine(ledger: Ledger, plan: Plan) -> tuple[list[str], list[Excuse]]:
     return problems, seen.excuses.used
 
 
-__all__ = ["PROMISES", "Excuse", "Seen", "answers", "examine", "promise", "runs", "sort", "summed_up", "times"]
+__all__ = [
+    "PROMISES",
+    "Excuse",
+    "Seen",
+    "answers",
+    "examine",
+    "limits",
+    "promise",
+    "recurring",
+    "retries",
+    "runs",
+    "sort",
+    "summed_up",
+    "times",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from loadtest.simulation.ledger import Call, Hand, Ledger, Promotion, Run
@@ -52,7 +53,7 @@ class History:
         return sum(one.outcome in ("created", "unknown", "unanswered", "kept", "replaced") for one in self.calls)
 
 
-@dataclass(slots=True)
+@dataclass
 class Seen:
     """A ledger, sorted by job, with its plan."""
 
@@ -73,6 +74,11 @@ class Seen:
         """Returns the parts that had the delivery of a run until it began, the last one first."""
         hands = [one for one in self.hands[run.group, run.topic, run.entry] if one.at <= run.began]
         return list(dict.fromkeys(one.worker for one in reversed(hands)))
+
+    @cached_property
+    def retries(self) -> set[tuple[str, str]]:
+        """Topic and entry of every promotion of a retry."""
+        return {(one.topic, one.entry) for one in self.ledger.promotions if one.group}
 
     def server_time(self, at: float) -> float:
         """Returns what the server's clock showed at this time, in seconds from the beginning."""

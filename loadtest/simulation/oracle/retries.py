@@ -1,0 +1,54 @@
+"""Promises about failures: the pause before the next attempt, how many there are, and that the last one is the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from loadtest.simulation.ledger import Run
+from loadtest.simulation.oracle.seen import SOON_S, Seen, promise
+from loadtest.simulation.plan import TopicPlan
+from loadtest.simulation.world import EPOCH_S
+
+AGAIN_S = 0.4
+"""The pause that a handler asks for itself."""
+COUNTED = ("ValueError", "Misbehaved")
+
+
+@promise("retried")
+def retried(seen: Seen) -> Iterator[str]:
+    """A job that fails runs again after its topic's pause, as the next attempt, until it has none left."""
+    topics = {one.name: one for one in seen.plan.topics if one.handling not in ("leased", "called")}
+    runs: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for run in seen.ledger.runs if not seen.ledger.undone else ():
+        if run.topic in topics:
+            runs[run.topic, run.id, run.group].append(run)
+    for (topic, id, group), attempts in runs.items():
+        for first, again in pairwise(attempts):
+            for what in _wrong(seen, topics[topic], first, again):
+                yield f"{topic}/{id} in {group} {what}"
+
+
+def _wrong(seen: Seen, topic: TopicPlan, first: Run, again: Run) -> Iterator[str]:
+    is_retry = again.entry == first.entry or (again.topic, again.entry) in seen.retries
+    if first.ended is None or first.ended > again.began or not is_retry:
+        return  # it was abandoned, or this is another life
+    if again.attempt > len(topic.retry_delays) + 1:
+        yield f"ran {again.attempt} times"
+    if first.outcome in ("done", "Bury") and again.attempt != first.attempt:
+        yield f"ran again as attempt {again.attempt} although its last run was {first.outcome}"
+    if first.outcome in COUNTED and again.attempt == first.attempt + 1:
+        pause = topic.retry_delays[min(first.attempt, len(topic.retry_delays)) - 1]
+    elif first.outcome == "RetryAfter" and again.attempt == first.attempt:
+        pause = AGAIN_S
+    else:
+        return
+    waited = again.due_ms / 1000 - EPOCH_S - seen.server_time(first.ended)
+    if any(first.ended <= since <= again.began for since, _, _ in seen.ledger.clock[1:]):
+        return
+    if waited < pause - 0.002:
+        yield f"waits {waited:.3f} s for attempt {again.attempt} instead of {pause} s"
+    whom = (first.worker, *seen.holders(first))
+    if not seen.excuses.explain("retried", first.ended + SOON_S, first.ended + waited - pause, whom):
+        yield f"waits {waited:.3f} s for attempt {again.attempt} instead of {pause} s, and nothing was wrong"
