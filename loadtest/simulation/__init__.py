@@ -24,6 +24,7 @@
     threads      the threads of a process, and what they wait for
     fleet        the nodes, workers, producers and their handlers
     faults       the faults
+    knobs        small limits of the product, which a seed draws
     drawing      draws the plan of a seed
     oracle       checks every promise
     rest         checks that no keys are left when all jobs are done

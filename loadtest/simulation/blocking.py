@@ -9,6 +9,7 @@ import asyncio
 import functools
 import select
 import socket
+from dataclasses import replace
 from typing import Any
 
 from loadtest.simulation.ledger import Ledger
@@ -139,9 +140,9 @@ class Threaded:
         return call
 
 
-async def produce(url: str, ledger: Ledger, part: Part) -> None:
+async def produce(url: str, settings: Settings, ledger: Ledger, part: Part) -> None:
     """Run the producer's process."""
-    client = Client.connect(url, Settings(outbox=OutboxSettings(path="outbox-blunt.db")))
+    client = Client.connect(url, replace(settings, outbox=OutboxSettings(path="outbox-blunt.db")))
     done = asyncio.Event()
     part.stop = done.set
     part.actor = Actor(part.name, Threaded(client), ledger)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from random import Random
 
+from loadtest.simulation import knobs
 from loadtest.simulation.faults import FAULTS
 from loadtest.simulation.operations import OPERATIONS, Operation
 from loadtest.simulation.plan import APART, LOAD_S, OWN_TOPICS, PRODUCERS, RATE, TRAITS, Draft, Plan, Step, TopicPlan
@@ -41,7 +42,8 @@ def draw(seed: int, *, faults: bool = True, operations: bool = True) -> Plan:
     for trait in sorted(apart):
         steps += _apart(seed, [one for one in OPERATIONS.values() if one.trait == trait], draft, len(steps))
     topics += tuple(topic for topic in OWN_TOPICS if topic.trait in apart)
-    return Plan(seed, topics, draft.has_sentinel, tuple(sorted(steps, key=lambda step: step.at)), apart)
+    in_time = tuple(sorted(steps, key=lambda step: step.at))
+    return Plan(seed, topics, draft.has_sentinel, in_time, apart, knobs.drawn(seed) if operations else {})
 
 
 def _drawn(random: Random, chances: Mapping[str, float]) -> frozenset[str]:

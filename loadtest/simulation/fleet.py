@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from loadtest.simulation import blocking
+from loadtest.simulation import blocking, knobs
 from loadtest.simulation.ledger import Ledger, Run
 from loadtest.simulation.network import Network
 from loadtest.simulation.operations import OPERATIONS
@@ -44,6 +44,7 @@ class Fleet:
         self.servers = [Server(world, "redis-a:6379"), Server(world, "redis-b:6379")][: 1 + plan.has_sentinel]
         for server in self.servers:
             self.network.servers[server.address] = server
+            server.scripts.changes = knobs.in_lua(plan.knobs)
         self.primary = self.servers[0]
         self.url = "redis://redis-a:6379"
         if plan.has_sentinel:
@@ -123,22 +124,22 @@ class Fleet:
                 await asyncio.sleep(START_S)
 
     async def _node(self, part: Part, process: Process) -> None:
-        node = Scheduler.connect(self.url)
+        node = Scheduler.connect(self.url, settings=self._settings())
         part.stop = node.stop
         await node.run(patiently=True)
 
     async def _web(self, part: Part, process: Process) -> None:
-        await serve(self.url, self.ledger, part, process)
+        await serve(self.url, self._settings(), self.ledger, part, process)
 
     async def _blocking(self, part: Part, process: Process) -> None:
-        await blocking.produce(self.url, self.ledger, part)
+        await blocking.produce(self.url, self._settings(), self.ledger, part)
 
     def _worker(self, number: int) -> Callable[[Part, Process], Coroutine[Any, Any, None]]:
         group = GROUPS[number]
 
         async def work(part: Part, process: Process) -> None:
-            settings = Settings(worker=WorkerSettings(concurrency=(100, 20, 6, 30)[number], threads=4, grace_ms=3_000))
-            worker = Worker.connect(self.url, group=group, settings=settings)
+            own = WorkerSettings(concurrency=(100, 20, 6, 30)[number], threads=4, grace_ms=3_000)
+            worker = Worker.connect(self.url, group=group, settings=self._settings(worker=own))
             part.stop = worker.stop
             for topic in self.plan.topics:
                 if group in topic.groups:
@@ -150,7 +151,7 @@ class Fleet:
     def _producer(self, number: int) -> Callable[[Part, Process], Coroutine[Any, Any, None]]:
         async def produce(part: Part, process: Process) -> None:
             outbox = OutboxSettings(path=f"outbox-{number}.db" if number in WITH_OUTBOX else "")
-            client = AsyncClient.connect(self.url, Settings(outbox=outbox))
+            client = AsyncClient.connect(self.url, self._settings(outbox=outbox))
             done = asyncio.Event()
             part.stop = done.set
             async with client:
@@ -162,11 +163,16 @@ class Fleet:
 
         return produce
 
+    def _settings(self, **parts: Any) -> Settings:
+        """Returns the settings of a part: its own, and those that the seed's knobs turn."""
+        return knobs.settings(Settings(**parts), self.plan.knobs)
+
     async def _make_topics(self, client: AsyncClient) -> None:
         for topic in self.plan.topics:
+            wanted = {**knobs.of_topics(self.plan.knobs), **topic.settings}
             for _ in range(100):
                 try:
-                    await client.configure(topic.name, **{k: v for k, v in topic.settings.items() if k != "shards"})
+                    await client.configure(topic.name, **{k: v for k, v in wanted.items() if k != "shards"})
                     if (shards := topic.settings.get("shards", 1)) > 1:
                         await client.set_shards(topic.name, shards)
                     for group in topic.groups:

@@ -111,3 +111,5 @@ class Plan:
     steps: tuple[Step, ...]
     traits: frozenset[str] = frozenset()
     """Its traits in `APART`."""
+    knobs: Mapping[str, int] = field(default_factory=dict)
+    """Its small limits: see `knobs`."""

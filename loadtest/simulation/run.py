@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadtest.simulation import faults
+from loadtest.simulation import faults, knobs
 from loadtest.simulation.faults import FAULTS, Stage
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger
@@ -48,8 +48,10 @@ def run(plan: Plan, without: frozenset[int] = frozenset()) -> Result:
     """Run a plan, without the steps of these numbers."""
     plan = replace(plan, steps=tuple(step for step in plan.steps if step.number not in without))
     world = World(plan.seed)
-    with _own_directory(), in_place(world), _telling(world), _no_garbage_collection():
+    with _own_directory(), in_place(world), _telling(world), knobs.turned(plan.knobs), _no_garbage_collection():
         ledger = Ledger(world)
+        if plan.knobs:
+            world.story.tell("seed", f"turns {dict(plan.knobs)}")
         fleet = Fleet(world, plan, ledger)
         fleet.start()
         stage = Stage(world, fleet, ledger)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +88,11 @@ class WebActor(Actor):
         return status, json.loads(answer) if answer else None
 
 
-async def serve(url: str, ledger: Ledger, part: Part, process: Process) -> None:
+async def serve(url: str, settings: Settings, ledger: Ledger, part: Part, process: Process) -> None:
     """Run the process of the service."""
     _write_services()
     server = ServerSettings(access="open", services="services.toml", drain_ms=3_000)
-    service = Service.connect(url, Settings(server=server, outbox=OutboxSettings(path="outbox-web.db")))
+    service = Service.connect(url, replace(settings, server=server, outbox=OutboxSettings(path="outbox-web.db")))
     done = asyncio.Event()
     part.stop = done.set
     async with service.running():

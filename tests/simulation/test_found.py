@@ -103,4 +103,4 @@ def _salt(wanted: float) -> int:
 
 
 def _with(plan: Plan, *steps: Step) -> Plan:
-    return replace(plan, steps=steps, traits=frozenset())
+    return replace(plan, steps=steps, traits=frozenset(), knobs={})

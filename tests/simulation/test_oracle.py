@@ -285,7 +285,7 @@ def _with_callbacks() -> Plan:
         )
         for n in range(3)
     ]
-    return replace(plan, steps=tuple(steps), traits=frozenset({"web"}))
+    return replace(plan, steps=tuple(steps), traits=frozenset({"web"}), knobs={})
 
 
 def _seen(ledger: Ledger) -> Seen:
