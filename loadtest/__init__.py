@@ -5,6 +5,7 @@ floor        the floor alone
 compare      the same scenarios for wheelq and for other delay queues that are installed
 torture      faults of every kind while jobs run, and a judge of the outcome
 simulate     a whole fleet in one process, in virtual time: see `simulation`
+mutants      small mistakes, planted one by one in a copy of the checkout, and who finds each
 
 callbacks    how many callbacks a second, and how late they are beside a receiver that is down
 durability   the cost of each grade of durability for a producer
