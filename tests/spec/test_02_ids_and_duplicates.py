@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from tests.spec.conftest import known
-from wheelq import Client, JobSpec, Settings
+from tests.spec.conftest import Run, known
+from tests.waiting import PATIENCE
+from wheelq import CancelOutcome, Client, JobSpec, RescheduleOutcome, RunNowOutcome, Settings, Worker
 from wheelq.errors import DuplicateJob
 from wheelq.settings import TopicSettings
 
@@ -117,11 +119,29 @@ def test_ids_are_unique_over_all_shards_of_a_topic(sharded: Client, topic: str) 
 
 
 def test_jobs_with_one_partition_key_share_a_shard(sharded: Client, topic: str) -> None:
-    """It takes the place of the id in choosing the shard, and must then be given to look the job up."""
+    """It takes the place of the id in choosing the shard. Given again, it finds the job at once."""
     receipts = [sharded.schedule(topic, n, delay=60, partition_key="customer-7") for n in range(20)]
     found = [sharded.get(topic, receipt.id, partition_key="customer-7") for receipt in receipts]
     assert len({info.shard for info in found if info}) == 1
     assert all(found)
+
+
+async def test_a_job_with_a_partition_key_is_found_by_its_id_alone(
+    sharded: Client, topic: str, make_worker: Callable[..., Worker], run: Run
+) -> None:
+    """Wherever its key has placed it: `get` and `wait` by id or receipt, and every call that changes one job."""
+    sharded.configure(topic, keep_done_ms=60_000)
+    receipts = [sharded.schedule(topic, n, delay=60, partition_key=f"customer-{n}") for n in range(12)]
+    ids = [receipt.id for receipt in receipts]
+    assert {known(sharded.get(topic, id)).shard for id in ids} == {0, 1, 2}
+    assert all(sharded.get(receipt) for receipt in receipts)
+    assert {sharded.reschedule(topic, id, delay=30) for id in ids} == {RescheduleOutcome.RESCHEDULED}
+    assert {sharded.cancel(topic, id) for id in ids[:6]} == {CancelOutcome.CANCELLED}
+    assert {sharded.cancel(topic, id) for id in ids[:6]} == {CancelOutcome.NOT_FOUND}
+    assert {sharded.run_now(topic, id) for id in ids[6:]} == {RunNowOutcome.PROMOTED}
+    run(make_worker())
+    for receipt in receipts[6:]:
+        assert await asyncio.to_thread(sharded.wait, receipt, timeout=PATIENCE) is None
 
 
 def test_a_topic_keeps_the_number_of_shards_it_was_made_with(sharded: Client, client: Client, topic: str) -> None:

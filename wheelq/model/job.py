@@ -85,7 +85,7 @@ class Receipt(NamedTuple, Generic[R]):
     """The answer to a schedule call for one job. For a task's job, `R` is the type of its result."""
 
     id: str
-    """The job's id."""
+    """The job's id, unique in the topic; if the job has a partition key, among the jobs of this key."""
     due_ms: int
     """When the job is due, in milliseconds since the Unix epoch; if a live job had this id, when that one is due."""
     created: bool

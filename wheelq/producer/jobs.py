@@ -25,7 +25,7 @@ from wheelq.protocol.keys import ShardKeys
 
 
 class Jobs:
-    """Operations on a job by topic and id; `partition_key` is the one it was scheduled with, if any."""
+    """Operations on a job by topic and id. With the `partition_key` that it was scheduled with, it is found at once."""
 
     def __init__(self, topics: Topics, max_delay_ms: int, clock: Clock) -> None:
         self._topics = topics
@@ -63,7 +63,8 @@ class Jobs:
 
     def get(self, job: Receipt[Any], partition_key: str | None) -> Operation[JobInfo | None]:
         """Returns the state of a job; None if it is not known."""
-        return self._topics.find(job.topic, job.id, partition_key, partial(state.get, id=job.id, life=job.life), None)
+        call = partial(state.get, id=job.id, life=job.life)
+        return self._topics.find(job.topic, job.id, partition_key, call, None, changes=False)
 
 
 _TOO_LATE = "dropped because it was too late (expires, misfire)"
@@ -99,7 +100,7 @@ def wait_for(
     ends_at = None if timeout is None else clock.monotonic() + timeout
     if not (yield from topics.read_existing(topic)).keep_done_ms:
         raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: set its keep_done_ms to wait for them")
-    info = yield from topics.find(topic, id, partition_key, lambda keys: state.get(keys, id, life), None)
+    info = yield from topics.find(topic, id, partition_key, lambda keys: state.get(keys, id, life), None, changes=False)
     if info is None:
         raise JobNotFound(topic, id, UNKNOWN)
     keys = topics.shard(topic, info.shard)

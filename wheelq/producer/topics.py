@@ -18,7 +18,7 @@ from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.protocol import registry_codec
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import registry, removal, shard_counts, worker
+from wheelq.protocol.calls import draining, registry, removal, shard_counts, worker
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
 
@@ -128,11 +128,20 @@ class Topics:
         return self._keys.shard(topic, number)
 
     def find(
-        self, topic: str, id: str, partition_key: str | None, call: Callable[[ShardKeys], Call[T]], not_found: T
+        self,
+        topic: str,
+        id: str,
+        partition_key: str | None,
+        call: Callable[[ShardKeys], Call[T]],
+        not_found: T,
+        *,
+        changes: bool = True,
     ) -> Operation[T]:
         """Asks the shards where the job may be; returns the first answer that is not `not_found`.
 
-        The cached topic may be old, so it is read again before returning `not_found`.
+        The cached topic may be old, so it is read again before returning `not_found`. Without a partition key, the
+        other shards are asked last, all at once: the job may have been scheduled with one. `changes`: whether the call
+        changes the job, and so must only be made where it is.
         """
         key = check_id(id, "id")
         if partition_key is not None:
@@ -153,8 +162,15 @@ class Topics:
                     if answer != not_found:
                         return answer
             if is_fresh:
-                return not_found
+                break
             found, is_fresh = None, True
+        others = range(found.all_shards) if found and partition_key is None else ()
+        shards = [self._keys.shard(topic, shard) for shard in others if shard not in asked]
+        if changes:
+            is_there = yield from ask_all(draining.is_alive(shard, id) for shard in shards)
+            shards = [shard for shard, is_here in zip(shards, is_there, strict=True) if is_here][:1]
+        answers = yield from ask_all(call(shard) for shard in shards)
+        return next((answer for answer in answers if answer != not_found), not_found)
 
     def list(self) -> Operation[list[TopicInfo]]:
         """Returns every topic with its job counts, by name."""
