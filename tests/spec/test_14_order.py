@@ -17,12 +17,48 @@ import pytest
 
 from tests.spec.conftest import Run, nothing_is_left
 from tests.waiting import in_time, until
-from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
+from wheelq.model.dead import Reason
 from wheelq.model.topic import shard_of
 from wheelq.settings import TopicSettings, WorkerSettings
 
 SOON = Retry(max_attempts=20, base=0.02, cap=0.05)
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+async def test_a_job_that_waits_in_its_worker_for_its_turn_can_be_cancelled(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run, has_failed: bool
+) -> None:
+    """Behind another job, or for its next attempt: it is buried when its turn comes, and does not run."""
+    runs: list[str] = []
+    first_may_end = asyncio.Event()
+
+    @worker.handler(topic, ordered=True, retry=Retry(delays=[1.0]))
+    async def work(job: Job) -> None:
+        runs.append(job.id)
+        if job.id == "first":
+            await first_may_end.wait()
+        elif job.id == "second" and has_failed:
+            raise ConnectionError("the other side is away")
+
+    await aclient.schedule_many(topic, [JobSpec(key=key, delay=0) for key in ("first", "second", "third")])
+    run(worker)
+    await until(lambda: runs == ["first"])
+    if has_failed:
+        first_may_end.set()
+        await until(lambda: runs == ["first", "second"])
+
+    async def is_asked() -> bool:
+        return await aclient.cancel(topic, "second", running=True) is CancelOutcome.CANCELLING
+
+    await until(is_asked)
+    first_may_end.set()
+    await until(lambda: "third" in runs)
+    [dead] = (await aclient.dead.list(topic)).jobs
+    assert (dead.id, dead.reason) == ("second", Reason.CANCELLED)
+    assert runs == ["first", *["second"] * has_failed, "third"]
+    assert worker.cancelled == 1
 
 
 class Log:

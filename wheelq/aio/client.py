@@ -245,7 +245,8 @@ class AsyncClient:
 
         With `running`, a job that is running is cancelled too: CANCELLING means that its worker was asked. An `async`
         handler gets CancelledError at its next await; the job is not retried, and is buried with the reason
-        "cancelled". A job that ends first is done. Plain handlers, which run in threads, and batches keep running.
+        "cancelled". A job that ends first is done. Plain handlers, which run in threads, and batches keep running. A
+        job that waits in its worker, for its turn or for an ordered retry, is buried when its turn comes.
         """
         return await self._about(topic, id, self._jobs.cancel(topic, id, partition_key, running), "cancel")
 

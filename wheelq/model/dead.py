@@ -36,7 +36,7 @@ class Reason(StrEnum):
     MISFIRED = "misfired"
     """It could not start within the topic's grace."""
     CANCELLED = "cancelled"
-    """It was cancelled while it ran."""
+    """It was cancelled while a worker had it."""
     DELIVERIES = "deliveries"
     """It was delivered too often without an answer: it seems to kill its workers."""
     NO_RECORD = "no record"

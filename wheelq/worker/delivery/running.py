@@ -96,6 +96,8 @@ class Running:
         entry, topic = delivery.entry, delivery.shard.keys.topic
         if entry.group is not None and entry.group != self._group:
             return DONE  # a retry that concerns another group
+        if delivery.is_cancelled:
+            return Buried(Reason.CANCELLED, "cancelled before this run started")
         try:
             record = codec.decode(entry.record)
         except codec.UnreadableRecord as error:
@@ -127,7 +129,10 @@ class Running:
         """Settle a delivery that has nothing to run."""
         job_id, topic = delivery.entry.id, delivery.shard.keys.topic
         if isinstance(outcome, Buried):
-            if outcome.reason is not Reason.UNREADABLE:
+            if outcome.reason is Reason.CANCELLED:
+                self.cancelled += 1
+                logger.info("job %s of %s is buried without running: %s", job_id, topic, outcome.error)
+            elif outcome.reason is not Reason.UNREADABLE:
                 self.skipped += 1
                 logger.warning("job %s of %s is buried without running: %s", job_id, topic, outcome.error)
             await self._settle(delivery, outcome)
@@ -181,11 +186,13 @@ class Running:
         await self._settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
 
     def cancel(self, ready: str, entry_id: str) -> None:
-        """Cancel the delivery of an entry, as a client asks."""
+        """Cancel the delivery of an entry, as a client asks. One that waits here is buried when its turn comes."""
         delivery = self._held.find(ready, entry_id)
-        if delivery is None or delivery.task is None or delivery.is_cancelled:
+        if delivery is None or delivery.is_cancelled:
             return
-        if self._handlers[delivery.shard.keys.topic].can_be_cancelled:
+        if delivery.task is None:
+            delivery.is_cancelled = True  # no matter if it has ended and waits for its acknowledgement
+        elif self._handlers[delivery.shard.keys.topic].can_be_cancelled:
             delivery.is_cancelled = True
             delivery.task.cancel()
 
