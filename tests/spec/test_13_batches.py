@@ -306,6 +306,23 @@ async def test_a_batch_that_does_not_end_within_the_grace_is_handed_back_to_anot
     await nothing_is_left(aclient, topic)
 
 
+async def test_a_batch_that_was_gathered_before_a_pause_starts_after_it(
+    aclient: AsyncClient, topic: str, run: Run, make: Callable[..., Worker], batches: Batches
+) -> None:
+    worker = make(max_size=10, max_wait=0.5)
+    run(worker)
+    await aclient.schedule(topic, "first", delay=0)
+    await batches.wait_for(1)
+    await aclient.schedule(topic, "gathered", delay=0)
+    await until(lambda: worker._parts.held.shards() != [])  # it is here
+    await aclient.pause(topic)
+    await asyncio.sleep(1.5)  # longer than it may wait: nothing must happen
+    assert batches.payloads == ["first"]
+    await aclient.resume(topic)
+    await batches.wait_for(2)
+    await nothing_is_left(aclient, topic)
+
+
 async def test_jobs_that_wait_in_a_batch_are_not_taken_for_abandoned(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, batches: Batches
 ) -> None:

@@ -10,16 +10,17 @@ from tests.waiting import in_time
 from wheelq.base.clock import ManualClock
 from wheelq.errors import BatchFailed, InvalidInput
 from wheelq.model.job import Job
+from wheelq.model.topic import Topic
 from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
-from wheelq.settings import TopicSettings, WorkerSettings
+from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.handlers.batch import BatchTerms, outcomes, outcomes_of_failure
 from wheelq.worker.lanes.batching import Batcher
 from wheelq.worker.lanes.reader import SharedPlaces
 
 JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
-LINE = ServedShard(Keys().shard("orders", 0), TopicSettings())
+LINE = ServedShard(Keys().shard("orders", 0), Topic())
 BAD = ValueError("bad")
 
 

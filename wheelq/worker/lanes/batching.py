@@ -71,10 +71,16 @@ class Batcher:
             if len(self._gathered) >= self._terms.max_size:
                 self.flush()
 
+    def look_again(self) -> None:
+        """Start the gathered batch if it is time; its topic may have been resumed."""
+        is_full = len(self._gathered) >= self._terms.max_size
+        if self._gathered and (is_full or self._clock.monotonic() >= self._ends_at):
+            self.flush()
+
     def flush(self) -> None:
-        """Start the gathered batch."""
+        """Start the gathered batch, unless its topic is paused: then it is held until `look_again`."""
         self._cancel_timer()
-        if self._gathered:
+        if self._gathered and not self._gathered[0].shard.topic.paused:
             batch, self._gathered = self._gathered, []
             self._pool.add([batch])
             self.changed.set()

@@ -94,6 +94,8 @@ class ReadingLane:
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Read these shards from the next reads on, which wait up to `block_ms`. Waiting reads are ended."""
         self._shards = shards
+        if isinstance(self._runs, Batcher):
+            self._runs.look_again()
         transport = self.parts.transport
         by_slot: defaultdict[int, list[ServedShard]] = defaultdict(list)
         for shard in shards:
