@@ -226,6 +226,30 @@ async def test_without_keep_done_a_finished_job_is_forgotten_at_once(
             await client.wait(topic, receipt.id)
 
 
+async def test_a_result_is_kept_if_the_topic_keeps_jobs_when_its_job_is_acknowledged(
+    url: str, settings: Settings, topic: str, run: Run
+) -> None:
+    """Whatever the topic said when the handler returned: the worker decides once."""
+    async with AsyncClient.connect(url, replace(settings, topic=TopicSettings())) as client:
+        worker = Worker.connect(url, group="g", settings=settings)
+        await client.configure(topic)
+
+        @worker.handler(topic)
+        async def handle(job: Job) -> str:
+            asyncio.get_running_loop().call_soon(keep)
+            return "result"
+
+        def keep() -> None:  # the worker reads the topic again at this moment
+            [shard] = worker._shards.shards
+            shard.topic = replace(shard.topic, keep_done_ms=HOUR_MS)
+
+        receipt = await client.schedule(topic, delay=0.5)
+        run(Scheduler.connect(url, settings), worker)
+        await until(lambda: worker.handled == 1)
+        await client.configure(topic, keep_done_ms=HOUR_MS)
+        assert await client.wait(receipt, timeout=PATIENCE) == "result"
+
+
 async def test_a_result_that_is_too_large_or_no_payload_is_left_out(
     aclient: AsyncClient, topic: str, serve: Callable[..., Worker], caplog: pytest.LogCaptureFixture
 ) -> None:

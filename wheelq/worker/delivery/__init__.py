@@ -7,7 +7,7 @@ settling    reports outcomes to Redis: acks in batches, retries, burials
 recovery    renews running deliveries, and takes over those of dead workers
 peers       which other workers are alive, by their heartbeats (pure)
 parts       the objects that all parts of a worker share; whether it ends, so that its handlers were cancelled
-progress    stores the progress and the results of handlers
+progress    stores the progress of handlers
 run_log     log lines about runs, and about handlers that block the event loop
 tracing     the span around each run, while a tracer provider is set
 """

@@ -72,6 +72,8 @@ class Delivery:
     """Told when the delivery is settled, if its shard runs in order."""
     started_ms: float = 0.0
     """When its handler started, by the server's clock."""
+    returned: object = None
+    """What its handler returned, until that is packed."""
     result: bytes = b""
     """The packed result of its handler, if it is kept."""
     task: asyncio.Task[None] | None = None

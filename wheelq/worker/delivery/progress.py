@@ -1,4 +1,4 @@
-"""Stores the progress and the results of handlers.
+"""Stores the progress of handlers.
 
 One call writes the progress of all jobs of a shard, at most every `BEAT` seconds, and only the latest report of each
 job; earlier ones are never sent. Progress may be lost with the worker, and is not sent again: the next report replaces
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 from wheelq import reminders
-from wheelq.errors import InvalidInput, ServerError
-from wheelq.protocol import codec
+from wheelq.errors import ServerError
 from wheelq.protocol.calls import state
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.outcome import error_line
 
 logger = logging.getLogger("wheelq.worker")
 
@@ -67,16 +64,3 @@ class ProgressWriter:
                     await parts.transport.send(call)
                 except ServerError as error:
                     reminders.warn(logger, f"progress of jobs of {shard.keys.topic} is not written", error)
-
-
-def packed_result(delivery: Delivery, result: Any) -> bytes:
-    """Returns the packed result of a handler; empty, with a warning, if it is too large or cannot be a payload."""
-    if result is None:
-        return b""
-    try:
-        return codec.encode_result(result, delivery.shard.topic.result_max_bytes)
-    except Exception as error:  # noqa: BLE001  # the job has succeeded, whatever its result does while it is packed
-        entry, topic = delivery.entry, delivery.shard.keys.topic
-        problem = error.problem if isinstance(error, InvalidInput) else error_line(error)
-        logger.warning("the result of job %s of %s is not kept: %s", entry.id, topic, problem)
-        return b""

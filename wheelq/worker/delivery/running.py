@@ -23,7 +23,7 @@ from wheelq.protocol import codec
 from wheelq.telemetry import api
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.delivery.progress import ProgressWriter, packed_result
+from wheelq.worker.delivery.progress import ProgressWriter
 from wheelq.worker.delivery.run_log import HoldWarning, RunLog
 from wheelq.worker.handlers.handler import Handlers, Run
 from wheelq.worker.outcome import (
@@ -200,8 +200,7 @@ class Running:
         """Settle a delivery whose handler has returned. Never raises: an unsettled delivery would be held for ever."""
         self.handled += 1
         self._observe(delivery)
-        if delivery.shard.topic.keep_done_ms:
-            delivery.result = packed_result(delivery, result)
+        delivery.returned = result
         if self._has_lines or self._spans is not None:
             self._decided(delivery, DONE)
         self._settler.done(delivery)

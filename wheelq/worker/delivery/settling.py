@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any
 
 from wheelq.base.plural import counted
-from wheelq.errors import GroupNotFound
+from wheelq.errors import GroupNotFound, InvalidInput
 from wheelq.model.state import Attempt
 from wheelq.protocol import attempts, codec
 from wheelq.protocol.call import Call
@@ -27,7 +27,7 @@ from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Consumer, Delivery, ServedShard, TurnKeeper
-from wheelq.worker.outcome import Again, Buried
+from wheelq.worker.outcome import Again, Buried, error_line
 
 logger = logging.getLogger("wheelq.worker")
 
@@ -219,7 +219,10 @@ def _leave_something(deliveries: Sequence[Delivery]) -> bool:
 
 def _concluded(delivery: Delivery) -> state.Concluded:
     entry, record, earlier = delivery.entry, b"", b""
-    if delivery.shard.topic.keep_done_ms and (entry.group is not None or entry.attempt > 1):
+    keeps = delivery.shard.topic.keep_done_ms > 0
+    if keeps and delivery.returned is not None:
+        delivery.result, delivery.returned = _packed_result(delivery, delivery.returned), None
+    if keeps and (entry.group is not None or entry.attempt > 1):
         with contextlib.suppress(codec.UnreadableRecord):
             record = codec.original(entry.record)
             earlier = attempts.pack(codec.decode(entry.record).attempts)
@@ -235,3 +238,16 @@ def _burial(entry: Entry, buried: Buried, ran: Attempt | None) -> Burial:
         attempt, first_due_ms = record.attempt, record.first_due_ms or entry.due_ms
         its_record = codec.attempted(entry.record, ran) if ran else b""
     return Burial(buried.reason, buried.error, buried.traceback, attempt, first_due_ms, its_record)
+
+
+def _packed_result(delivery: Delivery, result: Any) -> bytes:
+    """Returns the packed result of a handler; empty, with a warning, if it is too large or cannot be a payload."""
+    if result is None:
+        return b""
+    try:
+        return codec.encode_result(result, delivery.shard.topic.result_max_bytes)
+    except Exception as error:  # noqa: BLE001  # the job has succeeded, whatever its result does while it is packed
+        entry, topic = delivery.entry, delivery.shard.keys.topic
+        problem = error.problem if isinstance(error, InvalidInput) else error_line(error)
+        logger.warning("the result of job %s of %s is not kept: %s", entry.id, topic, problem)
+        return b""
