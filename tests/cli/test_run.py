@@ -15,7 +15,7 @@ import redis
 from loadtest.servers.nodes import free_port
 from tests.cli.commands import Running, is_alive, wheelq
 from tests.waiting import eventually
-from wheelq import Client
+from wheelq import Client, JobSpec
 from wheelq.embedded import EmbeddedServer
 from wheelq.settings import Settings
 
@@ -303,6 +303,24 @@ def test_up_without_a_module_prints_jobs_and_keeps_its_data_where_told(tmp_path:
     running = start(tmp_path, "up", "--port", free_port(), "--data", "elsewhere")
     running.wait_for(", prints every job that falls due")
     assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_printing_takes_no_job_from_a_worker_and_leaves_no_group_behind(
+    private_server: Callable[..., EmbeddedServer], topic: str, module: Path, start: Start
+) -> None:
+    url = private_server().url
+    printing = start(module, "worker", "wheelq.cli.up:printing_worker", url=url)
+    start(module, "worker", "jobs:worker", url=url).wait_for(" runs, group default")
+    start(module, "scheduler", url=url)
+    with Client.connect(url) as client:
+        client.schedule_many(topic, [JobSpec(n, delay=0.2, key=f"job-{n}") for n in range(10)])
+        assert eventually(lambda: handled(module) == [f"job-{n}" for n in range(10)])
+        for n in range(10):
+            printing.wait_for(f"{topic}/job-{n} is due: {n}")
+        assert {group.name for group in client.groups(topic)} == {"default", "wheelq-up"}
+        printing.signal(signal.SIGINT)
+        assert printing.end() == 0
+        assert [group.name for group in client.groups(topic)] == ["default"]
 
 
 def test_up_on_a_port_in_use_names_it(url: str, tmp_path: Path, start: Start) -> None:

@@ -32,6 +32,8 @@ from wheelq.worker import Worker
 UP_DATA = Path("wheelq-data")
 PRINTING = "wheelq.cli.up:printing_worker"
 """The worker without a module, as an argument for `wheelq worker`."""
+PRINTING_GROUP = "wheelq-up"
+"""Its group. It is no other worker's, so that each job that is printed also runs where it should."""
 
 
 def up(
@@ -52,10 +54,10 @@ def up(
 ) -> None:
     """Run everything: a server of its own, a scheduler and a worker, each in a process. Needs no Redis.
 
-    Without MODULE:NAME it prints every job that falls due; with --url it then runs no worker, because it would take
-    jobs from yours. A process that crashes is restarted. SIGINT or SIGTERM stops the worker, then the scheduler, then
-    the server; the data stays in --data. The scheduler gets --metrics-port, the first worker the port above it, and so
-    on.
+    Without MODULE:NAME it prints every job that falls due, in a group of its own, which takes no job from your workers
+    and ends with it; with --url it then runs no worker. A process that crashes is restarted. SIGINT or SIGTERM stops
+    the worker, then the scheduler, then the server; the data stays in --data. The scheduler gets --metrics-port, the
+    first worker the port above it, and so on.
     """
     settings = logged.log_to_stderr("up")
     server = ServerPart(data, port=port) if url is None else None
@@ -94,13 +96,14 @@ def up(
 
 
 def printing_worker() -> Worker:
-    """Returns a worker for all topics, in the group that Worker.connect() uses. It prints every job that falls due."""
-    made = Worker.connect()
+    """Returns a worker for all topics, in a group of its own. It prints every job that falls due."""
+    made = Worker.connect(group=PRINTING_GROUP)
 
     @made.lifespan
     async def client() -> AsyncIterator[AsyncClient]:
         async with AsyncClient.connect() as connected:
             yield connected
+            await _end_group(connected)  # the worker is closed by then
 
     async def topics() -> Iterable[str]:
         return [info.name for info in await client.value.topics()]
@@ -111,3 +114,15 @@ def printing_worker() -> Worker:
         say(f"{job.topic}/{job.id} is due: {payload}, {max(0.0, job.lateness) * 1000:.1f} ms late")
 
     return made
+
+
+async def _end_group(client: AsyncClient) -> None:
+    """Remove the group from every topic, or it would keep each job for ever that falls due from now on.
+
+    It stays where it is the only one and has jobs to print: nobody else would ever get them.
+    """
+    for info in await client.topics():
+        groups = await client.groups(info.name)
+        left = sum(group.lag + group.pending for group in groups if group.name == PRINTING_GROUP)
+        if len(groups) > 1 or not left:
+            await client.remove_group(info.name, PRINTING_GROUP, force=True)
