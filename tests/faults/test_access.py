@@ -252,6 +252,28 @@ async def test_an_operator_may_end_groups_and_topics_and_so_may_the_http_server(
     assert guarded.refusals() == set()
 
 
+@pytest.mark.parametrize("right", ["-unlink", "-xtrim", "-xack", "-zmscore", "-srem"])
+def test_a_removal_without_its_rights_is_refused_before_it_begins(guarded: Guarded, right: str) -> None:
+    """It would stop the topic for good otherwise, or end the workers of the group."""
+    guarded.take("operator", right)
+    settings = Settings(client=ClientSettings(topics_ttl_ms=100))
+    with Client.connect(guarded.url("operator"), settings) as client:
+        client.make_group("orders", "mail")
+        client.schedule("orders", key="a", delay=60)
+        before = client.topics()
+        with pytest.raises(NotPermitted, match=right.removeprefix("-")):
+            client.remove_topic("orders", force=True)
+        if right != "-srem":
+            with pytest.raises(NotPermitted):
+                client.remove_group("orders", "mail", force=True)
+        assert client.topics() == before
+        assert client.schedule("orders", key="b", delay=60).created
+        guarded.take("operator", right.replace("-", "+", 1))
+        assert client.remove_group("orders", "mail")
+        client.remove_topic("orders", force=True)
+        assert client.topics() == []
+
+
 @pytest.mark.parametrize("part", ["scheduler", "worker", "server", "monitor"])
 async def test_each_process_may_tell_the_metrics_of_the_whole_fleet(guarded: Guarded, part: str) -> None:
     """With something of everything that they tell of: a group that is behind, histograms, a recurring job."""

@@ -12,9 +12,11 @@ import msgpack
 import pytest
 import redis
 
+from tests.transports import AsyncWith, Refusing
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Group, Job, JobSpec, Retry, Scheduler, Settings, Worker
-from wheelq.errors import BeingRemoved, InUse, InvalidInput, TopicNotFound
+from wheelq.admin import Inspector
+from wheelq.errors import BeingRemoved, InUse, InvalidInput, ServerError, TopicNotFound
 from wheelq.producer import groups
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings
@@ -230,6 +232,24 @@ def test_a_removed_topic_leaves_nothing(
     assert topic not in {info.name for info in client.topics()}
     with pytest.raises(TopicNotFound):
         client.remove_topic(topic)
+
+
+async def test_a_topic_that_is_half_removed_is_named_as_such_and_taken_back(
+    client: Client, url: str, settings: Settings, topic: str
+) -> None:
+    client.schedule(topic, key="a", delay=60)
+    async with AsyncClient(AsyncWith(url, Refusing("drop_shard")), Keys(settings.prefix), settings.client) as unlucky:
+        with pytest.raises(ServerError):
+            await unlucky.remove_topic(topic, force=True)
+    with pytest.raises(BeingRemoved):
+        client.schedule(topic, delay=60)
+    with Inspector.connect(url, settings) as inspector:
+        found = [finding for finding in inspector.doctor() if topic in finding.title]
+        assert [finding.title for finding in found] == [f"Topic {topic} is half removed"]
+        assert f"wheelq resume {topic}" in found[0].explanation
+    client.resume(topic)
+    assert client.schedule(topic, key="b", delay=60).created
+    assert [job.id for job in client.waiting(topic).jobs] == ["a", "b"]
 
 
 def test_a_topic_in_which_jobs_wait_or_recur_is_not_removed(client: Client, topic: str) -> None:

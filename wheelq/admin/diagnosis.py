@@ -413,6 +413,8 @@ def _planned(jobs: JobFacts) -> Iterator[Finding]:
             "Look for a scheduler that runs and reaches this server; start one: wheelq scheduler.",
         )
     for topic, ms in sorted(jobs.paused.items()):
+        if topic in jobs.leaving:
+            continue
         since = f", and jobs have been due for {ms / 1000:,.0f} s" if ms else ""
         yield warning(f"Topic {topic} is paused{since}", f"None of its jobs run. Resume it: wheelq resume {topic}.")
     for (topic, name), ms in sorted(jobs.missed.items()):
@@ -447,7 +449,8 @@ def _workers(jobs: JobFacts) -> Iterator[Finding]:
     for topic in jobs.leaving:
         yield problem(
             f"Topic {topic} is half removed",
-            f"It takes no jobs. Unless its removal still runs, complete it: wheelq topic remove {topic} --force.",
+            f"It takes no jobs, and none of its jobs run. Unless its removal still runs, complete it, which deletes them: "
+            f"wheelq topic remove {topic} --force; or take it back with what is left of it: wheelq resume {topic}.",
         )
     if jobs.served:
         yield ok(f"Workers handle {', '.join(sorted(jobs.served))}")

@@ -450,6 +450,8 @@ class Client:
     def resume(self, topic: str) -> Topic:
         """Resume a paused topic; returns it. Jobs that fell due meanwhile are promoted at once, earliest first.
 
+        A topic whose removal was interrupted takes jobs again, too; what was deleted by then stays deleted.
+
         Raises: TopicNotFound, NotReplicated.
         """
         return self._change(lambda confirming: self._topics.pause(topic, False, confirming))

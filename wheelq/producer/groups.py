@@ -1,5 +1,6 @@
 """`Groups`: lists the consumer groups of topics, and removes groups and topics.
 
+    either            check the user's rights: what is begun without them could not be ended
     remove a group    tell its workers ─▶ shard by shard: see `protocol.calls.removal`
     remove a topic    fence producers out ─▶ delete ─▶ wait until all caches have expired ─▶ delete, unlist
 
@@ -66,6 +67,7 @@ class Groups:
         """Remove a group. Returns whether there was anything to remove. Raises: TopicNotFound, InUse, InvalidInput."""
         check_id(group, "group")
         shards = yield from self._topics.shards(topic)
+        yield from ask(removal.may_remove(shards[0]))
         if not force:
             living = yield from self._surely_living(lambda one: _serves(one, topic, group))
             workers = living | {*(yield from self._consumers(shards, group))}
@@ -86,6 +88,8 @@ class Groups:
     def remove_topic(self, topic: str, force: bool, confirming: Confirmation[Any] | None = None) -> Operation[None]:
         """Remove a topic and everything in it. Raises: TopicNotFound, InUse."""
         found = yield from self._topics.read_existing(topic)
+        yield from ask(removal.may_remove(self._topics.shard(topic, 0)))
+        yield from ask(registry.drop_callback_topic(self._keys, ""))  # it needs a right of its own
         if not force:
             yield from self._check_workers(topic)
             yield from self._check_jobs(topic)

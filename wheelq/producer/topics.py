@@ -234,8 +234,15 @@ class Topics:
         return (yield from self.change(topic, lambda before: before.configured(changes), confirming))
 
     def pause(self, topic: str, paused: bool, confirming: Confirmation[Any] | None = None) -> Operation[Topic]:
-        """Pause or resume a topic. Returns it. Raises: TopicNotFound."""
-        return (yield from self.change(topic, lambda before: replace(before, paused=paused), confirming))
+        """Pause or resume a topic. Returns it. Raises: TopicNotFound.
+
+        To resume a topic whose removal was not completed takes it back, with what is left of it.
+        """
+
+        def pause(before: Topic) -> Topic:
+            return replace(before, paused=paused, removing=before.removing and paused)
+
+        return (yield from self.change(topic, pause, confirming, revives=not paused))
 
     def restore(
         self, topic: str, placed_by: Topic, confirming: Confirmation[Any] | None = None

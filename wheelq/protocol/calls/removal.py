@@ -18,9 +18,10 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
+from wheelq.errors import NotPermitted
 from wheelq.model.dead import DeadFilter
 from wheelq.model.topic import KEPT_HOURS, REMOVING
-from wheelq.protocol.call import Call, command, scripted
+from wheelq.protocol.call import Call, command, scripted, together
 from wheelq.protocol.calls import dead
 from wheelq.protocol.calls.counts import HOUR_MS
 from wheelq.protocol.calls.dead import DeadRange, Purged
@@ -138,6 +139,26 @@ def drop_shard(keys: ShardKeys, groups: Iterable[str], now_ms: int, *, is_last: 
     names += [keys.order(group) for group in groups]
     names += [keys.history(now_ms // HOUR_MS - ago) for ago in range(KEPT_HOURS + 2)]
     return scripted("drop_shard", (keys.shards, keys.fence, *names), (REMOVING, "last" if is_last else ""), int)
+
+
+def may_remove(keys: ShardKeys) -> Call[None]:
+    """Raises: NotPermitted, unless the user may run what removals need besides a producer's rights. Changes nothing."""
+    nothing_there = keys.order("")  # no group has this name
+    calls = [
+        command("UNLINK", nothing_there, read=int, key=keys.ready),
+        command("XACK", nothing_there, "none", "0-1", read=int, key=keys.ready),
+        command("XTRIM", nothing_there, "MINID", "0", read=int, key=keys.ready),
+        command("XGROUP DESTROY", nothing_there, "none", read=int, key=keys.ready),
+        command("XINFO CONSUMERS", nothing_there, "none", read=int, key=keys.ready),
+        command("ZMSCORE", nothing_there, "none", read=int, key=keys.ready),
+    ]
+
+    def read(replies: Sequence[Any]) -> None:
+        for reply in replies:
+            if isinstance(reply, NotPermitted):
+                raise reply
+
+    return together(calls, read)
 
 
 def _texts(names: Sequence[bytes]) -> list[str]:
