@@ -72,8 +72,7 @@ def several(options: argparse.Namespace) -> int:
         if time.monotonic() - told_at > PROGRESS_S:
             told_at = time.monotonic()
             print(f"{tried} of {options.seeds} seeds tried, {len(failed)} failed")
-    print("\n".join(summed_up(excuses)))
-    print(_speed(tried, simulated_s))
+    print("\n".join([*summed_up(excuses), _speed(tried, simulated_s)]))
     if failed:
         print(f"failed: seed {' '.join(map(str, failed))}")
     return 1 if failed else 0

@@ -63,6 +63,8 @@ class Promotion:
     """Its position in the server's log."""
     waits_since: float
     """When the job was stored to wait."""
+    unread: int = 0
+    """How many entries of the stream the group that is furthest behind has not read, with this one."""
 
 
 @dataclass(slots=True)
@@ -135,6 +137,11 @@ def part_of(consumer: str) -> str:
     return match[1] if match else ""
 
 
+def _unread(store: Database, ready: bytes) -> int:
+    stream = store.values[ready]
+    return max((len(stream.after(group.last, -1)) for group in stream.groups.values()), default=0)
+
+
 class Ledger:
     """The records of one run."""
 
@@ -165,6 +172,8 @@ class Ledger:
         """When each consumer has sent a heartbeat."""
         self.left: dict[str, float] = {}
         """When consumers said that they leave."""
+        self.waiting: list[tuple[str, int, float, int]] = []
+        """How many jobs waited in a shard when new ones were stored: topic, shard, when, and how many with these."""
         self.acks: dict[tuple[str, str, str], float] = {}
         """When the delivery of a group, topic and entry was acknowledged first."""
         self.forgotten: list[tuple[str, str, float, float]] = []
@@ -195,8 +204,7 @@ class Ledger:
                 fields = dict(zip(words[3::2], words[4::2], strict=False))
                 self.dead[match[1].decode(), fields.get(b"id", b"").decode()].append(self.world.now)
         elif name == b"ZADD" and words[1].endswith(b":delayed"):
-            for member in words[3::2]:
-                self._waits[words[1], member] = self.world.now
+            self._stored(store, words, reply)
         elif name == b"HSET" and words[1].endswith(b":assignment"):
             self.rewritten["assignment"] += 1
         elif words[1].endswith(b":beats"):
@@ -246,6 +254,12 @@ class Ledger:
         for consumer in words[2:] if name == b"HDEL" else ():
             self.left.setdefault(consumer.decode(), self.world.now)
 
+    def _stored(self, store: Database, words: Sequence[bytes], added: int) -> None:
+        for member in words[3::2]:
+            self._waits[words[1], member] = self.world.now
+        if added and (match := _KEY.match(words[1])) and not all(b"\x1f" in member for member in words[3::2]):
+            self.waiting.append((match[1].decode(), int(match[2]), self.world.now, len(store.values[words[1]])))
+
     def _promoted(self, store: Database, words: Sequence[bytes], reply: bytes) -> None:
         match = _KEY.match(words[1])
         at = list(words).index(b"*") if b"*" in words else 2
@@ -268,6 +282,7 @@ class Ledger:
                 store.now_us,
                 len(store.log),
                 self._waits.pop((delayed, member), self.world.now),
+                _unread(store, words[1]),
             )
         )
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
-from loadtest.simulation.fleet import Fleet
+from loadtest.simulation.fleet import GROUPS, Fleet
+from loadtest.simulation.ledger import part_of
 from loadtest.simulation.plan import WEB
 from loadtest.simulation.store.sorted_set import SortedSet
 from loadtest.simulation.store.stream import Stream
 from wheelq.protocol import registry_codec
 
+DEFAULT_WORKERS = [f"worker-{n}" for n, group in enumerate(GROUPS) if group == "default"]
 LOOK_S = 12.0
 """How long the fleet is watched at rest."""
 MOST_COMMANDS = 90.0
@@ -84,6 +87,24 @@ def shards(fleet: Fleet) -> dict[str, int]:
     stored = fleet.primary.store.values.get(b"wheelq:topics", {})
     names = [topic.name for topic in fleet.plan.topics if topic.name.encode() in stored]
     return {name: registry_codec.decode_topic(stored[name.encode()], name).shards for name in names}
+
+
+def holds(fleet: Fleet) -> Iterator[str]:
+    """Yields the ordered shards that no living worker holds, and workers that hold too many."""
+    server, living = fleet.primary, {f"{part.name}-{part.process.pid}-" for part in fleet.workers}
+    now_ms = server.clock_us() // 1000
+    for topic in fleet.plan.topics:
+        if topic.handling not in ("ordered", "keyed"):
+            continue
+        held = Counter(dict.fromkeys(DEFAULT_WORKERS, 0))
+        for shard in range(shards(fleet).get(topic.name, 0)):
+            hold = server.store.values.get(f"wheelq:{{{topic.name}:{shard}}}:order:default".encode(), {})
+            owner, until = hold.get(b"owner", b"").decode(), int(hold.get(b"until", b"0"))
+            if until < now_ms or not any(owner.startswith(one) for one in living):
+                yield f"{topic.name}:{shard} is held by {owner or 'no worker'} until {until}, and it is {now_ms}"
+            held[part_of(owner)] += 1
+        if max(held.values()) - min(held.values()) > 1:
+            yield f"{topic.name}: {', '.join(f'{name} holds {count}' for name, count in sorted(held.items()))}"
 
 
 class Calm:

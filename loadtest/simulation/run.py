@@ -18,7 +18,7 @@ from loadtest.simulation.ledger import Ledger
 from loadtest.simulation.oracle import Excuse, examine
 from loadtest.simulation.plan import LOAD_S, Plan, Step
 from loadtest.simulation.process import Process, current
-from loadtest.simulation.rest import LOOK_S, Calm, is_quiet, leftovers, shards
+from loadtest.simulation.rest import LOOK_S, Calm, holds, is_quiet, leftovers, shards
 from loadtest.simulation.seams import in_place
 from loadtest.simulation.story import Story
 from loadtest.simulation.world import TooMuch, World
@@ -97,6 +97,7 @@ def _settle(fleet: Fleet) -> Iterator[str]:
     calm = Calm(fleet)
     world.run(world.now + LOOK_S)
     yield from calm.broken()
+    yield from (f"held: {what}" for what in holds(fleet))
     fleet.ledger.shards = shards(fleet)
     yield from (f"left: {what}" for what in leftovers(fleet) if what)
     yield from _ended_too_soon(fleet)

@@ -196,6 +196,20 @@ def test_a_topic_promotes_no_more_than_its_rate(ledger: Ledger, apart: float, is
     assert not list(limits.faster(seen))
 
 
+@pytest.mark.parametrize(("count", "is_crowded"), [(3, False), (4, True)])
+@pytest.mark.parametrize("limit", ["max_ready", "max_pending"])
+def test_a_topic_takes_and_promotes_no_more_than_it_may(
+    ledger: Ledger, limit: str, count: int, is_crowded: bool
+) -> None:
+    if limit == "max_ready":
+        ledger.promotions.append(replace(_promotion(due=5.0, at=5.0, since=1.0), topic="limit", unread=count))
+    else:
+        ledger.waiting.append(("limit", 0, 5.0, count))
+    seen = _seen(ledger)
+    seen.plan = replace(seen.plan, topics=(TopicPlan("limit", {limit: 6, "shards": 2}, "single", 1.0),))
+    assert bool(list(limits.crowded(seen))) == is_crowded
+
+
 @pytest.mark.parametrize(("kept_s", "is_forgotten"), [(3.0, False), (2.9, True)])
 def test_a_finished_job_is_kept_for_its_time(ledger: Ledger, kept_s: float, is_forgotten: bool) -> None:
     ledger.forgotten.append(("limit", "l1", 9.0, kept_s))

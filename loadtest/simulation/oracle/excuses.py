@@ -18,6 +18,8 @@ from loadtest.simulation.ledger import Trouble
 
 LOST_S = 6.0
 """A delivery whose reply was lost is found by two looks, `abandoned_ms` apart."""
+BACK_S = 2.0
+"""Workers read again this long after the server is back."""
 TAKEN_S = 6.0
 """A delivery of a worker that is gone is taken over within this time: 5 s, and a pool may be full for a moment."""
 
@@ -26,6 +28,8 @@ SLACK: Mapping[str, Mapping[str, float]] = {
         "resets": LOST_S,
         "lost-replies": LOST_S,
         "slow-network": LOST_S,
+        "server-away": BACK_S + LOST_S,
+        "disk-full": BACK_S + LOST_S,
         "pause": 1.5,
         "reshard": 2.0,
     },
@@ -33,7 +37,7 @@ SLACK: Mapping[str, Mapping[str, float]] = {
 }
 """By promise and kind of fault: how many seconds after its end a fault still explains something; None: not at all."""
 FROM_ITS_BEGINNING: Mapping[str, Mapping[str, float]] = {
-    "slow": {"kill-worker": TAKEN_S, "freeze-worker": TAKEN_S},
+    "slow": {"kill-worker": TAKEN_S, "freeze-worker": TAKEN_S, "restart-worker": 4.0 + TAKEN_S},
 }
 """The same where it does not matter how long the fault lasts."""
 

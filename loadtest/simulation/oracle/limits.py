@@ -58,6 +58,22 @@ def _above(found: list[Promotion], rate: float, burst: int) -> Iterator[str]:
                 return
 
 
+@promise("crowded")
+def crowded(seen: Seen) -> Iterator[str]:
+    """No job is promoted beside `max_ready` unread ones, or stored beside `max_pending` waiting ones."""
+    resharded = {one.topic for one in seen.ledger.calls if one.step.kind == "set-shards"}
+    for topic in seen.plan.topics:
+        shards = 1 if topic.name in resharded else topic.settings.get("shards", 1)
+        for most, (begins, ends) in _in_force(seen, topic.name, topic.settings, "max_ready"):
+            for one in _limited(seen, topic.name) if most else ():
+                if begins < one.at < ends and one.unread > max(1, most // shards):
+                    yield f"{topic.name}/{one.id} was promoted at {one.at:.2f} as the {one.unread}. unread job"
+        for most, (begins, ends) in _in_force(seen, topic.name, topic.settings, "max_pending"):
+            for name, _, at, count in seen.ledger.waiting if most and topic.name not in resharded else ():
+                if name == topic.name and begins < at < ends and count > max(1, most // shards):
+                    yield f"{topic.name} has taken a job at {at:.2f}: {count} jobs wait in its shard"
+
+
 def _limited(seen: Seen, topic: str) -> list[Promotion]:
     """Returns the promotions of a topic, without those that a call has asked for."""
     asked = {one.id for one in seen.ledger.calls if one.topic == topic and one.step.kind == "run-now"}

@@ -31,7 +31,8 @@ def retried(seen: Seen) -> Iterator[str]:
 
 
 def _wrong(seen: Seen, topic: TopicPlan, first: Run, again: Run) -> Iterator[str]:
-    is_retry = again.entry == first.entry or (again.topic, again.entry) in seen.retries
+    is_same = again.entry == first.entry  # an ordered job keeps its entry; with its due time it is a repeated delivery
+    is_retry = again.due_ms != first.due_ms if is_same else (again.topic, again.entry) in seen.retries
     if first.ended is None or first.ended > again.began or not is_retry:
         return  # it was abandoned, or this is another life
     if again.attempt > len(topic.retry_delays) + 1:
