@@ -25,6 +25,7 @@
     fleet        the nodes, workers, producers and their handlers
     faults       the faults
     knobs        small limits of the product, which a seed draws
+    reached      counts scripts, branches and messages that runs reach
     drawing      draws the plan of a seed
     oracle       checks every promise
     rest         checks that no keys are left when all jobs are done

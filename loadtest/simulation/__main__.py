@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import sys
 import time
+from pathlib import Path
 
+from loadtest.simulation import reached
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import FAULTS
 from loadtest.simulation.oracle import Excuse, summed_up
@@ -17,6 +20,8 @@ from loadtest.simulation.trials import IGNORED, PLANTED, Trial, try_seed, try_se
 MOST_SHOWN = 60
 PROGRESS_S = 20.0
 """Seconds between two lines of progress."""
+MANY = 60
+"""The number of seeds from which on a run tells what it has never reached."""
 
 
 def main() -> int:
@@ -31,6 +36,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many seeds run at the same time")
     parser.add_argument("--keep-going", action="store_true", help="try all seeds, also after one that fails")
     parser.add_argument("--ignore", action="append", default=[], metavar="PATTERN", help="a problem that is known")
+    parser.add_argument("--reached", type=Path, help="a file for what was reached, and by how many seeds")
     options = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     IGNORED.extend(options.ignore)
@@ -59,11 +65,13 @@ def several(options: argparse.Namespace) -> int:
     """Try seeds until one fails. The last lines give the excuses, the speed, and the seeds that have failed."""
     _freeze()
     tried, simulated_s, failed, excuses = 0, 0.0, [], list[Excuse]()
+    counts = reached.Reached()
     seeds = range(options.first, options.first + options.seeds)
     told_at = time.monotonic()
     for tried, trial in enumerate(try_seeds(seeds, faults=not options.no_faults, jobs=options.jobs), start=1):
         simulated_s += trial.simulated_s
         excuses += [one._replace(whom="") for one in trial.excuses]
+        counts.update(trial.reached)
         if trial.problems:
             failed.append(trial.seed)
             _say(trial)
@@ -72,6 +80,12 @@ def several(options: argparse.Namespace) -> int:
         if time.monotonic() - told_at > PROGRESS_S:
             told_at = time.monotonic()
             print(f"{tried} of {options.seeds} seeds tried, {len(failed)} failed")
+    if options.reached:
+        options.reached.write_text(json.dumps(dict(sorted(counts.items()))))
+    missing = frozenset(reached.missing(counts, tried))
+    if tried >= MANY:
+        for name in reached.never(counts):
+            print(f"never reached{', as it must be' if name in missing else ''}: {name}")
     print("\n".join([*summed_up(excuses), _speed(tried, simulated_s)]))
     if failed:
         print(f"failed: seed {' '.join(map(str, failed))}")
@@ -92,6 +106,8 @@ def _speed(seeds: int, simulated_s: float) -> str:
 def _freeze() -> None:
     """Load every module, and exempt the present objects from garbage collection in the forks."""
     draw(1)
+    for name in reached.names_of_scripts().values():
+        reached.probed(name)
     gc.collect()
     gc.freeze()
     gc.disable()  # a fork ends with its run; a last collection would take a twentieth of its time

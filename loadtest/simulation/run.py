@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadtest.simulation import faults, knobs
+from loadtest.simulation import faults, knobs, reached
 from loadtest.simulation.faults import FAULTS, Stage
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger
@@ -42,13 +42,22 @@ class Result:
     commands: int
     excuses: tuple[Excuse, ...] = ()
     """The excuses that the oracle has accepted."""
+    reached: frozenset[str] = frozenset()
+    """What it reached: see `reached`."""
 
 
 def run(plan: Plan, without: frozenset[int] = frozenset()) -> Result:
     """Run a plan, without the steps of these numbers."""
     plan = replace(plan, steps=tuple(step for step in plan.steps if step.number not in without))
-    world = World(plan.seed)
-    with _own_directory(), in_place(world), _telling(world), knobs.turned(plan.knobs), _no_garbage_collection():
+    world, counts = World(plan.seed), reached.Reached()
+    with (
+        _own_directory(),
+        in_place(world),
+        _telling(world, counts),
+        knobs.turned(plan.knobs),
+        reached.counting(counts),
+        _no_garbage_collection(),
+    ):
         ledger = Ledger(world)
         if plan.knobs:
             world.story.tell("seed", f"turns {dict(plan.knobs)}")
@@ -65,15 +74,10 @@ def run(plan: Plan, without: frozenset[int] = frozenset()) -> Result:
         broken, excuses = examine(ledger, plan)
         world.story.is_over = True
         fleet.end()
-    return Result(
-        plan.seed,
-        (*problems, *broken),
-        world.story,
-        world.now,
-        len(ledger.runs),
-        fleet.primary.commands,
-        tuple(excuses),
-    )
+    everything = frozenset([*counts, *(name for server in fleet.servers for name in server.scripts.reached())])
+    jobs, commands = len(ledger.runs), fleet.primary.commands
+    all_problems = (*problems, *broken)
+    return Result(plan.seed, all_problems, world.story, world.now, jobs, commands, tuple(excuses), everything)
 
 
 def _plan_step(stage: Stage, step: Step) -> None:
@@ -157,18 +161,19 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 class _Teller(logging.Handler):
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, counts: reached.Reached) -> None:
         super().__init__(logging.INFO)
-        self._world = world
+        self._world, self._counts = world, counts
 
     def emit(self, record: logging.LogRecord) -> None:
         who = current[-1].name if current else "?"
+        self._counts[f"log: {record.msg}"] += 1
         self._world.story.tell(who, f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 @contextmanager
-def _telling(world: World) -> Iterator[None]:
-    logger, teller = logging.getLogger("wheelq"), _Teller(world)
+def _telling(world: World, counts: reached.Reached) -> Iterator[None]:
+    logger, teller = logging.getLogger("wheelq"), _Teller(world, counts)
     before = logger.level, logger.propagate
     logger.addHandler(teller)
     logger.setLevel(logging.INFO)

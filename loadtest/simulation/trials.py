@@ -36,6 +36,8 @@ class Trial:
     jobs: int
     excuses: tuple[Excuse, ...] = ()
     """What the oracle has excused."""
+    reached: frozenset[str] = frozenset()
+    """See `reached`."""
 
 
 def try_seed(seed: int, *, faults: bool = True, operations: bool = True, without: Numbers = frozenset()) -> Trial:
@@ -72,7 +74,16 @@ def _try(seed: int, faults: bool, operations: bool, without: Numbers) -> Trial:
     result = run(draw(seed, faults=faults, operations=operations), without)
     lines = tuple(result.story.lines)
     problems = tuple(one for one in result.problems if not any(re.search(known, one) for known in IGNORED))
-    return Trial(seed, problems, result.story.digest, lines, result.simulated_s, result.jobs, result.excuses)
+    return Trial(
+        seed,
+        problems,
+        result.story.digest,
+        lines,
+        result.simulated_s,
+        result.jobs,
+        result.excuses,
+        result.reached,
+    )
 
 
 class Apart:

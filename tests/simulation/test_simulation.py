@@ -3,14 +3,17 @@ seed is replayed byte for byte."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from loadtest.simulation import trials
+from loadtest.simulation import reached, trials
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.plan import Plan
 from loadtest.simulation.plants import PLANTS, plant
@@ -19,6 +22,8 @@ from loadtest.simulation.shrink import short_story, shrink
 from loadtest.simulation.story import Story
 from loadtest.simulation.trials import Apart, Trial, try_seed
 
+FIRST_SEEDS = range(1, 61, 5)
+
 
 def _simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loadtest.simulate", *arguments]
@@ -26,13 +31,26 @@ def _simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all processes of this test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", range(1, 61, 5))
-def test_sixty_seeds_are_clean(first: int) -> None:
-    """Five at a time, so that processes which run tests share them."""
-    done = _simulate("--seeds", "5", "--from", str(first), "--keep-going", "--jobs", "1")
+@pytest.mark.parametrize("first", FIRST_SEEDS)
+def test_sixty_seeds_are_clean(first: int, shared: Path, tmp_path: Path) -> None:
+    """Five at a time, so that processes which run tests share them. The last to end checks what all have reached."""
+    told = tmp_path / "reached.json"
+    done = _simulate("--seeds", "5", "--from", str(first), "--keep-going", "--jobs", "1", "--reached", str(told))
+    told.replace(shared / f"reached-{first}.json")
     assert done.returncode == 0, done.stdout[-3_000:]
+    parts = [shared / f"reached-{one}.json" for one in FIRST_SEEDS]
+    if all(part.exists() for part in parts):
+        together = sum((Counter(json.loads(part.read_text())) for part in parts), Counter[str]())
+        assert reached.missing(together, 60) == []
 
 
 @pytest.mark.timeout(300)

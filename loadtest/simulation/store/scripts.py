@@ -7,11 +7,13 @@ array up to its first nil, and a number loses its fraction.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lupa import lua51
 
+from loadtest.simulation import reached
 from loadtest.simulation.store.database import Refusal, Status, Words
 
 Do = Callable[[Words], Any]
@@ -28,12 +30,14 @@ class Scripts:
         self._names: dict[bytes, bytes] = {}
         self.changes: Sequence[tuple[bytes, bytes]] = ()
         """Texts that are replaced in every script, under its own digest."""
+        self._runs: Counter[bytes] = Counter()
         globals_ = self._lua.globals()
         self._globals = globals_
         self._table = self._lua.table_from
         for name in (b"python", b"io", b"os", b"require", b"package", b"dofile", b"loadfile"):
             globals_[name] = None
         self._lua.execute(b"collectgarbage('setpause', 1000)")  # the heap is small; collecting less often saves time
+        globals_[b"REACHED"] = self._branches = self._table({})
         globals_[b"redis"] = self._table(
             {b"call": self._call, b"pcall": self._pcall, b"error_reply": self._error, b"status_reply": self._status}
         )
@@ -42,6 +46,8 @@ class Scripts:
         """Compile a script, and return its digest. Raises: Refusal."""
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         if sha not in self._known:
+            name = reached.names_of_scripts().get(sha)
+            text = text if name is None else reached.probed(name)
             for old, new in self.changes:
                 text = text.replace(old, new)
             try:
@@ -62,8 +68,15 @@ class Scripts:
         """Note that a script was loaded."""
         self._names[sha] = b""
 
+    def reached(self) -> Iterator[str]:
+        """Yields the scripts that ran, and the branches that they took."""
+        names, branches = reached.names_of_scripts(), reached.branches()
+        yield from (f"script {names[sha]}" for sha in self._runs if sha in names)
+        yield from (branches[n - 1] for n in self._branches)
+
     def run(self, sha: bytes, keys: Words, args: Words) -> Any:
         """Run a script, and return its reply. Raises: Refusal."""
+        self._runs[sha] += 1
         globals_ = self._globals
         globals_[b"KEYS"] = self._table(keys)
         globals_[b"ARGV"] = self._table(args)
