@@ -449,7 +449,7 @@ def _workers(jobs: JobFacts) -> Iterator[Finding]:
     for topic in jobs.leaving:
         yield problem(
             f"Topic {topic} is half removed",
-            f"It takes no jobs, and none of its jobs run. Unless its removal still runs, complete it, which deletes them: "
+            "It takes no jobs, and none of its jobs run. Unless its removal still runs, end it, which deletes them: "
             f"wheelq topic remove {topic} --force; or take it back with what is left of it: wheelq resume {topic}.",
         )
     if jobs.served:
