@@ -129,6 +129,7 @@ class Bench:
         parts = WorkerParts(self.transport, Keys(), "g", "w1", settings, clock)
         parts.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
         parts.peers.heard(clock.monotonic(), {"dead": "left g"})
+        self.peers = parts.peers
         self.held, self.settler, self.recovery = parts.held, parts.settler, parts.recovery
 
     def deliver(self, *ids: str, consumer: str = "w1") -> list[Delivery]:

@@ -29,3 +29,14 @@ async def test_the_first_ack_goes_at_once_and_those_after_it_wait_for_a_batch(
     finally:
         sending.cancel()
         await at.close()
+
+
+async def test_a_worker_that_stops_sends_the_acks_of_every_batch(url: str, topic: str, raw: redis.Redis) -> None:
+    at, look = Bench(url, topic, ack_ms=AN_HOUR_MS, ack_batch=2), Look(raw, topic)
+    try:
+        for delivery in at.deliver("a", "b", "c", "d", "e"):
+            at.settler.done(delivery)
+        await at.settler.flush()
+        assert (look.pending("g"), len(at.held.of(at.shard))) == (0, 0)
+    finally:
+        await at.close()

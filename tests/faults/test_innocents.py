@@ -56,6 +56,24 @@ async def test_jobs_beside_one_that_kills_its_worker_are_not_given_up(url: str, 
     await transport.close()
 
 
+async def test_a_second_suspect_does_not_start_beside_the_first_although_it_was_claimed_later(
+    url: str, topic: str, raw: redis.Redis
+) -> None:
+    transport, shard = AsyncTransport(Address(url)), ServedShard(Keys().shard(topic, 0), Topic())
+    await transport.send(calls.make_group(shard.keys, "g"))
+    await transport.send(producer.schedule(shard.keys, [(id, "+0", RECORD) for id in ("a", "b")], "keep", "1"))
+    [entries] = await transport.send(calls.read([shard.keys], "g", "w0", 100, 1))
+    often = SETTINGS.max_deliveries - 1
+    raw.xclaim(shard.keys.ready, "g", "w0", 0, [one.entry_id for one in entries], retrycount=often, justid=True)
+    parts = WorkerParts(transport, Keys(), "g", "w1", SETTINGS, SystemClock())
+    parts.server.observe(SystemClock().monotonic(), await transport.send(server_time_us()))
+    parts.peers.heard(SystemClock().monotonic(), {"w0": "left g"})
+    await parts.recovery.look([shard])
+    assert [delivery.entry.id for delivery in await parts.recovery.claim(shard, 1)] == ["a"]
+    assert await parts.recovery.claim(shard, 1) == []
+    await transport.close()
+
+
 async def test_suspects_that_go_back_come_again_one_by_one(url: str, prefix: str, raw: redis.Redis) -> None:
     settings = Settings(prefix=prefix, worker=WorkerSettings(renew_ms=50, abandoned_ms=200))
     keys, at_once, most, ran = Keys(prefix).shard("t", 0), 0, 0, list[str]()

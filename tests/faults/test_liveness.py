@@ -15,6 +15,7 @@ import redis
 from loadtest.servers.hosts import SteppedClock
 from tests.records import RECORD
 from tests.running import collecting, running
+from tests.transports import AsyncWith, Refusing
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.base.clock import SystemClock
@@ -27,7 +28,7 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.client import ServerClient
 from wheelq.server.leases import Leases
-from wheelq.settings import SchedulerSettings, ServerSettings, WorkerSettings
+from wheelq.settings import SchedulerSettings, ServerSettings, TopicSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport
 
 HOUR = 3_600.0
@@ -121,6 +122,27 @@ async def test_a_worker_that_left_before_it_could_finish_is_succeeded_at_once(
             assert ran == []
             leaving.stop()
             await until(lambda: ran == ["a"])
+
+
+async def test_a_worker_that_could_not_hand_back_says_so_although_its_last_shard_was_empty(
+    url: str, topic: str, raw: redis.Redis, transport: AsyncTransport
+) -> None:
+    """Else its deliveries would belong to a worker of which nobody knows anything."""
+    refused = Refusing("hand_back")
+    worker, began = Worker(AsyncWith(url, refused), "g", settings=WorkerSettings(grace_ms=10)), asyncio.Event()
+
+    @worker.handler(topic)
+    async def hang(job: Job) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    await transport.send(registry.register_topic(Keys(), topic, TopicSettings(shards=2)))
+    keys = Keys().shard(topic, 0)
+    await transport.send(producer.schedule(keys, [("a", "+0", RECORD)], "keep", "2"))
+    async with running(worker):
+        await began.wait()
+    assert refused.struck == 1
+    assert raw.hget(Keys().beats, worker.name) == b"left g"
 
 
 async def test_a_full_server_keeps_no_heartbeat_from_being_written_and_no_topic_from_being_followed(

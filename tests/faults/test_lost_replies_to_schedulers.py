@@ -163,6 +163,20 @@ async def test_a_late_hint_costs_no_minute(url: str, topic: str, raw: redis.Redi
     await stage.close()
 
 
+async def test_a_job_that_is_moved_within_the_window_needs_no_second_hint(
+    url: str, topic: str, raw: redis.Redis
+) -> None:
+    """The leader asks for it at its former time, hears of the new one, and no sweep comes before that."""
+    hour = {"sweep_ms": 3_600_000, "window_ms": 3_600_000, "lease_ms": 3_600_000}
+    stage, look = Stage(url, topic, **hour), Look(raw, topic)
+    for _ in range(5):  # take the lease, sweep, open the window: nothing is near
+        await stage.shard.step()
+    stage.schedule_and_ring("a", 100)
+    stage.plain.send(producer.reschedule(stage.keys, "a", "+600"))  # its hint is lost
+    await stage.step_until(lambda: look.ready() == ["a"], within_s=30)  # half of the window, and of the sweep's beat
+    await stage.close()
+
+
 @pytest.mark.parametrize("message", [b"junk", b"x y", b"\xff\xfe", b"1.5 a"])
 async def test_a_message_that_makes_no_sense_is_passed_over(
     url: str, topic: str, raw: redis.Redis, message: bytes

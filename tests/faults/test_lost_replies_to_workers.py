@@ -116,6 +116,18 @@ async def test_abandoned_deliveries_are_taken_over_after_a_fault(
     assert (look.live(), look.pending("g")) == (set(), 0)
 
 
+async def test_a_peer_that_turns_out_to_live_before_its_deliveries_are_claimed_keeps_them(
+    bench: Callable[..., Bench], topic: str, raw: redis.Redis
+) -> None:
+    """It was only frozen. A look finds what it holds; the claim comes later, when there is room."""
+    at = bench()
+    at.deliver("a", consumer="dead")
+    await at.recovery.look([at.shard])
+    at.peers.heard(time.monotonic(), {"dead": "8 g"})
+    assert await at.recovery.claim(at.shard, 10) == []
+    assert raw.xpending(at.shard.keys.ready, "g")["consumers"] == [{"name": b"dead", "pending": 1}]
+
+
 # A scheduler and a worker, whole
 
 
@@ -162,6 +174,30 @@ async def test_every_job_ends_although_a_call_of_each_kind_loses_its_reply(
     assert [id for id, runs in done.items() if runs > 1] == []
     client.close()
     plain.close()
+
+
+async def test_a_delivery_whose_reply_was_lost_is_looked_for_at_once(
+    url: str, topic: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not only when the worker looks anyway, here after an hour."""
+    monkeypatch.setattr("wheelq.worker.delivery.recovery.LOOK_EVERY", 3_600.0)
+    settings = WorkerSettings(renew_ms=60, abandoned_ms=150, block_ms=20_000)
+    lost = ReplyLost("XREADGROUP", times=0)
+    worker, ran = Worker(AsyncWith(url, lost), "g", Keys(prefix), settings), list[str]()
+
+    @worker.handler(topic)
+    async def handle(job: Job) -> None:
+        ran.append(job.id)
+
+    with Client(BlockingWith(url), Keys(prefix)) as client:
+        client.schedule(topic, delay=3_600)
+        async with running(worker):
+            await until(lambda: lost.met == 1 and worker._parts.recovery._look_at > time.monotonic() + 3_000)
+            lost._after, lost._times = 1, 1
+            client.schedule(topic, delay=0, key="ends the first read")
+            await until(lambda: lost.struck == 1)
+            client.schedule(topic, delay=0, key="in the lost reply")
+            await until(lambda: ran == ["ends the first read", "in the lost reply"])
 
 
 @pytest.mark.parametrize(

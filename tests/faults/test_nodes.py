@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from tests.faults.stages import Stage
 from tests.running import running
 from tests.waiting import PATIENCE
 from wheelq import Client, Scheduler, Settings
@@ -16,8 +17,10 @@ from wheelq.protocol.call import command
 from wheelq.protocol.calls import heartbeats
 from wheelq.protocol.calls.server import info, server_time_us
 from wheelq.protocol.keys import Keys
+from wheelq.scheduler.assignment import Post
 from wheelq.scheduler.membership import Membership
 from wheelq.scheduler.parts import NodeParts
+from wheelq.scheduler.shard import Role
 from wheelq.settings import TopicSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
@@ -74,6 +77,19 @@ async def test_three_nodes_share_two_hundred_shards_evenly_and_rest(
             again = await until_assigned(transport, {first.node, second.node, fourth.node})
             assert moved(two, again) == 66
     transport.close()
+
+
+async def test_a_standby_hands_a_shard_back_when_its_leader_has_sent_a_new_heartbeat(url: str, topic: str) -> None:
+    stage, node, led_since = Stage(url, topic, role=Role.STANDBY), Scheduler.connect(url), time.monotonic()
+    stage.shard._lease.granted("its token", led_since)
+    stage.shard.led_since = led_since
+    node._shards[stage.keys.near] = stage.shard
+    node._members.posts = {(topic, 0): Post("leader", node.node)}
+    for seen_at, is_handed_back in ((led_since - 1.0, False), (led_since + 0.001, True)):
+        node._members.seen_at = {"leader": seen_at}
+        node._return_what_was_stood_in_for()
+        assert stage.shard._is_handing_over is is_handed_back
+    await stage.close()
 
 
 async def test_a_node_may_be_found_gone_by_two_at_once(private_server: Callable[..., EmbeddedServer]) -> None:

@@ -181,8 +181,10 @@ def test_calls_of_a_client_with_an_outbox_make_each_job_once_on_a_lossy_link(
     outbox = OutboxSettings(path=str(path), retry_ms=1)
     with Client(BlockingWith(url, hasty(), Lossy()), breaker=NEVER_OPEN, outbox=outbox) as client:
         ids = [f"job-{n}" for n in range(200)]
-        for specs in [overdue(*ids)] if is_many else [overdue(id) for id in ids]:
-            assert all(receipt.created for receipt in client.schedule_many(TOPIC, specs))
+        if is_many:
+            assert all(receipt.created for receipt in client.schedule_many(TOPIC, overdue(*ids)))
+        else:
+            assert all(client.schedule(TOPIC, at=OVERDUE, key=id).created for id in ids)
         assert eventually(lambda: is_empty(path))
     assert promotions(url) == dict.fromkeys(ids, 1)
 

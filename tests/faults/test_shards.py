@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ import pytest
 from loadtest.judge import Promise, judge
 from loadtest.torture.fleet import Fleet, read_promotions
 from tests.found import job_of
+from tests.records import RECORD
 from tests.waiting import eventually
 from wheelq import CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import producer, registry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import TopicSettings
 from wheelq.transport import Address, Transport
@@ -49,6 +51,17 @@ def test_jobs_that_waited_before_a_change_are_found_after_it(clients: tuple[Clie
         assert other.get(topic, id) is None
 
 
+def test_jobs_placed_after_a_change_are_found_by_a_client_that_does_not_know_of_it(
+    clients: tuple[Client, Client], topic: str
+) -> None:
+    """It looks where the number that it knows places them, and then reads the number in force."""
+    one, other = clients
+    one.set_shards(topic, 5)
+    keys = [f"k{n}" for n in range(20)]
+    one.schedule_many(topic, [JobSpec(delay=3600, key=key) for key in keys])
+    assert [other.cancel(topic, key) for key in keys] == [CancelOutcome.CANCELLED] * 20
+
+
 def test_a_producer_that_does_not_know_of_a_change_places_jobs_right(
     clients: tuple[Client, Client], topic: str
 ) -> None:
@@ -62,6 +75,18 @@ def test_a_producer_that_does_not_know_of_a_change_places_jobs_right(
     again = one.schedule_many(topic, [JobSpec(delay=3600, key=key) for key in keys])
     assert not any(receipt.created for receipt in again)
     assert one.topics()[[info.name for info in one.topics()].index(topic)].waiting == 1_202
+
+
+def test_an_occurrence_of_a_recurring_job_is_found_in_shard_0(url: str, topic: str) -> None:
+    """Wherever the number of shards would place its id."""
+    keys, ids = Keys().shard(topic, 0), [f"nightly-{n}@2040-01-01T00:00:00Z" for n in range(5)]
+    with (
+        Client.connect(url, Settings(topic=TopicSettings(shards=5))) as client,
+        closing(Transport(Address(url))) as raw,
+    ):
+        client.schedule(topic, delay=3600)
+        raw.send(producer.schedule(keys, [(id, "+3600000", RECORD) for id in ids], "keep", "5"))
+        assert [client.cancel(topic, id) for id in ids] == [CancelOutcome.CANCELLED] * 5
 
 
 def test_a_key_stays_taken_where_a_former_number_placed_it(clients: tuple[Client, Client], topic: str) -> None:

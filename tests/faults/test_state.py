@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 
-from tests.faults.stages import FAULTS, Bench, Look
+from tests.faults.stages import FAULTS, Bench, Look, Meanwhile
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Repeating, ReplyLost, Unreachable
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, JobState
@@ -92,4 +92,22 @@ async def test_a_waiting_client_gets_the_result_although_a_message_is_lost(
     ended = state.Concluded(entry.entry_id, entry.member, 1, b"\x07")
     plain.send(state.conclude(keys, "g", "w1", 0, HOUR_MS, [ended]))
     assert await waiting == 7
+    await client.close()
+
+
+async def test_a_job_that_ends_before_its_client_listens_is_found_ended(
+    url: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No news tells of it: the client looks at the job after it has begun to listen, and not only after a while."""
+    monkeypatch.setattr("wheelq.producer.jobs.LOOK_AGAIN", 3_600.0)
+    plain, keys = Transport(Address(url)), Keys().shard(topic, 0)
+
+    def end() -> None:
+        plain.send(worker.make_group(keys, "g"))
+        [entry] = plain.send(worker.read([keys], "g", "w1", 1, 1))[0]
+        plain.send(state.conclude(keys, "g", "w1", 0, HOUR_MS, [state.Concluded(entry.entry_id, "a", 1, b"\x07")]))
+
+    client = AsyncClient(AsyncWith(url, Meanwhile("listen", end)), topic_settings=KEEPS)
+    await client.schedule(topic, 1, delay=0, key="a")
+    assert await asyncio.wait_for(client.wait(topic, "a"), PATIENCE) == 7
     await client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, TERMS, Shard, entry
 from tests.records import SECOND_ATTEMPT
 from wheelq.base.metrics import Lateness
-from wheelq.protocol.calls import leader
+from wheelq.model.topic import Topic
+from wheelq.protocol.calls import leader, registry
 from wheelq.protocol.keys import MEMBER_SEPARATOR
 
 
@@ -318,6 +320,14 @@ def test_a_standby_leaves_to_the_leader_what_has_just_fallen_due(shard: Shard) -
     before = shard.snapshot()
     assert hedge(shard, hedge_ms=60_000) == [0, 0]
     assert shard.snapshot() == before
+
+
+def test_a_standby_that_does_not_know_the_terms_in_force_promotes_nothing(shard: Shard) -> None:
+    """Here the topic was paused; the standby has not heard of it yet."""
+    wait(shard, "a", since_ms=500)
+    shard.send(registry.fence(shard.keys, replace(Topic(), paused=True).terms, 1))
+    assert hedge(shard) == [0, 0]
+    assert (shard.redis.zcard(shard.keys.delayed), shard.redis.xlen(shard.keys.ready)) == (1, 0)
 
 
 def test_a_standby_that_steps_in_promotes_everything_due_and_nothing_else(shard: Shard) -> None:

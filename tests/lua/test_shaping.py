@@ -61,6 +61,15 @@ def test_a_clock_that_was_set_back_does_not_stop_a_rate(shard: Shard) -> None:
     assert sweep(shard, token, shaping).promoted == 0
 
 
+def test_a_rate_that_was_not_used_for_long_allows_one_burst(shard: Shard, token: str) -> None:
+    """And not all the jobs that it could have promoted in the meantime."""
+    make_due(shard, "a", "b", "c", "d")
+    shard.redis.set(shard.keys.rate, (shard.now_ms() - HOUR_MS) * 1_000)
+    shaping = Shaping(interval_us=60_000_000, burst=2, most_ready=0)
+    assert sweep(shard, token, shaping).promoted == 2
+    assert sweep(shard, token, shaping).promoted == 0
+
+
 def test_a_rate_says_when_to_come_again(shard: Shard, token: str) -> None:
     make_due(shard, "a", "b", "c")
     swept = sweep(shard, token, Shaping(60_000_000, 2, 0))

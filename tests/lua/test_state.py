@@ -168,6 +168,19 @@ def test_the_kept_state_of_an_earlier_job_gives_way_to_a_newer_job_with_its_id(s
     assert look(shard, "a").result == "new"
 
 
+def test_a_kept_job_has_only_the_groups_that_finished_this_life_of_its_id(shard: Shard) -> None:
+    shard.make_group("h")
+    [first] = shard.deliver("a")
+    conclude(shard, [first], result=1)
+    conclude(shard, shard.read("h", "w1"), group="h", result=1)
+    again = codec.with_life(RECORD, b"its next")
+    [second] = shard.deliver("a", record=again)
+    conclude(shard, [second], result=2)
+    found = shard.send(state.get(shard.keys, "a", codec.life_of(again)))
+    assert found is not None
+    assert [(name, one.result) for name, one in found.groups.items() if one.is_finished] == [("g", 2)]
+
+
 def test_the_kept_state_of_a_rerun_is_found_although_a_newer_job_with_its_id_was_cancelled(shard: Shard) -> None:
     [entry] = shard.deliver("a")
     shard.ack([entry], retention_ms=HOUR_MS)

@@ -22,6 +22,7 @@ import pytest
 
 from tests.waiting import PATIENCE, eventually, until
 from wheelq.base.clock import ManualClock, ServerClock
+from wheelq.base.ids import make_tag
 from wheelq.errors import (
     ConfigurationError,
     OutboxFull,
@@ -35,11 +36,12 @@ from wheelq.errors import (
 from wheelq.model.job import OnDuplicate, Receipt
 from wheelq.model.topic import Topic
 from wheelq.producer.operation import Do, Operation
+from wheelq.producer.outbox import store
 from wheelq.producer.outbox.courier import AsyncCourier, Courier
-from wheelq.producer.outbox.kept import Asked, Kept, Parcel, Sending
+from wheelq.producer.outbox.kept import PARCELS_MS, Asked, Kept, Parcel, Sending
 from wheelq.producer.outbox.store import Outbox
 from wheelq.protocol import codec
-from wheelq.protocol.calls.producer import Placed
+from wheelq.protocol.calls.producer import Fixed, Placed
 from wheelq.settings import OutboxSettings
 
 T = TypeVar("T")
@@ -143,6 +145,19 @@ def parcels(outbox: Outbox, topic: Topic = Topic()) -> list[Parcel]:  # noqa: B0
 
 
 # Keeping
+
+
+def test_a_call_that_is_repeated_goes_as_a_whole_though_it_is_longer_than_what_is_left_of_a_round(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of it would be another call under the same tag."""
+    monkeypatch.setattr(store, "PARCEL", 4)
+    keep(outbox, "t", "a", "b", "c")
+    call = Fixed(make_tag(), 0, "1", PARCELS_MS)
+    outbox.keep("t", [((id, "5000", b"record"), None, call) for id in "defg"], "keep", LONG_AGO)
+    assert outbox.try_to_deliver()
+    found = {parcel.place.tag: "".join(job.id for job in parcel.jobs) for parcel in outbox.fix("t", Topic())}
+    assert found[call.tag] == "defg"
 
 
 def test_a_job_is_kept_with_its_due_time_and_bytes(outbox: Outbox) -> None:

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.cron import Cron
 from wheelq.model.recurring import Rule
+from wheelq.producer.recurring import _updated
+from wheelq.protocol.calls.recurring import FoundRecurring
+from wheelq.protocol.recurring_codec import StoredRecurring
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -383,3 +386,15 @@ def test_a_rule_is_stored_without_its_defaults_and_comes_back() -> None:
     stored = rule.to_map()
     assert stored == {"cron": "0 2 * * *", "tz": "Europe/Berlin", "jitter_ms": 2000, "missed": "skip", "grace_ms": 0}
     assert Rule.from_map(stored | {"newer": 1}) == rule
+
+
+# A change
+
+
+@pytest.mark.parametrize(("last", "is_withdrawn"), [("2030-01-01T11:59:59Z", False), ("2030-01-01T12:01:00Z", True)])
+def test_a_change_withdraws_the_waiting_occurrence_unless_its_moment_has_come(last: str, is_withdrawn: bool) -> None:
+    """A job whose moment has come runs as it was defined before."""
+    rule, now_ms = Rule(every_ms=MINUTE_MS), ms("2030-01-01T12:00:00Z")
+    before = StoredRecurring.new(rule, b"record", ms(last), ms(last) + MINUTE_MS)
+    found = FoundRecurring(now_ms * 1000, before, is_waiting=True)
+    assert _updated(found, before, rule, b"another", "normal").takes_back is is_withdrawn
