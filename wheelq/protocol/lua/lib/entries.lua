@@ -48,7 +48,8 @@ end
 -- Removes nothing within a minute of the first group (see make_group), so that groups that are made a little later get
 -- these jobs, too. `counts` may be nil: then this is not known.
 local function trim(ready, retention_ms, now, counts)
-  local MOST, YOUNG_MS = 20000, 60000
+  local MOST = 20000
+  local YOUNG_MS = 60000
   local born = counts and redis.pcall('HGET', counts, 'born')
   born = type(born) == 'string' and tonumber(string.match(born, '^%d+'))
   if born and born <= now and now < born + YOUNG_MS then return 0, false end
