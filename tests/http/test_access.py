@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from loadtest.servers.nodes import free_port
-from tests.http.conftest import Give, Http
+from tests.http.conftest import BASE, Give, Http
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
 from wheelq.base.clock import wall_ms
@@ -356,6 +356,18 @@ async def test_health_is_answered_however_much_is_under_way(serve: Callable[...,
     codes = [answer.status_code for answer in await asyncio.gather(*asked)]
     assert 503 in codes[:8]
     assert codes[8:] == [200] * 8
+
+
+async def test_a_foreign_page_adds_no_task_where_classic_calls_need_no_key(
+    serve: Callable[..., Any], give: Give
+) -> None:
+    key, _ = await give("schedule:*")
+    http = await serve(access="keys", classic_key=key.id)
+    task = {"topic": "orders", "timing_moment": "1", "content": "x"}
+    for origin, code in (("https://evil.example", 1102), ("null", 1102), (BASE, 0)):
+        answer = await http.post("/delay/task/add", data=task, headers={"origin": origin})
+        assert answer.json()["dm_error"] == code, origin
+    assert (await http.post("/delay/task/add", data=task)).json()["dm_error"] == 0, "a program sends no Origin"
 
 
 async def test_changes_are_told_to_the_audit_log(serve: Callable[..., Any], give: Give, caplog: Any) -> None:

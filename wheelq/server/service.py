@@ -185,6 +185,7 @@ class Service:
             if caller is not None:
                 return caller
         elif without and not token and (caller := self.keyring.named(without)) is not None:
+            _check_origin(request, self.settings.server.cors_origins.split())
             return caller
         what = "The API key is not known, has expired or was revoked." if token else ""
         raise Problem(problems.NO_KEY, what, more={"www-authenticate": "Bearer"})
@@ -226,8 +227,8 @@ def _is_loopback_host(host: str) -> bool:
 
 
 def _check_origin(request: Request, allowed: list[str]) -> None:
-    """Raises: Problem, for a foreign web page. An open server trusts all that can connect, but not the pages in their
-    browsers.
+    """Raises: Problem, for a foreign web page. Where no key is needed, all that can connect are trusted, but not the
+    pages in their browsers.
     """
     origin = request.headers.get("origin")
     if origin is None or origin in allowed:
