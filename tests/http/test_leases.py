@@ -179,8 +179,8 @@ async def test_a_job_leased_for_a_caller_that_has_just_gone_is_handed_back_uncou
     has_gone = asyncio.Event()
     lease_now = leases._lease_now
 
-    async def then_gone(*asked: Any) -> Any:
-        found = await lease_now(*asked)
+    async def then_gone(*asked: Any, **how: Any) -> Any:
+        found = await lease_now(*asked, **how)
         if found:
             has_gone.set()
         return found
@@ -192,6 +192,19 @@ async def test_a_job_leased_for_a_caller_that_has_just_gone_is_handed_back_uncou
     assert await going == []
     (job,) = await lease(http)
     assert (job["id"], job["deliveries"]) == ("a", 1)
+
+
+async def test_a_group_that_is_removed_is_not_made_again_by_a_caller_that_waits(
+    http: Http, aclient: AsyncClient
+) -> None:
+    await aclient.schedule("orders", delay=3_600)
+    waiting = asyncio.create_task(lease(http, wait=20))
+    await until(lambda: http.service.leases.waiting == 1)
+    await aclient.remove_group("orders", "http.billing", force=True)
+    assert await waiting == []
+    assert await aclient.groups("orders") == []
+    assert await lease(http) == []
+    assert [group.name for group in await aclient.groups("orders")] == ["http.billing"], "a new call does"
 
 
 async def test_a_stop_answers_waiting_callers_at_once(http: Http, aclient: AsyncClient) -> None:

@@ -196,15 +196,23 @@ class Leases:
         async with self._polls.listening(await self._shards(topic)) as poll:
             while not leaving.done():
                 notice = poll.next_notice()
-                found = await self._lease_now(topic, group, count, lease_ms)
+                try:
+                    found = await self._lease_now(topic, group, count, lease_ms, makes=False)
+                except GroupNotFound:  # it was removed meanwhile, and must stay so until it is asked for again
+                    return []
                 left = ends - self._clock.monotonic()
                 if found or left <= 0 or self._polls.are_silent:
                     return found
                 await asyncio.wait([notice, leaving], timeout=min(left, AGAIN_S), return_when=asyncio.FIRST_COMPLETED)
         return []
 
-    async def _lease_now(self, topic: str, group: str, count: int, lease_ms: int) -> list[Delivered]:
-        """Leases from one shard after another, starting with a different one each time."""
+    async def _lease_now(
+        self, topic: str, group: str, count: int, lease_ms: int, *, makes: bool = True
+    ) -> list[Delivered]:
+        """Leases from one shard after another, starting with a different one each time.
+
+        `makes`: whether the group is created where it is missing; else this raises GroupNotFound.
+        """
         if (await self._topic(topic)).paused:
             return []
         shards = await self._shards(topic)
@@ -212,10 +220,12 @@ class Leases:
         found: list[Delivered] = []
         for keys in (*shards[first:], *shards[:first]):
             if len(found) < count:
-                found += await self._lease_of(keys, PREFIX + group, count - len(found), lease_ms)
+                found += await self._lease_of(keys, PREFIX + group, count - len(found), lease_ms, makes=makes)
         return found
 
-    async def _lease_of(self, keys: ShardKeys, group: str, count: int, lease_ms: int) -> list[Delivered]:
+    async def _lease_of(
+        self, keys: ShardKeys, group: str, count: int, lease_ms: int, *, makes: bool
+    ) -> list[Delivered]:
         place = (keys.ready, group)
         while True:
             asked_at = self._clock.monotonic()
@@ -225,6 +235,8 @@ class Leases:
             try:
                 leased = await self._transport.send(call)
             except GroupNotFound:
+                if not makes:
+                    raise
                 await self._transport.send(worker.make_group(keys, group))
                 continue
             if looks and not any(entry.deliveries > 1 for entry in leased.entries):  # otherwise more may have ended
