@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator, Callable
 from html import unescape
@@ -169,6 +170,26 @@ async def test_a_session_is_taken_by_any_process_and_ends_with_its_key(
     await transport.close()
     await second.service.keyring.read()  # type: ignore[attr-defined]
     assert (await second.get("/")).status_code == 303
+
+
+async def test_the_audit_log_tells_of_sign_ins_right_and_wrong(
+    serve: Callable[..., Any], give: Give, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, token = await give("*:*")
+    browser = Browser(await serve(access="keys"))
+    with caplog.at_level("INFO", "wheelq.audit"):
+        for wrong in ("nonsense", f"wq_{key.id}_wrong", token):
+            await browser.sign_in(wrong)
+        await browser.send("/sign-out")
+    told = [json.loads(record.message) for record in caplog.records if record.name == "wheelq.audit"]
+    assert [(line["verb"], line["key"], line["status"]) for line in told] == [
+        ("sign-in", None, 401),
+        ("sign-in", key.id, 401),
+        ("sign-in", key.id, 303),
+        ("sign-out", key.id, 303),
+    ]
+    assert "nonsense" not in caplog.text
+    assert token not in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/sign-out"])

@@ -1,6 +1,6 @@
 """The audit log: changes with their callers, and refused requests, one JSON object per line in the log `wheelq.audit`.
 
-Scheduling, consuming and refused reads are logged only with "all". The log never holds a payload, a header or a secret.
+Sign-ins to the dashboard, right and wrong, are always logged. Scheduling, consuming and refused reads are logged only with "all". The log never holds a payload, a header or a secret.
 """
 
 from __future__ import annotations
@@ -47,12 +47,22 @@ class Audit:
     def tell(self, entry: AuditEntry, status: int) -> None:
         """Log a request that was answered with this status."""
         if entry.verb in self._logged or (self._logs_refusals and status in REFUSED):
-            caller, request = entry.caller, entry.request
-            line: dict[str, Any] = {"key": (caller and caller.id) or None, "from": entry.address, "verb": entry.verb}
-            line |= {"method": request.method, "path": request.scope["path"], "status": status}
-            if entry.topic is not None:
-                line["topic"] = entry.topic
-            logger.info("%s", to_json(line).decode())
+            key = (entry.caller and entry.caller.id) or None
+            self._log(entry.request, key, entry.address, entry.verb, status, entry.topic)
+
+    def tell_entry(self, request: Request, what: str, key: str, address: str, status: int) -> None:
+        """Log a sign-in or a sign-out; without `key`, no key was known."""
+        if self._logged:
+            self._log(request, key or None, address, what, status)
+
+    def _log(
+        self, request: Request, key: str | None, address: str, verb: str, status: int, topic: str | None = None
+    ) -> None:
+        line: dict[str, Any] = {"key": key, "from": address, "verb": verb}
+        line |= {"method": request.method, "path": request.scope["path"], "status": status}
+        if topic is not None:
+            line["topic"] = topic
+        logger.info("%s", to_json(line).decode())
 
 
 @dataclass(slots=True)

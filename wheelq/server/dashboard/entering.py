@@ -104,7 +104,9 @@ async def sign_in(service: Service, request: Request) -> Response:
     now_ms = service.clock.wall_ms()
     if not key.is_opened_by(secret, now_ms) or key is NOBODY:
         problem = "The API key is not known, has expired or was revoked."
+        service.audit.tell_entry(request, "sign-in", key.id, address_of(request), 401)
         return visit.page("sign_in.html", 401, following=following, problem=problem)
+    service.audit.tell_entry(request, "sign-in", key.id, address_of(request), 303)
     response = RedirectResponse(visit.url(following), 303)
     set_cookie(service, response, SESSION, new_session(key, now_ms), max_age=SESSION_MS // 1000)
     return response
@@ -113,6 +115,7 @@ async def sign_in(service: Service, request: Request) -> Response:
 async def sign_out(service: Service, request: Request) -> Response:
     """End the session in this browser."""
     await checked_form(request, ENTRY_BYTES)
+    service.audit.tell_entry(request, "sign-out", key_id_of(request.cookies.get(SESSION, "")), address_of(request), 303)
     response = RedirectResponse(visit_of(service, request, NO_ONE).url("/sign-in"), 303)
     response.delete_cookie(SESSION, path=cookie_path(service), httponly=True, samesite="strict")
     return response
