@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.spec.conftest import Run, nothing_is_left
-from tests.waiting import in_time, until
+from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
 from wheelq.model.dead import Reason
@@ -59,6 +59,43 @@ async def test_a_job_that_waits_in_its_worker_for_its_turn_can_be_cancelled(
     assert (dead.id, dead.reason) == ("second", Reason.CANCELLED)
     assert runs == ["first", *["second"] * has_failed, "third"]
     assert worker.cancelled == 1
+
+
+async def test_a_worker_that_stops_lets_its_idle_shards_go_while_other_handlers_still_run(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    """Another worker takes the shard over at once, and does not wait for the end of the first one."""
+    settings = replace(settings, worker=replace(settings.worker, abandoned_ms=600_000))  # a hold outlasts the test
+    runs: list[str] = []
+    may_end, is_busy = asyncio.Event(), asyncio.Event()
+
+    def make(name: str) -> Worker:
+        worker = Worker.connect(url, settings=settings)
+
+        @worker.handler(topic, ordered=True)
+        async def work(job: Job) -> None:
+            runs.append(f"{name} {job.payload}")
+
+        @worker.handler(f"{topic}-long")
+        async def work_long(job: Job) -> None:
+            is_busy.set()
+            await may_end.wait()
+
+        return worker
+
+    first = make("first")
+    stopped = run(first)
+    await aclient.schedule(topic, 1, delay=0)
+    await aclient.schedule(f"{topic}-long", delay=0)
+    await until(lambda: runs == ["first 1"])
+    await in_time(is_busy.wait())
+    first.stop(grace=PATIENCE)
+    run(make("second"))
+    await aclient.schedule(topic, 2, delay=0)
+    await until(lambda: runs == ["first 1", "second 2"])
+    assert not stopped.done()
+    may_end.set()
+    await in_time(stopped)
 
 
 class Log:

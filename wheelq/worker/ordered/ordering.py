@@ -118,10 +118,16 @@ class OrderedLane:
             ordered.stop()
         if self._loops:
             await asyncio.wait(self._loops, timeout=STOP_PATIENCE)
+        await self._let_go()
 
     async def idle(self) -> None:
-        """Wait until nothing runs."""
+        """Wait until nothing runs here; other lanes may go on, so let the shards go."""
         await self._pool.idle()
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Release the shards of which nothing runs, so that other workers need not wait for this one to end."""
+        await asyncio.gather(*(ordered.let_go() for ordered in self._shards.values()))
 
     async def abandon(self) -> None:
         """Cancel what runs; it stays held."""
@@ -392,14 +398,25 @@ class OrderedShard:
             await self._parts.transport.send(calls.forget(self.shard.keys, self._parts.group, finished))
             del self._deliveries.finished[: len(finished)]
 
+    async def let_go(self) -> None:
+        """Hand back what waits here and release the shard, if nothing of it runs. For a worker that stops."""
+        if self.is_held and not self._deliveries.is_running:
+            with contextlib.suppress(ServerError):
+                await self._leave_nothing()
+                await self._release()
+
+    async def _release(self) -> None:
+        parts = self._parts
+        await parts.transport.send(calls.let_go(self.shard.keys, parts.group, parts.name, None, 0))
+        self.is_held = False
+
     async def close(self) -> None:
         """Release the shard, after its deliveries were handed back."""
-        parts = self._parts
         with contextlib.suppress(ServerError):
             await self._forget_finished()
         if self.is_held:
             with contextlib.suppress(ServerError):
-                await parts.transport.send(calls.let_go(self.shard.keys, parts.group, parts.name, None, 0))
+                await self._release()
         await self._transport.close()
 
     @property
