@@ -27,7 +27,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from wheelq.base.clock import Clock
-from wheelq.errors import OutcomeUnknown, ServerError, Unavailable
+from wheelq.errors import NotPrimary, OutcomeUnknown, ServerError, Unavailable
 from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.calls.server import info
 from wheelq.protocol.scripts import Script
@@ -46,6 +46,8 @@ from wheelq.transport.together import Chain
 
 AFTER_SILENCE_S = 0.2
 """How many seconds a call waits for a connection to a server that did not answer last time."""
+LEAVE_EVERY_S = 1.0
+"""The least seconds between two connections that are given up because the server is a replica."""
 ASKING = hiredis.pack_command(("ASKING",))
 
 
@@ -77,6 +79,8 @@ class Pipe:
         self._was_silent = False
         self._watchdog: asyncio.TimerHandle | None = None
         self._run_id = ""
+        self._is_of_replica = False
+        self._leave_at = 0.0
         self.connection_id = 0
         """The server's number for the connection; 0 if there is none or it is unknown."""
         self.is_of_cluster = False
@@ -245,9 +249,10 @@ class Pipe:
                     await self._break(ConnectionError("all tasks were cancelled"))
                 raise
             except REDIS_FAILURES as error:
-                if not self._requests or not self._answer_with(error):
+                is_answer = bool(self._requests) and self._answer_with(error)
+                if not is_answer or self._leaves():
                     self._reader = None
-                    await self._break(error)
+                    await self._break(ConnectionError("it is no longer the primary") if is_answer else error)
                     return
             else:
                 answer = self._requests.popleft().answer
@@ -260,9 +265,18 @@ class Pipe:
         failure = not_answered(error, self._address, request.name)
         if type(failure) is OutcomeUnknown:
             return False
+        self._is_of_replica = type(failure) is NotPrimary
         self._requests.popleft()
         if not request.answer.done():
             request.answer.set_exception(failure)
+        return True
+
+    def _leaves(self) -> bool:
+        """Whether to give the connection up, because its server is a replica: the name may lead to another one now."""
+        now = self._clock.monotonic()
+        if not self._is_of_replica or now < self._leave_at:
+            return False
+        self._leave_at = now + LEAVE_EVERY_S
         return True
 
     async def _break(self, error: Exception) -> None:

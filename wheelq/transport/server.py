@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import hiredis
 from redis.exceptions import ResponseError
 
-from wheelq.errors import Refused, ServerError, Unavailable
+from wheelq.errors import NotPrimary, Refused, ServerError, Unavailable
 from wheelq.protocol.call import Argument, Call
 from wheelq.protocol.scripts import Script
 from wheelq.transport import probing
@@ -28,6 +28,8 @@ class Server:
     def __init__(self, address: Address, reply_timeout_ms: int | None = None) -> None:
         self._address = address
         self._pool = address.pool(reply_timeout_ms)
+        self._replicas: set[Any] = set()
+        """Connections on which the server said that it is a replica: the name may lead to another server now."""
 
     def is_of_cluster(self) -> bool:
         """Whether the server is a node of a cluster. One that refuses HELLO is taken for a single server."""
@@ -107,6 +109,9 @@ class Server:
             raise not_sent(error, self._address, probing.speaks_tls(error, self._address)) from error
 
     def release(self, connection: Any) -> None:
+        if connection in self._replicas:
+            self._replicas.discard(connection)
+            connection.disconnect()
         self._pool.release(connection)
 
     def write(self, connection: Any, call: Call[Any], *commands: list[Argument]) -> None:
@@ -190,4 +195,7 @@ class Server:
         try:
             return connection.read_response()
         except REDIS_FAILURES as error:
-            raise not_answered(error, self._address, name) from error
+            failure = not_answered(error, self._address, name)
+            if type(failure) is NotPrimary:
+                self._replicas.add(connection)
+            raise failure from error
