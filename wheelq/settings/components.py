@@ -202,7 +202,7 @@ class SchedulerSettings(Checked):
     recurring_ahead_ms: int = setting(
         10_000,
         "How long before its due time an occurrence of a recurring job is made. A shorter outage of all schedulers "
-        "misses none.",
+        "misses none of a job whose interval is at least as long.",
         lowest=1_001,
     )
     heartbeat_ms: int = setting(
