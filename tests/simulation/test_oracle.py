@@ -77,6 +77,18 @@ def test_a_step_of_the_clock_does_not_excuse_that_a_living_workers_job_runs_twic
     assert bool(list(runs.repeated(_seen(ledger)))) == is_repeated
 
 
+@pytest.mark.parametrize(("set_at", "by", "is_early"), [(5.5, 2.0, False), (5.5, 0.05, True), (4.5, 2.0, True)])
+def test_a_run_is_early_unless_the_clock_was_set_back_since_its_promotion(
+    ledger: Ledger, set_at: float, by: float, is_early: bool
+) -> None:
+    ledger.clock.append((set_at, -by, 1.0))
+    ledger.promotions.append(_promotion(due=5.0, at=5.0, since=1.0))
+    server_us = int((EPOCH_S + 5.5) * 1_000_000)
+    due_ms = int((EPOCH_S + 5.6) * 1000)
+    ledger.runs.append(replace(_run(6.0, ended=7.0), server_us=server_us, due_ms=due_ms))
+    assert bool(list(times.early(_seen(ledger)))) == is_early
+
+
 @pytest.mark.parametrize(("began", "is_slow"), [(10.9, False), (11.1, True)])
 def test_a_lost_reply_excuses_a_slow_start_for_six_seconds(ledger: Ledger, began: float, is_slow: bool) -> None:
     ledger.promotions.append(_promotion(due=4.0, at=4.0, since=1.0))

@@ -10,6 +10,10 @@ from loadtest.simulation.oracle.seen import ALONE, GROUPS, SOON_S, History, Seen
 
 NEARLY_S = 0.25
 """The largest error of an outbox's estimate of the server's clock."""
+AT_ONCE = {"single": SOON_S, "thread": SOON_S, "batch": 2.0}
+"""By kind of handler, how soon a job starts; a batch waits for the one before."""
+NEARLY_SOON_S = 0.6
+"""What a job may wait besides for a place."""
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 
 
@@ -21,15 +25,17 @@ def early(seen: Seen) -> Iterator[str]:
             if one.server_us < one.due_ms * 1000:
                 yield f"{topic}/{id} was promoted {one.due_ms - one.server_us / 1000:.1f} ms before it was due"
         for run in history.runs:
-            if run.server_us < run.due_ms * 1000 and not _clock_was_set_back(seen, run):
-                yield f"{topic}/{id} attempt {run.attempt} started {run.due_ms - run.server_us / 1000:.1f} ms early"
+            early_ms = run.due_ms - run.server_us / 1000
+            if early_ms > 0 and early_ms > 1000 * _set_back_s(seen, history, run):
+                yield f"{topic}/{id} attempt {run.attempt} started {early_ms:.1f} ms early"
         yield from _before_the_promise(seen, topic, id, history)
 
 
-def _clock_was_set_back(seen: Seen, run: Run) -> bool:
-    return any(
-        since <= run.began and offset < before for (_, before, _), (since, offset, _) in pairwise(seen.ledger.clock)
-    )
+def _set_back_s(seen: Seen, history: History, run: Run) -> float:
+    """Returns by how many seconds the server's clock was set back between the promotion of a job and its run."""
+    promoted = max((one.at for one in history.promotions if one.at <= run.began), default=0.0)
+    steps = [(at, before - after) for (_, before, _), (at, after, _) in pairwise(seen.ledger.clock)]
+    return sum(max(by, 0.0) for at, by in steps if promoted <= at <= run.began)
 
 
 def _before_the_promise(seen: Seen, topic: str, id: str, history: History) -> Iterator[str]:
@@ -112,16 +118,16 @@ def _due_since(seen: Seen, one: Promotion) -> float:
 @promise("slow")
 def slow(seen: Seen) -> Iterator[str]:
     """A promoted job starts at once if workers have room."""
-    easy = {topic.name for topic in seen.plan.topics if topic.handling in ("single", "thread")}
+    easy = {topic.name: AT_ONCE[topic.handling] for topic in seen.plan.topics if topic.handling in AT_ONCE}
     first: dict[tuple[str, str, str, str], Run] = {}
     for run in seen.ledger.runs:
         first.setdefault((run.group, run.topic, run.id, run.entry), run)
     for one in seen.ledger.promotions:
         for group in GROUPS if one.topic in easy else ():
-            begun = first.get((group, one.topic, one.id, one.entry))
-            if begun is None or begun.began - one.at <= 1.0:
+            begun, soon = first.get((group, one.topic, one.id, one.entry)), one.at + easy[one.topic]
+            if begun is None or begun.began <= soon + NEARLY_SOON_S:
                 continue
             whom, is_alone = seen.holders(begun), group in ALONE
-            if not seen.excuses.explain("slow", one.at + SOON_S, begun.began, (*whom, one.topic), is_alone=is_alone):
+            if not seen.excuses.explain("slow", soon, begun.began, (*whom, one.topic), is_alone=is_alone):
                 took, held = begun.began - one.at, " and ".join(whom) or "none"
                 yield f"{one.topic}/{one.id} was started {took:.2f} s after it was promoted; {held} had it"
