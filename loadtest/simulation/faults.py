@@ -128,7 +128,7 @@ def freeze_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     yield from _frozen(stage, part, seconds)
 
 
-@fault("restart-worker", 4, (0.2, 3))
+@fault("restart-worker", 4, (0.2, 12))
 def restart_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.workers)
     yield from _restart(stage, part, seconds, "restart-worker", DEAD_S)
@@ -252,13 +252,14 @@ def resets(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("lost-replies", 4, (2, 10))
 def lost_replies(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Now and then a connection breaks after the server has run a command."""
+    """Now and then a connection breaks after the server has run a command, often one that waits for jobs."""
     stage.ledger.trouble("lost-replies", "", seconds, slack=1.5)
     until = stage.world.now + seconds
     while stage.world.now < until:
         links = stage.fleet.network.links_of()
+        waiting = [one.link for one in stage.fleet.primary.sessions if one.blocked is not None]
         if links:
-            link = random.choice(links)
+            link = random.choice(waiting if waiting and random.random() < 0.6 else links)
             link.is_deaf = True
             yield random.uniform(0.02, 0.4)
             link.reset()

@@ -324,6 +324,47 @@ PLANTS: Mapping[str, Plant] = {
         within=1,
         needs="http-schedule",
     ),
+    "lost-for-long": Plant(
+        "a delivery whose reply was lost is looked for after 45 s instead of at once",
+        "slow",
+        python={"wheelq.worker.lanes.reader:Reader.run": ("self._parts.recovery.look_soon()", "pass")},
+        first=7297,
+        within=1,
+        needs="lost-replies",
+    ),
+    "cancel-before-parcel": Plant(
+        "a job that waits in an outbox is cancelled on the server only, and is delivered later",
+        "untrue",
+        python={
+            "wheelq.producer.fallback:Fallback.about": (
+                "yield Do(partial(self._outbox.deliver_first, topic, id))",
+                "if not id:\n        yield Do(partial(self._outbox.deliver_first, topic, id))",
+            )
+        },
+        by_scenario=True,
+    ),
+    "no-second-look": Plant(
+        "a worker claims deliveries without a second look at the peer that held them",
+        "taken",
+        python={
+            "wheelq.worker.delivery.recovery:Recovery._claim_of_others": (
+                "[name for name in found.gone if standing(name) is Standing.GONE]",
+                "list(found.gone)",
+            )
+        },
+        by_scenario=True,
+    ),
+    "last-shard-only": Plant(
+        "a stopping worker judges by its last shard only whether it holds anything",
+        "abandoned|slow",
+        python={
+            "wheelq.worker.upkeep.heartbeat:Heartbeat.leave": (
+                "has_left &= await self._tried(self._hand_back(shard))",
+                "has_left = await self._tried(self._hand_back(shard))",
+            )
+        },
+        by_scenario=True,
+    ),
 }
 
 

@@ -20,8 +20,10 @@ pytestmark = pytest.mark.timeout(600)
 TOPICS = draw(1).topics[:5]
 
 
-def schedule(number: int, at: float, topic: str, id: str, delay: float, kind: str = "schedule") -> Step:
-    args = {"topic": topic, "id": id, "delay": delay, "partition_key": None, "payload": [0, 0, "error"]}
+def schedule(
+    number: int, at: float, topic: str, id: str, delay: float, kind: str = "schedule", takes: float = 0.0
+) -> Step:
+    args = {"topic": topic, "id": id, "delay": delay, "partition_key": None, "payload": [takes, 0, "error"]}
     return Step(number, at, kind, "producer-1", args)
 
 
@@ -65,3 +67,36 @@ def test_a_call_that_is_repeated_while_its_topic_drains_runs_its_job_once(known:
     assert runs_and_problems("", plan) == (9, "")
     runs, _ = runs_and_problems("repeated-while-draining", plan)  # the oracle takes a repeated answer for another life
     assert runs > 9
+
+
+def test_a_job_that_an_outbox_keeps_is_delivered_before_it_is_cancelled() -> None:
+    """The server is back, and the courier has not made its next round."""
+    away = Step(500, 10.0, "server-restart", "", {"seconds": 3.0, "salt": 1})
+    kept = [replace(schedule(n, 11.0 + n / 20, "plain", f"p{n}", 30.0), who="producer-4") for n in range(20)]
+    cancels = [
+        Step(100 + n, 13.05 + n / 10, "cancel", "producer-4", {"topic": "plain", "id": f"p{n}", "partition_key": None})
+        for n in range(20)
+    ]
+    plan = Plan(1, TOPICS, False, (away, *kept, *cancels))
+    assert runs_and_problems("", plan)[1] == ""
+    assert "then not found, and has not run" in runs_and_problems("cancel-before-parcel", plan)[1]
+
+
+def test_jobs_that_a_stopping_worker_hands_back_run_again_at_once() -> None:
+    """They are in one of its first shards, and their handler takes longer than its grace."""
+    jobs = [schedule(n, 10.0, "plain", f"p{n}", 0.0, takes=8.0) for n in range(12)]
+    stops = Step(500, 11.0, "restart-worker", "", {"seconds": 20.0, "salt": 2})
+    plan = Plan(1, TOPICS, False, (*jobs, stops))
+    assert runs_and_problems("", plan)[1] == ""
+    assert "stopped at" in runs_and_problems("last-shard-only", plan)[1]
+
+
+def test_a_worker_that_was_frozen_and_is_back_keeps_its_deliveries() -> None:
+    """Another worker has found it gone, but had no room; by the time it has, the frozen one is back."""
+    jobs = [schedule(n, 9.0, "plain", f"p{n}", 0.0, takes=10.0) for n in range(20)]
+    jobs += [schedule(100 + n, 10.2, "plain", f"q{n}", 0.0, takes=15.0) for n in range(5)]
+    killed = Step(500, 5.0, "kill-worker", "", {"seconds": 40.0, "salt": 2})
+    frozen = Step(501, 10.5, "freeze-worker", "", {"seconds": 6.0, "salt": 1})
+    plan = Plan(1, TOPICS, False, (*jobs, killed, frozen))
+    assert runs_and_problems("", plan)[1] == ""
+    assert "taken: worker-2 took plain/" in runs_and_problems("no-second-look", plan)[1]
