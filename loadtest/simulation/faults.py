@@ -266,6 +266,14 @@ def lost_replies(stage: Stage, random: Random, seconds: float) -> Steps:
         yield random.uniform(0.05, 0.5)
 
 
+def _cut_off(stage: Stage, kind: str, part: Part, seconds: float, slack: float) -> None:
+    """Record a part that cannot talk to the server: a node is replaced by its standby, as if it were frozen."""
+    if part in stage.fleet.nodes:
+        _hurt_node(stage, kind, part, seconds)
+    else:
+        stage.ledger.trouble(kind, part.name, seconds, slack=slack)
+
+
 @fault("half-open", 3, (0, 0))
 def half_open(stage: Stage, random: Random, seconds: float) -> Steps:
     """The connections of a part drop all data, unnoticed by both ends."""
@@ -273,7 +281,7 @@ def half_open(stage: Stage, random: Random, seconds: float) -> Steps:
     stage.world.story.tell("FAULT", f"{part.name}: its connections go half-open")
     for link in stage.fleet.network.links_of(part.process.name):
         link.go_half_open()
-    stage.ledger.trouble("half-open", part.name, NOTICED_S, slack=DEAD_S + BACK_S)
+    _cut_off(stage, "half-open", part, NOTICED_S, DEAD_S + BACK_S)
     yield 0.0
 
 
@@ -283,7 +291,7 @@ def partition(stage: Stage, random: Random, seconds: float) -> Steps:
     part, address = random.choice(list(stage.fleet.parts.values())), stage.fleet.primary.address
     stage.world.story.tell("FAULT", f"{part.name} is cut off")
     stage.fleet.network.part(part.name, address)
-    stage.ledger.trouble("partition", part.name, seconds, slack=NOTICED_S + DEAD_S)
+    _cut_off(stage, "partition", part, seconds, NOTICED_S + DEAD_S)
     yield seconds
     stage.fleet.network.join(part.name, address)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from itertools import count
+from random import Random
 from typing import Any
 
 import pytest
@@ -38,6 +39,17 @@ def test_one_node_that_is_frozen_excuses_a_moment_only(ledger: Ledger) -> None:
     assert not ledger.is_explained(1.0, 8.0)
     faults.begin(Stage(ledger.world, fleet, ledger), replace(freeze, args={"seconds": 9.0, "salt": 2}))
     assert ledger.is_explained(1.0, 8.0)  # leader and standby of a shard may both be frozen
+
+
+@pytest.mark.parametrize("kind", ["partition", "half-open"])
+def test_one_node_that_is_cut_off_excuses_a_moment_only(ledger: Ledger, kind: str) -> None:
+    """Its standby is there."""
+    fleet = Fleet(ledger.world, draw(1), ledger)
+    parts = list(fleet.parts.values())
+    salt = next(n for n in range(99) if Random(n).choice(parts) in fleet.nodes)
+    faults.begin(Stage(ledger.world, fleet, ledger), Step(0, 0.0, kind, "", {"seconds": 9.0, "salt": salt}))
+    assert ledger.is_explained(0.1, 0.2)
+    assert not ledger.is_explained(1.0, 8.0)
 
 
 @pytest.mark.parametrize(("at", "is_late"), [(65.2, False), (67.0, True)])
