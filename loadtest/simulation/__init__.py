@@ -28,6 +28,7 @@
     reached      counts scripts, branches and messages that runs reach
     drawing      draws the plan of a seed
     oracle       checks every promise
+    promises     promises about dead jobs, kept entries, expiry, priority and misfires
     rest         checks that no keys are left when all jobs are done
     run          one run, from its plan to its verdict
     plants       defects put in on purpose

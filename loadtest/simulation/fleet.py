@@ -90,9 +90,9 @@ class Fleet:
 
     def do(self, step: Step) -> None:
         """Make a producer carry out a step, unless it is dead."""
-        actor = self.parts[step.who].actor
-        if actor is not None:
-            process = self.parts[step.who].process
+        part = self.parts.get(step.who)  # only some seeds have the HTTP service
+        if part is not None and (actor := part.actor) is not None:
+            process = part.process
             operation = OPERATIONS[step.kind]
             process.deliver(lambda: process.loop.create_task(operation.do(actor, step), name=str(step)))
 
@@ -194,6 +194,8 @@ class Handling:
         match self._topic.handling:
             case "single":
                 worker.handler(name, retry=retry)(self.handle)
+            case "result":
+                worker.handler(name, retry=retry)(self.handle_and_answer)
             case "ordered":
                 worker.handler(name, retry=retry, ordered=True)(self.handle)
             case "keyed":
@@ -214,6 +216,11 @@ class Handling:
             self._end(run, type(error).__name__)
             raise
         self._end(run, "done")
+
+    async def handle_and_answer(self, job: Job) -> Any:
+        """Handle a job; its result is the last part of its payload."""
+        await self.handle(job)
+        return job.payload[-1] if isinstance(job.payload, list) else None
 
     def handle_in_thread(self, job: Job) -> None:
         """Handle a job in a thread."""
@@ -240,6 +247,10 @@ class Handling:
                 outcomes.append(None)
                 self._end(run, "done")
         return outcomes
+
+    def _has_died(self, job: Job) -> bool:
+        runs = self._fleet.ledger.runs
+        return any(run.outcome == "Bury" and (run.topic, run.id) == (job.topic, job.id) for run in runs)
 
     def _begin(self, job: Job) -> Run:
         world, server = self._fleet.world, self._fleet.primary
@@ -270,7 +281,9 @@ class Handling:
                 earlier = sum(run.id == job.id and run.topic == job.topic for run in self._fleet.ledger.runs)
                 if earlier <= min(fails, 3):
                     raise RetryAfter(0.4)
-            case "bury":
+            case "bury-once" if self._has_died(job):
+                return
+            case "bury" | "bury-once":
                 raise Bury("on purpose")
             case "base":
                 raise Misbehaved("on purpose")
@@ -280,6 +293,6 @@ class Handling:
 
 def _payload(job: Job) -> tuple[float, int, str]:
     match job.payload:
-        case [takes, fails, how]:
+        case [takes, fails, how, *_]:
             return float(takes), int(fails), str(how)
     return 0.0, 0, "error"

@@ -23,7 +23,16 @@ WEB, BLUNT = "web-0", "blunt-0"
 
 TRAITS = {"base": 0.1, "limits": 0.4, "reshards": 0.5, "pauses": 0.5, "settings": 0.5, "recurring": 0.4, "groups": 0.2}
 """How likely a seed has each trait."""
-APART = {"bulk": 0.25, "web": 0.3, "blocking": 0.25}
+APART = {
+    "bulk": 0.25,
+    "web": 0.3,
+    "blocking": 0.25,
+    "dead": 0.3,
+    "looks": 0.3,
+    "lives": 0.3,
+    "terms": 0.3,
+    "removal": 0.2,
+}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 
@@ -34,7 +43,7 @@ class TopicPlan:
     name: str
     settings: Mapping[str, Any]
     handling: str
-    """single, thread, batch, ordered or keyed."""
+    """single, result, thread, batch, ordered or keyed."""
     weight: float
     groups: tuple[str, ...] = ("default",)
     retry_delays: tuple[float, ...] = (0.3, 0.7, 1.5)
@@ -48,6 +57,16 @@ OWN_TOPICS = (
     TopicPlan("leased", {"shards": 2}, "leased", 1.0, groups=("http.lessees",), trait="web"),
     TopicPlan("called", {"shards": 1}, "called", 1.0, groups=("callbacks",), trait="web"),
     TopicPlan("blunt", {"shards": 2}, "single", 1.0, trait="blocking"),
+    TopicPlan("grave", {"shards": 2}, "single", 1.0, trait="dead"),
+    TopicPlan("looked", {"shards": 2, "keep_done_ms": 5_000}, "single", 1.0, trait="looks"),
+    TopicPlan("lives", {"shards": 2, "keep_done_ms": 20_000, "retention_ms": 8_000}, "result", 1.0, trait="lives"),
+    TopicPlan("brief", {"shards": 1, "max_rate": 3.0}, "single", 1.0, trait="terms"),
+    TopicPlan("ranked", {"shards": 1}, "single", 1.0, trait="terms"),
+    TopicPlan(
+        "strict", {"shards": 1, "max_rate": 4.0, "misfire": "bury", "grace_ms": 700}, "single", 1.0, trait="terms"
+    ),
+    TopicPlan("fleeting", {"shards": 2}, "single", 1.0, trait="removal"),
+    TopicPlan("joined", {"shards": 2}, "single", 1.0, trait="removal"),
 )
 """The topics of the traits in `APART`."""
 

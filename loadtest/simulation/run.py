@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadtest.simulation import faults, knobs, reached
+from loadtest.simulation import faults, knobs, promises, reached  # noqa: F401  # each promise registers itself
 from loadtest.simulation.faults import FAULTS, Stage
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger

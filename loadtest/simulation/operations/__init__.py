@@ -5,11 +5,29 @@ jobs         schedule, change and read single jobs
 topics       change a topic
 due_ranges   change all jobs that are due in a range
 http         callers over HTTP
+dead         list, replay and purge dead jobs
+lives        wait for jobs, cancel running ones, run jobs again
+looks        lists and counts of jobs
+terms        expiry, priority and misfires
+removal      remove groups and topics
 """
 
 from __future__ import annotations
 
-from loadtest.simulation.operations import due_ranges, http, jobs, topics
+from loadtest.simulation.operations import dead, due_ranges, http, jobs, lives, looks, removal, terms, topics
 from loadtest.simulation.operations.registry import OPERATIONS, Operation, operation
 
-__all__ = ["OPERATIONS", "Operation", "due_ranges", "http", "jobs", "operation", "topics"]
+__all__ = [
+    "OPERATIONS",
+    "Operation",
+    "dead",
+    "due_ranges",
+    "http",
+    "jobs",
+    "lives",
+    "looks",
+    "operation",
+    "removal",
+    "terms",
+    "topics",
+]

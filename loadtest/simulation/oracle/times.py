@@ -95,7 +95,7 @@ def misdated(seen: Seen) -> Iterator[str]:
 @promise("late")
 def late(seen: Seen) -> Iterator[str]:
     """Jobs are promoted when they are due, and started soon after; a fault explains lateness for its time."""
-    limited = {topic.name for topic in seen.plan.topics if topic.name == "limit"}
+    limited = {one.name for one in seen.plan.topics if one.name == "limit" or "max_rate" in one.settings}
     for one in seen.ledger.promotions:
         due = seen.reached(one.due_ms, _due_since(seen, one))
         if any(due < begins <= due + SOON_S for begins, _, _ in seen.ledger.clock):  # set back before it was promoted
