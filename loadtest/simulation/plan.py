@@ -33,6 +33,7 @@ APART = {
     "terms": 0.3,
     "removal": 0.2,
 }
+APART |= {"visits": 0.5}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 

@@ -51,6 +51,7 @@ class WebActor(Actor):
     ) -> tuple[int, Any]:
         """Send a request; returns the status and body. The caller leaves after this many seconds, or when answered."""
         data, parts = b"" if body is None else json.dumps(body).encode(), []
+        path, _, query = path.partition("?")
         given = {
             "host": "localhost",
             "content-type": "application/json",
@@ -59,8 +60,9 @@ class WebActor(Actor):
         }
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": ("127.0.0.1", 1),
-            "server": ("localhost", 80), "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+            "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+            "client": ("127.0.0.1", 1), "server": ("localhost", 80),
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
         }  # fmt: skip
         sends, status, left = [{"type": "http.request", "body": data}], 0, asyncio.Event()
         leaving = asyncio.get_running_loop().call_later(leaves_after, left.set) if leaves_after else None
@@ -85,7 +87,7 @@ class WebActor(Actor):
         answer = b"".join(parts)
         if status in UNEXPECTED:
             self.ledger.problems.append(f"died: {method} {path} was answered {status}: {answer[:200]!r}")
-        return status, json.loads(answer) if answer else None
+        return status, json.loads(answer) if answer[:1] in (b"{", b"[") else None
 
 
 async def serve(url: str, settings: Settings, ledger: Ledger, part: Part, process: Process) -> None:

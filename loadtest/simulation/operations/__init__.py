@@ -5,6 +5,7 @@ jobs         schedule, change and read single jobs
 topics       change a topic
 due_ranges   change all jobs that are due in a range
 http         callers over HTTP
+visits       people who look at pages and lists over HTTP
 dead         list, replay and purge dead jobs
 lives        wait for jobs, cancel running ones, run jobs again
 looks        lists and counts of jobs
@@ -14,7 +15,7 @@ removal      remove groups and topics
 
 from __future__ import annotations
 
-from loadtest.simulation.operations import dead, due_ranges, http, jobs, lives, looks, removal, terms, topics
+from loadtest.simulation.operations import dead, due_ranges, http, jobs, lives, looks, removal, terms, topics, visits
 from loadtest.simulation.operations.registry import OPERATIONS, Operation, operation
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "removal",
     "terms",
     "topics",
+    "visits",
 ]
