@@ -1,6 +1,7 @@
 """The audit log: changes with their callers, and refused requests, one JSON object per line in the log `wheelq.audit`.
 
-Sign-ins to the dashboard, right and wrong, are always logged. Scheduling, consuming and refused reads are logged only with "all". The log never holds a payload, a header or a secret.
+Sign-ins to the dashboard, right and wrong, are always logged. Scheduling, consuming and refused reads are logged only
+with "all". The log never holds a payload, a header or a secret.
 """
 
 from __future__ import annotations
