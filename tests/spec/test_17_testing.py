@@ -15,7 +15,7 @@ import pytest
 
 from tests.waiting import PATIENCE
 from wheelq import CancelOutcome, Client, Job, JobSpec, JobState, RescheduleOutcome, Retry, RetryAfter, Settings, Worker
-from wheelq.errors import InvalidInput
+from wheelq.errors import InvalidInput, NotFinished
 from wheelq.settings import TopicSettings
 from wheelq.testing import AsyncWheelqTest, WheelqTest
 
@@ -107,6 +107,19 @@ def test_a_paused_topic_runs_nothing_until_it_is_resumed(wheelq: WheelqTest) -> 
     wheelq.client.resume("orders")
     wheelq.run_due()
     wheelq.assert_ran("orders", "k")
+
+
+def test_waiting_for_a_job_ends_although_the_clock_stands_still(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("orders")
+    async def handle(job: Job) -> str:
+        return "closed"
+
+    wheelq.client.configure("orders", keep_done_ms=60_000)
+    receipt = wheelq.client.schedule("orders", delay=60)
+    with pytest.raises(NotFinished):
+        wheelq.client.wait(receipt, timeout=0.1)
+    wheelq.advance(60)
+    assert wheelq.client.wait(receipt, timeout=0.1) == "closed"
 
 
 def test_a_limited_rate_holds_jobs_back_as_it_would(wheelq: WheelqTest) -> None:

@@ -308,7 +308,7 @@ class AsyncClient:
         errors.
         """
         job = meant(topic, id)
-        waiting = wait_for(self._topics, self._clock, job, timeout, group, partition_key)
+        waiting = wait_for(self._topics, job, timeout, group, partition_key)
         result = await self._about(job.topic, job.id, waiting)
         return result if job.read_result is None else job.read_result(result)
 

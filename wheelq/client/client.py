@@ -307,7 +307,7 @@ class Client:
         errors.
         """
         job = meant(topic, id)
-        waiting = wait_for(self._topics, self._clock, job, timeout, group, partition_key)
+        waiting = wait_for(self._topics, job, timeout, group, partition_key)
         result = self._about(job.topic, job.id, waiting)
         return result if job.read_result is None else job.read_result(result)
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from wheelq.base.clock import Clock
+from wheelq.base.clock import Clock, SystemClock
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, ServerError
 from wheelq.model.checks import due_argument
 from wheelq.model.job import CancelOutcome, Payload, Receipt, RescheduleOutcome, RunNowOutcome
@@ -87,16 +87,19 @@ def meant(topic: str | Receipt[Any], id: str | None) -> Receipt[Any]:
 
 def wait_for(
     topics: Topics,
-    clock: Clock,
     job: Receipt[Any],
     timeout: float | None,
     group: str | None,
     partition_key: str | None,
 ) -> Operation[Payload]:
-    """Returns what the handler returned. Raises: JobFailed, JobNotFound, NotFinished, TopicNotFound, InvalidInput."""
+    """Returns what the handler returned. Raises: JobFailed, JobNotFound, NotFinished, TopicNotFound, InvalidInput.
+
+    It waits by this machine's clock, also in a test whose own clock stands still.
+    """
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
         raise InvalidInput("timeout", f"must be seconds (a number), or None, not {timeout!r}")
     topic, id, life = job.topic, job.id, job.life
+    clock = SystemClock()
     ends_at = None if timeout is None else clock.monotonic() + timeout
     if not (yield from topics.read_existing(topic)).keep_done_ms:
         raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: set its keep_done_ms to wait for them")
