@@ -304,6 +304,22 @@ def test_a_worker_of_the_program_under_test_is_used_wherever_it_is_connected_to(
     assert story == ["connect", "before", "handle, with database", "disconnect"]
 
 
+def test_a_batch_is_gathered_for_as_long_as_a_real_worker_gathers_it(wheelq: WheelqTest) -> None:
+    batches: list[list[float]] = []
+    start = wheelq.now
+
+    @wheelq.worker.batch_handler("rows", max_size=3, max_wait=10)
+    async def store(jobs: list[Job]) -> None:
+        batches.append([(wheelq.now - start).total_seconds(), *(job.payload for job in jobs)])
+
+    for n in range(8):
+        wheelq.client.schedule("rows", n, delay=60 + n)
+    wheelq.advance(66.5)
+    assert batches == [[62, 0, 1, 2], [65, 3, 4, 5], [66.5, 6]]
+    wheelq.advance(60)
+    assert batches[3:] == [[77, 7]]
+
+
 def test_batch_handlers_get_what_is_due_together(wheelq: WheelqTest) -> None:
     sizes: list[int] = []
 

@@ -85,15 +85,17 @@ class SteppedWorker(Worker):
                     await self._heartbeat.leave(self._shards.shards)
                     await self._close()
 
-    async def step(self) -> int:
-        """Run and settle the ready jobs; returns the number of deliveries."""
+    async def step(self, *, is_last: bool) -> int:
+        """Run and settle the ready jobs; returns the number of deliveries. The last step leaves no batch gathered."""
         await self._follow()
         started = await self._lanes.once()
+        if is_last:
+            await self._lanes.idle()
         await self._parts.settler.flush()
         return started
 
     def next_ms(self) -> int | None:
-        """When the first failed job of an ordered topic runs again; None if there is none."""
+        """When a failed job of an ordered topic runs again or a gathered batch starts; None if there is neither."""
         return self._lanes.next_ms()
 
 
@@ -101,7 +103,7 @@ async def run_until(stage: Stage, until_ms: int, raise_errors: bool) -> None:
     """Run everything that is due by `until_ms`. With `raise_errors`, raises the first handler's error."""
     async with _on(stage) as (leading, workers):
         while True:
-            await _settle(stage, leading, workers, raise_errors)
+            await _settle(stage, leading, workers, raise_errors, is_last=False)
             due = [ms for ms in (leading.next_ms(), *(worker.next_ms() for worker in workers)) if ms is not None]
             # Jobs due now have been settled as far as possible, so time goes on.
             next_ms = max(min(due, default=until_ms + 1), stage.clock.wall_ms() + 1)
@@ -109,6 +111,7 @@ async def run_until(stage: Stage, until_ms: int, raise_errors: bool) -> None:
                 break
             _move(stage, next_ms)
         _move(stage, until_ms)
+        await _settle(stage, leading, workers, raise_errors, is_last=True)
 
 
 @asynccontextmanager
@@ -128,12 +131,14 @@ async def _on(stage: Stage) -> AsyncIterator[tuple[Leading, Sequence[SteppedWork
         yield leading, workers
 
 
-async def _settle(stage: Stage, leading: Leading, workers: Sequence[SteppedWorker], raise_errors: bool) -> None:
+async def _settle(
+    stage: Stage, leading: Leading, workers: Sequence[SteppedWorker], raise_errors: bool, *, is_last: bool
+) -> None:
     ran_before = len(stage.runs)
     is_busy = True
     while is_busy:
         promoted = await leading.promote()
-        started = [await worker.step() for worker in workers]
+        started = [await worker.step(is_last=is_last) for worker in workers]
         is_busy = promoted > 0 or any(started)
         for run in stage.runs[ran_before:]:
             if run.error is not None and _surfaces(run.error, raise_errors):

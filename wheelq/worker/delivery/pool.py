@@ -79,6 +79,9 @@ class Pool(Generic[T]):
             self.changed.clear()
             await self.changed.wait()
 
+    quiet = idle
+    """The same, because nothing is gathered here."""
+
     async def abandon(self) -> None:
         """Cancel running deliveries and forget queued ones."""
         self._held -= len(self._queue)

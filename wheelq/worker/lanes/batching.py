@@ -90,6 +90,10 @@ class Batcher:
         self.flush()
         await self._pool.idle()
 
+    async def quiet(self) -> None:
+        """Wait until no batch runs; the gathered one waits for its time."""
+        await self._pool.idle()
+
     async def abandon(self) -> None:
         """Cancel running batches and forget gathered deliveries."""
         self._cancel_timer()

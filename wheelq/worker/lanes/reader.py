@@ -119,14 +119,18 @@ class ReadingLane:
                 readers.create_task((await self._new.get()).run())
 
     async def once(self) -> int:
-        """Read what is there, without waiting for more, and run it to its end; how many deliveries."""
+        """Read what is there, without waiting for more, and run it to its end; how many deliveries.
+
+        A batch that is being gathered waits for its time.
+        """
         started = sum([await reader.once() for reader in self._readers.values()])
-        await self._runs.idle()
+        await self._runs.quiet()
         return started
 
     def next_ms(self) -> int | None:
-        """When the next run that only this lane knows of is due: it knows of none."""
-        return None
+        """When the batch that is being gathered starts; None if there is none."""
+        left_ms = self._runs.patience_ms
+        return None if left_ms is None else self.parts.clock.wall_ms() + left_ms
 
     def start(self, deliveries: Sequence[Delivery]) -> None:
         """Run these as soon as there is room; they are held until settled."""
