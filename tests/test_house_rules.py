@@ -175,6 +175,11 @@ def test_the_names_of_the_package_are_sorted() -> None:
     assert wheelq.__all__ == sorted(wheelq.__all__)
 
 
+def test_every_error_can_be_imported_from_the_package() -> None:
+    found = inspect.getmembers(wheelq.errors, lambda one: inspect.isclass(one) and issubclass(one, wheelq.WheelqError))
+    assert {name for name, _ in found} <= set(wheelq.__all__)
+
+
 def public(module: ModuleType) -> Iterator[tuple[str, object]]:
     for name in module.__all__:
         found = getattr(module, name)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from wheelq.errors import CircuitOpen as CircuitOpen
     from wheelq.errors import ConfigurationError as ConfigurationError
     from wheelq.errors import DuplicateJob as DuplicateJob
+    from wheelq.errors import GroupNotFound as GroupNotFound
     from wheelq.errors import InUse as InUse
     from wheelq.errors import InvalidInput as InvalidInput
     from wheelq.errors import InvalidJob as InvalidJob
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from wheelq.errors import JobFailed as JobFailed
     from wheelq.errors import JobNotFound as JobNotFound
     from wheelq.errors import NotFinished as NotFinished
+    from wheelq.errors import NotLeader as NotLeader
     from wheelq.errors import NotPermitted as NotPermitted
     from wheelq.errors import NotPrimary as NotPrimary
     from wheelq.errors import NotReplicated as NotReplicated
@@ -140,8 +142,8 @@ _NAMES = {
     "wheelq.base.metrics": "Histogram Lateness",
     "wheelq.client": "Client",
     "wheelq.errors": (
-        "AuthenticationFailed BatchFailed BeingRemoved CircuitOpen ConfigurationError DuplicateJob InUse "
-        "InvalidInput InvalidJob InvalidSetting JobFailed JobNotFound NotFinished NotPermitted NotPrimary "
+        "AuthenticationFailed BatchFailed BeingRemoved CircuitOpen ConfigurationError DuplicateJob GroupNotFound InUse "
+        "InvalidInput InvalidJob InvalidSetting JobFailed JobNotFound NotFinished NotLeader NotPermitted NotPrimary "
         "NotReplicated OutboxFull OutcomeUnknown PartlyScheduled PayloadMismatch PayloadTooLarge "
         "RecurringUnreadable Refused ServerBusy ServerError ServerFull ServerTooOld TlsFailed TopicFull "
         "TopicNotFound TopicUnreadable Unavailable WheelqError WrongDatabase WrongServerKind"
