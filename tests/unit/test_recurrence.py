@@ -78,11 +78,12 @@ def test_a_time_that_autumn_repeats_runs_the_first_time_only(
     assert [at for at in found if autumn in at] == [f"{autumn}T{doubled:02}:30{before}"]
 
 
+@pytest.mark.parametrize("hours", ["*", "*/1", "0-23", "0-11,12-23"])
 @zones
 def test_every_quarter_of_an_hour_goes_on_as_time_passes(
-    zone: str, spring: str, skipped: int, moved: str, autumn: str, doubled: int, before: str
+    zone: str, spring: str, skipped: int, moved: str, autumn: str, doubled: int, before: str, hours: str
 ) -> None:
-    rule = Rule.of(cron="*/15 * * * *", tz=zone)
+    rule = Rule.of(cron=f"*/15 {hours} * * *", tz=zone)
     for day in (spring, autumn):
         at, moments = ms(f"{day}T00:00Z") - DAY_MS, []
         while at < ms(f"{day}T00:00Z") + 2 * DAY_MS:

@@ -55,7 +55,9 @@ class Cron:
         self._expression = NICKNAMES.get(expression.strip().lower(), expression)
         fields = self._expression.split()
         self._names_hours = len(fields) >= 5 and fields[-4] != "*"
-        self._search(0)
+        if len(self._search(0).hours) == 24 and self._names_hours:  # `*/1` or `0-23`: as time passes, like `*`
+            self._expression = " ".join((*fields[:-4], "*", *fields[-3:]))
+            self._names_hours = False
 
     def after(self, ms: int) -> int | None:
         """Returns the first moment after `ms`; None if there is none in 50 years."""
