@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 import redis
 
-from tests.running import running
+from tests.running import age, running
 from tests.waiting import until
 from wheelq import AsyncClient, Job, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
@@ -79,6 +79,7 @@ async def test_two_nodes_and_two_workers_with_many_resting_topics_send_few_calls
             for name in names:
                 await client.schedule(name, delay=0.5)
             await until(lambda: len(ran) == TOPICS)
+        age(server.url, settings.prefix)  # in their first minute shards do not rest
         with redis.Redis.from_url(server.url) as raw:
             await until(lambda: not any(raw.scan_iter("*:lease", count=10_000)))
         with counting(server.url) as sent:

@@ -9,6 +9,7 @@ import pytest
 from loadtest.simulation import promises
 from loadtest.simulation.ledger import Call, Ledger, Promotion, Run
 from loadtest.simulation.oracle import Seen
+from loadtest.simulation.oracle.excuses import Excuses
 from loadtest.simulation.plan import OWN_TOPICS, Plan, Step
 from loadtest.simulation.world import EPOCH_S, World
 
@@ -61,7 +62,7 @@ def test_jobs_of_higher_priority_are_promoted_first(ledger: Ledger, first: str, 
 
 
 def _seen(ledger: Ledger, *steps: Step) -> Seen:
-    seen = Seen(ledger, Plan(1, OWN_TOPICS, False, steps), 100.0)
+    seen = Seen(ledger, Plan(1, OWN_TOPICS, False, steps), 100.0, Excuses(ledger.troubles))
     records: list[tuple[str, Any]] = [("calls", one) for one in ledger.calls]
     records += [*(("promotions", one) for one in ledger.promotions), *(("runs", one) for one in ledger.runs)]
     for name, one in records:

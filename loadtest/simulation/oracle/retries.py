@@ -37,7 +37,7 @@ def _wrong(seen: Seen, topic: TopicPlan, first: Run, again: Run) -> Iterator[str
         return  # it was abandoned, or this is another life
     if again.attempt > len(topic.retry_delays) + 1:
         yield f"ran {again.attempt} times"
-    if first.outcome in ("done", "Bury") and again.attempt != first.attempt:
+    if first.outcome in ("done", "Bury") and again.attempt > first.attempt:  # not by a rerun, which begins anew
         yield f"ran again as attempt {again.attempt} although its last run was {first.outcome}"
     if first.outcome in COUNTED and again.attempt == first.attempt + 1:
         pause = topic.retry_delays[min(first.attempt, len(topic.retry_delays)) - 1]
