@@ -58,8 +58,7 @@ class Producer(threading.Thread):
         self.failure: BaseException | None = None
         """The error that ended the producer too early."""
         confirms = settings.client.durability == "replicated"
-        address = Address(url, settings.connection)
-        self._transport = Listening(address, settings.client.replicated_timeout_ms if confirms else 0)
+        self._transport = Listening(Address(url, settings.connection), confirms=confirms)
         self._client = Client(self._transport, Keys(settings.prefix), settings.client)
         self._topics = topics
         self._random = random.Random(seed)
@@ -173,6 +172,8 @@ class Producer(threading.Thread):
         topic = self.topic_of[old.id]
         try:
             answer = Answer(str(call(topic)))
+        except NotReplicated:
+            answer = Answer.UNKNOWN  # what it has changed may be undone
         except ServerError as error:
             answer = _answer_of(error)
         spec = JobSpec({"fails": old.fails})
