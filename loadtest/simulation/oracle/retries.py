@@ -14,6 +14,7 @@ from loadtest.simulation.world import EPOCH_S
 AGAIN_S = 0.4
 """The pause that a handler asks for itself."""
 COUNTED = ("ValueError", "Misbehaved")
+ENDED = ("done", "Bury")
 
 
 @promise("retried")
@@ -25,7 +26,10 @@ def retried(seen: Seen) -> Iterator[str]:
         if run.topic in topics:
             runs[run.topic, run.id, run.group].append(run)
     for (topic, id, group), attempts in runs.items():
+        failed = {run.attempt for run in attempts if run.outcome not in ENDED}
         for first, again in pairwise(attempts):
+            if first.outcome in ENDED and again.attempt > first.attempt and again.attempt - 1 not in failed:
+                yield f"{topic}/{id} in {group} ran again as attempt {again.attempt} although it was {first.outcome}"
             for what in _wrong(seen, topics[topic], first, again):
                 yield f"{topic}/{id} in {group} {what}"
 
@@ -37,8 +41,6 @@ def _wrong(seen: Seen, topic: TopicPlan, first: Run, again: Run) -> Iterator[str
         return  # it was abandoned, or this is another life
     if again.attempt > len(topic.retry_delays) + 1:
         yield f"ran {again.attempt} times"
-    if first.outcome in ("done", "Bury") and again.attempt > first.attempt:  # not by a rerun, which begins anew
-        yield f"ran again as attempt {again.attempt} although its last run was {first.outcome}"
     if first.outcome in COUNTED and again.attempt == first.attempt + 1:
         pause = topic.retry_delays[min(first.attempt, len(topic.retry_delays)) - 1]
     elif first.outcome == "RetryAfter" and again.attempt == first.attempt:
