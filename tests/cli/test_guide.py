@@ -24,3 +24,8 @@ def test_a_missing_page_is_refused_with_a_list_of_pages() -> None:
     assert answer.code == 2
     assert "not a page of the guide" in answer.err
     assert "getting-started" in answer.err
+
+
+def test_a_page_through_a_pipe_is_not_too_wide_to_read() -> None:
+    lines = wheelq("guide", "promises").out.splitlines()
+    assert 80 < max(map(len, lines)) <= 100

@@ -16,6 +16,8 @@ from wheelq.cli.output import stdout, table
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.protocol import scripts
 
+PAGE_WIDTH = 100
+"""The most columns of a page, which is read and not processed: fewer than a pipe or a wide terminal may have."""
 _FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
 
 
@@ -32,7 +34,8 @@ def guide(
     except KeyError:
         known = ", ".join(sorted(pages.names()))
         raise InvalidInput("page", f"{page!r} is not a page of the guide; the pages are {known}") from None
-    stdout().print(Markdown(_FILE.sub(r"*\1*", text), hyperlinks=False))
+    console = stdout()
+    console.print(Markdown(_FILE.sub(r"*\1*", text), hyperlinks=False), width=min(console.width, PAGE_WIDTH))
 
 
 def script(
