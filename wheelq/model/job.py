@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     # The default is not written as `Any`: mypy could not tell by `Job` alone which overload of a decorator is meant.
     M = TypeVar("M", default=Payload)
-    R = TypeVar("R", default=Payload)
+    R = TypeVar("R", default=Payload, covariant=True)
 else:
     from typing import TypeVar
 
     M = TypeVar("M")
-    R = TypeVar("R")
+    R = TypeVar("R", covariant=True)
 
 OnDuplicate = Literal["keep", "replace", "raise"]
 

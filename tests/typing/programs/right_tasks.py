@@ -54,6 +54,9 @@ def blocking(client: Client) -> None:
     receipt = client.schedule(close_order.job(42, reason="late"), delay=1800, key="order-42")
     assert_type(receipt, Receipt[bool])
     assert_type(client.wait(receipt, timeout=5), bool)
+    print(client.wait(receipt))
+    any_receipt: Receipt[object] = receipt
+    print(any_receipt.id)
     client.schedule(remind.job("ann"), at=datetime.now().astimezone())
     client.schedule(
         remind.job(who="ann", when=datetime.now().astimezone()), delay=timedelta(minutes=1), priority="high"
