@@ -81,6 +81,7 @@ async def test_two_nodes_and_two_workers_with_many_resting_topics_send_few_calls
             await until(lambda: len(ran) == TOPICS)
         age(server.url, settings.prefix)  # in their first minute shards do not rest
         with redis.Redis.from_url(server.url) as raw:
+            await until(lambda: not any(raw.xlen(ready) for ready in raw.scan_iter("*:ready", count=10_000)))
             await until(lambda: not any(raw.scan_iter("*:lease", count=10_000)))
         with counting(server.url) as sent:
             began = time.monotonic()
