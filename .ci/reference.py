@@ -8,6 +8,7 @@ reference-settings.md   from the same
 reference-cli.md        from the commands and their options
 reference-errors.md     from the classes of wheelq.errors
 reference-metrics.md    from what `/metrics` answers about a fleet that has one of everything
+reference-api-*.md      from the signatures and docstrings of the public classes (`api`)
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import api
 from prometheus_client.parser import text_string_to_metric_families
 
 from wheelq import __version__, errors
@@ -214,6 +217,10 @@ def _outbox() -> OutboxInfo:
     return OutboxInfo(1, 1, 1, 1, {})
 
 
+def api_page(make: Callable[[], list[str]]) -> str:
+    return _joined(make())
+
+
 def _joined(lines: list[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
@@ -224,6 +231,7 @@ PAGES = {
     GUIDE / "reference-cli.md": cli_page,
     GUIDE / "reference-errors.md": errors_page,
     GUIDE / "reference-metrics.md": metrics_page,
+    **{GUIDE / f"reference-api-{name}.md": partial(api_page, make) for name, make in api.PAGES.items()},
 }
 
 

@@ -163,14 +163,15 @@ def topic() -> str:
 def private_server(server_binary: Path) -> Iterator[Callable[..., EmbeddedServer]]:
     """Starts servers that only this test uses, to be killed, restarted, filled or reconfigured.
 
-    Takes the arguments of `EmbeddedServer`; what is still running at the end of the test is stopped. Every write is
+    Takes the arguments of `EmbeddedServer`; what is still running at the end of the test is killed. Every write is
     synced: with "everysec" a disk that lags (tests run side by side) may cost a killed server what it had answered for.
     """
     with ExitStack() as running:
 
         def start(directory: Path | None = None, **settings: Any) -> EmbeddedServer:
-            return running.enter_context(
-                EmbeddedServer(directory, **{"binary": server_binary, "fsync": "always", **settings})
-            )
+            server = EmbeddedServer(directory, **{"binary": server_binary, "fsync": "always", **settings})
+            running.enter_context(server)
+            running.callback(lambda: server.is_running and server.kill())  # one with replicas would wait for them
+            return server
 
         yield start

@@ -52,6 +52,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from wheelq.base.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from wheelq.aio import AsyncClient as AsyncClient
     from wheelq.base.metrics import Histogram as Histogram
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from wheelq.errors import PayloadTooLarge as PayloadTooLarge
     from wheelq.errors import RecurringUnreadable as RecurringUnreadable
     from wheelq.errors import Refused as Refused
+    from wheelq.errors import ResultMismatch as ResultMismatch
     from wheelq.errors import ServerBusy as ServerBusy
     from wheelq.errors import ServerError as ServerError
     from wheelq.errors import ServerFull as ServerFull
@@ -132,10 +135,9 @@ if TYPE_CHECKING:
     from wheelq.producer.outbox.store import OutboxInfo as OutboxInfo
     from wheelq.scheduler import Scheduler as Scheduler
     from wheelq.settings import Settings as Settings
+    from wheelq.worker import Router as Router
     from wheelq.worker import Worker as Worker
 
-
-__version__ = "0.2.0"
 
 _NAMES = {
     "wheelq.aio": "AsyncClient",
@@ -145,7 +147,7 @@ _NAMES = {
         "AuthenticationFailed BatchFailed BeingRemoved CircuitOpen ConfigurationError DuplicateJob GroupNotFound InUse "
         "InvalidInput InvalidJob InvalidSetting JobFailed JobNotFound NotFinished NotLeader NotPermitted NotPrimary "
         "NotReplicated OutboxFull OutcomeUnknown PartlyScheduled PayloadMismatch PayloadTooLarge "
-        "RecurringUnreadable Refused ServerBusy ServerError ServerFull ServerTooOld TlsFailed TopicFull "
+        "RecurringUnreadable Refused ResultMismatch ServerBusy ServerError ServerFull ServerTooOld TlsFailed TopicFull "
         "TopicNotFound TopicUnreadable Unavailable WheelqError WrongDatabase WrongServerKind"
     ),
     "wheelq.model.dead": "DeadJob DeadPage Replayed ReplayOutcome",
@@ -159,7 +161,7 @@ _NAMES = {
     "wheelq.producer.outbox.store": "OutboxInfo",
     "wheelq.scheduler": "Scheduler",
     "wheelq.settings": "Settings",
-    "wheelq.worker": "Worker",
+    "wheelq.worker": "Router Worker",
 }
 """The public names by module. A module is imported when one of its names is first used, so that the command line and
 programs that need only a client start fast."""

@@ -157,6 +157,7 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
         return self._process is not None and self.poll() is None
 
     @property

@@ -6,7 +6,8 @@
     │   └── InvalidJob          one of many jobs is wrong; tells which were scheduled before it
     ├── DuplicateJob            a live job has this id, and the caller asked for an error
     ├── TopicFull               as many jobs wait as the topic's max_pending allows; tells which were refused
-    ├── PayloadMismatch         a payload or result does not fit its type: names the field; the worker buries the job
+    ├── PayloadMismatch         a payload does not fit its type: names the field
+    │   └── ResultMismatch      so with the result of a job that was waited for
     ├── BatchFailed             raised *by* a batch handler: names the jobs that failed
     ├── JobNotFound             nothing is known of a job with this id
     ├── JobFailed               the awaited job was given up
@@ -95,12 +96,16 @@ class InvalidJob(InvalidInput):
 
 
 class PayloadMismatch(WheelqError):
-    """A payload, argument or result does not fit its type; `field` names the part. A worker buries the job at once."""
+    """A payload or argument does not fit its type; `field` names it. Handlers may raise it, too: see `on_mismatch`."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class ResultMismatch(PayloadMismatch):
+    """The result of a job does not fit the type that its task returns. In a handler it is a failure like any other."""
 
 
 class DuplicateJob(WheelqError):

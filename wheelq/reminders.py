@@ -6,7 +6,8 @@
 
 A worker or scheduler has many loops, and in an outage each of them keeps failing. Errors of the same kind count as one
 outage, in all loops: the first is logged, the others only at level DEBUG. Missing permissions are told apart by their
-message, because each must be granted separately.
+message, because each must be granted separately. If a loop that met one kind of error keeps failing with another, as
+when a server comes back as a replica, the outage is not over.
 
 `Loop` is what these loops have in common: a step, a warning when it fails, a growing pause, the next step.
 """
@@ -19,7 +20,7 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from wheelq.base.clock import Clock
@@ -39,6 +40,8 @@ class _Outage:
     began: float
     remind_at: float
     met_at: float
+    met_by: set[str] = field(default_factory=set)
+    """What the error led to, in all loops."""
 
 
 class Reminders:
@@ -49,17 +52,18 @@ class Reminders:
         self._outages: dict[Hashable, _Outage] = {}
         self._is_looking = False
 
-    def warn(self, logger: logging.Logger, what: str, error: Exception) -> None:
-        """Log `what` the error leads to, unless that was logged less than a minute ago."""
+    def warn(self, logger: logging.Logger, what: str, error: Exception, until: str = "") -> None:
+        """Log `what` the error leads to, and `until` when, unless that was logged less than a minute ago."""
         now = self._clock.monotonic()
         self._look(now)
-        outage = self._outages.setdefault(_kind(error), _Outage(logger, what, now, now, now))
+        outage = self._outages.setdefault(_kind(error), _Outage(logger, what + until, now, now, now))
         outage.met_at = now
+        outage.met_by.add(what)
         if now < outage.remind_at:
-            logger.debug("%s: %s", what, error)
+            logger.debug("%s%s: %s", what, until, error)
             return
         still = f"still, after {now - outage.began:.0f} s: " if now > outage.began else ""
-        logger.warning("%s%s: %s", still, what, error)
+        logger.warning("%s%s%s: %s", still, what, until, error)
         outage.remind_at = now + REMIND_S
         if not self._is_looking:
             self._is_looking = True
@@ -78,7 +82,17 @@ class Reminders:
         for kind, outage in list(self._outages.items()):
             if now - outage.met_at >= OVER_S:
                 del self._outages[kind]
+                if (heir := self._heir(outage)) is not None:
+                    heir.began = outage.began
+                    continue
                 outage.logger.info("over, it lasted %.0f s: %s", outage.met_at - outage.began, outage.what)
+
+    def _heir(self, over: _Outage) -> _Outage | None:
+        """Returns the outage that began during another, was met after it, and by a loop that had met the other, too."""
+        for outage in self._outages.values():
+            if over.began <= outage.began and over.met_at < outage.met_at and not over.met_by.isdisjoint(outage.met_by):
+                return outage
+        return None
 
 
 _current: ContextVar[Reminders | None] = ContextVar("wheelq reminders", default=None)
@@ -95,12 +109,19 @@ def kept(clock: Clock) -> Iterator[None]:
 
 
 def warn(logger: logging.Logger, what: str, error: Exception) -> None:
-    """Log `what` the error leads to: within `kept` once, then each minute; elsewhere every time."""
+    """Log `what` the error leads to, and until when: within `kept` once, then each minute; elsewhere every time."""
+    match error:
+        case Unavailable() | OutcomeUnknown():
+            until = " until the server is back"
+        case NotPermitted():
+            until = " until the server permits it"
+        case _:
+            until = ""
     current = _current.get()
     if current is None:
-        logger.warning("%s: %s", what, error)
+        logger.warning("%s%s: %s", what, until, error)
     else:
-        current.warn(logger, what, error)
+        current.warn(logger, what, error, until)
 
 
 def _kind(error: Exception) -> Hashable:

@@ -31,6 +31,7 @@ from wheelq import (
     JobSpec,
     RescheduleOutcome,
     Retry,
+    RunNowOutcome,
     Scheduler,
     Settings,
     Worker,
@@ -163,11 +164,11 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
         await producer.schedule("orders", 1, delay=0, key="now")
         await producer.schedule("orders", 1, delay=60, key="moved")
         await producer.schedule("orders", 1, delay=60, key="moved", on_duplicate="replace")
-        assert await producer.reschedule("orders", "moved", delay=0.2)
+        assert await producer.reschedule("orders", "moved", delay=0.2) is RescheduleOutcome.RESCHEDULED
         await producer.schedule("orders", 1, delay=60, key="cancelled")
         assert await producer.cancel("orders", "cancelled") is CancelOutcome.CANCELLED
         await producer.schedule("orders", 1, delay=60, key="early")
-        assert await producer.run_now("orders", "early")
+        assert await producer.run_now("orders", "early") is RunNowOutcome.PROMOTED
         await producer.get("orders", "bad")
         await producer.recurring.put("orders", "tick", "tick", every=1)
         await producer.recurring.put("orders", "ended", every=1, end=datetime.now(UTC))
@@ -413,7 +414,7 @@ async def test_a_worker_without_channels_works_and_listens_as_soon_as_it_may(
             await until(lambda: ran == ["a"])
         await asyncio.sleep(1.5)  # it tries again each second, and says so once
         warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert sum("until this worker may listen" in line for line in warnings) == 1
+        assert sum("asks for changes of its topics until the server permits it" in line for line in warnings) == 1
         assert not worker._hints.is_listening
         guarded.take("worker", "&wheelq:*")
         await until(lambda: worker._hints.is_listening)

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
 
+from tests.running import running
 from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import BatchFailed
+from wheelq.model.dead import Reason
+from wheelq.protocol.call import Call
+from wheelq.protocol.calls.order import HeldEntries
+from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
+from wheelq.transport import Address, AsyncTransport
+
+T = TypeVar("T")
 
 TWICE = Retry(max_attempts=2, base=0)
 KINDS = ["async", "ordered", "batch", "hook"]
@@ -253,3 +261,58 @@ async def test_an_error_that_cannot_be_read_is_a_failure_like_any_other(
     await fleet.is_settled(handled=0, dead=1)
     assert (attempts, worker.failed) == (2, 2)
     assert "is buried after attempt 2" in caplog.text
+
+
+class Overtaken(AsyncTransport):
+    """A worker's connections, on which the first deliveries arrive after what `meanwhile` does."""
+
+    def __init__(self, url: str, meanwhile: list[Callable[[], Awaitable[None]]]) -> None:
+        super().__init__(Address(url))
+        self._url, self._meanwhile = url, meanwhile
+
+    def spare(self) -> AsyncTransport:
+        return Overtaken(self._url, self._meanwhile)
+
+    async def send(self, call: Call[T]) -> T:
+        reply = await super().send(call)
+        is_read = call.name == "XREADGROUP" and any(reply)  # type: ignore[call-overload]
+        if self._meanwhile and (is_read or (isinstance(reply, HeldEntries) and reply.entries)):
+            await self._meanwhile.pop()()
+        return reply
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_request_to_cancel_that_overtakes_the_delivery_is_heard(
+    url: str, prefix: str, aclient: AsyncClient, topic: str, ordered: bool
+) -> None:
+    """The server has delivered the job, so the caller is told CANCELLING; the worker hears of that first."""
+    heard, ran = asyncio.Event(), list[str]()
+
+    async def cancel() -> None:
+        assert await aclient.cancel(topic, "a", running=True) is CancelOutcome.CANCELLING
+        await heard.wait()
+
+    worker = Worker(Overtaken(url, [cancel]), keys=Keys(prefix), settings=WorkerSettings(block_ms=500))
+
+    @worker.handler(topic, ordered=ordered)
+    async def note(job: Job) -> None:
+        ran.append(job.id)
+
+    hints = worker._hints
+    own = hints._cancel
+
+    def cancel_heard(ready: str, entry_id: str) -> None:
+        own(ready, entry_id)
+        heard.set()
+
+    hints._cancel = cancel_heard
+    await aclient.configure(topic)
+    async with running(worker):
+        await until(lambda: hints.is_listening)
+        await aclient.schedule(topic, delay=0, key="a")
+        await until(heard.is_set)
+        await aclient.schedule(topic, delay=0, key="b")
+        await until(lambda: "b" in ran)
+    assert ran == ["b"]
+    [dead] = (await aclient.dead.list(topic)).jobs
+    assert (dead.id, dead.reason) == ("a", Reason.CANCELLED)

@@ -16,9 +16,9 @@ from tests.records import RECORD
 from tests.running import age, running
 from tests.transports import AsyncWith, Refusing
 from tests.waiting import until
-from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, CancelOutcome, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.base.clock import ManualClock
-from wheelq.model.topic import Topic, TopicChanges, shard_of
+from wheelq.model.topic import Topic, TopicChanges, shaping_of, shard_of
 from wheelq.protocol.call import Call
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.draining import Draining
@@ -122,7 +122,7 @@ async def test_a_client_with_the_former_number_is_answered_with_the_terms_in_for
     for shards in (4, 2):
         with Client.connect(url, settings) as stale:
             assert stale.schedule(topic, delay=60, key="known").id == "known"
-            assert stale.cancel(topic, "known")
+            assert stale.cancel(topic, "known") is CancelOutcome.CANCELLED
             if shards == 4:
                 remove(raw, settings, topic, "first")
             client.set_shards(topic, shards)
@@ -302,7 +302,7 @@ async def test_a_cleared_topic_keeps_its_whole_rate_to_its_own_shards(
     for shards in (10, 2):
         client.set_shards(topic, shards)
     await clearing.step()
-    shaping = standing(client, topic).shaping
+    shaping = shaping_of(standing(client, topic), 1)
     assert shaping is not None
     assert shaping.interval_us == 20_000
 

@@ -11,7 +11,7 @@ import redis
 from tests.running import running
 from tests.transports import AsyncWith, Fault, Refusing, ReplyLost
 from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.base.clock import ManualClock
 from wheelq.errors import BeingRemoved, OutcomeUnknown, Refused, ServerError, TopicNotFound
 from wheelq.model.topic import Topic
@@ -265,3 +265,12 @@ async def test_a_removal_whose_client_died_is_finished_by_a_scheduler(
     assert remains.ids() == set()
     assert remains.of("g") == []
     await aclient.make_group(topic, "g")
+
+
+def test_the_last_group_of_a_topic_that_keeps_everything_can_be_removed(client: Client, topic: str) -> None:
+    """A retention longer than the time since 1970 gave a negative entry id, and the script failed."""
+    client.schedule(topic, delay=0)
+    client.configure(topic, retention_ms=2_000_000_000_000)
+    client.make_group(topic, "g")
+    assert client.remove_group(topic, "g", force=True)
+    assert [group.name for group in client.groups(topic)] == []

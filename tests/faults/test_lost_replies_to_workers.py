@@ -8,21 +8,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import redis
 
+from loadtest.servers.proxy import Proxy
 from tests.faults.stages import FAULTS, Bench, Look
 from tests.running import collecting, running
 from tests.transports import AsyncWith, BlockingWith, Fault, ReplyLost
 from tests.waiting import PATIENCE, until
 from wheelq import Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.model.dead import Reason
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
-from wheelq.transport import Address, Transport
+from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.outcome import Again, Buried
 
@@ -198,6 +203,57 @@ async def test_a_delivery_whose_reply_was_lost_is_looked_for_at_once(
             await until(lambda: lost.struck == 1)
             client.schedule(topic, delay=0, key="in the lost reply")
             await until(lambda: ran == ["ends the first read", "in the lost reply"])
+
+
+async def test_a_delivery_whose_reply_was_cut_starts_as_soon_as_the_worker_is_connected_again(
+    url: str, topic: str, prefix: str, raw: redis.Redis
+) -> None:
+    """And not only when it counts as abandoned, here after hours."""
+    settings = WorkerSettings(renew_ms=3_600_000, abandoned_ms=7_200_000, block_ms=20_000)
+    look, ran = Look(raw, topic, prefix=prefix), list[str]()
+    with Client(BlockingWith(url), Keys(prefix)) as client, Proxy(url) as proxy:
+        worker = Worker(AsyncTransport(Address(proxy.url("worker"))), "g", Keys(prefix), settings)
+        worker.handler(topic)(lambda job: ran.append(job.id))
+        client.schedule(topic, delay=0, key="before")
+        async with running(worker):
+            await until(lambda: ran == ["before"] and look.pending("g") == 0)
+            proxy.swallow(True, "worker")
+            client.schedule(topic, delay=0, key="in the cut reply")
+            await until(lambda: look.pending("g") == 1)
+            proxy.swallow(False, "worker")
+            await until(lambda: ran == ["before", "in the cut reply"])
+
+
+async def test_a_read_that_the_server_did_only_after_its_connection_was_cut_is_found_too(
+    url: str, topic: str, prefix: str
+) -> None:
+    """The first look for its deliveries finds none."""
+
+    class DoneAfterwards(Fault):
+        def calls(self, call: Call[Any]) -> list[Call[Any]]:
+            return super().calls(call) if lost.struck else [call]
+
+        def strike(self, call: Call[Any]) -> list[Call[Any]]:
+            def read(reply: object) -> object:
+                client.schedule(topic, delay=0, key="late")
+                assert plain.send(worker_calls.read([keys], "g", worker.name, 10, None))[0]
+                return call.read(reply)
+
+            return [replace(call, read=read)]
+
+    settings = WorkerSettings(renew_ms=3_600_000, abandoned_ms=7_200_000, block_ms=20_000)
+    keys, ran, lost, late = (
+        Keys(prefix).shard(topic, 0),
+        list[str](),
+        ReplyLost("XREADGROUP"),
+        DoneAfterwards("holders", after=1),
+    )
+    worker = Worker(AsyncWith(url, lost, late), "g", Keys(prefix), settings)
+    worker.handler(topic)(lambda job: ran.append(job.id))
+    with Client(BlockingWith(url), Keys(prefix)) as client, closing(Transport(Address(url))) as plain:
+        client.schedule(topic, delay=0, key="in the lost reply")
+        async with running(worker):
+            await until(lambda: sorted(ran) == ["in the lost reply", "late"])
 
 
 @pytest.mark.parametrize(

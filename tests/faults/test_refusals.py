@@ -241,13 +241,7 @@ async def test_a_background_task_that_dies_ends_the_http_server_with_an_error(
 ) -> None:
     settings = Settings(server=ServerSettings(access="keys", port=free_port()))
     http = HttpServer.connect(url, settings)
-    keyring = http._service.keyring
-
-    async def one_key() -> int:
-        return 1
-
-    monkeypatch.setattr(keyring, "read", one_key)
-    monkeypatch.setattr(keyring, "run", raises)
+    monkeypatch.setattr(http._service.keyring, "run", raises)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(KeyError, match="unexpected"):
             await http.listen()

@@ -23,9 +23,9 @@ from wheelq.worker.upkeep import overdue
 
 TOPICS = 150
 """A twentieth of what the promise of 100 calls a second is about."""
-IDLE_S = 4.0
+IDLE_S = 3.0
 """A twentieth of the usual time between looks at a shard at rest, of its leader and of its standby."""
-SPANS = 3
+SPANS = 2
 OTHERS = 25
 """Calls a second of two nodes and two workers however many topics they serve."""
 

@@ -16,7 +16,10 @@ from loadtest.torture.report import Report, as_table
 from loadtest.torture.run import Options, torture
 from loadtest.torture.scene import plan
 from tests.every import for_every
+from tests.faults.test_upgrade import FORMER, former
 from wheelq.protocol.scripts import script, script_names
+
+__all__ = ["former"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,14 @@ def test_a_minute_of_torture_loses_nothing_and_doubles_nothing(tmp_path: Path) -
     assert report.is_clean, _told(report, tmp_path)
     assert report.verdict.promised > 3_000
     assert len(report.strikes) >= 12
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("only_valkey", "former")
+def test_a_fleet_of_two_releases_is_upgraded_and_rolled_back_under_torture(tmp_path: Path) -> None:
+    report = torture("single", Options(seed=7, duration=40, rate=100, former=FORMER), tmp_path)
+    assert report.is_clean, _told(report, tmp_path)
+    assert {"upgrade", "roll-back"} <= {strike.kind for strike in report.strikes}
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from tests.found import job_of
 from tests.waiting import PATIENCE, eventually
 from wheelq import Client, JobState
 from wheelq.embedded import EmbeddedServer
+from wheelq.protocol import codec
 
 FORMER = "3d1cd8c"
 """The commit that froze the format: every later release works beside it."""
@@ -206,3 +207,24 @@ def test_a_data_directory_of_the_former_release_is_taken_over(
         with Client.connect(url) as client:
             client.dead.replay_one(TOPIC, client.dead.list(TOPIC).jobs[0].dead_id)
         assert eventually(lambda: "dead" in {run["id"] for run in worker.runs()})
+
+
+def test_the_release_before_reads_a_job_whose_payload_did_not_fit(former: Path) -> None:
+    """It runs it as it ran, and leaves the time since when it waits in its record."""
+    record = codec.again(codec.encode({"n": 1}, None, 100), 1_000, "n: is unknown", counts=False, mismatched_ms=1_001)
+    program = (
+        "import sys; from wheelq.protocol import codec;"
+        "record = bytes.fromhex(sys.argv[1]); found = codec.decode(record);"
+        "assert (found.payload, found.attempt, found.last_error) == ({'n': 1}, 1, 'n: is unknown'), found;"
+        "print(codec.again(record, 1_000, 'it broke', counts=True).hex())"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, record.hex()],
+        env=os.environ | {"PYTHONPATH": str(former)},
+        cwd=former,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = codec.decode(bytes.fromhex(answer.stdout.strip()))
+    assert (found.mismatched_ms, found.attempt, found.last_error) == (1_001, 2, "it broke")

@@ -176,22 +176,20 @@ async def test_the_url_of_sentinels_for_a_plain_server(open_to_all: str) -> None
 
 async def test_the_url_of_sentinels_for_a_plain_server_with_a_password(locked: str) -> None:
     words = await said(f"redis+sentinel://:secret@{locked}/mymaster", (AuthenticationFailed, WrongServerKind))
-    if "unknown command" in words:  # some servers look at the command before they look at the login
+    if "is not a sentinel" in words:  # some servers look at the command before they look at the login
         assert words.endswith(f"for a single server write redis://:***@{locked}/0")
         return
     assert f"redis+sentinel://:***@{locked}/mymaster?sentinel_password=PASSWORD" in words
     assert words.endswith(f"if it is the server itself, write redis://:PASSWORD@{locked}/0")
 
 
-@pytest.mark.parametrize(
-    ("url", "words"), [("redis://{}/0", "it is a sentinel; write"), ("redis+cluster://{}", "write")]
-)
-async def test_the_url_of_a_plain_server_or_a_cluster_for_a_sentinel(server_binary: Path, url: str, words: str) -> None:
+@pytest.mark.parametrize("url", ["redis://{}/0", "redis+cluster://{}"])
+async def test_the_url_of_a_plain_server_or_a_cluster_for_a_sentinel(server_binary: Path, url: str) -> None:
     with Watched(server_binary) as watched:
         place = re.split("[/,]", watched.url.partition("://")[2])[0]
         told = await said(url.format(place), WrongServerKind)
     service = f"redis+sentinel://{place}/SERVICE, where SERVICE is the name of the service it watches"
-    assert told.endswith(f"{words} {service}")
+    assert told.startswith(f"{place} is a sentinel: write {service}")
 
 
 async def test_the_url_of_a_cluster_for_a_single_server(open_to_all: str) -> None:
@@ -212,8 +210,8 @@ async def test_a_prefix_that_the_user_may_not_use(locked: str) -> None:
     transport.send(command("ACL", "SETUSER", "shop", "on", ">secret", "+@all", "~shop:*", read=bool))
     transport.close()
     words = await said(f"redis://shop:secret@{locked}", NotPermitted)
-    assert words.endswith(
-        "the user's ACL must allow the keys that begin with the prefix (~wheelq:*; config/acl has examples)"
+    assert words.startswith(
+        "HGETALL was not permitted: the user's ACL lacks the keys that begin with the prefix (~wheelq:*; "
     )
 
 

@@ -135,6 +135,14 @@ def test_retries_count_also_in_order(shard: Shard) -> None:
     assert counted(shard)["retried g"] == 2
 
 
+def test_payloads_that_do_not_fit_count_apart_from_retries_also_in_order(shard: Shard) -> None:
+    first, second = shard.deliver("a", "b")
+    shard.send(worker.retry(shard.keys, "g", "w1", first, 10, RECORD, counted="mismatched"))
+    shard.send(order.hold(shard.keys, "g", "w1", 60_000, 0, tell_own=False))
+    shard.send(order.put_off(shard.keys, "g", "w1", second.entry_id, 10, RECORD, counted="mismatched"))
+    assert (counted(shard)["mismatched g"], "retried g" in counted(shard)) == (2, False)
+
+
 def test_a_cancelled_job_counts_without_a_group(shard: Shard) -> None:
     shard.schedule(("a", f"+{HOUR_MS}"))
     shard.send(producer.cancel(shard.keys, "a"))
@@ -159,7 +167,9 @@ def test_leases_count_what_became_of_them(shard: Shard) -> None:
 
 
 def test_a_group_that_is_removed_leaves_no_count(shard: Shard) -> None:
-    shard.ack(shard.deliver("a"))
+    done, waiting = shard.deliver("a", "b")
+    shard.ack([done])
+    shard.send(worker.retry(shard.keys, "g", "w1", waiting, 10, RECORD, counted="mismatched"))
     steps = removal.group_removed(shard.keys, "g", 0)
     answer = None
     try:
@@ -167,7 +177,7 @@ def test_a_group_that_is_removed_leaves_no_count(shard: Shard) -> None:
             answer = shard.send(steps.send(answer))
     except StopIteration:
         pass
-    assert counted(shard) == {"created": 1, "promoted": 1}
+    assert counted(shard) == {"created": 2, "promoted": 2}
 
 
 # What counting must not do

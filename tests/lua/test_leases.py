@@ -228,6 +228,14 @@ def test_a_lease_that_nobody_got_does_not_count(ready: Shard) -> None:
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(again)])) == [True]
 
 
+def test_progress_ends_with_the_acknowledgement(ready: Shard) -> None:
+    a, _ = lease(ready)
+    assert ready.send(leases.note(ready.keys, GROUP, [named(a), named(a)._replace(number=9)], b"half")) == [True, False]
+    assert ready.redis.hgetall(ready.keys.progress) == {b"a\x1f" + GROUP.encode(): b"half"}
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])) == [True]
+    assert ready.redis.hgetall(ready.keys.progress) == {}
+
+
 def test_a_job_acknowledged_over_http_is_kept_like_a_workers(ready: Shard) -> None:
     """Its record and the time of its end are kept; the time when work began is unknown."""
     a, _ = lease(ready)

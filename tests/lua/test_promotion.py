@@ -170,6 +170,25 @@ def test_a_job_without_a_record_is_buried_and_does_not_block_the_others(shard: S
 
 
 @both
+def test_a_job_without_a_record_that_cannot_be_buried_keeps_waiting_and_the_others_are_promoted_once(
+    shard: Shard, move: Move
+) -> None:
+    """A dead key of a wrong type: the script ended before it removed from `delayed` what it had promoted."""
+    due = wait(shard, "a", "b", "c")
+    shard.redis.hdel(shard.keys.jobs, "b")
+    shard.redis.set(shard.keys.dead, "not a stream")
+    token = shard.lead()
+    assert move(shard, token) == 2
+    assert move(shard, token) == 0
+    assert shard.redis.zrange(shard.keys.delayed, 0, -1) == [b"b"]
+    shard.redis.delete(shard.keys.dead)
+    assert move(shard, token) == 0
+    after = shard.snapshot()
+    assert [dead["id"] for dead in after["dead"]] == ["b"]
+    assert after["ready"] == {"e1": entry("a", due), "e2": entry("c", due)}
+
+
+@both
 def test_a_job_that_the_stream_refuses_keeps_waiting(shard: Shard, move: Move) -> None:
     """A ready key of a wrong type makes every XADD fail: nothing is lost, and mended it goes on."""
     due = wait(shard, "a", "b")

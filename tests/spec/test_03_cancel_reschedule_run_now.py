@@ -26,6 +26,13 @@ def test_a_job_that_is_ready_can_no_longer_be_cancelled_or_rescheduled(client: C
     assert client.get(topic, "a") is not None
 
 
+def test_an_outcome_is_neither_true_nor_false(client: Client, topic: str) -> None:
+    """Every outcome would be true, `NOT_FOUND` too: `if client.cancel(…)` raises, and says what to write."""
+    for outcome in (client.cancel(topic, "a"), client.reschedule(topic, "a", delay=1), client.run_now(topic, "a")):
+        with pytest.raises(TypeError, match=rf"compare it, as in `outcome is {type(outcome).__name__}\.[A-Z]+`"):
+            assert outcome
+
+
 @pytest.mark.parametrize("was_there", [False, True], ids=["never scheduled", "cancelled"])
 def test_a_job_that_is_not_there_is_not_found(client: Client, topic: str, was_there: bool) -> None:
     if was_there:

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tests.records import RECORD
-from wheelq import AsyncClient, Client, JobSpec, Settings, WheelqError
+from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings, WheelqError
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import (
     AuthenticationFailed,
@@ -72,8 +72,12 @@ def test_a_delay_is_a_number_of_seconds_from_now_to_ten_years(
     ("at", "problem"),
     [
         pytest.param(datetime(2030, 1, 1), "datetime.now(UTC)", id="without a time zone"),  # noqa: DTZ001
-        pytest.param(datetime.max.replace(tzinfo=UTC), "limit", id="the year 9999"),
-        pytest.param(datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))), "limit", id="the year 10,000 in UTC"),
+        pytest.param(datetime.max.replace(tzinfo=UTC), "after the year 9999", id="the year 9999"),
+        pytest.param(
+            datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))),
+            "after the year 9999",
+            id="the year 10,000 in UTC",
+        ),
         pytest.param(datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), "1970", id="before the year 1 in UTC"),
         pytest.param(datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), "1970", id="before 1970"),
         pytest.param("2030-01-01T00:00:00Z", "datetime", id="text"),
@@ -187,11 +191,11 @@ def test_a_key_that_no_url_can_hold_or_that_steers_terminals_is_refused_for_new_
     with closing(Transport(Address(url))) as transport:
         keys = Keys(settings.prefix).shard(topic, 0)
         transport.send(producer.schedule(keys, [(key, "+60000", RECORD)], "keep", "1"))
-    assert client.reschedule(topic, key, delay=90)
+    assert client.reschedule(topic, key, delay=90) is RescheduleOutcome.RESCHEDULED
     found = client.get(topic, key)
     assert found is not None
     assert found.id == key
-    assert client.cancel(topic, key)
+    assert client.cancel(topic, key) is CancelOutcome.CANCELLED
 
 
 @pytest.mark.parametrize("key", ["...", ".a", "a..b", "a/b", "a.", "..a/.b"])

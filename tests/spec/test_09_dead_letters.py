@@ -133,6 +133,15 @@ async def test_a_job_runs_again_only_in_the_group_that_gave_it_up(aclient: Async
     assert len(mail.runs) == 1
 
 
+async def test_each_group_that_gave_a_job_up_has_a_dead_letter(aclient: AsyncClient, topic: str, work: Work) -> None:
+    work("billing"), work("mail")
+    await aclient.schedule(topic, delay=0, key="a")
+    jobs = await dead(aclient, topic, 2)
+    assert sorted((job.id, job.group) for job in jobs) == [("a", "billing"), ("a", "mail")]
+    info = await aclient.topic(topic)
+    assert (info.waiting, info.ready, info.running, info.retrying, info.dead) == (0, 0, 0, 0, 2)
+
+
 async def test_while_it_waits_to_run_again_its_id_is_taken(aclient: AsyncClient, topic: str, work: Work) -> None:
     broken = work()
     await aclient.schedule(topic, delay=0, key="a")

@@ -252,7 +252,7 @@ def test_a_handlers_topic_must_be_one(url: str) -> None:
 def test_a_decorator_without_a_topic_is_told(url: str, decorator: str) -> None:
     def handle(job: Job) -> None: ...
 
-    with pytest.raises(InvalidInput, match="topic: <function"):
+    with pytest.raises(InvalidInput, match="topic: is the function"):
         getattr(Worker.connect(url), decorator)(handle)
 
 

@@ -340,7 +340,10 @@ async def test_a_topic_says_what_becomes_of_jobs_that_would_start_later_than_the
 ) -> None:
     done: list[str] = []
     client.configure(topic, misfire=misfire, grace_ms=60_000)
-    client.schedule(topic, key="late", at=datetime.now(UTC) - timedelta(minutes=2))
+    past = datetime.now(UTC) - timedelta(minutes=2)
+    receipt = client.schedule(topic, key="late", at=past)
+    assert receipt.created  # a time in the past stays: the job is late from the start
+    assert 0 <= receipt.due_ms - past.timestamp() * 1000 < 1
     worker.handler(topic)(lambda job: done.append(job.id))
     run(worker)
     client.schedule(topic, key="punctual", delay=0)

@@ -61,6 +61,54 @@ async def test_a_job_that_waits_in_its_worker_for_its_turn_can_be_cancelled(
     assert worker.cancelled == 1
 
 
+@pytest.mark.parametrize("waits_for", ["its turn", "its retry", "a place"])
+async def test_a_job_that_was_cancelled_while_it_waited_in_its_worker_is_buried_when_that_stops(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, waits_for: str
+) -> None:
+    """No other worker knows that its caller was told CANCELLING."""
+    runs: list[str] = []
+    busy = f"{topic}-busy"
+
+    def make() -> Worker:
+        worker = Worker.connect(url, group="g", settings=settings, concurrency=1)
+
+        @worker.handler(topic, ordered=True, retry=Retry(delays=[0.5]))
+        @worker.handler(busy)
+        async def work(job: Job) -> None:
+            runs.append(job.id)
+            if job.id == "first" and runs.count("first") == 1:
+                await asyncio.Event().wait()
+            elif job.id == "second" and waits_for == "its retry":
+                raise ConnectionError("the other side is away")
+
+        return worker
+
+    if waits_for == "a place":
+        await aclient.schedule(busy, key="first", delay=0)
+    elif waits_for == "its turn":
+        await aclient.schedule(topic, key="first", delay=0)
+    stopping = make()
+    running = run(stopping)
+    await until(lambda: waits_for == "its retry" or runs == ["first"])
+    await aclient.schedule_many(topic, [JobSpec(key=key, delay=0) for key in ("second", "third")])
+    await until(lambda: waits_for != "its retry" or runs == ["second"])
+
+    async def is_asked() -> bool:
+        return await aclient.cancel(topic, "second", running=True) is CancelOutcome.CANCELLING
+
+    await until(is_asked)
+    await until(
+        lambda: any(one.is_cancelled for held in stopping._parts.held._by_shard.values() for one in held.values())
+    )
+    stopping.stop(grace=0)
+    await running
+    run(make())
+    await until(lambda: "third" in runs)
+    [dead] = (await aclient.dead.list(topic)).jobs
+    assert (dead.id, dead.reason) == ("second", Reason.CANCELLED)
+    assert runs.count("second") == (waits_for == "its retry")
+
+
 async def test_a_worker_that_stops_lets_its_idle_shards_go_while_other_handlers_still_run(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
 ) -> None:

@@ -375,6 +375,31 @@ async def test_a_worker_of_a_removed_topic_serves_it_when_it_is_made_again(
         await until(lambda: got == ["one", "two"])
 
 
+@pytest.mark.parametrize("ordered", [False, "key"])
+async def test_workers_and_schedulers_keep_no_task_for_a_topic_that_was_removed(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, ordered: bool
+) -> None:
+    """A worker kept one for each shard, for as long as it ran."""
+    got: list[str] = []
+    worker = Worker.connect(url, group="g", settings=settings)
+
+    @worker.handler(topic, ordered=ordered)  # type: ignore[call-overload]
+    async def handle(job: Job) -> None:
+        got.append(job.id)
+
+    def tasks() -> list[str]:
+        return [name for task in asyncio.all_tasks() if topic in (name := task.get_name())]
+
+    await aclient.configure(topic)
+    await aclient.set_shards(topic, 8)
+    async with serving(worker):
+        await aclient.schedule_many(topic, [JobSpec(delay=0) for _ in range(40)])
+        await until(lambda: len(got) == 40)
+        assert tasks()
+        await aclient.remove_topic(topic, force=True)
+        await until(lambda: not tasks())
+
+
 async def test_a_group_that_was_destroyed_from_outside_is_made_again_by_its_worker(
     url: str, settings: Settings, aclient: AsyncClient, topic: str
 ) -> None:

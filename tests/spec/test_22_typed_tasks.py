@@ -26,8 +26,8 @@ from wheelq import (
     InvalidJob,
     Job,
     JobSpec,
-    PayloadMismatch,
     Receipt,
+    ResultMismatch,
     Retry,
     Scheduler,
     Settings,
@@ -189,15 +189,15 @@ def test_arguments_arrive_with_the_types_of_the_signature(wheelq: WheelqTest, hi
     ids=["missing", "wrong type", "unknown", "missing field", "wrong field", "no map"],
 )
 def test_arguments_that_do_not_fit_bury_the_job_and_are_named(wheelq: WheelqTest, payload: Any, error: str) -> None:
-    """At the first attempt: another would not help."""
+    """With `on_mismatch="bury"`, at the first attempt; without it they wait first: see chapter 27."""
 
-    @wheelq.worker.task("orders", retry=Retry(max_attempts=5))
+    @wheelq.worker.task("orders", retry=Retry(max_attempts=5), on_mismatch="bury")
     async def close_order(order_id: int, reason: str = "unpaid", lines: list[Line] = []) -> None:  # noqa: B006
         raise AssertionError("it must not run")
 
     wheelq.client.schedule("orders", payload, delay=0)
     wheelq.advance(0)
-    assert buried(wheelq, "orders") == ("unreadable", error)
+    assert buried(wheelq, "orders") == ("payload-mismatch", error)
 
 
 def test_assertions_take_the_job_as_it_was_scheduled(wheelq: WheelqTest) -> None:
@@ -399,7 +399,7 @@ def test_a_payload_that_does_not_fit_is_buried_and_its_field_named(
     wheelq.worker.handler("things", retry=Retry(max_attempts=None))(handle)
     wheelq.client.schedule("things", payload, delay=0)
     wheelq.advance(3600)
-    assert buried(wheelq, "things") == ("unreadable", error)
+    assert buried(wheelq, "things") == ("payload-mismatch", error)
     assert wheelq.runs[0].job.payload == payload
 
 
@@ -420,7 +420,7 @@ def test_only_the_jobs_of_a_batch_that_do_not_fit_are_buried(wheelq: WheelqTest)
     """Their places in the results of the others stay right."""
     got: list[list[str]] = []
 
-    @wheelq.worker.batch_handler("lines", max_size=10, max_wait=0, retry=Retry(delays=[60]))
+    @wheelq.worker.batch_handler("lines", max_size=10, max_wait=0, retry=Retry(delays=[60]), on_mismatch="bury")
     async def store(jobs: list[Job[Line]]) -> list[Exception | None]:
         got.append([job.payload.sku for job in jobs])
         return [ValueError(job.payload.sku) if job.payload.sku == "bad" and job.attempt == 1 else None for job in jobs]
@@ -428,7 +428,7 @@ def test_only_the_jobs_of_a_batch_that_do_not_fit_are_buried(wheelq: WheelqTest)
     payloads = [Line("a", Decimal(1)), {"sku": "b"}, Line("bad", Decimal(1)), Line("c", Decimal(1))]
     wheelq.client.schedule_many("lines", [JobSpec(one, delay=0) for one in payloads])
     wheelq.advance(0)
-    assert buried(wheelq, "lines") == ("unreadable", "payload.price: is missing; Line needs it")
+    assert buried(wheelq, "lines") == ("payload-mismatch", "payload.price: is missing; Line needs it")
     wheelq.advance(60)
     assert got == [["a", "bad", "c"], ["bad"]]
     wheelq.assert_nothing_waits()
@@ -437,7 +437,7 @@ def test_only_the_jobs_of_a_batch_that_do_not_fit_are_buried(wheelq: WheelqTest)
 def test_when_a_batch_fails_the_jobs_that_do_not_fit_are_buried_all_the_same(wheelq: WheelqTest) -> None:
     attempts: list[int] = []
 
-    @wheelq.worker.batch_handler("lines", max_size=10, max_wait=0, retry=Retry(delays=[60]))
+    @wheelq.worker.batch_handler("lines", max_size=10, max_wait=0, retry=Retry(delays=[60]), on_mismatch="bury")
     def store(jobs: list[Job[Line]]) -> None:
         attempts.append(jobs[0].attempt)
         if jobs[0].attempt == 1:
@@ -446,7 +446,7 @@ def test_when_a_batch_fails_the_jobs_that_do_not_fit_are_buried_all_the_same(whe
     wheelq.client.schedule_many("lines", [JobSpec(one, delay=0) for one in (Line("a", Decimal(1)), 7)])
     wheelq.advance(60)
     assert attempts == [1, 2]
-    assert buried(wheelq, "lines") == ("unreadable", "payload: must be a map of the fields of Line, not 7")
+    assert buried(wheelq, "lines") == ("payload-mismatch", "payload: must be a map of the fields of Line, not 7")
 
 
 # Results
@@ -494,7 +494,7 @@ async def test_the_blocking_client_waits_for_receipts_too(
 def test_a_result_of_another_type_is_an_error() -> None:
     """A worker of another release may have returned it."""
     assert ping.read_result(str(UUID(int=1))) == UUID(int=1)
-    with pytest.raises(PayloadMismatch, match="result: must be UUID, not 7"):
+    with pytest.raises(ResultMismatch, match="result: must be UUID, not 7"):
         ping.read_result(7)
 
 
@@ -509,3 +509,11 @@ def test_a_job_of_a_task_shows_its_arguments() -> None:
     job: TaskJob[UUID] = ping.job(UUID(int=1))
     assert repr(job) == f"ping.job(id={UUID(int=1)!r})"
     assert repr(ping) == "<task ping of topic 'ping'>"
+
+
+async def test_a_task_in_the_place_of_a_topic_is_refused_with_the_remedy(worker: Worker, aclient: AsyncClient) -> None:
+    @worker.task("orders")
+    async def close(number: int) -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"is the function close, not a topic name: write schedule\(close\.job"):
+        await aclient.schedule(close, delay=1)  # type: ignore[call-overload]

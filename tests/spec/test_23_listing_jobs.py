@@ -14,6 +14,7 @@ from tests.waiting import until
 from wheelq import AsyncClient, Job, JobPage, JobSpec, JobState, ListedJob, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.job import from_ms
+from wheelq.producer import listing
 from wheelq.settings import TopicSettings
 
 HOUR_MS = 3_600_000
@@ -183,6 +184,29 @@ async def test_a_call_looks_at_a_bounded_number_of_jobs_and_the_cursor_leads_to_
     assert len(await every(aclient, topic, JobState.WAITING)) == 2_000
 
 
+@pytest.mark.parametrize("state", ["waiting", "ready"])
+async def test_jobs_are_found_by_the_beginning_of_their_id(
+    aclient: AsyncClient, topic: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page looks further than others to be full, and ends early where it has looked far enough."""
+    at = {"at": MOMENT} if state == "waiting" else {"delay": 0}
+    keys = [f"{'order' if n % 100 == 99 else 'bill'}-{n}" for n in range(5_000)]
+    await aclient.schedule_many(topic, [JobSpec(key=key, **at) for key in keys])  # type: ignore[arg-type]
+    wanted = sorted(key for key in keys if key.startswith("order-4"))
+    found = await aclient.jobs(topic, state=state, prefix="order-4")
+    assert sorted(job.id for job in found.jobs) == wanted
+    assert found.cursor is None
+    first = await aclient.jobs(topic, state=state, prefix="order-", limit=30)
+    assert (len(first.jobs), first.cursor is None) == (30, False)
+    assert len({job.id for job in await every(aclient, topic, JobState(state), 7, prefix="order-")}) == 50
+    assert (await aclient.jobs(topic, state=state, prefix="no-such")).jobs == []
+    monkeypatch.setattr(listing, "ROUNDS", 2)
+    early = await aclient.jobs(topic, state=state, prefix="order-")
+    assert len(early.jobs) < 50
+    assert early.cursor is not None
+    assert len(await every(aclient, topic, JobState(state), prefix="order-")) == 50
+
+
 async def test_invalid_arguments_are_refused(aclient: AsyncClient, topic: str) -> None:
     with pytest.raises(TopicNotFound):
         await aclient.jobs(topic, state="waiting")
@@ -196,3 +220,5 @@ async def test_invalid_arguments_are_refused(aclient: AsyncClient, topic: str) -
             await aclient.jobs(topic, state=state, cursor="x")
     with pytest.raises(InvalidInput, match=r"limit"):
         await aclient.jobs(topic, state="waiting", limit=501)
+    with pytest.raises(InvalidInput, match=r"prefix: must be a non-empty string"):
+        await aclient.jobs(topic, state="waiting", prefix="")

@@ -15,9 +15,9 @@ from wheelq.protocol.calls.worker import Entry
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.held import Delivery, ServedShard
+from wheelq.worker.delivery.places import SharedPlaces
 from wheelq.worker.handlers.batch import BatchTerms, outcomes, outcomes_of_failure
 from wheelq.worker.lanes.batching import Batcher
-from wheelq.worker.lanes.reader import SharedPlaces
 
 JOBS = [Job(id, "orders", None, 0, 1, "1-0", 0.0) for id in "abc"]
 LINE = ServedShard(Keys().shard("orders", 0), Topic())
@@ -72,12 +72,15 @@ class Bench:
         self.may_end = asyncio.Event()
         terms = BatchTerms(max_size, max_wait, concurrency)
         self.batcher = Batcher(terms, self._run, lambda delivery, seconds: None, self.clock)
-        self.places = SharedPlaces(self.batcher, WorkerSettings(concurrency=max_size), self.clock)
+        self.places = SharedPlaces(self.batcher, WorkerSettings(concurrency=max_size), self.clock, self._end_waits)
         self.places.share(1, 100)
 
     async def _run(self, batch: list[Delivery], task: object) -> None:
         self.started.append(len(batch))
         await self.may_end.wait()
+
+    async def _end_waits(self) -> None:
+        raise AssertionError("no ordered lane waits for a place")
 
     async def settle(self) -> None:
         for _ in range(20):

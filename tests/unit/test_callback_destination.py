@@ -6,9 +6,22 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
+from tests.waiting import PATIENCE
 from wheelq.base.clock import ManualClock
-from wheelq.callbacks.destination import QUEUE_S, REMEMBERED_S, RETURNS, WINDOW_S, Destination, Room, Speed
+from wheelq.callbacks.destination import (
+    FAILING_PATHS,
+    QUEUE_S,
+    REMEMBERED_S,
+    RETURNS,
+    WINDOW_S,
+    Destination,
+    Room,
+    Speed,
+)
 from wheelq.callbacks.services import Terms
+from wheelq.producer.breaker import BreakerState
 from wheelq.settings import BreakerSettings
 
 BREAKER = BreakerSettings(failures=3, failing_ms=100, open_ms=1_000, open_max_ms=4_000)
@@ -91,6 +104,56 @@ async def test_requests_go_no_faster_than_its_rate() -> None:
     assert len(went) == 1 + QUEUE_S * 10, "what goes within the queue's time waits here, the others come back"
 
 
+@pytest.mark.parametrize("stall", ["the receiver's", "this process's"])
+async def test_a_stall_does_not_end_in_a_burst(stall: str) -> None:
+    """Neither when the requests that hang are answered at last, nor when this process was busy for seconds."""
+    clock, answered = ManualClock(), asyncio.Event()
+    shop = destination(clock, concurrency=20, max_rate=20.0)
+    went: list[float] = []
+
+    async def request() -> None:
+        async with shop.turn() as waiting:
+            if not waiting:
+                went.append(clock.monotonic())
+                await answered.wait()
+
+    async def pass_time(seconds: float, step: float = 0.01) -> None:
+        for _ in range(round(seconds / step)):
+            for _ in range(10):
+                await asyncio.sleep(0)
+            clock.advance(step)
+
+    requests = [asyncio.create_task(request()) for _ in range(90)]
+    if stall == "the receiver's":
+        await pass_time(4)
+        assert len(went) == 20, "every place is taken"
+        answered.set()
+    else:
+        answered.set()
+        await pass_time(1)
+        clock.advance(3)
+    ended = clock.monotonic()
+    await pass_time(1)
+    assert 20 <= sum(ended <= moment <= ended + 0.999 for moment in went) <= 21
+    await pass_time(4)
+    await asyncio.gather(*requests)
+    assert len(went) == 90, "the line goes on"
+
+
+async def test_a_request_that_is_given_up_in_line_keeps_no_place() -> None:
+    clock = ManualClock()
+    shop = destination(clock, concurrency=2, max_rate=1.0)
+    await asked(shop, 1)
+    in_line = [asyncio.create_task(asked(shop, 1)) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    for one in in_line:
+        one.cancel()
+    await asyncio.gather(*in_line, return_exceptions=True)
+    clock.advance(1)
+    async with asyncio.timeout(PATIENCE):
+        assert await asked(shop, 1) == [0.0]
+
+
 async def test_postponed_callbacks_come_back_one_by_one() -> None:
     shop = destination(ManualClock(), concurrency=1)
     shop.leave_alone(0.2)
@@ -133,6 +196,48 @@ async def test_the_backoff_of_a_receiver_that_is_well_again_starts_over() -> Non
     shop.succeeded()
     shop.leave_alone(0.2)
     assert (await asked(shop, 1))[0] < 1
+
+
+async def test_a_path_that_fails_stops_no_calls_to_the_others() -> None:
+    clock = ManualClock()
+    shop = destination(clock, concurrency=1)
+    for _ in range(10):
+        shop.failed("/broken answered 500", "/broken")
+        clock.advance(0.06)
+
+    async def waiting(path: str) -> float:
+        async with shop.turn(path) as told:
+            return told
+
+    assert [await waiting("/broken") for _ in range(1_000)][-1] > 1
+    assert (await waiting("/fine"), shop.info.state) == (0, BreakerState.OPEN)
+    clock.advance(BREAKER.open_max_ms / 1000)
+    assert await waiting("/broken") == 0, "a probe"
+    shop.succeeded("/broken")
+    assert (await waiting("/broken"), shop.info.state) == (0, BreakerState.CLOSED)
+
+
+async def test_a_dead_receiver_is_found_by_its_failing_paths() -> None:
+    """Also where each job has a path of its own; a probe that fails keeps the circuit open, whatever its path."""
+    clock = ManualClock()
+    shop = destination(clock)
+
+    async def call(n: int) -> float:
+        async with shop.turn(f"/orders/{n}") as told:
+            if not told:
+                shop.failed("no answer", f"/orders/{n}")
+            return told
+
+    for n in range(BREAKER.failures):
+        assert await call(n) == 0
+        clock.advance(0.06)
+    assert await call(100) > 0
+    clock.advance(BREAKER.open_ms / 1000)
+    assert await call(0) == 0
+    assert await call(101) > BREAKER.open_ms / 1000
+    for n in range(1_000):
+        shop.failed("no answer", f"/orders/{n}")
+    assert len(shop._failing) == FAILING_PATHS
 
 
 async def test_its_speed_is_the_most_that_was_seen_lately() -> None:

@@ -166,6 +166,8 @@ def test_a_path_is_put_below_the_url_of_its_service() -> None:
         "/%2e%2e%3b/admin",
         "/.;/admin",
         "/%252e%252e/admin",
+        "/%25252e%25252e/admin",
+        "/%2525252525252e./admin",
         "/%2f%2fevil.example",
         "/a\\b",
         "/%5cevil",

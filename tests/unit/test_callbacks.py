@@ -21,7 +21,7 @@ from tests.waiting import in_time
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.callbacks import caller as callbacks_caller
 from wheelq.callbacks.addresses import networks
-from wheelq.callbacks.caller import CallbackCaller, Hopeless, TryAgain, message_id, of_answer
+from wheelq.callbacks.caller import FORGOTTEN_S, CallbackCaller, Hopeless, TryAgain, message_id, of_answer
 from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services, Terms
 from wheelq.callbacks.target import Target
@@ -32,6 +32,7 @@ from wheelq.settings import BreakerSettings
 
 OLD, NEW = (f"whsec_{base64.b64encode(bytes([n]) * 32).decode()}" for n in (1, 2))
 BREAKER = BreakerSettings(failures=3, failing_ms=100, open_ms=1_000, open_max_ms=4_000)
+SHOP: dict[str, Any] = {"services": {"shop": {"url": "https://shop.example/hooks"}}}
 SERVICES = Services.read(
     {
         "services": {
@@ -308,6 +309,9 @@ async def test_a_receiver_that_keeps_failing_is_left_alone_then_probed() -> None
     put_off = await receiver.outcome()
     assert isinstance(put_off, RetryAfter)
     assert not put_off.counts
+    told = "shop is left alone for a while: https://shop.example/hooks/paid could not be asked: connection refused"
+    assert str(put_off) == told
+    assert str(await receiver.outcome(2, last_error="its own")) == "", "it keeps its own error"
     assert len(receiver.requests) == 3
     receiver.clock.advance(1.0)
     receiver.answer = lambda request: httpx.Response(204)
@@ -321,6 +325,21 @@ async def test_another_receiver_is_not_concerned() -> None:
         await receiver.outcome()
         receiver.clock.advance(0.06)
     assert await receiver.outcome(target=Target("bare")) is None
+
+
+async def test_a_host_that_jobs_name_is_one_receiver_however_it_is_written_and_is_forgotten() -> None:
+    allowed = Services.read({"urls": {"allow": ["https://*.example", "https://*.example:444"]}, **SHOP})
+    clock = ManualClock()
+    caller = CallbackCaller(
+        allowed, clock, transport=lambda networks: httpx.MockTransport(lambda _: httpx.Response(200))
+    )
+    for url in ("https://a.example/x", "https://A.example:443/y", "https://a.example:444/"):
+        await caller(job(target=Target(url=url)))
+    assert [(info.name, info.succeeded) for info in caller.infos()] == [("a.example", 2), ("a.example:444", 1)]
+    await caller(job())
+    clock.advance(FORGOTTEN_S + 1)
+    await caller(job(target=Target(url="https://b.example/")))
+    assert [info.name for info in caller.infos()] == ["b.example", "shop"]
 
 
 async def test_credentials_in_a_query_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -242,7 +242,7 @@ def test_the_record_of_the_next_attempt_counts_and_remembers() -> None:
     first = encode({"id": 42}, {"trace": "x"})
     second = codec.again(first, 1_000, "it broke", counts=True)
     third = codec.again(codec.again(second, 2_000, None, counts=False), 3_000, "x" * 9_000, counts=True)
-    rest = (0, None, None, None, (), 0, LIFE)
+    rest = (0, None, None, None, (), 0, LIFE, None)
     assert codec.decode(second) == (2, {"id": 42}, {"trace": "x"}, "it broke", 1_000, *rest)
     assert codec.decode(third) == (3, {"id": 42}, {"trace": "x"}, "x" * 500, 1_000, *rest)
 
@@ -252,6 +252,22 @@ def test_the_original_of_a_retried_record_is_what_the_producer_made(headers: dic
     first = encode({"id": 42}, headers)
     later = codec.again(codec.again(first, 1_000, "it broke", counts=True), 2_000, "again", counts=True)
     assert codec.original(later) == codec.original(codec.replayed(later)) == codec.original(first) == first
+
+
+def test_a_record_tells_since_when_its_payload_does_not_fit_until_it_fits() -> None:
+    """A failed attempt, a replay and a rerun remove that time from the record."""
+    record = codec.encode({"a": 1}, None, LIMIT)
+    waiting = codec.again(record, 1_000, "a: is unknown", counts=False, mismatched_ms=1_001)
+    found = codec.decode(waiting)
+    assert (found.mismatched_ms, found.attempt, found.last_error) == (1_001, 1, "a: is unknown")
+    assert codec.decode(record).mismatched_ms is None
+    failed = codec.again(waiting, 2_000, "it broke", counts=True)
+    assert [codec.decode(one).mismatched_ms for one in (failed, codec.replayed(waiting), codec.original(waiting))] == [
+        None,
+        None,
+        None,
+    ]
+    assert codec.original(waiting) == record
 
 
 def test_attempts_beyond_what_a_byte_can_say_are_counted_too() -> None:
@@ -277,6 +293,7 @@ def test_a_replayed_record_starts_over_and_says_so() -> None:
         (),
         0,
         LIFE,
+        None,
     )
 
 
@@ -401,3 +418,23 @@ def test_foreign_bytes_in_place_of_attempts_are_left_out(other: object) -> None:
 def test_the_error_of_an_attempt_is_cut_between_characters() -> None:
     assert attempts.cut_error("x" + "é" * 200) == "x" + "é" * 99
     assert attempts.cut_error("short") == "short"
+
+
+@pytest.mark.parametrize(
+    ("foreign", "problem"),
+    [
+        ({b"a": 1}, "map keys must be strings, not bytes"),
+        (msgpack.ExtType(5, b"x"), "is a msgpack ExtType"),
+        (msgpack.Timestamp(1), "is a msgpack Timestamp"),
+    ],
+)
+def test_what_msgpack_can_hold_and_other_languages_cannot_read_is_refused_by_its_path(
+    foreign: Any, problem: str
+) -> None:
+    for payload, path in ((foreign, "payload"), ({"key": [0, foreign]}, "payload.key[1]")):
+        refused = offence(payload)
+        assert refused.field.startswith(path)
+        assert problem in str(refused)
+    head = encode(None)[:-1]
+    assert codec.decode(head + msgpack.packb(foreign)).payload == foreign, "what is stored stays readable"
+    assert codec.decode(encode([b"a", "Łódź", 0xC7, {"é": b"b"}])).payload == [b"a", "Łódź", 0xC7, {"é": b"b"}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,12 +12,15 @@ from markupsafe import Markup
 from wheelq.admin.figures import Flow, NodeInfo, Processes
 from wheelq.base.metrics import Lateness
 from wheelq.errors import InvalidInput
+from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobState
 from wheelq.model.topic import TopicMinute
 from wheelq.protocol.calls.dead import DeadSummary
 from wheelq.server.dashboard import charts, words
 from wheelq.server.dashboard.charts import AxisMark, Bar, BarPart, TimeWindow, scale
 from wheelq.server.dashboard.pages.dead import alike, key_of
-from wheelq.server.dashboard.timeline import series
+from wheelq.server.dashboard.pages.jobs import _delays
+from wheelq.server.dashboard.pages.topics import _milliseconds
+from wheelq.server.dashboard.timeline import RECORDED_MS, series
 from wheelq.server.dashboard.visit import moment
 from wheelq.server.dashboard.words import in_words
 
@@ -113,7 +118,31 @@ def test_the_past_ends_with_the_last_whole_minute() -> None:
     minutes = {at * 60_000: TopicMinute(at * 60_000, scheduled=at, retried=1, buried=1) for at in range(10)}
     found = series(minutes, 9 * 60_000 + 30_000, 60_000, 4)
     assert (found.scheduled, found.failed) == ([5, 6, 7, 8], [2, 2, 2, 2])
-    assert series(minutes, 10 * 60_000, 5 * 60_000, 2).scheduled == [10, 35]
+    assert series(minutes, 10 * 60_000 + RECORDED_MS, 5 * 60_000, 2).scheduled == [10, 35]
+
+
+def test_the_first_figures_of_a_job_are_its_delays() -> None:
+    mail = GroupInfo(JobState.DONE, attempt=1, started_ms=1_010, finished_ms=1_250)
+    done = JobInfo("a", "orders", JobState.DONE, 1_000, None, {}, 1, promoted_ms=1_003, groups={"mail": mail})
+    assert [(one.what, one.ms) for one in _delays(done)] == [
+        ("Due → promoted", 3),
+        ("Promoted → started", 7),
+        ("Started → done", 240),
+    ]
+    run = Attempt(9_020, 100, "w", "no address")
+    dead = GroupInfo(JobState.DEAD, due_ms=9_000, attempt=2, finished_ms=9_120, attempts=[run])
+    again = replace(done, state=JobState.DEAD, due_ms=9_000, groups={"mail": mail, "audit": dead})
+    assert [(one.what, one.ms, one.note) for one in _delays(again)] == [
+        ("Due again → started", 20, "in audit"),
+        ("Started → dead", 100, "in audit"),
+    ]
+    assert _delays(replace(done, promoted_ms=None, groups={})) == []
+
+
+def test_a_duration_without_a_unit_could_be_milliseconds_or_seconds() -> None:
+    assert [_milliseconds(text, "grace_ms") for text in ("0", "1.5h", "250ms")] == [0, 5_400_000, 250]
+    with pytest.raises(InvalidInput, match="has no unit: write 90d, 12h"):
+        _milliseconds("7776000000", "grace_ms")
 
 
 def test_a_moment_without_a_time_zone_is_in_utc() -> None:

@@ -163,7 +163,16 @@ def test_a_refused_command_is_a_problem_in_the_servers_own_words() -> None:
     assert "NOPERM no permissions" in finding.explanation
 
 
-@pytest.mark.parametrize("operation", ["XAUTOCLAIM", "CLIENT LIST ID"])
+def test_without_info_one_warning_names_what_was_not_looked_at_and_nothing_is_guessed() -> None:
+    findings = diagnose_server(ServerFacts({}, None))
+    assert [(one.level, one.title) for one in findings if one.level is not Level.OK] == [
+        (Level.WARNING, "What the server reports about itself cannot be read"),
+        (Level.WARNING, "The eviction policy cannot be seen"),
+    ]
+    assert not [one for one in findings if "disk" in one.title or "memory" in one.title or "unknown" in one.title]
+
+
+@pytest.mark.parametrize("operation", ["XAUTOCLAIM", "ZMSCORE", "CLIENT LIST ID"])
 def test_a_right_that_only_some_parts_need_is_a_warning_that_names_them(operation: str) -> None:
     finding = find(
         diagnose_server(replace(GOOD, refused={operation: "NOPERM"})), f"{operation} was refused to this user"
@@ -182,11 +191,19 @@ def test_running_out_of_connections_is_told_at_nine_tenths() -> None:
     assert find(diagnose_server(info(connected_clients="90", maxclients="100")), "connections are in use")
 
 
-@pytest.mark.parametrize(("skew_ms", "words"), [(3_600_000.0, "3,600,000 ms ahead of"), (-20.0, "20 ms behind")])
-def test_a_wrong_clock_is_harmless_and_it_says_why(skew_ms: float, words: str) -> None:
-    finding = find(diagnose_server(replace(GOOD, clock_skew_ms=skew_ms)), words)
-    assert finding.level is Level.OK
-    assert "only the server's clock decides" in finding.explanation
+@pytest.mark.parametrize(
+    ("skew_ms", "words", "level"),
+    [
+        (3_600_000.0, "1h ahead of", Level.WARNING),
+        (-1_002.0, "1s behind", Level.WARNING),
+        (1_001.0, "1,001 ms ahead of", Level.OK),
+        (-20.0, "20 ms behind", Level.OK),
+    ],
+)
+def test_a_clock_that_is_surely_more_than_a_second_off_is_a_warning(skew_ms: float, words: str, level: Level) -> None:
+    finding = find(diagnose_server(replace(GOOD, clock_skew_ms=skew_ms, clock_error_ms=1.0)), words)
+    assert finding.level is level
+    assert "Only the server's clock decides" in finding.explanation
 
 
 # Who looks after the jobs
@@ -212,3 +229,23 @@ def test_ready_jobs_that_no_live_worker_handles_are_a_warning() -> None:
     jobs = replace(SERVED, unread={"orders": 2, "mails": 3, "quiet": 0})
     assert find(diagnose(GOOD, jobs), "3 jobs of mails are ready").level is Level.WARNING
     assert not [finding for finding in diagnose(GOOD, jobs) if "quiet" in finding.title]
+
+
+def test_what_has_one_cause_is_one_finding() -> None:
+    """However many topics, groups and receivers it concerns; the first ten are named."""
+    topics = [f"t{n:02}" for n in range(12)]
+    jobs = replace(
+        SERVED,
+        unread=dict.fromkeys(topics, 2),
+        unserved={(topic, "default"): 2 for topic in topics},
+        paused=dict.fromkeys(topics, 0) | {"t05": 3_000},
+        open_destinations=("bank", "shop"),
+    )
+    named = "t00, t01, t02, t03, t04, t05, t06, t07, t08, t09 and 2 more"
+    groups = ", ".join(f"default of {topic}" for topic in topics[:10])
+    assert [finding.title for finding in diagnose(GOOD, jobs) if finding.level is Level.WARNING] == [
+        f"12 topics are paused, and jobs have been due for 3 s: {named}",
+        "2 receivers are not called: bank, shop",
+        f"24 jobs in 12 topics are ready and no live worker handles these: {named}",
+        f"No live worker serves 12 groups, which have 24 jobs to do: {groups} and 2 more",
+    ]

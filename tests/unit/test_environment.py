@@ -43,8 +43,8 @@ def changed(value: Any) -> Any:
             return value + 1
         case "server":
             return "fsynced"
-        case "run" | "auto" | "changes" | "link":
-            return {"run": "skip", "auto": "open", "changes": "all", "link": "parent"}[value]
+        case "run" | "auto" | "changes" | "link" | "retry":
+            return {"run": "skip", "auto": "open", "changes": "all", "link": "parent", "retry": "bury"}[value]
         case _:
             return "other"
 

@@ -27,6 +27,7 @@ from wheelq.errors import (
     ConfigurationError,
     OutboxFull,
     OutcomeUnknown,
+    PartlyScheduled,
     Refused,
     ServerFull,
     TopicFull,
@@ -627,6 +628,36 @@ def test_a_call_about_a_job_under_way_waits_and_does_not_deliver_it_again(outbox
     may_arrive.set()
     asker.join()
     courier.close()
+    assert server.taken == [("orders", "a")]
+
+
+@pytest.mark.parametrize("face", [Courier, AsyncCourier])
+@pytest.mark.parametrize("asked", ["a", "b"])
+async def test_a_call_about_a_job_knows_that_it_changed_nothing_whatever_became_of_the_others(
+    outbox: Outbox, face: type[Courier | AsyncCourier], asked: str
+) -> None:
+    """The jobs of "invoices" got no reply. The caller of a change must not be told that its outcome is unknown."""
+    server = Server()
+    server.errors["invoices"] = PartlyScheduled("no reply about 1 job", {0: "c"}, {})
+    keep(outbox, "orders", "a")
+    keep(outbox, "invoices", "b", "c")
+
+    async def deliver_first(topic: str) -> None:
+        if face is Courier:
+            with contextlib.closing(server.courier(outbox)) as courier:
+                await asyncio.to_thread(courier.deliver_first, topic, asked)
+        else:
+            on_asyncio = AsyncCourier(outbox, server, server.run_here, 100)
+            try:
+                await on_asyncio.deliver_first(topic, asked)
+            finally:
+                await on_asyncio.close()
+
+    if asked == "a":
+        await deliver_first("orders")
+    else:
+        with pytest.raises(Unavailable, match=r"job 'b' waits in the outbox .* \(no reply .*\): nothing was changed"):
+            await deliver_first("invoices")
     assert server.taken == [("orders", "a")]
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.waiting import PATIENCE, in_time
 from wheelq.base.clock import SystemClock
 from wheelq.settings import WorkerSettings
+from wheelq.worker.delivery.places import SharedPlaces
 from wheelq.worker.delivery.pool import SLICE, Pool
-from wheelq.worker.lanes.reader import SharedPlaces
 
 
 async def idle(pool: Pool[int]) -> None:
@@ -86,7 +86,10 @@ async def test_free_counts_what_is_queued_as_taken(gate: Gate) -> None:
 
 def shared(pool: Pool[int], concurrency: int) -> SharedPlaces:
     """The places of a pool, for a single reader."""
-    places = SharedPlaces(pool, WorkerSettings(concurrency=concurrency), SystemClock())  # type: ignore[arg-type]
+
+    async def end_waits() -> None: ...
+
+    places = SharedPlaces(pool, WorkerSettings(concurrency=concurrency), SystemClock(), end_waits)
     places.share(1, 100)
     return places
 
@@ -114,6 +117,17 @@ async def test_room_and_idle_can_be_waited_for_at_the_same_time(gate: Gate) -> N
     await settle()
     gate.let_go(1)
     assert await in_time(asyncio.gather(*waiters)) == [None, 1, None]
+
+
+async def test_a_read_that_waits_asks_all_its_shards_beside_an_ordered_lane(gate: Gate) -> None:
+    """A read of fewer ends after some milliseconds, so that the others have their turn: at rest it spun."""
+    pool: Pool[int] = Pool(16, gate.run)
+    places = shared(pool, 16)
+    places.ordered_lanes = 1
+    assert await places.take(waits=True, shards=4) == 4
+    assert await places.take(waits=True, shards=1) == 1
+    assert await places.take(waits=True, shards=50) == 11
+    assert places.spare == 0
 
 
 async def test_an_idle_pool_is_idle_at_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import until
 from wheelq import reminders
 from wheelq.base.clock import ManualClock
-from wheelq.errors import NotPermitted, OutcomeUnknown, Refused, Unavailable
+from wheelq.errors import NotPermitted, NotPrimary, OutcomeUnknown, Refused, Unavailable
 from wheelq.reminders import Loop, Reminders
 
 logger = logging.getLogger("wheelq.test")
@@ -61,6 +61,27 @@ def test_the_end_of_an_outage_is_said_once(
     assert [record.getMessage() for record in caplog.records] == [
         "orders is not read: nobody there",
         "over, it lasted 42 s: orders is not read",
+    ]
+
+
+def test_an_outage_goes_on_while_the_same_loop_fails_for_another_reason(
+    told: Reminders, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that becomes a replica ends the waiting read, and then refuses all others."""
+    with caplog.at_level(logging.INFO, "wheelq.test"):
+        told.warn(logger, "orders is not read", Refused("UNBLOCKED master -> replica"))
+        for _ in range(42):
+            clock.advance(1.0)
+            told.warn(logger, "orders is not read", NotPrimary("not the primary"))
+            told.warn(logger, "mails are not read", NotPermitted("no xack"))
+        for _ in range(60):
+            clock.advance(1.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "orders is not read: UNBLOCKED master -> replica",
+        "orders is not read: not the primary",
+        "mails are not read: no xack",
+        "over, it lasted 42 s: orders is not read",
+        "over, it lasted 41 s: mails are not read",
     ]
 
 
@@ -130,7 +151,24 @@ async def test_a_loop_says_once_that_it_fails(clock: ManualClock, caplog: pytest
     steps = Steps(clock, AWAY, AWAY, 0.0)
     with reminders.kept(clock):
         await Loop(clock, logger, lambda: f"step {steps.done + 1} waits").run(steps.step, is_over=lambda: steps.is_over)
-    assert [record.getMessage() for record in caplog.records] == ["step 1 waits: nobody there"]
+    assert [record.getMessage() for record in caplog.records] == ["step 1 waits until the server is back: nobody there"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (AWAY, "it waits until the server is back: nobody there"),
+        (NotPermitted("no xack"), "it waits until the server permits it: no xack"),
+        (Refused("MISCONF"), "it waits: MISCONF"),
+    ],
+)
+async def test_a_loop_says_until_when_by_the_kind_of_its_error(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture, error: Exception, said: str
+) -> None:
+    """A worker used to say "until this worker may listen" while the server was merely away."""
+    steps = Steps(clock, error, 0.0)
+    await Loop(clock, logger, "it waits").run(steps.step, is_over=lambda: steps.is_over)
+    assert [record.getMessage() for record in caplog.records] == [said]
 
 
 async def test_a_pause_of_a_loop_ends_when_it_is_woken(clock: ManualClock) -> None:

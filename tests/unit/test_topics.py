@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from timeit import timeit
 
 import pytest
 
-from wheelq.model.topic import Topic, TopicChanges
+from wheelq.model.topic import Topic, TopicChanges, TopicMinute, shaping_of
+from wheelq.protocol.calls import counts
 from wheelq.settings import TopicSettings
 
 
@@ -33,7 +35,7 @@ def test_every_setting_that_producers_or_leaders_must_know_changes_the_terms(cha
 
 def test_limits_are_shared_out_evenly_and_never_exceeded_together() -> None:
     topic = Topic(shards=3, max_rate=100, max_pending=10, max_ready=10)
-    shaping = topic.shaping
+    shaping = shaping_of(topic, 2)
     assert shaping is not None
     assert topic.terms.split()[1] == "3"
     assert 3 * shaping.most_ready <= 10
@@ -41,7 +43,32 @@ def test_limits_are_shared_out_evenly_and_never_exceeded_together() -> None:
     assert 3 * shaping.burst <= 10
 
 
+@pytest.mark.parametrize(("shards", "draining"), [(8, (1,)), (1, (8,)), (4, (8, 1))])
+def test_each_number_of_shards_has_the_same_part_of_a_limit_while_some_are_former(
+    shards: int, draining: tuple[int, ...]
+) -> None:
+    """A backlog in the only shard that a topic had, or one dead job that a former shard keeps, does not slow it down to
+    an eighth for as long as that takes."""
+    topic = Topic(shards=shards, draining=draining, max_rate=80, max_ready=80)
+    limits = [limit for shard in range(topic.all_shards) if (limit := shaping_of(topic, shard))]
+    assert len(limits) == 8
+    rates = [1_000_000 / limit.interval_us for limit in limits]
+    for number in (shards, *draining):
+        assert sum(rates[:number]) >= 0.99 * 80 / (1 + len(draining))
+    assert sum(rates) <= 80
+    assert sum(limit.most_ready for limit in limits) <= 80
+
+
 def test_with_more_shards_than_a_limit_allows_each_may_have_one() -> None:
-    shaping = Topic(shards=8, max_rate=2, max_ready=3).shaping
+    shaping = shaping_of(Topic(shards=8, max_rate=2, max_ready=3), 7)
     assert shaping is not None
     assert (shaping.burst, shaping.most_ready) == (1, 1)
+
+
+def test_minutes_are_added_up_without_a_copy_of_those_before() -> None:
+    """A topic with many shards has thousands of hours of minutes: copies would hold up an event loop for seconds."""
+    found: dict[int, TopicMinute] = {}
+    counts.add_to(found, [TopicMinute(n * counts.MINUTE_MS, scheduled=1) for n in range(4_320)])
+    assert timeit(lambda: counts.add_to(found, []), number=100) < timeit(lambda: dict(found), number=100) / 5
+    counts.add_to(found, [TopicMinute(0, scheduled=2, done=1)])
+    assert (len(found), found[0]) == (4_320, TopicMinute(0, scheduled=3, done=1))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelq.errors import InvalidInput
-from wheelq.model.durations import parse_duration, span
+from wheelq.model.durations import exact_span, parse_duration, span
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,15 @@ def test_anything_else_is_no_duration(text: str) -> None:
 )
 def test_a_duration_is_shown_in_two_units(ms: float, text: str) -> None:
     assert span(ms) == text
+
+
+@given(st.integers(0, 300 * 366 * 86_400_000))
+def test_an_exact_duration_is_read_as_what_it_was(ms: int) -> None:
+    assert round(1000 * parse_duration(exact_span(ms), "keep_done_ms")) == ms
+
+
+def test_an_exact_duration_has_the_units_that_people_use() -> None:
+    assert [exact_span(ms) for ms in (7_776_000_000, 5_400_500, 250, 0)] == ["90d", "1h 30m 500ms", "250ms", "0"]
 
 
 @given(st.integers(0, 366 * 86_400_000))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from wheelq.aio.dead import AsyncDeadLetters
 from wheelq.aio.recurring import AsyncRecurring
@@ -57,6 +57,7 @@ from wheelq.settings import (
 )
 from wheelq.transport import AsyncTransport, server_address
 
+P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -153,9 +154,10 @@ class AsyncClient:
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
     ) -> Receipt:
-        """Schedule a job after `delay` (seconds or timedelta) or `at` an aware datetime; a past time means at once.
+        """Schedule a job after `delay` (seconds or timedelta) or `at` an aware datetime.
 
-        The job is a topic and a payload, or a task's `close_order.job(42)`.
+        The job is a topic and a payload, or a task's `close_order.job(42)`. With a past time it is ready at once, and
+        late: its lateness, the topic's `misfire` and `expires` count from that time.
 
         `key` is the job's id, unique in the topic while the job is alive; by default one is made. If a live job has the
         id, "keep" leaves it and returns `created=False`, "replace" gives a waiting job the new payload and time, and
@@ -182,8 +184,8 @@ class AsyncClient:
     @overload
     async def schedule_many(
         self,
-        topic: Task[..., R, ..., Any],
-        jobs: Iterable[JobSpec],
+        topic: Task[P, R, ..., Any],
+        jobs: Iterable[JobSpec[TaskJob[R, P]]],
         *,
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
@@ -304,7 +306,7 @@ class AsyncClient:
         last result. After `timeout` seconds (None: never) it raises NotFinished, and the job keeps running.
 
         Raises: JobFailed (given up in an awaited group), JobNotFound (also if the job is cancelled),
-        NotFinished, TopicNotFound, PayloadMismatch (the result is of another type), InvalidInput, and the server's
+        NotFinished, TopicNotFound, ResultMismatch (it is of another type), InvalidInput, and the server's
         errors.
         """
         job = meant(topic, id)
@@ -325,8 +327,10 @@ class AsyncClient:
         """Run again, in one group, the jobs promoted between two times that the topic's `retention_ms` still keeps.
 
         Each job runs once more, for this group only, as a first attempt that is due now; jobs that the group has not
-        finished yet are left out. `until` None means now. `rate` is the most jobs per second. A call repeated with the
-        same `name` within a day continues where it was, so each job runs again only once.
+        finished yet are left out. A job that was scheduled with a date as `expires`, which has passed, counts as run
+        again although the worker then drops or buries it: scripts cannot read the date. `until` None means now. `rate`
+        is the most jobs per second. A call repeated with the same `name` within a day continues where it was, so each
+        job runs again only once.
 
         Raises: InvalidInput, TopicNotFound, OutcomeUnknown (tells the name to continue with), and the server's errors.
         """
@@ -408,6 +412,7 @@ class AsyncClient:
         since: datetime | None = None,
         until: datetime | None = None,
         error: str | None = None,
+        prefix: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> JobPage:
@@ -415,19 +420,21 @@ class AsyncClient:
 
         Waiting and retrying jobs come in order of due time; ready and running ones in order of promotion, with each
         group that has them; done (kept) and dead ones the latest first. `since` and `until` (exclusive) limit this
-        time. `error` selects retrying and dead jobs whose last error contains it. For the next page pass the same
-        arguments and the page's `cursor`, also if a page is empty: the last page has none.
+        time. `error` selects retrying and dead jobs whose last error contains it, `prefix` those whose id begins with
+        it: such a call looks at up to 5,000 jobs in each shard. For the next page pass the same arguments and the
+        page's `cursor`, also if a page is empty: the last page has none.
         Raises: TopicNotFound, InvalidInput.
         """
-        return await self._driver.run(self._listing.page(topic, state, since, until, error, limit, cursor))
+        return await self._driver.run(self._listing.page(topic, state, since, until, error, prefix, limit, cursor))
 
     async def set_shards(self, topic: str, shards: int) -> TopicInfo:
         """Change a topic's number of shards, up or down, while jobs wait and run; returns the topic's state.
 
         Waiting jobs stay in their shards until they have run, and can be looked up there; new jobs use the new number.
-        When no old job is left (waiting, running, dead or kept), a scheduler drops the old number, and `max_rate` is
-        shared by the new shards alone. This and the changes below are confirmed as the settings' `durability` requires.
-        Order by key does not hold between old and new jobs of a key that moves to another shard.
+        When no old job is left (waiting, running, dead or kept), a scheduler drops the old number. Until then, the old
+        and the new shards have half of `max_rate` and `max_ready` each. This and the changes below are confirmed as the
+        settings' `durability` requires. Order by key does not hold between old and new jobs of a key that moves to
+        another shard.
         Raises: TopicNotFound, InvalidInput, NotReplicated (changed, but not confirmed in time).
         """
         return await self._change(lambda confirming: self._topics.set_shards(topic, shards, confirming))

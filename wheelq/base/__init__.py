@@ -10,4 +10,5 @@ per_loop   one object for each event loop
 plural     counted nouns in messages
 as_json    JSON without NaN
 printable  text that is safe to print: control characters as escapes
+version    the version of wheelq
 """

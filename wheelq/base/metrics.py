@@ -29,7 +29,9 @@ class Histogram:
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self.count = 0
+        """How many values were recorded."""
         self.max_ms = 0
+        """The largest of them, in milliseconds."""
 
     def add_all(self, values_ms: Iterable[float]) -> None:
         """Count values; negative ones count as 0. Cheap, because many are the same in whole milliseconds."""

@@ -8,6 +8,7 @@
     target       the target of a job: a registered service and a path, or a URL that the operator allows (pure)
     services     the register: config/services.toml
     addresses    which addresses may be connected to (pure)
+    names        resolves host names in threads of its own, and remembers the answers
     network      connects only to these addresses, whatever the name service answers
     destination  the limits and the health of one receiver, with its own breaker
     caller       one job, one request, with the three headers that authenticate the sender; what each answer means;

@@ -27,6 +27,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
+from itertools import takewhile
 from typing import Any
 from urllib.parse import quote
 
@@ -38,6 +40,7 @@ from wheelq.base.as_json import as_json
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.callbacks.addresses import Network
 from wheelq.callbacks.destination import Destination, DestinationInfo, Room
+from wheelq.callbacks.names import Names
 from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services
 from wheelq.callbacks.target import HEADER, Place, Target
@@ -60,6 +63,8 @@ BODY_MAX_BYTES = 65_536
 """The most bytes of an answer's body; if a receiver sends more, its connection is closed."""
 BODY_S = 1.0
 """How many seconds an answer's body may take; if a receiver takes longer, its connection is closed."""
+FORGOTTEN_S = 7_200.0
+"""After how many quiet seconds a host that only jobs name is forgotten: no pause or open circuit lasts as long."""
 OWN_PREFIX = "wheelq-"
 HOP_BY_HOP = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 OF_THE_BODY = ("content-length", "content-type", "content-encoding", "content-range")
@@ -75,14 +80,15 @@ class CallbackCaller:
         services: Services,
         clock: Clock,
         breaker: BreakerSettings | None = None,
-        transport: MakeTransport = GuardedTransport,
+        transport: MakeTransport | None = None,
     ) -> None:
         self._services = services
         self._clock = clock
         self._breaker = breaker or BreakerSettings()
         self._room = Room(PLACES)
         self._destinations: dict[str, Destination] = {}
-        self._transport = transport
+        self._names = Names(clock)
+        self._transport = transport or partial(GuardedTransport, resolve=self._names.resolve)
         self._clients: dict[tuple[Network, ...], httpx.AsyncClient] = {}
 
     async def __call__(self, job: Job) -> None:
@@ -99,9 +105,9 @@ class CallbackCaller:
             logger.warning("job %s of %s may not be delivered: %s", job.id, job.topic, error)
             raise Bury(f"its target may not be called: {error}") from error
         destination = self._destination(place)
-        async with destination.turn() as waiting:
+        async with destination.turn(place.shown) as waiting:
             if waiting:
-                raise RetryAfter(waiting, f"{place.destination} is busy or unhealthy")
+                raise RetryAfter(waiting, "" if job.last_error else destination.why_not(place.shown))
             verdict = await self._ask(job, place)
         self._judge(job, place, destination, verdict)
 
@@ -112,12 +118,24 @@ class CallbackCaller:
         for client in self._clients.values():
             await client.aclose()
         self._clients.clear()
+        self._names.close()
 
     def _destination(self, place: Place) -> Destination:
         name = place.destination
-        if name not in self._destinations:
-            self._destinations[name] = Destination(name, place.terms, self._breaker, self._room, self._clock)
-        return self._destinations[name]
+        found = self._destinations.pop(name, None)
+        if found is None:
+            self._forget()
+            found = Destination(name, place.terms, self._breaker, self._room, self._clock)
+        self._destinations[name] = found  # moved to the end: the first was quiet for longest
+        found.asked_at = self._clock.monotonic()
+        return found
+
+    def _forget(self) -> None:
+        """Forget hosts that are quiet: jobs may name any number of them, where the register allows a wildcard."""
+        since = self._clock.monotonic() - FORGOTTEN_S
+        for name, one in list(takewhile(lambda item: item[1].asked_at < since, self._destinations.items())):
+            if name not in self._services.by_name and not one.is_busy:
+                del self._destinations[name]
 
     async def _ask(self, job: Job, place: Place) -> Verdict:
         sent = datetime.fromtimestamp(self._clock.wall_ms() / 1000, tz=UTC)
@@ -160,17 +178,17 @@ class CallbackCaller:
     def _judge(self, job: Job, place: Place, destination: Destination, verdict: Verdict) -> None:
         match verdict:
             case None:
-                destination.succeeded()
+                destination.succeeded(place.shown)
             case Hopeless(why, is_answer):
                 if is_answer:
-                    destination.succeeded()
+                    destination.succeeded(place.shown)
                 logger.warning("job %s of %s: %s %s", job.id, job.topic, place.shown, why)
                 raise Bury(f"{place.shown} {why}")
             case TryAgain(why, after, is_failure):
                 if is_failure:
-                    destination.failed(why)
+                    destination.failed(f"{place.shown} {why}", place.shown)
                 else:
-                    destination.succeeded()
+                    destination.succeeded(place.shown)
                 if after:
                     destination.leave_alone(after)
                 self._again(job, place, why, after)

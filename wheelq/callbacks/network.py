@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -28,12 +27,6 @@ IDLE_S = 30.0
 
 class AddressRefused(httpx.TransportError):
     """The host leads to an address that must not be connected to."""
-
-
-async def resolve(host: str, port: int) -> list[str]:
-    """Returns the addresses of a host from the system's resolver. Raises: OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class _Backend(httpcore.AsyncNetworkBackend):
@@ -82,9 +75,7 @@ class GuardedTransport(httpx.AsyncHTTPTransport):
     A request raises AddressRefused, which is an httpx.TransportError, besides the errors of httpx.
     """
 
-    def __init__(
-        self, allowed: Sequence[Network] = (), *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, allowed: Sequence[Network] = (), *, resolve: Resolve, tls: ssl.SSLContext | None = None) -> None:
         context = tls or httpx.create_ssl_context()
         super().__init__(verify=context)
         self._pool = httpcore.AsyncConnectionPool(  # httpx's own takes no network backend

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import SplitResult, unquote
 
 from wheelq.callbacks.addresses import URL_CHARS, parse_url
-from wheelq.callbacks.services import Services, Terms
+from wheelq.callbacks.services import DEFAULT_PORTS, Services, Terms
 from wheelq.errors import InvalidInput
 
 HEADER = "wheelq-target"
@@ -88,7 +88,14 @@ class Target:
         if parts.scheme == "http" and not services.url_terms.may_be_plain:
             raise InvalidInput("target.url", "must begin with https://")
         check_path(parts.path or "/")
-        return Place(parts.netloc.lower(), self.url, services.url_terms)
+        return Place(_host(parts), self.url, services.url_terms)
+
+
+def _host(parts: SplitResult) -> str:
+    """Returns one name for all ways to write a host: without the port that its scheme has anyway."""
+    host = (parts.hostname or "").removesuffix(".")
+    shown = f"[{host}]" if ":" in host else host
+    return shown if parts.port in (None, DEFAULT_PORTS[parts.scheme]) else f"{shown}:{parts.port}"
 
 
 def check_path(path: str) -> str:
@@ -97,7 +104,9 @@ def check_path(path: str) -> str:
         raise InvalidInput("target.path", "must begin with / and be printable ASCII without spaces")
     if "#" in path or "\\" in path:
         raise InvalidInput("target.path", "must not contain # or a backslash")
-    read = unquote(unquote(path.partition("?")[0]))
+    read, before = path.partition("?")[0], ""
+    while read != before:  # proxies and receivers may decode it one after the other
+        read, before = unquote(read), read
     # Some receivers cut parameters off (`..;a=b`) before they read the path.
     parts = [part.partition(";")[0] for part in read.split("/")]
     if read.startswith("//") or "\\" in read or any(part in (".", "..") for part in parts):

@@ -27,10 +27,19 @@ _HAS_CONTROL = "holds control characters, which are not allowed here"
 PAGE_LIMIT = 500
 """The most jobs on one page."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999 in UTC: `from_ms` has none later."""
 
 
 def check_topic(topic: str) -> str:
     """Returns the topic's name if it is valid. Raises: InvalidInput."""
+    if callable(topic):
+        name = getattr(topic, "__name__", "task")
+        problem = (
+            f"is the function {name}, not a topic name: write schedule({name}.job(…)) for a job of a task, "
+            '@worker.handler("orders") above a handler'
+        )
+        raise InvalidInput("topic", problem)
     if not isinstance(topic, str) or not TOPIC_PATTERN.fullmatch(topic):
         raise InvalidInput(
             "topic",
@@ -147,7 +156,10 @@ def to_ms(at: datetime, field: str = "at") -> int:
     if at.utcoffset() is None:
         raise InvalidInput(field, f"{at.isoformat()} has no time zone: use datetime.now(UTC) or add tzinfo")
     microseconds = (at - _EPOCH) // timedelta(microseconds=1)
-    return -(-microseconds // 1000)
+    ms = -(-microseconds // 1000)
+    if ms > LAST_MS:
+        raise InvalidInput(field, f"{at.isoformat()} lies after the year 9999 in UTC")
+    return ms
 
 
 def moment_ms(at: datetime | None, field: str) -> int | None:

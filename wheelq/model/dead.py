@@ -15,7 +15,7 @@ from typing import NamedTuple, Self, TypedDict
 
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_id, moment_ms
-from wheelq.model.job import Payload, from_ms
+from wheelq.model.job import Outcome, Payload, from_ms
 
 _POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20}):([0-9]{1,5})")
 _GREATEST = 2**64 - 1
@@ -30,7 +30,9 @@ class Reason(StrEnum):
     GIVEN_UP = "given_up"
     """Its handler raised `Bury`."""
     UNREADABLE = "unreadable"
-    """Its record cannot be read by this release, or its payload does not fit the types of its handler."""
+    """Its record cannot be read by this release."""
+    PAYLOAD_MISMATCH = "payload-mismatch"
+    """Its payload does not fit the types of its handler, and no worker that it fits took it within `mismatch_ms`."""
     EXPIRED = "expired"
     """It could not start before its `expires`."""
     MISFIRED = "misfired"
@@ -43,7 +45,7 @@ class Reason(StrEnum):
     """Its record had been removed when it fell due, so there is nothing to run again."""
 
 
-class ReplayOutcome(StrEnum):
+class ReplayOutcome(Outcome):
     """The outcome of `replay_one`."""
 
     REPLAYED = "replayed"

@@ -29,6 +29,16 @@ def parse_duration(text: str, field: str) -> float:
     return -seconds if text.startswith("-") else seconds
 
 
+def exact_span(ms: int) -> str:
+    """Returns whole milliseconds in text that `parse_duration` reads as the same number: 90d, 1h 30m 500ms, 0."""
+    parts = []
+    for unit in (*_SHOWN, "ms"):
+        number, ms = divmod(ms, _UNIT_MS[unit])
+        if number:
+            parts.append(f"{number}{unit}")
+    return " ".join(parts) or "0"
+
+
 def span(ms: float) -> str:
     """Returns a duration as text, with at most two units: 1h 30m, 4s, 12ms."""
     if ms < 1000:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, TypedDict, overload
 
 from wheelq.errors import InvalidInput
 from wheelq.settings import Durability
@@ -29,13 +29,18 @@ Producers may also give dataclasses, models, UUIDs, dates and more; `convert` li
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # `typing` has defaults from Python 3.13
 
+    from wheelq.model.task import TaskJob
+
     # The default is not written as `Any`: mypy could not tell by `Job` alone which overload of a decorator is meant.
     M = TypeVar("M", default=Payload)
+    S = TypeVar("S", default=Payload)
+    J = TypeVar("J", bound=TaskJob[Any])
     R = TypeVar("R", default=Payload, covariant=True)
 else:
     from typing import TypeVar
 
     M = TypeVar("M")
+    S = TypeVar("S")
     R = TypeVar("R", covariant=True)
 
 OnDuplicate = Literal["keep", "replace", "raise"]
@@ -45,8 +50,10 @@ Priority = Literal["high", "normal", "low"]
 
 
 @dataclass(slots=True)  # not frozen: bulk producers make one for every job, and a frozen one takes five times as long
-class JobSpec:
+class JobSpec(Generic[S]):
     """One job to schedule: `payload` and either `delay` (seconds or timedelta) or `at` (aware datetime).
+
+        client.schedule_many("orders", [JobSpec({"id": n}, delay=1800, key=f"order-{n}") for n in range(1_000)])
 
     `key` is the job's id; without it, the client makes one. `headers` travel beside the payload. `partition_key`
     chooses the shard instead of the id: jobs with the same partition key share a shard. Among jobs due in the same
@@ -64,6 +71,36 @@ class JobSpec:
     priority: Priority = "normal"
     spread: float | timedelta | None = None
     expires: float | timedelta | datetime | None = None
+
+    if TYPE_CHECKING:  # of which task its job is, so that `schedule_many` refuses another's; other payloads say nothing
+
+        @overload
+        def __init__(
+            self: JobSpec[J],
+            payload: J,
+            delay: float | timedelta | None = None,
+            at: datetime | None = None,
+            key: str | None = None,
+            headers: Mapping[str, str] | None = None,
+            partition_key: str | None = None,
+            priority: Priority = "normal",
+            spread: float | timedelta | None = None,
+            expires: float | timedelta | datetime | None = None,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: JobSpec[Any],
+            payload: Payload = None,
+            delay: float | timedelta | None = None,
+            at: datetime | None = None,
+            key: str | None = None,
+            headers: Mapping[str, str] | None = None,
+            partition_key: str | None = None,
+            priority: Priority = "normal",
+            spread: float | timedelta | None = None,
+            expires: float | timedelta | datetime | None = None,
+        ) -> None: ...
+        def __init__(self, *args: Any, **options: Any) -> None: ...
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -87,7 +124,10 @@ class Receipt(NamedTuple, Generic[R]):
     id: str
     """The job's id, unique in the topic; if the job has a partition key, among the jobs of this key."""
     due_ms: int
-    """When the job is due, in milliseconds since the Unix epoch; if a live job had this id, when that one is due."""
+    """When the job is due, in milliseconds since the Unix epoch; if a live job had this id, when that one is due.
+
+    A past time stays as it is: the job is that late from the start.
+    """
     created: bool
     """False: a live job has this id, and nothing was changed."""
     replaced: bool = False
@@ -124,7 +164,17 @@ class WaitingPage(NamedTuple):
     """The argument for the next page; None after the last."""
 
 
-class CancelOutcome(StrEnum):
+class Outcome(StrEnum):
+    """The outcome of a call that changes one job: a text, which is neither true nor false."""
+
+    def __bool__(self) -> NoReturn:
+        """Raises: TypeError. Each outcome would be true, also one that changed nothing."""
+        kind = type(self)
+        remedy = f"compare it, as in `outcome is {kind.__name__}.{next(iter(kind)).name}`"
+        raise TypeError(f"{kind.__name__}.{self.name} is neither true nor false: {remedy}")
+
+
+class CancelOutcome(Outcome):
     """The outcome of `cancel`."""
 
     CANCELLED = "cancelled"
@@ -137,7 +187,7 @@ class CancelOutcome(StrEnum):
     """No live job has this id: never scheduled, already finished or already cancelled."""
 
 
-class RescheduleOutcome(StrEnum):
+class RescheduleOutcome(Outcome):
     """The outcome of `reschedule`."""
 
     RESCHEDULED = "rescheduled"
@@ -150,7 +200,7 @@ class RescheduleOutcome(StrEnum):
     """No live job has this id."""
 
 
-class RunNowOutcome(StrEnum):
+class RunNowOutcome(Outcome):
     """The outcome of `run_now`."""
 
     PROMOTED = "promoted"
@@ -177,6 +227,10 @@ class BulkProgress(NamedTuple):
 @dataclass(slots=True, eq=False)  # not frozen: one is made for every delivery, and frozen ones cost three times as much
 class Job(Generic[M]):
     """One delivery of a job to a handler.
+
+        @worker.handler("orders")
+        async def close_order(job: Job) -> None:
+            print(job.id, job.payload, f"attempt {job.attempt}, {job.lateness:.3f} s late")
 
     A handler whose parameter is annotated `Job[Order]` gets an `Order` as `job.payload`; a job whose payload does not
     fit is buried. With `Job` alone, the payload is what the producer sent.

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Self, TypedDict, get_args
@@ -30,7 +29,7 @@ from typing import Any, Literal, NamedTuple, Self, TypedDict, get_args
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_id, span_ms, to_ms
 from wheelq.model.cron import Cron, zone_of
-from wheelq.model.job import Payload, Priority, from_ms
+from wheelq.model.job import Outcome, Payload, Priority, from_ms
 
 Missed = Literal["coalesce", "skip", "all"]
 """Which missed occurrences run: the latest, none or all."""
@@ -236,7 +235,7 @@ NAME_BYTES_LIMIT = 200
 """An occurrence's job id, of at most 256 bytes, is the name, "@" and a moment."""
 
 
-class RecurringOutcome(StrEnum):
+class RecurringOutcome(Outcome):
     """The outcome of a change to a recurring job."""
 
     CREATED = "created"
@@ -293,10 +292,12 @@ class RecurringInfo:
     topic: str
     name: str
     rule: Rule
+    """When it occurs."""
     payload: Payload
     headers: Mapping[str, str]
     priority: Priority
     is_paused: bool
+    """Whether it makes no jobs until `resume`."""
     next_ms: int | None
     """When it is next due; None while it is paused, or past its end."""
     last_ms: int | None

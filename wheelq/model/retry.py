@@ -43,7 +43,9 @@ class RetryAfter(Exception):
     def __init__(self, delay: float | timedelta, message: str = "", *, counts: bool = False) -> None:
         super().__init__(str(message))
         self.pause_ms = span_ms(delay, LONGEST_PAUSE_MS, "delay")
+        """The pause in milliseconds."""
         self.counts = counts
+        """Whether it counts as a failed attempt."""
 
 
 class Bury(Exception):
@@ -53,6 +55,9 @@ class Bury(Exception):
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How often and how soon a failed job is tried again.
+
+        @worker.handler("orders", retry=Retry(max_attempts=8, base=2, cap=60, not_on=(ValueError,)))
+        async def close_order(job: Job) -> None: ...
 
     `max_attempts` includes the first run: 1 means never retried, None means for ever. By default it is 5, or one more
     than the number of `delays`. Without `delays` the pauses grow: `base` is the first and `cap` the longest, in

@@ -59,6 +59,7 @@ class Progress:
     fraction: float
     """0 to 1."""
     text: str
+    """What the handler said about it."""
     at_ms: int
     """When it reported this, by its worker's estimate of the server's clock."""
 
@@ -69,6 +70,7 @@ class Attempt(NamedTuple):
     started_ms: int
     """When the handler started, by the worker's estimate of the server's clock."""
     duration_ms: int
+    """How long it ran, in milliseconds."""
     worker: str
     error: str | None = None
     """The beginning of its error, at most 200 bytes; None if it succeeded, or asked for more time without a message."""
@@ -129,6 +131,7 @@ class JobInfo:
     promoted_ms: int | None = None
     """When it was promoted for the first time."""
     shard: int = 0
+    """The number of the shard that has it."""
     last_error: str | None = None
     replays: int = 0
     """How often it was replayed after its death."""
@@ -141,6 +144,7 @@ class JobInfo:
     result: Payload = None
     progress: Progress | None = None
     groups: Mapping[str, GroupInfo] = field(default_factory=dict)
+    """Where it stands in each group, by name."""
     attempts: Sequence[Attempt] = ()
     """The last ten runs that ended, oldest first; known of jobs that were retried, buried or kept."""
 

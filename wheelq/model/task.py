@@ -16,15 +16,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import cached_property, update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, get_args, get_origin, overload
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeVar, final, get_args, get_origin, overload
 
-from wheelq.errors import InvalidInput
+from wheelq.errors import InvalidInput, PayloadMismatch, ResultMismatch
 from wheelq.model.checks import check_topic
 from wheelq.model.convert import Convert, arguments_converter, converter
 from wheelq.model.job import Job, Payload
 
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec  # `typing` has defaults from Python 3.13
+
+    A = ParamSpec("A", default=...)
+else:
+    from typing import ParamSpec
+
+    A = ParamSpec("A")
 P = ParamSpec("P")
-"""The parameters of `.job(…)`."""
+"""The parameters of `.job(…)`; so is `A`, which a type `TaskJob[bool]` may leave out."""
 C = ParamSpec("C")
 """The parameters of the function: perhaps a job, then those of `.job(…)`."""
 R_co = TypeVar("R_co", covariant=True)
@@ -37,13 +46,16 @@ _NOT_BY_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD,
 _AWAITED = (Coroutine, Awaitable, Generator)
 
 
-class TaskJob(Generic[R_co]):
+class TaskJob(Generic[R_co, A]):
     """A job of a task, made by `task.job(…)`: give it to `schedule` in place of topic and payload."""
 
     __slots__ = ("arguments", "task")
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # `Generic` insists on both parameters before Python 3.13
 
-    def __init__(self, task: Task[..., R_co, ..., Any], arguments: dict[str, Any]) -> None:
+    def __init__(self, task: Task[A, R_co, ..., Any], arguments: dict[str, Any]) -> None:
         self.task = task
+        """The task whose job this is."""
         self.arguments = arguments
         """By name; those that were given."""
 
@@ -77,6 +89,7 @@ class Task(Generic[P, R_co, C, T_co]):
     def __init__(self, topic: str | None, function: Callable[C, T_co]) -> None:
         """Analyse the function; its name is the topic if `topic` is None. Raises: InvalidInput."""
         self.function = function
+        """The decorated function."""
         update_wrapper(self, function)
         signature = _signature(function)
         parameters = list(signature.parameters.values())
@@ -97,7 +110,7 @@ class Task(Generic[P, R_co, C, T_co]):
         """Call the function, here and now."""
         return self.function(*args, **kwargs)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> TaskJob[R_co]:
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> TaskJob[R_co, P]:
         """Returns a job with these arguments, for `schedule`, `schedule_many` and `recurring.put`.
 
             client.schedule(close_order.job(42, reason="late"), delay=1800, key="order-42")
@@ -109,9 +122,12 @@ class Task(Generic[P, R_co, C, T_co]):
     def read_result(self, stored: Payload) -> R_co:
         """Converts a stored result to the type that the function returns.
 
-        Raises: PayloadMismatch; InvalidInput, if no payload can hold that type.
+        Raises: ResultMismatch; InvalidInput, if no payload can hold that type.
         """
-        result: R_co = self._read_result(stored)
+        try:
+            result: R_co = self._read_result(stored)
+        except PayloadMismatch as error:
+            raise ResultMismatch(error.field, error.problem) from error.__cause__
         return result
 
     @cached_property

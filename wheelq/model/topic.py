@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict
 
 from wheelq.errors import InvalidInput, InvalidSetting
 from wheelq.model.job import from_ms
-from wheelq.settings import DAY_MS, Misfire, TopicSettings
+from wheelq.settings import DAY_MS, Misfire, OnMismatch, TopicSettings
 
 SHARDS_LIMIT = 10_000
 """More shards are nearly always a mistake: each needs a leader, a lease and regular reads."""
@@ -43,6 +43,10 @@ class Shaping:
 @dataclass(frozen=True, slots=True)
 class Topic(TopicSettings):
     """A topic as stored in Redis: its settings, and the former numbers of shards that still hold jobs.
+
+        client.configure("orders", max_rate=100, keep_done_ms=86_400_000)
+        settings = client.topic("orders").settings
+        print(settings.max_rate, settings.paused)
 
     After a change of `shards`, jobs that were placed by a former number stay where they are until they have run. New
     jobs are never placed by it (the shards refuse them), and look-ups ask there too. A scheduler node drops the former
@@ -76,18 +80,6 @@ class Topic(TopicSettings):
     def is_shaped(self) -> bool:
         """Whether `max_rate` or `max_ready` limits promotion."""
         return self.max_rate > 0 or self.max_ready > 0
-
-    @property
-    def shaping(self) -> Shaping | None:
-        """The limits on promotion in one shard; None if there are none."""
-        if not self.is_shaped:
-            return None
-        rate = self.max_rate / self.all_shards
-        most_ready = max(1, self.max_ready // self.all_shards) if self.max_ready else 0
-        if not rate:
-            return Shaping(0, 0, most_ready)
-        interval_us = math.ceil(min(1_000_000 / rate, LONGEST_INTERVAL_US))
-        return Shaping(max(1, interval_us), max(1, int(min(rate * BURST_S, MOST_AT_ONCE))), most_ready)
 
     @property
     def terms(self) -> str:
@@ -190,6 +182,8 @@ class TopicChanges(TypedDict, total=False):
     max_ready: int
     misfire: Misfire
     grace_ms: int
+    on_mismatch: OnMismatch
+    mismatch_ms: int
     retention_ms: int
     keep_done_ms: int
     result_max_bytes: int
@@ -223,6 +217,7 @@ class TopicInfo:
 
     name: str
     shards: int
+    """The number of its shards."""
     waiting: int
     """Jobs that wait for their due time."""
     ready: int
@@ -232,13 +227,14 @@ class TopicInfo:
     retrying: int
     """Jobs that failed and wait for their next attempt."""
     dead: int
-    """Jobs that were given up, and wait to be replayed or purged."""
+    """Dead letters, to be replayed or purged: one for each group that gave a job up, whether or not others have it."""
     first_due_ms: int | None
     """When the first waiting job is due; None when nothing waits."""
     overdue_ms: int
     """How long the first waiting job has been due; 0 if none is. More than a second means that no scheduler runs or
     that promotion is limited."""
     settings: Topic = Topic()
+    """Its settings as stored."""
 
     @property
     def first_due(self) -> datetime | None:
@@ -255,6 +251,7 @@ class TopicMinute:
     """What happened in a topic in one minute, all shards and groups together."""
 
     FIGURES: ClassVar[int] = 6
+    """How many counters of a minute are stored."""
 
     at_ms: int
     """When the minute began, in ms since the epoch."""
@@ -293,6 +290,24 @@ def check_hours(hours: int) -> int:
     if type(hours) is not int or not 1 <= hours <= KEPT_HOURS:
         raise InvalidInput("hours", f"must be a whole number from 1 to {KEPT_HOURS}, not {hours!r}")
     return hours
+
+
+def shaping_of(topic: Topic, shard: int) -> Shaping | None:
+    """Returns the limits on promotion in one shard; None if there are none.
+
+    The shards of a number share a limit evenly. While former numbers may still hold jobs, each number has the same
+    part of it, so that neither a few old jobs nor a backlog of them leaves the others a small fraction.
+    """
+    if not topic.is_shaped:
+        return None
+    numbers = topic.numbers
+    share = sum(1 / number for number in numbers if shard < number) / len(numbers)
+    rate = topic.max_rate * share
+    most_ready = max(1, int(topic.max_ready * share + 1e-9)) if topic.max_ready else 0
+    if not rate:
+        return Shaping(0, 0, most_ready)
+    interval_us = math.ceil(min(1_000_000 / rate, LONGEST_INTERVAL_US))
+    return Shaping(max(1, interval_us), max(1, int(min(rate * BURST_S, MOST_AT_ONCE))), most_ready)
 
 
 def shard_of(partition_key: str, shards: int) -> int:

@@ -143,7 +143,7 @@ class Groups:
 
     def _check_jobs(self, topic: str) -> Operation[None]:
         what, shards = f"topic {topic!r}", (yield from self._topics.shards(topic))
-        [info] = [info for info in (yield from self._topics.list()) if info.name == topic]
+        info = yield from self._topics.info(topic)
         if jobs := info.waiting + info.ready + info.running + info.retrying:
             raise InUse(what, f"{counted(jobs, 'job is', 'jobs are')} not finished")
         if recurring := (yield from ask(removal.recurring_jobs(shards[0]))):

@@ -10,13 +10,14 @@ interrupted rerun is repeated with its name within a day.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput, OutcomeUnknown
 from wheelq.model.checks import to_ms
 from wheelq.model.topic import TopicMinute, check_hours
-from wheelq.producer.operation import Operation, ask, ask_all, wait
+from wheelq.producer.operation import Operation, Stream, ask, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import bulk as calls
 from wheelq.protocol.calls import counts
@@ -90,8 +91,7 @@ def history(topics: Topics, topic: str, hours: int) -> Operation[list[TopicMinut
     now_ms = (yield from ask(server_time_us(shards[0].counts))) // 1000
     since_ms = now_ms - hours * counts.HOUR_MS
     span = range(since_ms // counts.HOUR_MS, now_ms // counts.HOUR_MS + 1)
-    parts = yield from ask_all(counts.minutes(shard, hour) for shard in shards for hour in span)
     found: dict[int, TopicMinute] = {}
-    for part in parts:
-        found = counts.add_up(found, part)
+    # Added up as they arrive: a topic with many shards has thousands, which would hold up an event loop together.
+    yield Stream((counts.minutes(shard, hour) for shard in shards for hour in span), partial(counts.add_to, found))
     return [found[at_ms] for at_ms in sorted(found) if at_ms >= since_ms]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from wheelq.errors import InvalidInput
-from wheelq.model.checks import check_limit, moment_ms
+from wheelq.model.checks import check_id, check_limit, moment_ms
 from wheelq.model.dead import DeadFilter, Position
 from wheelq.model.job import WaitingJob, WaitingPage
 from wheelq.model.state import JobPage, JobState, ListedJob
@@ -30,6 +30,8 @@ from wheelq.protocol.keys import ShardKeys, raw_member
 CURSOR_PATTERN = r"-?[0-9]{1,14}\.[0-9]{2}~(?:[0-9a-f]{2}){1,600}|[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}"
 WITH_ERRORS = (JobState.RETRYING, JobState.DEAD)
 """Jobs in these states may be filtered by their error."""
+ROUNDS = 10
+"""How often one page of jobs with a prefix looks: at 5,000 jobs in each shard, in calls of about a millisecond."""
 _END = 1e15
 """A score above all possible ones."""
 _PLACE = re.compile(r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,600})")
@@ -50,26 +52,38 @@ class Listing:
         since: datetime | None,
         until: datetime | None,
         error: str | None,
+        prefix: str | None,
         limit: int,
         cursor: str | None,
     ) -> Operation[JobPage]:
-        """Returns one page; `error` selects jobs whose last error contains it."""
+        """Returns one page; `error` selects jobs whose last error contains it, `prefix` those whose id begins with it.
+
+        To find enough, it looks up to `ROUNDS` times at the next jobs of every shard.
+        """
         check_limit(limit)
         state = _state(state)
+        if prefix is not None:
+            check_id(prefix, "prefix")
         if error is not None and state not in WITH_ERRORS:
             raise InvalidInput("error", f"selects retrying and dead jobs only, not {state} ones")
         where = DeadFilter(since_ms=moment_ms(since, "since"), until_ms=moment_ms(until, "until"))
         shards = yield from self._topics.shards(topic)
-        match state:
-            case JobState.WAITING | JobState.RETRYING:
-                found = yield from _due(shards, state, where, cursor)
-            case JobState.DONE:
-                found = yield from _done(shards, where, cursor)
-            case JobState.READY | JobState.RUNNING:
-                found = yield from _in_stream(shards, state, where, cursor)
-            case JobState.DEAD:
-                found = yield from _dead(shards, where, cursor)
-        return _page(found, error, limit)
+        jobs: list[ListedJob] = []
+        for _ in range(ROUNDS if prefix else 1):
+            match state:
+                case JobState.WAITING | JobState.RETRYING:
+                    found = yield from _due(shards, state, where, cursor)
+                case JobState.DONE:
+                    found = yield from _done(shards, where, cursor)
+                case JobState.READY | JobState.RUNNING:
+                    found = yield from _in_stream(shards, state, where, cursor)
+                case JobState.DEAD:
+                    found = yield from _dead(shards, where, cursor)
+            more, cursor = _page(found, error, prefix, limit - len(jobs))
+            jobs += more
+            if cursor is None or len(jobs) >= limit:
+                break
+        return JobPage(jobs, cursor)
 
 
 _Found = tuple[list[tuple[Any, ListedJob]], Any]
@@ -154,11 +168,13 @@ def _merged(
     return found, edge
 
 
-def _page(found: _Found, error: str | None, limit: int) -> JobPage:
+def _page(found: _Found, error: str | None, prefix: str | None, limit: int) -> JobPage:
     """Returns the first matching jobs; rows of several groups with the same place stay together."""
     items, edge = found
     if error is not None:
         items = [item for item in items if error in (item[1].error or "")]
+    if prefix:
+        items = [item for item in items if item[1].id.startswith(prefix)]
     if len(items) > limit:
         last = items[limit - 1][0]
         more = items[limit:]

@@ -28,6 +28,7 @@ The body is the packed payload and, if the flag says so, a map of options:
 | `a`      | the attempt, if it is above 255, the most that the byte can hold                        |
 | `e`      | the error of the last failed attempt, at most 500 characters                            |
 | `f`      | when the job was first due, in a retry: due_ms                                          |
+| `m`      | when a worker first found that the payload does not fit its handler: ms since the epoch |
 | `r`      | how often it was replayed                                                               |
 | `t`      | the last ten attempts: start (ms since the epoch), duration (ms), worker, error or nil  |
 | `x`, `X` | expiry: ms after it was first due; or ms since the epoch                                |
@@ -36,6 +37,7 @@ The body is the packed payload and, if the flag says so, a map of options:
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -59,9 +61,9 @@ _HEAD = _LIFE_AT + LIFE_BYTES
 LIFE = slice(_LIFE_AT, _HEAD)
 """Where a record has its life."""
 _HAS_PARTS, _HAS_OPTIONS = 1, 2
-_KINDS: Mapping[str, type] = {"a": int, "e": str, "f": int, "r": int, "x": int, "X": int}
-_NUMBERS: Mapping[str, int] = {"a": 2**31, "f": 2**53, "r": 2**31, "x": 2**53, "X": 2**53}
-_OF_RUNS = frozenset("aefrt")
+_KINDS: Mapping[str, type] = {"a": int, "e": str, "f": int, "m": int, "r": int, "x": int, "X": int}
+_NUMBERS: Mapping[str, int] = {"a": 2**31, "f": 2**53, "m": 2**53, "r": 2**31, "x": 2**53, "X": 2**53}
+_OF_RUNS = frozenset("aefmrt")
 """Options that runs write, not the producer."""
 LAST_ERROR_CHARS = 500
 MOST_IN_A_BYTE = 255
@@ -71,6 +73,8 @@ _NEW = bytes((VERSION, 0, 0, 0, 0, 0, 0, 1))
 """The first bytes of a record that is not stored yet: no time, first attempt."""
 _PLAIN = _NEW + b"\0"
 _ONE_ITEM, _TWO_ITEMS = b"\x91", b"\x92"  # msgpack: array of one, array of two
+_MAY_BE_FOREIGN = re.compile(rb"[\xc4-\xc9\xd4-\xd8]").search
+"""Finds bytes that begin an extension type, or a value of bytes, perhaps a map's key. Text may hold them too."""
 _SCALARS = (str, bytes, int, float, bool, type(None))
 Pack = Callable[[Any], bytes]
 
@@ -114,6 +118,8 @@ class Record(NamedTuple):
     scheduled_ms: int = 0
     """When it was scheduled, by the server's clock; 0 before it is stored."""
     life: bytes = NO_LIFE
+    mismatched_ms: int | None = None
+    """When its payload was first found not to fit, by the server's clock; None: it fitted when it last ran."""
 
     @property
     def has_run(self) -> bool:
@@ -199,7 +205,7 @@ def decode(record: bytes) -> Record:
     attempt, scheduled_ms = record[_ATTEMPT_AT], int.from_bytes(record[1:_ATTEMPT_AT], "big")
     life = record[_LIFE_AT:_HEAD]
     if not record[_FLAGS_AT]:
-        return _plain_record((attempt, payload, {}, None, None, 0, None, None, None, (), scheduled_ms, life))
+        return _plain_record((attempt, payload, {}, None, None, 0, None, None, None, (), scheduled_ms, life, None))
     return Record(
         options.get("a", attempt),
         payload,
@@ -213,17 +219,26 @@ def decode(record: bytes) -> Record:
         attempts.read(options["t"]) if "t" in options else (),
         scheduled_ms,
         life,
+        options.get("m"),
     )
 
 
-def again(record: bytes, due_ms: int, error: str | None, *, counts: bool, attempt: Attempt | None = None) -> bytes:
+def again(
+    record: bytes,
+    due_ms: int,
+    error: str | None,
+    *,
+    counts: bool,
+    attempt: Attempt | None = None,
+    mismatched_ms: int | None = None,
+) -> bytes:
     """Returns the record of a job's next run after the one that was due at `due_ms`.
 
     `counts`: the next run is another attempt, not the same one again. `error` and `attempt` describe the last run.
-    Raises: UnreadableRecord.
+    `mismatched_ms`: its payload did not fit, for the first time at this moment. Raises: UnreadableRecord.
     """
     before = decode(record)
-    changes: dict[str, Any] = {"f": before.first_due_ms or due_ms}
+    changes: dict[str, Any] = {"f": before.first_due_ms or due_ms, "m": mismatched_ms}
     if attempt is not None:
         changes["t"] = attempts.added(before.attempts, attempt)
     if error is not None:
@@ -234,12 +249,12 @@ def again(record: bytes, due_ms: int, error: str | None, *, counts: bool, attemp
 def attempted(record: bytes, attempt: Attempt) -> bytes:
     """Returns the record with one more attempt. Raises: UnreadableRecord."""
     before = decode(record)
-    return _changed(record, before.attempt, {"t": attempts.added(before.attempts, attempt)})
+    return _changed(record, before.attempt, {"t": attempts.added(before.attempts, attempt), "m": None})
 
 
 def replayed(record: bytes) -> bytes:
     """Returns the record of a dead job for its replay; it no longer expires. Raises: UnreadableRecord."""
-    return _changed(record, 1, {"r": decode(record).replays + 1, "x": None, "X": None})
+    return _changed(record, 1, {"r": decode(record).replays + 1, "m": None, "x": None, "X": None})
 
 
 def original(record: bytes) -> bytes:
@@ -360,6 +375,10 @@ def _pack_payload(payload: Payload, pack: Pack = msgpack.packb) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         path, problem = find_offender(payload)
         raise InvalidInput(path, problem or f"cannot be packed by msgpack: {error}") from error
+    if type(payload) not in _SCALARS and _MAY_BE_FOREIGN(packed):  # readable, but not as a payload in every language
+        path, problem = find_offender(payload)
+        if problem is not None:
+            raise InvalidInput(path, problem)
     return packed
 
 
@@ -370,6 +389,8 @@ def find_offender(payload: Payload) -> tuple[str, str | None]:
         path, item, depth = todo.pop()
         if depth > 1_000:
             return path[:60] + "…", "is nested too deeply: the limit is 1,000 levels"
+        if isinstance(item, (msgpack.ExtType, msgpack.Timestamp)):
+            return path, f"is a msgpack {type(item).__name__}, which a payload cannot hold"
         with suppress(TypeError):
             item = plain(item)
         if isinstance(item, dict):

@@ -30,6 +30,7 @@ import logging
 from typing import TypeVar
 
 from wheelq.base.metrics import Lateness
+from wheelq.model.topic import shaping_of
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.calls.leader import Opened
@@ -168,7 +169,8 @@ class Leader:
     async def _sweep(self, expired: list[tuple[str, int]]) -> None:
         """Promote up to a batch of due jobs; those of `expired` that are not due yet go back to the wheel."""
         settings = self._settings
-        call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, self._parts.topic.shaping)
+        shaping = shaping_of(self._parts.topic, self._keys.shard)
+        call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, shaping)
         answer = await self._send(call)
         self.lateness += answer.lateness
         if answer.promoted:

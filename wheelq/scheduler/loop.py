@@ -24,6 +24,7 @@ from wheelq import reminders
 from wheelq.base.clock import Clock, until_stopped
 from wheelq.base.metrics import Lateness, Observations
 from wheelq.base.timers import PreciseClock
+from wheelq.base.version import __version__
 from wheelq.errors import ServerError
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import counts
@@ -58,6 +59,7 @@ class Scheduler:
         clock: Clock | None = None,
     ) -> None:
         self.node = f"{socket.gethostname().replace(':', '-')}-{os.getpid()}-{secrets.token_hex(3)}"
+        """The name of this node in Redis: host, process and a random part."""
         self._transport = transport
         self._keys = keys = keys or Keys()
         self._settings = settings = settings or SchedulerSettings()
@@ -169,7 +171,7 @@ class Scheduler:
             shard.hint(data)
 
     async def _watch(self) -> None:
-        what = "changes are not watched until the server is back"
+        what = "changes are not watched"
         await Loop(self._clock, logger, what, RETRY_S, RETRY_S).run(self._look, self._woken)
 
     async def _look(self) -> float:
@@ -277,6 +279,7 @@ class Scheduler:
             "promoted": lateness.jobs,
             "late_ms": lateness.total_ms,
             "lateness": lateness.counts,
+            "version": __version__,
             "clock_skew_ms": round(self._server.skew_ms),
         }
 
@@ -354,7 +357,7 @@ class HintSubscription:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        loop = Loop(self._parts.clock, logger, "hints are not heard until the server is back")
+        loop = Loop(self._parts.clock, logger, "hints are not heard")
 
         async def listen() -> None:
             try:

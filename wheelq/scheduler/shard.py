@@ -65,7 +65,7 @@ class Shard:
         self._loop = Loop(
             clock,
             logger,
-            f"{keys.topic}:{keys.shard} promotes nothing until the server permits it",
+            f"{keys.topic}:{keys.shard} promotes nothing",
             unexpected=f"{keys.topic}:{keys.shard} starts afresh after an unexpected error",
         )
         self._wake = asyncio.Event()

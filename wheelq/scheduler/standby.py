@@ -21,6 +21,7 @@ import logging
 from enum import Enum, auto
 
 from wheelq.base.metrics import Lateness
+from wheelq.model.topic import shaping_of
 from wheelq.protocol.calls import leader as calls
 from wheelq.scheduler.lease import WatchedLease, holder_connection
 from wheelq.scheduler.parts import ShardParts
@@ -131,7 +132,9 @@ class Standby:
         behind = True
         while behind:
             topic, hedge_ms = self._parts.topic, self._settings.hedge_ms
-            call = calls.hedge(self._keys, hedge_ms, self._settings.batch, topic.terms, topic.shaping)
+            call = calls.hedge(
+                self._keys, hedge_ms, self._settings.batch, topic.terms, shaping_of(topic, self._keys.shard)
+            )
             answer = await self._transport.send(call)
             self.lateness += answer.lateness
             behind = answer.is_partial and answer.promoted > 0 and not answer.wait_ms

@@ -12,6 +12,8 @@ Durability = Literal["server", "replicated", "fsynced"]
 """The confirmation that a schedule call waits for: see `producer.confirmation`."""
 Misfire = Literal["run", "skip", "bury"]
 """What happens to a job that would start later than its grace: it runs, is dropped, or is buried."""
+OnMismatch = Literal["retry", "bury"]
+"""What happens to a job whose payload does not fit its handler: it waits for another worker, or is buried."""
 Trace = Literal["link", "parent"]
 """How a run's span stands to the one that scheduled its job."""
 Access = Literal["auto", "keys", "open"]
@@ -131,6 +133,15 @@ class TopicSettings(Checked):
     grace_ms: int = setting(
         0, 'How late a job may start before that counts as a misfire. At least 1 unless misfire is "run".', lowest=0
     )
+    on_mismatch: OnMismatch = setting(
+        "retry",
+        "What happens to a job whose payload does not fit the types of its handler, which may state its own. "
+        '"retry": it waits for a worker whose code knows the payload, which costs no attempt. "bury": it is buried.',
+        one_of=get_args(OnMismatch),
+    )
+    mismatch_ms: int = setting(
+        900_000, "How long a job whose payload does not fit may wait for a worker that it fits. Then it is buried."
+    )
     retention_ms: int = setting(
         0, "How long consumed entries stay in the ready stream.", zero="until every group has acked them"
     )
@@ -226,7 +237,11 @@ class SchedulerSettings(Checked):
 class WorkerSettings(Checked):
     """Settings of a worker: reading, acking and recovery."""
 
-    concurrency: int = setting(100, "Handlers running at the same time. Worker.connect(concurrency=…) overrides it.")
+    concurrency: int = setting(
+        100,
+        "Handlers of all topics running at the same time; batches have their own limits. "
+        "Worker.connect(concurrency=…) overrides it.",
+    )
     threads: int = setting(32, "How many of them may be plain (not async) handlers, each in a thread.")
     block_ms: int = setting(5_000, "How long one read waits for the next job. Only the cost at rest depends on it.")
     ack_batch: int = setting(500, "Most acks sent in one call.", most=500)
@@ -298,10 +313,10 @@ class ServerSettings(Checked):
         1_000, "Most requests in flight; further ones are answered 503 with Retry-After, and do not queue."
     )
     max_waiting: int = setting(
-        1_000, "Most leases that wait for a job (long polls); further ones are answered at once, as if no job had come."
+        1_000, "Most requests that wait for a job to lease, or for the end of a job; further ones are answered at once."
     )
     max_wait_ms: int = setting(
-        20_000, "Longest that a lease waits for a job, whatever it asks for; less than the timeout of proxies in front."
+        20_000, "Longest that such a request waits, whatever it asks for; less than the timeout of proxies in front."
     )
     drain_ms: int = setting(10_000, "How long requests in flight have to finish at a stop.")
     idempotency_ms: int = setting(DAY_MS, "How long the answer to a request with an Idempotency-Key is kept.")

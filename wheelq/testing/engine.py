@@ -68,7 +68,7 @@ class SteppedWorker(Worker):
         """`outermost` runs around all hooks of `other`."""
         super().__init__(transport, other.group, keys, other._settings, clock)
         self._handlers.share(other._handlers)
-        self._hooks.lifespans = other._hooks.lifespans
+        self._hooks.lifespans, self._hooks.of_routers = other._hooks.lifespans, other._hooks.of_routers
         self._hooks.middleware = [outermost, *other._hooks.middleware]
 
     @asynccontextmanager

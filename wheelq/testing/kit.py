@@ -64,6 +64,7 @@ class _Kit:
         self.url = url
         """The URL for code that does not read WHEELQ_URL."""
         self.raise_errors = raise_errors
+        """Whether `advance` raises a handler's error instead of retrying its job."""
         self.clock = ManualClock(wall_ms=wall_ms() if start is None else to_ms(start))
         """The server's clock. Move it with `advance` only, so that jobs that fall due are run."""
         self.runs: list[Run] = []
@@ -257,11 +258,13 @@ def _set_url(url: str | None) -> None:
 class WheelqTest(_Kit):
     """A wheelq for plain tests, with or without pytest.
 
-    with WheelqTest() as wheelq:
-        wheelq.add(shop.worker)
-        wheelq.client.schedule("orders", {"id": 42}, delay=1800, key="order-42")
-        wheelq.advance(hours=1)
-        wheelq.assert_ran("orders", "order-42")
+        with WheelqTest() as wheelq:
+            wheelq.worker.handler("orders")(print)
+            wheelq.client.schedule("orders", {"id": 42}, delay=1800, key="order-42")
+            wheelq.advance(hours=1)
+            wheelq.assert_ran("orders", "order-42")
+
+    With pytest, take the fixture `wheelq`.
     """
 
     def advance(self, by: float | timedelta = 0, **units: float) -> list[Run]:
@@ -294,11 +297,13 @@ class WheelqTest(_Kit):
 class AsyncWheelqTest(_Kit):
     """A wheelq for tests on asyncio: handlers run on the test's own event loop.
 
-    async with AsyncWheelqTest() as wheelq:
-        wheelq.add(shop.worker)
-        await wheelq.async_client.schedule("orders", {"id": 42}, delay=1800, key="order-42")
-        await wheelq.advance(hours=1)
-        wheelq.assert_ran("orders", "order-42")
+        async with AsyncWheelqTest() as wheelq:
+            wheelq.add(shop.worker)
+            await wheelq.async_client.schedule("orders", {"id": 42}, delay=1800, key="order-42")
+            await wheelq.advance(hours=1)
+            wheelq.assert_ran("orders", "order-42")
+
+    With pytest, take the fixture `async_wheelq`.
     """
 
     async def advance(self, by: float | timedelta = 0, **units: float) -> list[Run]:

@@ -70,6 +70,7 @@ class Run:
     job: Job
     group: str
     at_ms: int
+    """When it began, in milliseconds since the Unix epoch."""
     error: BaseException | None = None
     """The error of a failed run."""
 

@@ -43,7 +43,8 @@ def _other_kind(words: str, place: Address) -> str:
     parts = urlsplit(place.written)
     scheme, login = parts.scheme.partition("+")[0], "".join(parts.netloc.rpartition("@")[:2])
     if "is a sentinel" in words or ("unknown command" in words and not place.is_sentinel):
-        return f"write {scheme}+sentinel://{login}{server}/SERVICE, where SERVICE is the name of the service it watches"
+        there = f"{scheme}+sentinel://{login}{server}/SERVICE"
+        return f"{server} is a sentinel: write {there}, where SERVICE is the name of the service it watches"
     what = "not a sentinel" if place.is_sentinel else "not part of a cluster"
     return f"{server} is {what}: for a single server write {scheme}://{login}{server}/0"
 

@@ -84,7 +84,7 @@ _BY_TEXT: tuple[tuple[str, type[errors.Refused]], ...] = (
     ("Unknown Redis command", errors.ServerTooOld),
     ("wrong number of arguments for 'client|list'", errors.ServerTooOld),
 )
-_ADVICE = {
+_CAUSES = {
     errors.NotPermitted: "the user's ACL lacks a right (config/acl has examples)",
     errors.ServerFull: "the server is out of memory: new jobs are refused until some have run; raise maxmemory",
     errors.ServerBusy: "the server or cluster is loading, busy or resharding: try again shortly",
@@ -107,21 +107,23 @@ def refusal(error: Exception, place: Address) -> errors.Refused | None:
             return None
         found = errors.Refused
     words = str(error).rstrip(". ")
-    if found is errors.NotPermitted:
-        advice: str | None = _about_rights(words)
-    else:
-        advice = instead(found, words, place) or _ADVICE.get(found)
+    cause = _about_rights(words) if found is errors.NotPermitted else _CAUSES.get(found)
+    if cause is not None:
+        return found(f"{cause}; the server said: {words}")
+    advice = instead(found, words, place)
+    if advice and found is errors.WrongServerKind:
+        return found(advice)
     return found(f"{words}; {advice}" if advice else str(error))
 
 
 def _about_rights(words: str) -> str:
-    return CHANNELS if "channel" in words else KEYS if " key" in words else _ADVICE[errors.NotPermitted]
+    return CHANNELS if "channel" in words else KEYS if " key" in words else _CAUSES[errors.NotPermitted]
 
 
-CHANNELS = "give the user the channels: ACL SETUSER <user> &wheelq:* (with another prefix &<prefix>:*)"
+CHANNELS = "the user's ACL lacks the channels: ACL SETUSER <user> &wheelq:* (with another prefix &<prefix>:*)"
 """What to do if a channel is refused. In Redis 7 a new user may use no channel."""
 
-KEYS = "the user's ACL must allow the keys that begin with the prefix (~wheelq:*; config/acl has examples)"
+KEYS = "the user's ACL lacks the keys that begin with the prefix (~wheelq:*; config/acl has examples)"
 """What to do if a key is refused."""
 
 _LINE = re.compile(r"@user_script: ?(\d+)")
@@ -155,7 +157,8 @@ def broken_off(error: Exception, place: Address) -> errors.ServerError:
 def _why(error: Exception) -> str:
     if isinstance(error, RuntimeError):  # its text is about uvloop's own objects
         return "the connection was closed"
-    return str(error) or type(error).__name__
+    refused = cause_of(error, ConnectionRefusedError)
+    return "the connection was refused" if refused else str(error) or type(error).__name__
 
 
 def _is_tls(error: BaseException | None) -> bool:

@@ -11,6 +11,7 @@ outcome   whether a job is too late to start, and its outcome after the run (pur
 
 from __future__ import annotations
 
+from wheelq.worker.handlers.decorators import Router
 from wheelq.worker.loop import Worker
 
-__all__ = ["Worker"]
+__all__ = ["Router", "Worker"]

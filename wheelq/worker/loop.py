@@ -33,7 +33,7 @@ from wheelq.transport.startup import StartupPolicy, check_server, until_usable
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.progress import ProgressWriter
 from wheelq.worker.delivery.running import Running
-from wheelq.worker.handlers.decorators import Decorators
+from wheelq.worker.handlers.decorators import WorkerDecorators
 from wheelq.worker.handlers.threads import Threads
 from wheelq.worker.lanes.lane import Lanes
 from wheelq.worker.upkeep.heartbeat import Heartbeat
@@ -50,7 +50,7 @@ TOPICS_MS = 5_000
 """Milliseconds between reads otherwise, because the number of shards may change."""
 
 
-class Worker(Decorators):
+class Worker(WorkerDecorators):
     """Runs handlers for the jobs of its topics.
 
         worker = Worker.connect("redis://localhost:6379", group="billing")
@@ -76,7 +76,9 @@ class Worker(Decorators):
         """`report()` is called every few seconds, and returns more fields for the worker's report."""
         super().__init__()
         self.group = group
+        """The worker's group."""
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        """Its name in Redis: host, process and a random part."""
         self._transport = transport
         self._settings = settings = settings or WorkerSettings()
         self._clock = clock = clock or SystemClock()
@@ -242,7 +244,7 @@ class Worker(Decorators):
             await self._follow()
 
         pause = UNKNOWN_TOPIC_MS / 1000
-        what = "topics are not watched until the server is back"
+        what = "topics are not watched"
         await Loop(self._clock, logger, what, pause, pause).run(step)
 
     # --- stopping --------------------------------------------------------------------------------------------------

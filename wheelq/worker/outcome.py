@@ -19,12 +19,15 @@ from wheelq.errors import PayloadMismatch
 from wheelq.model.dead import Reason
 from wheelq.model.retry import Bury, Retry, RetryAfter
 from wheelq.protocol.codec import Record
-from wheelq.settings import TopicSettings
+from wheelq.settings import OnMismatch, TopicSettings
 
 TRACEBACK_CHARS = 4_000
 """The most characters of a traceback's end that a dead job keeps."""
 ERROR_CHARS = 500
 """The most characters of an error's beginning that a dead or retried job keeps."""
+SHORTEST_MISMATCH_MS = 1_000
+LONGEST_MISMATCH_MS = 30_000
+"""A job whose payload does not fit pauses for as long as it has waited for a worker, within these bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Again:
     """The error to keep from this run; None: nothing new."""
     counts: bool = True
     """Whether the next run is another attempt; False: the handler only asked for more time."""
+    mismatched_ms: int | None = None
+    """When its payload was first found not to fit; None: it fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,6 @@ def of_failure(error: BaseException, attempt: int, retry: Retry, draw: float) ->
     """Returns the outcome after attempt number `attempt` raised `error`; `draw` in [0, 1) decides the jitter."""
     if isinstance(error, RetryAfter) and not error.counts:
         return Again(error.pause_ms, _message(error) or None, counts=False)
-    if isinstance(error, PayloadMismatch):
-        return Buried(Reason.UNREADABLE, _text(_message(error)[:ERROR_CHARS]))
     if isinstance(error, Bury):
         return _buried(Reason.GIVEN_UP, error)
     asked = error.pause_ms if isinstance(error, RetryAfter) else None
@@ -100,6 +103,22 @@ def of_failure(error: BaseException, attempt: int, retry: Retry, draw: float) ->
     if pause_ms is None:
         return _buried(Reason.FAILED, error)
     return Again(pause_ms if asked is None else asked, error_line(error))
+
+
+def of_mismatch(
+    error: PayloadMismatch, first_ms: int | None, now_ms: float, mismatch_ms: int, on_mismatch: OnMismatch
+) -> Again | Buried:
+    """Returns the outcome of a job whose payload does not fit its handler, first at `first_ms`; None: now.
+
+    It runs again without losing an attempt, so that a worker with other code can take it. The pauses double.
+    """
+    text = _text(_message(error)[:ERROR_CHARS])
+    first_ms = min(int(now_ms), int(now_ms) if first_ms is None else first_ms)
+    waited_ms = round(now_ms) - first_ms
+    if on_mismatch == "bury" or waited_ms >= mismatch_ms:
+        return Buried(Reason.PAYLOAD_MISMATCH, text)
+    pause_ms = min(max(waited_ms, SHORTEST_MISMATCH_MS), LONGEST_MISMATCH_MS, mismatch_ms - waited_ms)
+    return Again(pause_ms, text, counts=False, mismatched_ms=first_ms)
 
 
 def as_failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exception:

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import assert_type
 from uuid import UUID
 
-from wheelq import AsyncClient, Client, Job, JobSpec, Receipt, Retry, TaskJob, Worker
+from wheelq import AsyncClient, CancelOutcome, Client, Job, JobSpec, Receipt, Retry, TaskJob, Worker
 
 worker = Worker.connect("redis://127.0.0.1:1", group="shop")
 
@@ -61,12 +61,18 @@ def blocking(client: Client) -> None:
     client.schedule(
         remind.job(who="ann", when=datetime.now().astimezone()), delay=timedelta(minutes=1), priority="high"
     )
-    assert_type(ship.job(Order(UUID(int=1)), weight=1), TaskJob[Order])
+    shipping: TaskJob[Order] = ship.job(Order(UUID(int=1)), weight=1)
+    assert_type(client.wait(client.schedule(shipping, delay=0)), Order)
     assert_type(client.wait(client.schedule(price.job(sku="a"), delay=0)), float)
     client.schedule(log.job(message="a"), delay=0)
     client.schedule(log.job("a", level=2), delay=0)
     many = client.schedule_many(close_order, [JobSpec(close_order.job(n), delay=n) for n in range(3)])
     assert_type(many, list[Receipt[bool]])
+    specs = [JobSpec(remind.job("ann"), delay=1), JobSpec(payload=remind.job("bob"), priority="low")]
+    assert_type(client.schedule_many(remind, specs)[0], Receipt[None])
+    any_specs: list[JobSpec] = [JobSpec(remind.job("ann"), delay=1)]
+    client.schedule_many(remind, any_specs)
+    print(client.cancel("orders", "order-42") is CancelOutcome.CANCELLED)
     client.recurring.put(tick.job(), "tick", every=60)
     assert_type(remind("ann"), None)
     assert price(Job("a", "prices", None, 0, 1, "1-0", 0), sku="a") > 0
@@ -87,4 +93,7 @@ def untyped(client: Client) -> None:
     receipt = client.schedule("orders", {"id": 42}, delay=1800, key="order-42", on_duplicate="replace")
     print(client.wait("orders", receipt.id), client.wait(receipt), receipt.topic)
     many: list[Receipt] = client.schedule_many("orders", [JobSpec({"id": n}, delay=n) for n in range(3)])
+    specs = [JobSpec({"id": 42}, delay=1)]
+    specs += [JobSpec("any", 2.5, priority="low"), JobSpec(delay=3)]
+    client.schedule_many("orders", specs)
     print(many[0].due, client.recurring.put("orders", "nightly", {"all": True}, cron="@daily").next)

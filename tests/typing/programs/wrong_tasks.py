@@ -61,6 +61,8 @@ def blocking(client: Client) -> None:
     text: str = client.wait(client.schedule(close_order.job(42), delay=1))  # error
     client.wait("orders")  # error
     client.schedule_many(close_order, [close_order.job(42)])  # error
+    client.schedule_many(close_order, [JobSpec(remind.job("ann"), delay=1)])  # error
+    client.schedule_many(remind, (JobSpec(close_order.job(n), delay=n) for n in range(3)))  # error
     client.recurring.put(remind.job(42), "morning", cron="@daily")  # error
     client.recurring.put(remind.job("ann"), "morning", corn="@daily")  # error
     client.recurring.put("reminders", cron="@daily")  # error

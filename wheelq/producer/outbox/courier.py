@@ -29,6 +29,7 @@ from typing import Any, Protocol
 
 from wheelq.base.per_loop import PerLoop
 from wheelq.errors import (
+    AWAY,
     NotReplicated,
     OutcomeUnknown,
     ServerError,
@@ -111,9 +112,13 @@ class Courier:
         """Deliver this job if it is kept, so that an answer about it is definite. Raises: Unavailable, if it cannot."""
         if self._outbox.holds(topic, id):
             self.start()  # whoever begins to deliver goes on: nobody else does meanwhile
-            self.deliver_all()
+            failure = None
+            try:
+                self.deliver_all()
+            except AWAY as error:  # perhaps about other jobs
+                failure = error
             if self._outbox.holds(topic, id):
-                raise Unavailable(f"job {id!r} waits in the outbox and could not be delivered yet: nothing was changed")
+                raise _still_here(id, failure) from failure
 
     def step(self) -> int:
         """One round; how many jobs got through. Raises: an error of `AWAY`."""
@@ -210,9 +215,13 @@ class AsyncCourier:
         """Deliver this job if it is kept, so that an answer about it is definite. Raises: Unavailable, if it cannot."""
         if self._outbox.holds(topic, id):
             self.start()  # whoever begins to deliver goes on: nobody else does meanwhile
-            await self.deliver_all()
+            failure = None
+            try:
+                await self.deliver_all()
+            except AWAY as error:  # perhaps about other jobs
+                failure = error
             if self._outbox.holds(topic, id):
-                raise Unavailable(f"job {id!r} waits in the outbox and could not be delivered yet: nothing was changed")
+                raise _still_here(id, failure) from failure
 
     async def step(self) -> int:
         """One round; how many jobs got through. Raises: an error of `AWAY`."""
@@ -321,6 +330,12 @@ def _deliver(outbox: Outbox, topic: str, server: Sender, do: Callable[[Callable[
         raise
     settled: Settled = yield do(partial(outbox.take_answers, sending))
     return settled
+
+
+def _still_here(id: str, failure: WheelqError | None) -> Unavailable:
+    """Returns the error of a call about a job that could not be delivered, whatever became of other jobs' delivery."""
+    why = f" ({failure})" if failure is not None and str(failure) else ""
+    return Unavailable(f"job {id!r} waits in the outbox and could not be delivered yet{why}: nothing was changed")
 
 
 def _say_that_they_stay(outbox: Outbox, topic: str, error: WheelqError) -> None:

@@ -53,6 +53,7 @@ class OutboxInfo:
     bytes: int
     """The size of their packed payloads."""
     rejected: int
+    """Jobs put aside, because the server refuses them."""
     oldest_kept_ms: int | None
     """When the oldest was kept, by the producer's clock; None if it is empty."""
     topics: dict[str, int]

@@ -22,18 +22,12 @@ class ApiKeys(NamedTuple):
 
 def api_keys(keys: Keys) -> Call[ApiKeys]:
     """Read all keys. There are few, because people make them by hand."""
+    return command("HGETALL", keys.access, read=lambda reply: _read(reply[::2], reply[1::2]), key=keys.access)
 
-    def read(reply: Sequence[bytes]) -> ApiKeys:
-        found = ApiKeys({}, {})
-        for field, packed in zip(reply[::2], reply[1::2], strict=True):
-            id = field.decode(errors="backslashreplace")
-            try:
-                found.stored[id] = _checked(registry_codec.decode_map(packed))
-            except ValueError as error:
-                found.unreadable[id] = str(error)
-        return found
 
-    return command("HGETALL", keys.access, read=read, key=keys.access)
+def api_key(keys: Keys, id: str) -> Call[ApiKeys]:
+    """Read the key with this id, if there is one."""
+    return command("HMGET", keys.access, id, read=lambda reply: _read([id.encode()], reply), key=keys.access)
 
 
 def put_api_key(keys: Keys, id: str, what: dict[str, Any]) -> Call[None]:
@@ -44,6 +38,18 @@ def put_api_key(keys: Keys, id: str, what: dict[str, Any]) -> Call[None]:
 def drop_api_key(keys: Keys, id: str) -> Call[bool]:
     """Remove a key; False if it did not exist."""
     return command("HDEL", keys.access, id, read=bool, key=keys.access)
+
+
+def _read(ids: Sequence[bytes], stored: Sequence[bytes | None]) -> ApiKeys:
+    found = ApiKeys({}, {})
+    for field, packed in zip(ids, stored, strict=True):
+        id = field.decode(errors="backslashreplace")
+        try:
+            if packed is not None:
+                found.stored[id] = _checked(registry_codec.decode_map(packed))
+        except ValueError as error:
+            found.unreadable[id] = str(error)
+    return found
 
 
 def _checked(stored: dict[str, Any]) -> dict[str, Any]:

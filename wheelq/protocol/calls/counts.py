@@ -8,6 +8,7 @@ The scripts that change jobs count them in the hash `counts`, so a process can n
 | `promoted`; of these `swept`, `late`               | entry of the ready stream; by a sweep; 1,024 ms late or more   |
 | `done`, `retried`, `buried`, `expired`, `cancelled`| delivery that ended so, with `\\x1f` and the group behind it.   |
 |                                                    | A job that was cancelled while it waited has no group          |
+| `mismatched`                                       | delivery whose payload did not fit and that waits, by group    |
 | `recovered`                                        | delivery taken over from a worker that is gone, by group, too  |
 | `led`                                              | change of the leader, whose node is in the field `leader`      |
 | `born`                                             | no count: when the first group was made, as in `1763000000 ms` |
@@ -60,12 +61,10 @@ def minutes(keys: ShardKeys, hour: int) -> Call[list[TopicMinute]]:
     return command("HGETALL", key, read=read, key=key)
 
 
-def add_up(minutes: Mapping[int, TopicMinute], more: list[TopicMinute]) -> dict[int, TopicMinute]:
-    """Add the minutes of another shard to those of its topic, by start."""
-    found = dict(minutes)
+def add_to(found: dict[int, TopicMinute], more: list[TopicMinute]) -> None:
+    """Add the minutes of another shard or hour to those of its topic, by start."""
     for one in more:
         found[one.at_ms] = found[one.at_ms] + one if one.at_ms in found else one
-    return found
 
 
 def _unpacked(row: bytes) -> list[int]:

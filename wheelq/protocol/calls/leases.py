@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wheelq.protocol.call import Argument, Call, command, scripted
+from wheelq.protocol.calls.state import PROGRESS_KEEP_MS
 from wheelq.protocol.calls.worker import Entry, read_entry
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
@@ -81,15 +82,27 @@ def lease(keys: ShardKeys, group: str, now_ms: int, ends_ms: int, count: int, *,
 
 
 def ack(
-    keys: ShardKeys, group: str, topic: TopicSettings, leases: Sequence[LeaseId], dropped: int = 0
+    keys: ShardKeys, group: str, topic: TopicSettings, leases: Sequence[LeaseId], dropped: int = 0, result: bytes = b""
 ) -> Call[list[bool]]:
-    """Acknowledge up to 500 leases; the last `dropped` were not run. Returns for each whether it was still valid."""
-    args: list[Argument] = [group, CONSUMER, topic.retention_ms, topic.keep_done_ms]
+    """Acknowledge up to 500 leases, with the packed result of each; the last `dropped` were not run.
+
+    Returns for each whether it was still valid.
+    """
+    args: list[Argument] = [group, CONSUMER, topic.retention_ms, topic.keep_done_ms, result]
     for item in leases:
         args += item
     if dropped:
         args.append(dropped)
-    return scripted("ack_leased", (keys.ready, keys.jobs, keys.done, keys.ended, keys.news, keys.counts), args, _each)
+    wanted = (keys.ready, keys.jobs, keys.done, keys.ended, keys.news, keys.counts, keys.progress)
+    return scripted("ack_leased", wanted, args, _each)
+
+
+def note(keys: ShardKeys, group: str, leases: Sequence[LeaseId], note: bytes) -> Call[list[bool]]:
+    """Record the progress of up to 500 leased jobs. Returns for each whether its lease was still valid."""
+    args: list[Argument] = [group, CONSUMER, PROGRESS_KEEP_MS]
+    for item in leases:
+        args += (item.entry_id, item.member.partition(b"\x1f")[0], note, item.number)
+    return scripted("note", (keys.ready, keys.progress), args, _each)
 
 
 def extend(keys: ShardKeys, group: str, ends_ms: int, leases: Sequence[LeaseId]) -> Call[list[bool]]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wheelq.protocol.call import Argument, Call, command, nothing, scripted
-from wheelq.protocol.calls.worker import Entry, read_entry
+from wheelq.protocol.calls.worker import Counted, Entry, read_entry
 from wheelq.protocol.keys import ShardKeys
 
 
@@ -107,9 +107,17 @@ def wake(keys: ShardKeys, last_id: str, block_ms: int) -> Call[bool]:
     return command("XREAD", *args, read=bool, wait_ms=block_ms, key=keys.ready)
 
 
-def put_off(keys: ShardKeys, group: str, consumer: str, entry_id: str, pause_ms: int, record: bytes) -> Call[int]:
+def put_off(
+    keys: ShardKeys,
+    group: str,
+    consumer: str,
+    entry_id: str,
+    pause_ms: int,
+    record: bytes,
+    counted: Counted = "retried",
+) -> Call[int]:
     """Keep a failed delivery in place until its next run. Returns when that is due; 0 if another consumer has it."""
-    args = (group, consumer, entry_id, pause_ms, record)
+    args = (group, consumer, entry_id, pause_ms, record, counted)
     return scripted("put_off", (keys.ready, keys.order(group), keys.counts), args, int)
 
 

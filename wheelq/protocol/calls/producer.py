@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from wheelq.base.ids import make_tag
 from wheelq.errors import Refused
 from wheelq.model.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
-from wheelq.protocol.call import Argument, Call, scripted
+from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.codec import LAST_MS, LIFE
 from wheelq.protocol.keys import ShardKeys, id_and_group, member_of, raw_member, tag_keys
 from wheelq.settings import ClientSettings
@@ -206,6 +206,15 @@ def waiting(keys: ShardKeys, score: float, to: float, member: bytes, limit: int)
         return [WaitingMember(member_of(member), float(score)) for member, score in pairs]
 
     return scripted("waiting", (keys.delayed,), (repr(score), repr(to), member, limit), read)
+
+
+def records(keys: ShardKeys, members: Sequence[str]) -> Call[list[bytes | None]]:
+    """The records of up to 500 waiting jobs; None for one that has been promoted meanwhile."""
+
+    def read(reply: list[bytes | None]) -> list[bytes | None]:
+        return [None if one is None or one[:1].isdigit() else one for one in reply]
+
+    return command("HMGET", keys.jobs, *map(raw_member, members), read=read, key=keys.jobs)
 
 
 _CANCEL = {1: CancelOutcome.CANCELLED, 2: CancelOutcome.RUNNING, 0: CancelOutcome.NOT_FOUND}

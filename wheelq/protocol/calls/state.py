@@ -31,6 +31,8 @@ from wheelq.protocol.keys import ShardKeys, member_of
 PROGRESS_KEEP_MS = 86_400_000
 """Progress reports of a shard expire this long after the last one, so that those of dead workers do not stay for
 ever."""
+TEXT_CHARS = 500
+"""The most characters of a progress text that are kept."""
 CALLED_BACK = b"0-0"
 """Stands for the entry of a replayed job, whose runs concern only one group."""
 NEWS_MS = 600_000
@@ -79,12 +81,12 @@ def note(keys: ShardKeys, group: str, consumer: str, notes: Sequence[tuple[str, 
     """Record the progress of up to 500 running jobs (entry id, id, note). Returns how many this consumer still held."""
     args: list[Argument] = [group, consumer, PROGRESS_KEEP_MS]
     for one in notes:
-        args += one
-    return scripted("note", (keys.ready, keys.progress), args, int)
+        args += (*one, "")
+    return scripted("note", (keys.ready, keys.progress), args, sum)
 
 
-def pack_note(fraction: float, words: str, at_ms: int, started_ms: int) -> bytes:
-    """Packs a progress note."""
+def pack_note(fraction: float, words: str, at_ms: int, started_ms: int | None) -> bytes:
+    """Packs a progress note. `started_ms` None: it is not known."""
     packed: bytes = msgpack.packb((fraction, words, at_ms, started_ms))
     return packed
 

@@ -147,16 +147,26 @@ def ack(
     return scripted("ack", (keys.ready, keys.jobs, keys.counts), args, int)
 
 
+Counted = Literal["retried", "mismatched"]
+"""What a delivery counts as that runs again later."""
+
+
 def retry(
-    keys: ShardKeys, group: str, consumer: str, entry: Entry, pause_ms: int, record: bytes, lease: int | None = None
+    keys: ShardKeys,
+    group: str,
+    consumer: str,
+    entry: Entry,
+    pause_ms: int,
+    record: bytes,
+    lease: int | None = None,
+    counted: Counted = "retried",
 ) -> Call[bool]:
     """Acknowledge a failed delivery, and put the job back to wait for `pause_ms`, with the `record` of its next run.
 
     Returns False if this consumer no longer held the delivery, or its `lease` has another number.
     """
     args: list[Argument] = [group, consumer, entry.entry_id, entry.id, pause_ms, keys.near, record]
-    if lease is not None:
-        args.append(lease)
+    args += ["" if lease is None else lease, counted]
     wanted = (keys.ready, keys.jobs, keys.delayed, keys.horizon, keys.retries, keys.counts)
     return scripted("retry", wanted, args, bool)
 
@@ -280,6 +290,25 @@ def clear_out(shards: Sequence[tuple[ShardKeys, TopicSettings]], group: str, sil
     limits = [limit for _, topic in shards for limit in (topic.dead_retention_ms, topic.dead_max)]
     args: list[Argument] = [group, silent_ms, *limits]
     return scripted("clear_out", keys, args, read)
+
+
+def read_to(keys: ShardKeys, group: str) -> Call[str]:
+    """The last entry that a group was given; "0-0" for a group that is not there. The stream must exist."""
+
+    def read(reply: list[list[Any]]) -> str:
+        groups = [dict(zip(one[::2], one[1::2], strict=True)) for one in reply]
+        return next((one[b"last-delivered-id"].decode() for one in groups if one[b"name"] == group.encode()), "0-0")
+
+    return command("XINFO GROUPS", keys.ready, read=read, key=keys.ready)
+
+
+def entries_after(keys: ShardKeys, entry_id: str, count: int) -> Call[list[Entry]]:
+    """The next `count` entries of the stream."""
+
+    def read(reply: list[tuple[bytes, list[bytes]]]) -> list[Entry]:
+        return [read_entry(found, fields) for found, fields in reply]
+
+    return command("XRANGE", keys.ready, f"({entry_id}", "+", "COUNT", count, read=read, key=keys.ready)
 
 
 def read_entry(entry_id: bytes, fields: list[bytes], deliveries: int = 1) -> Entry:

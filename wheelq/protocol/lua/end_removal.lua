@@ -18,7 +18,7 @@ if #others > 0 then
 elseif redis.call('EXISTS', ready) == 1 then
   local ms, seq = parts(last)
   local least = string.format('%.0f-%.0f', ms, seq + 1)
-  local kept = string.format('%.0f-0', now_ms() - retention_ms)
+  local kept = string.format('%.0f-0', math.max(now_ms() - retention_ms, 0))
   if retention_ms > 0 and after(least, kept) then least = kept end
   if redis.call('XTRIM', ready, 'MINID', '~', least, 'LIMIT', MOST_AT_ONCE) >= MOST_AT_ONCE then return 2 end
   redis.call('XTRIM', ready, 'MINID', least)
@@ -26,7 +26,7 @@ elseif redis.call('EXISTS', ready) == 1 then
 end
 if redis.call('XLEN', dead) == 0 then redis.call('UNLINK', dead) end
 redis.call('UNLINK', order)
-for _, outcome in ipairs({'done', 'retried', 'buried', 'expired', 'cancelled', 'recovered'}) do
+for _, outcome in ipairs({'done', 'retried', 'mismatched', 'buried', 'expired', 'cancelled', 'recovered'}) do
   redis.call('HDEL', counts, outcome .. '\31' .. group)
 end
 redis.call('HDEL', groups, group)

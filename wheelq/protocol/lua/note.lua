@@ -2,16 +2,15 @@
 -- uses: owned
 -- KEYS: 1 ready, 2 progress
 -- ARGV: 1 group, 2 consumer, 3 ms after which it expires, unless the job ends before, then for each of up to 500
---       jobs: entry id, id, note
--- Returns: how many were written; a job that is no longer the caller's is skipped, because it may be finished.
+--       jobs: entry id, id, note, number of the lease (only of leased deliveries; else "")
+-- Returns: for each, 1 written, 0 skipped: it is no longer the caller's, and may be finished.
 local ready, progress = KEYS[1], KEYS[2]
 local group, consumer, keep_ms = ARGV[1], ARGV[2], ARGV[3]
-local written = 0
-for n = 4, #ARGV, 3 do
-  if owns(ready, group, consumer, ARGV[n]) then
-    redis.call('HSET', progress, ARGV[n + 1] .. '\31' .. group, ARGV[n + 2])
-    written = written + 1
-  end
+local reply, is_any = {}, false
+for n = 4, #ARGV, 4 do
+  local is_theirs = owns(ready, group, consumer, ARGV[n], ARGV[n + 3] ~= '' and ARGV[n + 3])
+  if is_theirs then redis.call('HSET', progress, ARGV[n + 1] .. '\31' .. group, ARGV[n + 2]) end
+  reply[#reply + 1], is_any = is_theirs and 1 or 0, is_any or is_theirs
 end
-if written > 0 then redis.call('PEXPIRE', progress, keep_ms) end
-return written
+if is_any then redis.call('PEXPIRE', progress, keep_ms) end
+return reply

@@ -2,14 +2,15 @@
 -- uses: clock, stored, full, owned, retries, hint, horizon, hint_due, count
 -- KEYS: 1 ready, 2 jobs, 3 delayed, 4 horizon, 5 retries (counts those that wait), 6 counts (may be left out)
 -- ARGV: 1 group, 2 consumer, 3 entry id, 4 id, 5 pause_ms, 6 near channel, 7 record of the next run, 8 number of the
---       lease (only of leased deliveries)
+--       lease (only of leased deliveries; else "" or left out), 9 outcome to count (may be left out: retried)
 -- Returns: due_ms of the next run; 0 when the delivery was no longer the caller's (nothing changed).
 -- One step, so that the job is always either pending or waiting. The next run is written before the last one is
 -- acknowledged. `jobs[id]` keeps pointing at the first entry, so the id stays taken until the job is finished. If another
 -- life of the id (from a rerun) already waits for a retry in this group, this one gets a member of its own.
 local ready, jobs, delayed, horizon, retries, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, consumer, entry, id, pause_ms, near, record = unpack(ARGV)
-if not owns(ready, group, consumer, entry, ARGV[8]) then return 0 end
+local lease, outcome = ARGV[8] ~= '' and ARGV[8], ARGV[9] or 'retried'
+if not owns(ready, group, consumer, entry, lease) then return 0 end
 write_though_full(ready)
 local due = due_ms('+' .. pause_ms)
 local member = id .. '\31' .. group
@@ -20,5 +21,5 @@ redis.call('HSET', jobs, member, record)
 count_retries(retries, {due}, 1)
 redis.call('XACK', ready, group, entry)
 hint_due(near, horizon, due, member)
-count(counts, 'retried\31' .. group, 1)
+count(counts, outcome .. '\31' .. group, 1)
 return due

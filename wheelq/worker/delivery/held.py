@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.topic import Topic
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls.worker import Entry
+from wheelq.protocol.calls.worker import Counted, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
@@ -37,7 +37,7 @@ class ServedShard:
 class TurnKeeper(Protocol):
     """Keeps the places of deliveries in a shard that runs in order."""
 
-    def put_off(self, delivery: Delivery, pause_ms: int, record: bytes) -> Call[int]:
+    def put_off(self, delivery: Delivery, pause_ms: int, record: bytes, counted: Counted) -> Call[int]:
         """Returns the call to make instead of `retry`: the delivery stays pending, in its place."""
         ...
 
@@ -45,12 +45,8 @@ class TurnKeeper(Protocol):
         """Record that Redis has postponed the delivery."""
         ...
 
-    async def until_due(self, delivery: Delivery) -> None:
-        """Wait for the moment of its next run, if it was postponed."""
-        ...
-
-    def may_run(self, delivery: Delivery) -> bool:
-        """Whether it may still start; if not, it returns to its place."""
+    def run(self, delivery: Delivery, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:
+        """Run its handler in this task, when it is due; if it may not start any more, it returns to its place."""
         ...
 
     def end(self, delivery: Delivery) -> None:
@@ -88,6 +84,8 @@ class Delivery:
     """The span around its handler, while a tracer provider is set."""
 
 
+EARLY = 1_000
+"""How many requests to cancel are remembered whose deliveries are not here; most have just ended."""
 Start = Callable[[Sequence[Delivery]], None]
 """Runs deliveries of one shard as soon as there is room."""
 
@@ -111,10 +109,20 @@ class Held:
 
     def __init__(self) -> None:
         self._by_shard: dict[ServedShard, dict[str, Delivery]] = {}
+        self._cancelled_early: dict[tuple[str, str], None] = {}  # streams and entries, the oldest first
 
     def add(self, *deliveries: Delivery) -> None:
         for delivery in deliveries:
-            self._by_shard.setdefault(delivery.shard, {})[delivery.entry.entry_id] = delivery
+            entry_id = delivery.entry.entry_id
+            self._by_shard.setdefault(delivery.shard, {})[entry_id] = delivery
+            if self._cancelled_early and (delivery.shard.keys.ready, entry_id) in self._cancelled_early:
+                delivery.is_cancelled = True
+
+    def cancel_early(self, ready: str, entry_id: str) -> None:
+        """Record that an entry is to be cancelled whose delivery to this worker may be on its way."""
+        self._cancelled_early[ready, entry_id] = None
+        if len(self._cancelled_early) > EARLY:
+            del self._cancelled_early[next(iter(self._cancelled_early))]
 
     def of(self, shard: ServedShard) -> dict[str, Delivery]:
         """Returns the deliveries of one shard, by entry id."""
@@ -127,6 +135,11 @@ class Held:
 
     def drop(self, delivery: Delivery) -> None:
         self._by_shard[delivery.shard].pop(delivery.entry.entry_id, None)
+
+    def leave(self, shard: ServedShard) -> None:
+        """Forget a shard that is gone, unless deliveries of it are held."""
+        if not self._by_shard.get(shard):
+            self._by_shard.pop(shard, None)
 
     def shards(self) -> Iterable[ServedShard]:
         """The existing shards with held deliveries."""

@@ -20,8 +20,6 @@ logger = logging.getLogger("wheelq.worker")
 
 BEAT = 0.2
 BATCH = 500
-TEXT_CHARS = 500
-"""The most characters of a progress text that are kept."""
 
 
 class ProgressWriter:
@@ -37,7 +35,7 @@ class ProgressWriter:
         """Take a report of a handler. May be called from any thread."""
         now_ms = int(self._parts.server.now_ms())
         delivery.has_progress = True
-        self._latest[delivery] = state.pack_note(fraction, text[:TEXT_CHARS], now_ms, int(delivery.started_ms))
+        self._latest[delivery] = state.pack_note(fraction, text[: state.TEXT_CHARS], now_ms, int(delivery.started_ms))
         if self._loop is not None and not self._any.is_set():
             self._loop.call_soon_threadsafe(self._any.set)
 

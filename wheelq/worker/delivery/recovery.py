@@ -1,7 +1,8 @@
 """Renews the deliveries that run here, and takes over those of consumers that are gone.
 
     a worker is gone      its heartbeat stopped (`peers`): a look finds its deliveries, and claims them all
-    a reply was lost      its deliveries are known to no worker: two looks `abandoned_ms` apart find them
+    a read was lost       its deliveries are known to no worker: its reader looks for them before it reads again
+    a claim was lost      the same: two looks `abandoned_ms` apart find them
     no heartbeat          a consumer in another language: a look every `LOOK_EVERY` seconds finds unrenewed deliveries
 
 A look asks which consumers hold deliveries, for many shards in one call, so that a worker at rest costs next to
@@ -71,6 +72,7 @@ class Recovery:
         self._found: dict[ServedShard, _Found] = {}
         self._unseen: dict[ServedShard, dict[str, float]] = {}
         """Entry ids of own deliveries that are not held, and when each was first found."""
+        self._claiming: dict[ServedShard, asyncio.Task[None]] = {}
         self._known: frozenset[ServedShard] = frozenset()
         self._suspect: Delivery | None = None  # delivered so often that it may be killing its workers
         self._look_at = float("-inf")
@@ -87,7 +89,6 @@ class Recovery:
         Renewing does not wait for claiming, which may have to wait for a long time if all places are taken.
         """
         keeping: dict[ServedShard, asyncio.Task[None]] = {}
-        claiming: dict[ServedShard, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
                 look_in = self._look_at - self._me.clock.monotonic()
@@ -99,14 +100,14 @@ class Recovery:
                 served = list(shards())
                 await self._look_if_due(served)
                 for shard in filter(self._found.__contains__, served):
-                    if shard not in claiming or claiming[shard].done():
-                        claiming[shard] = tasks.create_task(self._take_over(shard, turn, start))
+                    if not self._is_claiming(shard):
+                        self._claiming[shard] = tasks.create_task(self._take_over(shard, turn, start))
 
     async def _look_after(self, shard: ServedShard) -> None:
         try:
             await self.keep(shard)
         except ServerError as error:
-            reminders.warn(logger, f"deliveries of {shard.keys.ready} are not renewed until the server is back", error)
+            reminders.warn(logger, f"deliveries of {shard.keys.ready} are not renewed", error)
 
     async def keep(self, shard: ServedShard) -> None:
         """Renew the held deliveries of a shard, and drop those that another worker has taken. Raises: ServerError."""
@@ -136,18 +137,26 @@ class Recovery:
             await self.look(shards)
         except ServerError as error:
             self._look_at = now + self._me.settings.renew_ms / 1000
-            reminders.warn(logger, "nothing is taken over until the server is back", error)
+            reminders.warn(logger, "nothing is taken over", error)
         else:
             self._known = frozenset(shards)
 
-    async def look(self, shards: Iterable[ServedShard]) -> None:
-        """Find shards with deliveries to take over. Raises: ServerError."""
+    async def look_after_lost_reply(self, shards: Iterable[ServedShard]) -> None:
+        """Look for deliveries of lost replies, while none of the shards is read. Raises: ServerError."""
+        await self.look(shards, are_read=False)
+        self._woken.set()
+
+    async def look(self, shards: Iterable[ServedShard], *, are_read: bool = True) -> None:
+        """Find shards with deliveries to take over. Raises: ServerError.
+
+        Without `are_read` no reader is reading any of them, so nothing is on its way to this worker.
+        """
         for some in in_calls(shards, self._me.transport.slot, LOOK_AT):
             held = await self._me.transport.send(calls.holders([shard.keys for shard in some], self._me.group))
             for shard, holders in zip(some, held, strict=True):
-                await self._weigh(shard, holders)
+                await self._weigh(shard, holders, are_read)
 
-    async def _weigh(self, shard: ServedShard, holders: Mapping[str, int]) -> None:
+    async def _weigh(self, shard: ServedShard, holders: Mapping[str, int], is_read: bool) -> None:
         found = _Found()
         for consumer in holders.keys() - {self._me.name}:
             match self._me.peers.standing(consumer):
@@ -159,7 +168,7 @@ class Recovery:
             again = self._me.clock.monotonic() + LOOK_AGAIN_BEATS * self._me.settings.renew_ms / 1000
             self._look_at = min(self._look_at, again)
         if holders.get(self._me.name, 0) > len(self._me.held.of(shard)):
-            found.lost = await self._look_for_lost(shard)
+            found.lost = await self._look_for_lost(shard, is_read)
         else:
             self._unseen.pop(shard, None)
         if found:
@@ -167,20 +176,27 @@ class Recovery:
         else:
             self._found.pop(shard, None)
 
-    async def _look_for_lost(self, shard: ServedShard) -> list[str]:
-        """Returns deliveries made to this worker long ago that it does not hold, because a reply was lost.
+    async def _look_for_lost(self, shard: ServedShard, is_read: bool) -> list[str]:
+        """Returns deliveries made to this worker that it does not hold, because a reply was lost.
 
-        A delivery whose reply is still on its way must not be among them.
+        A delivery whose reply is still on its way must not be among them: while the shard is read, or claimed from,
+        only those count that were made long ago.
         """
         held = self._me.held.of(shard)
+        known, may_come = set(held), is_read or self._is_claiming(shard)
         own = await self._me.transport.send(calls.own(shard.keys, self._me.group, self._me.name, len(held) + BATCH))
         now, before = self._me.clock.monotonic(), self._unseen.get(shard, {})
-        unseen = self._unseen[shard] = {entry_id: before.get(entry_id, now) for entry_id in own if entry_id not in held}
-        lost_after = self._me.settings.abandoned_ms / 1000
+        known.update(held)  # some may have been settled meanwhile, and some claimed
+        unseen = self._unseen[shard] = {id: before.get(id, now) for id in own if id not in known}
+        may_come |= self._is_claiming(shard)
+        lost_after = self._me.settings.abandoned_ms / 1000 if may_come else 0.0
         lost = [entry_id for entry_id, since in unseen.items() if now - since >= lost_after]
         if len(lost) < len(unseen):
             self._look_at = min(self._look_at, now + lost_after)
         return lost
+
+    def _is_claiming(self, shard: ServedShard) -> bool:
+        return shard in self._claiming and not self._claiming[shard].done()
 
     # --- claiming --------------------------------------------------------------------------------------------------
 
@@ -197,7 +213,7 @@ class Recovery:
                     start(await self.claim(shard, min(places, BATCH)))
         except ServerError as error:
             self.look_soon()  # the reply may have been lost
-            reminders.warn(logger, f"{shard.keys.ready} is not searched until the server is back", error)
+            reminders.warn(logger, f"{shard.keys.ready} is not searched", error)
 
     async def claim(self, shard: ServedShard, count: int) -> list[Delivery]:
         """Take over up to `count` of the deliveries found in a shard; those delivered too often are buried.

@@ -6,7 +6,8 @@
 
 The logger `wheelq.jobs` writes the lines per job: at level INFO with `log_jobs` in [worker], else at DEBUG. Failures
 are of one kind if the topic and the type of the exception are the same. The traceback of a kind is logged again after
-ten minutes, so that a rotated log has it too. Jobs that are given up always get it.
+ten minutes, so that a rotated log has it too. Jobs that are given up always get it. Payloads that do not fit their
+handler get a line a minute.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 
 from wheelq.base.clock import Clock, ServerClock
+from wheelq.model.dead import Reason
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
 from wheelq.worker.delivery.held import Delivery
@@ -24,6 +26,7 @@ logger = logging.getLogger("wheelq.worker")
 jobs_logger = logging.getLogger("wheelq.jobs")
 
 TRACEBACK_AGAIN_MS = 600_000
+MISMATCH_AGAIN_MS = 60_000
 KINDS = 1_000
 """How many kinds of failures are remembered."""
 HELD_AGAIN_S = 60.0
@@ -62,10 +65,12 @@ class RunLog:
 
     def failed(self, job: Job, outcome: Again | Buried, error: BaseException) -> None:
         match outcome:
+            case Again(mismatched_ms=int()) | Buried(Reason.PAYLOAD_MISMATCH):
+                self._mismatched(job, outcome)
             case Buried():
                 logger.error("job %s of %s is buried after attempt %d", job.id, job.topic, job.attempt, exc_info=error)
             case Again(pause_ms, counts=True):
-                shown = error if self._is_news(job.topic, error) else None
+                shown = error if self._is_new_failure(job.topic, error) else None
                 logger.warning(
                     "job %s of %s failed, again in %.1f s: %r",
                     job.id,
@@ -77,13 +82,25 @@ class RunLog:
             case Again(pause_ms):
                 logger.info("job %s of %s asks to run again in %.1f s", job.id, job.topic, pause_ms / 1000)
 
-    def _is_news(self, topic: str, error: BaseException) -> bool:
+    def _mismatched(self, job: Job, outcome: Again | Buried) -> None:
+        """Log that payloads do not fit: of jobs that wait and of jobs that are buried, a line a minute each."""
+        is_buried = isinstance(outcome, Buried)
+        if self._is_news(job.topic, "buried" if is_buried else "waiting", MISMATCH_AGAIN_MS):
+            then = "and is buried" if is_buried else "and waits for a worker that it fits"
+            level = logging.ERROR if is_buried else logging.WARNING
+            logger.log(level, "job %s of %s does not fit its handler, %s: %s", job.id, job.topic, then, outcome.error)
+
+    def _is_new_failure(self, topic: str, error: BaseException) -> bool:
         """Whether to log the traceback. A handler that asks for another attempt needs none."""
         if isinstance(error, RetryAfter):
             return False
-        kind, now_ms = (topic, f"{type(error).__module__}.{type(error).__qualname__}"), self._server.now_ms()
+        return self._is_news(topic, f"{type(error).__module__}.{type(error).__qualname__}", TRACEBACK_AGAIN_MS)
+
+    def _is_news(self, topic: str, what: str, again_ms: int) -> bool:
+        """Whether this was not logged of the topic lately."""
+        kind, now_ms = (topic, what), self._server.now_ms()
         shown_ms = self._shown_ms.pop(kind, None)
-        is_news = shown_ms is None or now_ms - shown_ms >= TRACEBACK_AGAIN_MS
+        is_news = shown_ms is None or now_ms - shown_ms >= again_ms
         self._shown_ms[kind] = now_ms if is_news or shown_ms is None else shown_ms
         if len(self._shown_ms) > KINDS:
             del self._shown_ms[next(iter(self._shown_ms))]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from wheelq import logs
 from wheelq.base.metrics import Durations
+from wheelq.errors import PayloadMismatch, ResultMismatch
 from wheelq.model.dead import Reason
 from wheelq.model.job import Job
 from wheelq.protocol import codec
@@ -35,6 +36,7 @@ from wheelq.worker.outcome import (
     Outcome,
     as_failure,
     of_failure,
+    of_mismatch,
     readable,
     too_late,
     unreadable,
@@ -188,11 +190,11 @@ class Running:
     def cancel(self, ready: str, entry_id: str) -> None:
         """Cancel the delivery of an entry, as a client asks. One that waits here is buried when its turn comes."""
         delivery = self._held.find(ready, entry_id)
-        if delivery is None or delivery.is_cancelled:
-            return
-        if delivery.task is None:
+        if delivery is None:
+            self._held.cancel_early(ready, entry_id)
+        elif delivery.task is None:
             delivery.is_cancelled = True  # no matter if it has ended and waits for its acknowledgement
-        elif self._handlers[delivery.shard.keys.topic].can_be_cancelled:
+        elif not delivery.is_cancelled and self._handlers[delivery.shard.keys.topic].can_be_cancelled:
             delivery.is_cancelled = True
             delivery.task.cancel()
 
@@ -232,7 +234,7 @@ class Running:
         """Log a failed run and return its outcome. Never raises, though reading an error may run the user's code."""
         for shown in (readable(error), unreadable(error)):
             try:
-                outcome = self._outcome(job, shown)
+                outcome = self._outcome(delivery, job, shown)
                 self._log.failed(job, outcome, shown)
                 self._decided(delivery, outcome, shown)
             except BaseException:  # noqa: BLE001  # logging formats the error, and those it came from
@@ -242,8 +244,13 @@ class Running:
             unreadable(error), job.attempt, self._handlers[job.topic].retry.without_delays(), random.random()
         )
 
-    def _outcome(self, job: Job, error: BaseException) -> Again | Buried:
-        retry = self._handlers[job.topic].retry
+    def _outcome(self, delivery: Delivery, job: Job, error: BaseException) -> Again | Buried:
+        handler, terms = self._handlers[job.topic], delivery.shard.topic
+        if isinstance(error, PayloadMismatch) and not isinstance(error, ResultMismatch):  # that is of another job
+            first_ms = codec.decode(delivery.entry.record).mismatched_ms
+            on_mismatch = handler.on_mismatch or terms.on_mismatch
+            return of_mismatch(error, first_ms, job.started_ms, terms.mismatch_ms, on_mismatch)
+        retry = handler.retry
         try:
             return of_failure(error, job.attempt, retry, random.random())
         except BaseException:  # `delays` is the user's function

@@ -19,12 +19,13 @@ from typing import Any
 
 from wheelq.base.plural import counted
 from wheelq.errors import GroupNotFound, InvalidInput
+from wheelq.model.dead import Reason
 from wheelq.model.state import Attempt
 from wheelq.protocol import attempts, codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import state
 from wheelq.protocol.calls import worker as calls
-from wheelq.protocol.calls.worker import Burial, Entry
+from wheelq.protocol.calls.worker import Burial, Counted, Entry
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Consumer, Delivery, ServedShard, TurnKeeper
 from wheelq.worker.outcome import Again, Buried, error_line
@@ -82,12 +83,16 @@ class Settler:
         entry, keys = delivery.entry, delivery.shard.keys
         attempt = None if took_ms is None else self._attempt(delivery, outcome, took_ms)
         match outcome:
-            case Again(pause_ms, error, counts):
-                record = codec.again(entry.record, entry.due_ms, error, counts=counts, attempt=attempt)
+            case Again(pause_ms, error, counts, mismatched_ms):
+                counted: Counted = "retried" if mismatched_ms is None else "mismatched"
+                attempt = attempt if mismatched_ms is None else None
+                record = codec.again(
+                    entry.record, entry.due_ms, error, counts=counts, attempt=attempt, mismatched_ms=mismatched_ms
+                )
                 if delivery.turn_keeper is not None:
-                    await self._put_off(delivery, delivery.turn_keeper, pause_ms, record)
+                    await self._put_off(delivery, delivery.turn_keeper, pause_ms, record, counted)
                     return
-                call = calls.retry(keys, self._me.group, self._me.name, entry, pause_ms, record)
+                call = calls.retry(keys, self._me.group, self._me.name, entry, pause_ms, record, counted=counted)
             case Buried():
                 burial = _burial(entry, outcome, attempt)
                 call = calls.bury(keys, self._me.group, self._me.name, entry, burial, delivery.shard.topic)
@@ -98,8 +103,10 @@ class Settler:
         error = attempts.cut_error(outcome.error) if outcome.error else None
         return Attempt(int(delivery.started_ms), max(round(took_ms), 0), self._me.name, error)
 
-    async def _put_off(self, delivery: Delivery, turn_keeper: TurnKeeper, pause_ms: int, record: bytes) -> None:
-        due_ms = await self._insist(turn_keeper.put_off(delivery, pause_ms, record), delivery)
+    async def _put_off(
+        self, delivery: Delivery, turn_keeper: TurnKeeper, pause_ms: int, record: bytes, counted: Counted
+    ) -> None:
+        due_ms = await self._insist(turn_keeper.put_off(delivery, pause_ms, record, counted), delivery)
         if due_ms:
             turn_keeper.again(delivery, record, due_ms)
         else:
@@ -127,11 +134,32 @@ class Settler:
         return tracing.settling(self._me, name, deliveries)
 
     async def hand_back(self, shard: ServedShard, entry_ids: Sequence[str]) -> None:
-        """Hand these deliveries to other workers now, unsettled. Raises: ServerError."""
+        """Hand these deliveries to other workers now, unsettled. Raises: ServerError.
+
+        Those whose cancellation was requested are buried, because no other worker knows of that.
+        """
+        cancelled = [one for one in map(self._me.held.of(shard).get, entry_ids) if one is not None and one.is_cancelled]
+        for delivery in cancelled:
+            if not self._has_ended(delivery):
+                await self._bury_cancelled(delivery)
         for first in range(0, len(entry_ids), HAND_BACK_AT_ONCE):
             part = entry_ids[first : first + HAND_BACK_AT_ONCE]
             call = calls.hand_back(shard.keys, self._me.group, self._me.name, HAND_BACK_IDLE_MS, part)
             await self._me.transport.send(call)
+
+    def _has_ended(self, delivery: Delivery) -> bool:
+        """Whether its acknowledgement waits."""
+        return delivery.shard in self._acks and delivery in self._acks[delivery.shard].waiting
+
+    async def _bury_cancelled(self, delivery: Delivery) -> None:
+        entry, shard = delivery.entry, delivery.shard
+        burial = _burial(entry, Buried(Reason.CANCELLED, "cancelled before its worker stopped or let it go"), None)
+        with contextlib.suppress(GroupNotFound):
+            await self._me.transport.send(
+                calls.bury(shard.keys, self._me.group, self._me.name, entry, burial, shard.topic)
+            )
+        logger.info("job %s of %s is not handed back, but buried: it was cancelled", entry.id, shard.keys.topic)
+        self._drop(shard, [delivery])
 
     def _drop(self, shard: ServedShard, deliveries: Sequence[Delivery]) -> None:
         held = self._me.held.of(shard)
@@ -144,19 +172,29 @@ class Settler:
         """Send acks until cancelled: at once after a quiet moment, else `ack_ms` after the last, or a full batch."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(self._run(await self._new.get()))
+                acks = await self._new.get()
+                tasks.create_task(self._run(acks), name=f"wheelq acks {acks.shard.keys.ready}")
 
     async def _run(self, acks: _Acks) -> None:
         async def step() -> None:
             await acks.any.wait()
             if not acks.enough.is_set():
                 await self._me.clock.wait(acks.enough, acks.next_at - self._me.clock.monotonic())
-            await self._send(acks)
+            if acks.waiting:
+                await self._send(acks)
 
         def what() -> str:
             return counted(len(acks.waiting), "ack waits", "acks wait")
 
-        await Loop(self._me.clock, logger, what, FIRST_PAUSE).run(step)
+        loop = Loop(self._me.clock, logger, what, FIRST_PAUSE)
+        await loop.run(step, is_over=lambda: acks.shard.is_gone and not acks.waiting)
+        del self._acks[acks.shard]  # a job that ends later adds it again
+
+    def leave(self, shard: ServedShard) -> None:
+        """Let the acks of a shard that is gone end: what waits is sent, and nothing of it stays."""
+        if acks := self._acks.get(shard):
+            acks.any.set()
+            acks.enough.set()
 
     async def flush(self) -> None:
         """Send all acks. Raises: ServerError; unanswered ones stay queued."""

@@ -10,6 +10,7 @@ from wheelq.model.checks import check_topic
 from wheelq.model.job import Job
 from wheelq.model.retry import Retry
 from wheelq.model.task import Task, TaskDecorator
+from wheelq.settings import OnMismatch
 from wheelq.worker.handlers.batch import BatchTerms
 from wheelq.worker.handlers.handler import BatchFunction, Find, Function, Handler, Handlers, Ordered
 from wheelq.worker.handlers.hooks import Hooks, Lifespan, Managed, Middleware, after_each, before_each, on_each_error
@@ -24,7 +25,7 @@ ErrorHook = TypeVar("ErrorHook", bound=Callable[[Job, Exception], object])
 
 
 class Decorators:
-    """The handlers of a worker, and the hooks around them."""
+    """The handlers of a worker or a router, and the hooks around them."""
 
     def __init__(self) -> None:
         self._handlers = Handlers()
@@ -38,11 +39,13 @@ class Decorators:
         timeout: float | None = None,
         ordered: Ordered = False,
         inline: bool = False,
+        on_mismatch: OnMismatch | None = None,
     ) -> Callable[[F], F]:
         """Decorate the function that runs the jobs of `topic`: `async def`, or a plain one, which runs in a thread.
 
-        With a parameter annotated `Job[Order]`, for a dataclass, TypedDict or model, `job.payload` is an `Order`; a job
-        whose payload does not fit is buried, and its error names the field.
+        With a parameter annotated `Job[Order]`, for a dataclass, TypedDict or model, `job.payload` is an `Order`. A job
+        whose payload does not fit waits for a worker that it fits, and is buried after `mismatch_ms` of the topic;
+        with `on_mismatch="bury"` it is buried at once. Its error names the field. None: what the topic says.
 
         When it returns, the job is done. When it raises or takes more than `timeout` seconds, the job is retried as
         `retry` says (by default 5 attempts with growing pauses), and then buried.
@@ -59,7 +62,9 @@ class Decorators:
 
         def register(function: F) -> F:
             run = typed(function)
-            self._handlers.add(Handler(topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline))
+            self._handlers.add(
+                Handler(topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline, on_mismatch=on_mismatch)
+            )
             return function
 
         return register
@@ -72,6 +77,7 @@ class Decorators:
         timeout: float | None = None,
         ordered: Ordered = False,
         inline: bool = False,
+        on_mismatch: OnMismatch | None = None,
     ) -> TaskDecorator:
         """Decorate a function whose signature is the payload of its jobs; `topic` None is the function's name.
 
@@ -82,7 +88,8 @@ class Decorators:
 
         The function becomes a `Task`, which can still be called directly. Type checkers check the arguments of `.job`.
         The worker converts them to the annotated types, and fills in defaults; a job whose arguments do not fit, are
-        missing or unknown is buried, and its error names the argument. A first parameter annotated `Job` gets the job.
+        missing or unknown waits for another worker or is buried, as `on_mismatch` says. A first parameter annotated
+        `Job` gets the job.
         The other options are those of `handler`.
 
         Raises: InvalidInput, if arguments cannot be sent by name (`*args`, `**kwargs`) or their types cannot be sent.
@@ -95,7 +102,11 @@ class Decorators:
         def register(function: Callable[..., Any]) -> Task[..., Any, ..., Any]:
             made: Task[..., Any, ..., Any] = Task(topic, function)
             run = run_task(made)
-            self._handlers.add(Handler(made.topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline))
+            self._handlers.add(
+                Handler(
+                    made.topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline, on_mismatch=on_mismatch
+                )
+            )
             return made
 
         return cast("TaskDecorator", register)  # mypy cannot tell that its overloads only differ in types
@@ -106,6 +117,7 @@ class Decorators:
         *,
         retry: Retry | None = None,
         timeout: float | None = None,
+        on_mismatch: OnMismatch | None = None,
     ) -> Callable[[F], F]:
         """Decorate the function that runs the jobs of every topic that `find` returns; `find` is called regularly.
 
@@ -114,7 +126,10 @@ class Decorators:
         """
 
         def register(function: F) -> F:
-            self._handlers.add_for_each(find, typed(function), retry or Retry(), timeout)
+            run = typed(function)
+            self._handlers.add_for_each(
+                find, lambda topic: Handler(topic, run, retry or Retry(), timeout, on_mismatch=on_mismatch)
+            )
             return function
 
         return register
@@ -129,6 +144,7 @@ class Decorators:
         retry: Retry | None = None,
         timeout: float | None = None,
         inline: bool = False,
+        on_mismatch: OnMismatch | None = None,
     ) -> Callable[[B], B]:
         """Decorate the function that takes the jobs of `topic` as lists of up to `max_size`.
 
@@ -136,14 +152,17 @@ class Decorators:
         at the same time, besides the worker's single handlers. When it returns, the jobs are done; when it raises or
         takes more than `timeout` seconds, each is retried or buried as `retry` says. If only some jobs failed, it
         returns a list with an error in the place of each failed job (like `asyncio.gather` with
-        `return_exceptions=True`), or raises `wheelq.errors.BatchFailed`. `inline` is as for `handler`.
+        `return_exceptions=True`), or raises `wheelq.errors.BatchFailed`. `inline` and `on_mismatch` are as for
+        `handler`.
         """
         check_topic(topic)
         terms = BatchTerms(max_size, max_wait, concurrency)
 
         def register(function: B) -> B:
             run = typed_batch(function)
-            self._handlers.add(Handler(topic, run, retry or Retry(), timeout, terms, inline=inline))
+            self._handlers.add(
+                Handler(topic, run, retry or Retry(), timeout, terms, inline=inline, on_mismatch=on_mismatch)
+            )
             return function
 
         return register
@@ -213,3 +232,33 @@ class Decorators:
         lifespan = Lifespan(function)
         self._hooks.lifespans.append(lifespan)
         return lifespan
+
+
+class Router(Decorators):
+    """Handlers and hooks of one module, for workers that include them.
+
+        router = Router()
+
+        @router.handler("mail")
+        async def send(job: Job) -> None: ...
+
+        worker.include(router)
+
+    It has the decorators of `Worker`, and needs no server. Its middleware, `before`, `after` and `on_error` run around
+    its own handlers only, inside those of the worker; its lifespans start after the worker's own.
+    """
+
+
+class WorkerDecorators(Decorators):
+    """The handlers and hooks of a worker, and those of the routers that it includes."""
+
+    def include(self, *routers: Router) -> None:
+        """Run the handlers of these routers too, including those that they get later.
+
+        Raises: ConfigurationError, if a topic already has a handler here.
+        """
+        for router in routers:
+            if not isinstance(router, Router):
+                raise InvalidInput("routers", f"must be Router objects, not {type(router).__name__}")
+            self._handlers.include(router._handlers)
+            self._hooks.of_routers.append((router._handlers, router._hooks))

@@ -10,8 +10,10 @@ from typing import Any, Literal, get_args
 
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.checks import check_topic
+from wheelq.model.convert import Convert
 from wheelq.model.job import Job
 from wheelq.model.retry import Retry
+from wheelq.settings import OnMismatch
 from wheelq.worker.handlers.batch import BatchTerms
 from wheelq.worker.handlers.threads import RunPlain, time_limit
 
@@ -39,6 +41,8 @@ class Handler:
     """Whether its jobs run one at a time and in order, for each shard or each partition key."""
     inline: bool = False
     """Whether a plain function runs on the event loop instead of in a thread."""
+    on_mismatch: OnMismatch | None = None
+    """What happens to a job whose payload does not fit; None: what the topic says."""
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
@@ -50,11 +54,18 @@ class Handler:
             raise InvalidInput("timeout", f"must be more than 0 seconds, not {self.timeout!r}")
         if self.ordered not in get_args(Ordered):
             raise InvalidInput("ordered", f"must be False, True or 'key', not {self.ordered!r}")
+        if self.on_mismatch not in (None, *get_args(OnMismatch)):
+            raise InvalidInput("on_mismatch", f"must be 'retry' or 'bury', not {self.on_mismatch!r}")
         if self.inline and is_async(self.function):
             raise InvalidInput("inline", "is for plain functions: an async handler runs on the event loop anyway")
         if self.inline and self.timeout is not None:
             problem = "cannot be kept with inline=True: nothing can stop a function on the event loop"
             raise InvalidInput("timeout", problem)
+
+    @property
+    def reads(self) -> Convert | None:
+        """Converts a payload to the types of the function, or raises PayloadMismatch; None: it takes any payload."""
+        return getattr(self.function, "_wheelq_reads", None)
 
     @property
     def can_be_cancelled(self) -> bool:
@@ -78,35 +89,51 @@ class Handlers:
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Handler] = {}
-        self._find_more: Callable[[], Awaitable[None]] | None = None
+        self._find_more: list[Callable[[], Awaitable[None]]] = []
+        self._included: list[Handlers] = []
+        self._includers: list[Handlers] = []
 
     def add(self, handler: Handler) -> None:
-        """Register a handler. Raises: ConfigurationError if its topic has one."""
-        topic = handler.topic
-        if topic in self._by_topic:
-            other = self._by_topic[topic].function
-            raise ConfigurationError(f"topic {topic!r} already has the handler {getattr(other, '__qualname__', other)}")
-        self._by_topic[topic] = handler
+        """Register a handler, here and where these handlers are included.
 
-    def add_for_each(self, find: Find, function: Function, retry: Retry, timeout: float | None) -> None:
-        """Register `function` for every topic that `find` returns, unless the topic has a handler of its own."""
+        Raises: ConfigurationError if its topic has one.
+        """
+        topic = handler.topic
+        for handlers in (self, *self._includers):
+            if topic in handlers:
+                function = handlers[topic].function
+                name = getattr(function, "__qualname__", function)
+                raise ConfigurationError(f"topic {topic!r} already has the handler {name}")
+        for handlers in (self, *self._includers):
+            handlers._by_topic[topic] = handler
+
+    def include(self, others: Handlers) -> None:
+        """Add the handlers of a router, including later ones. Raises: ConfigurationError if a topic has one here."""
+        for topic in others.topics:
+            self.add(others[topic])
+        self._included.append(others)
+        others._includers.append(self)
+
+    def add_for_each(self, find: Find, make: Callable[[str], Handler]) -> None:
+        """Register the handler made for every topic that `find` returns, unless the topic has one of its own."""
 
         async def find_more() -> None:
             for topic in await find():
-                if topic not in self:
-                    self.add(Handler(topic, function, retry, timeout))
+                if not any(topic in handlers for handlers in (self, *self._includers)):
+                    self.add(make(topic))
 
-        self._find_more = find_more
+        self._find_more.append(find_more)
 
     async def find_more(self) -> None:
-        """Ask `find` for the present topics, if a handler was registered with one."""
-        if self._find_more is not None:
-            await self._find_more()
+        """Ask each `find` for the present topics, if handlers were registered with one."""
+        for handlers in (self, *self._included):
+            for find_more in handlers._find_more:
+                await find_more()
 
     @property
     def may_get_more(self) -> bool:
         """Whether more topics may get a handler later."""
-        return self._find_more is not None
+        return any(handlers._find_more for handlers in (self, *self._included))
 
     @property
     def is_empty(self) -> bool:

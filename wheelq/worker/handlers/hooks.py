@@ -35,7 +35,7 @@ from wheelq.errors import ConfigurationError
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
 from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure
-from wheelq.worker.handlers.handler import Handler, Run, is_async
+from wheelq.worker.handlers.handler import Handler, Handlers, Run, is_async
 from wheelq.worker.handlers.threads import RunPlain, Threads
 from wheelq.worker.outcome import as_failure
 
@@ -115,46 +115,52 @@ class Lifespan(Generic[T]):
 
 
 class Hooks:
-    """The middleware and lifespans of one worker."""
+    """The middleware and lifespans of one worker, and those of the routers that it includes."""
 
     def __init__(self) -> None:
         self.middleware: list[Middleware | Hook] = []
         self.lifespans: list[Lifespan[Any]] = []
+        self.of_routers: list[tuple[Handlers, Hooks]] = []
+        """The handlers and hooks of each router."""
 
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[None]:
-        """Keeps all lifespans from start-up to shut-down."""
+        """Keeps all lifespans from start-up to shut-down, the worker's own outermost."""
         async with AsyncExitStack() as stack:
-            for lifespan in self.lifespans:
-                await stack.enter_async_context(lifespan.running())
+            for hooks in (self, *(hooks for _, hooks in self.of_routers)):
+                for lifespan in hooks.lifespans:
+                    await stack.enter_async_context(lifespan.running())
             yield
 
     def around(self, handler: Handler, threads: Threads) -> Run:
-        """Returns the call of a handler, single or batch, with all middleware around it."""
+        """Returns the call of a handler, single or batch, with all middleware around it, the worker's own outermost."""
         run = handler.bind(threads.run)
-        if not self.middleware:
+        of_router = [hook for theirs, inner in self.of_routers if handler.topic in theirs for hook in inner.middleware]
+        hooks = [*self.middleware, *of_router]
+        if not hooks:
             return run
 
         async def on_the_loop(work: Job | Sequence[Job]) -> Any:
-            return await self._run_within(run, work, _on_the_loop)
+            return await _run_within(hooks, run, work, _on_the_loop)
 
         async def in_one_thread(work: Job | Sequence[Job]) -> Any:
             async with threads.one() as thread:
-                return await self._run_within(handler.bind(thread.run), work, thread.run)
+                return await _run_within(hooks, handler.bind(thread.run), work, thread.run)
 
-        has_plain_hooks = any(isinstance(hook, Hook) and hook.is_plain for hook in self.middleware)
+        has_plain_hooks = any(isinstance(hook, Hook) and hook.is_plain for hook in hooks)
         return in_one_thread if handler.has_thread and has_plain_hooks else on_the_loop
 
-    async def _run_within(self, run: Run, work: Job | Sequence[Job], plain: RunPlain) -> Any:
-        jobs, reading = ((work,), OF_ONE) if isinstance(work, Job) else (work, OF_A_BATCH)
-        proceed: Proceed = partial(_failing, run, work)
-        for middleware in reversed(self.middleware):
-            if isinstance(middleware, Hook):
-                runner = plain if middleware.is_plain else _on_the_loop
-                proceed = partial(middleware.call, jobs, proceed, reading, runner)
-            else:
-                proceed = partial(middleware, jobs, proceed)
-        return await proceed()
+
+async def _run_within(hooks: Sequence[Middleware | Hook], run: Run, work: Job | Sequence[Job], plain: RunPlain) -> Any:
+    jobs, reading = ((work,), OF_ONE) if isinstance(work, Job) else (work, OF_A_BATCH)
+    proceed: Proceed = partial(_failing, run, work)
+    for middleware in reversed(hooks):
+        if isinstance(middleware, Hook):
+            runner = plain if middleware.is_plain else _on_the_loop
+            proceed = partial(middleware.call, jobs, proceed, reading, runner)
+        else:
+            proceed = partial(middleware, jobs, proceed)
+    return await proceed()
 
 
 async def _failing(run: Run, work: Job | Sequence[Job]) -> Any:

@@ -6,8 +6,8 @@ decoration.
     def close(jobs: list[Job[Order]])           the same for each job of a batch
     def close(job: Job)                         untyped: the function is used as it is, at no cost
 
-A payload that does not fit raises `PayloadMismatch`, and `outcome` buries the job. In a batch that job is left out, and
-the others run.
+A payload that does not fit raises `PayloadMismatch`, and the job waits for another worker (`outcome.of_mismatch`). In a
+batch that job is left out, and the others run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from wheelq.errors import InvalidInput, PayloadMismatch
 from wheelq.model.convert import Convert, converter
@@ -27,6 +27,7 @@ from wheelq.model.task import Task, is_job
 from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure, results_of
 from wheelq.worker.handlers.handler import BatchFunction, Function, is_async
 
+F = TypeVar("F", bound=Callable[..., Any])
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection)
 _TYPED = re.compile(r"\bJob\[")
 
@@ -34,7 +35,7 @@ _TYPED = re.compile(r"\bJob\[")
 def run_task(task: Task[..., Any, ..., Any]) -> Function:
     """Returns a handler that calls the task's function with the arguments of each job."""
     read, takes_job = task.read_arguments, task.takes_job
-    return _adapted(task.function, lambda job: ((job,) if takes_job else (), read(job.payload)))
+    return _noted(_adapted(task.function, lambda job: ((job,) if takes_job else (), read(job.payload))), read)
 
 
 def typed(function: Function) -> Function:
@@ -45,7 +46,13 @@ def typed(function: Function) -> Function:
     read = _reader(_first_hint(function, "a job"))
     if read is None:
         return function
-    return _adapted(function, lambda job: ((replace(job, payload=read(job.payload)),), {}))
+    return _noted(_adapted(function, lambda job: ((replace(job, payload=read(job.payload)),), {})), read)
+
+
+def _noted(function: F, read: Convert) -> F:
+    """Notes the converter of a handler's payloads on it: see `Handler.reads`."""
+    vars(function)["_wheelq_reads"] = read
+    return function
 
 
 def _adapted(function: Callable[..., Any], given: Callable[[Job], tuple[tuple[Job, ...], dict[str, Any]]]) -> Function:
@@ -90,7 +97,7 @@ def typed_batch(function: BatchFunction) -> BatchFunction:
                 found = outcomes_of_failure(error, fitting)
             return _in_places(found, misfits)
 
-        return run_async
+        return _noted(run_async, read)
 
     @wraps(function)
     def run(jobs: list[Job]) -> Any:
@@ -103,7 +110,7 @@ def typed_batch(function: BatchFunction) -> BatchFunction:
             found = outcomes_of_failure(error, fitting)
         return _in_places(found, misfits)
 
-    return run
+    return _noted(run, read)
 
 
 def _first_hint(function: Callable[..., Any], given: str) -> Any:

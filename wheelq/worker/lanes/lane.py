@@ -1,19 +1,21 @@
 """The lanes of a worker: the ways of deliveries from their shards to their handlers.
 
     topics with a single handler     one shared lane:     readers ──▶ Pool ──▶ handler(job)
+    a topic that runs in order       its own lane:        see `ordering` ──▶ the same Pool
     a topic with a batch handler     its own lane:        readers ──▶ Batcher ──▶ handler(jobs)
-    a topic that runs in order       its own lane:        see `ordering`
 
-Each lane has its own connections, and reads only what it has room for, so that no topic waits for another's room.
+Each lane has its own connections. The pool is the limit of the worker: readers and ordered lanes take its places in
+turn. Batches have a limit of their own, so that single jobs do not starve them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
@@ -38,13 +40,13 @@ class Lanes:
         running: Running,
         regroup: Regroup,
     ) -> None:
-        self.pool: Pool[Delivery] = Pool(parts.settings.concurrency, running.handle, running.held_loop, parts.clock)
-        """Runs the deliveries of topics without their own lane."""
+        self.pool: Pool[Delivery] = Pool(parts.settings.concurrency, self._run, running.held_loop, parts.clock)
+        """Runs all deliveries but those of batches."""
         self._parts = parts
         self._handlers = handlers
         self._running = running
         self._regroup = regroup
-        self._default: Lane = ReadingLane(parts, parts.settings, self.pool, regroup)
+        self._default = ReadingLane(parts, parts.settings, self.pool, regroup)
         self._of_topic: dict[str, Lane] = {}
 
     def bind(self, bind: Callable[[Handler], Run]) -> None:
@@ -56,7 +58,9 @@ class Lanes:
                 self._of_topic[topic] = self._batch_lane(handler.batch)
             elif handler.ordered:
                 is_by_key = handler.ordered == "key"
-                self._of_topic[topic] = OrderedLane(self._parts, self._running, self._regroup, is_by_key=is_by_key)
+                self._of_topic[topic] = OrderedLane(
+                    self._parts, self._running, self.pool, self._default.places, self._regroup, is_by_key=is_by_key
+                )
 
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Tell each lane the shards of its topics."""
@@ -99,6 +103,10 @@ class Lanes:
     async def close(self) -> None:
         for lane in self._all():
             await lane.close()
+
+    def _run(self, delivery: Delivery, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:
+        keeper = delivery.turn_keeper
+        return self._running.handle(delivery, task) if keeper is None else keeper.run(delivery, task)
 
     def _of(self, shard: ServedShard) -> Lane:
         return self._of_topic.get(shard.keys.topic, self._default)

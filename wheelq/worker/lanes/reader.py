@@ -4,13 +4,7 @@ another worker is free.
     one server      one blocking read waits for the jobs of all shards
     cluster         the keys named in one call must share a slot, so each slot has a reader, with its own connection
 
-Readers share the free places of their lane (`SharedPlaces`); each read reserves some that it may fill:
-
-    places of the pool   ▓▓▓▓▓▓▓ running  ▒▒▒ reserved for current reads  ░░░░ free
-
-While a read waits in the server it reserves few places, so that one busy shard can have nearly all of them. A read that
-filled its places is followed by one that does not wait, with all places that are free then. With fewer than four places
-for each reader, none can be reserved for long: reads then wait 50 ms at most, and the readers take turns.
+Readers share the free places of their lane: see `places`.
 
 A worker with many shards (more than `MANY`, or more than it has places) cannot ask each of them for as many jobs as it
 has room for, nor wait for each in turn. It listens to all at once, which consumes nothing, and reads the shards with
@@ -33,7 +27,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
-from wheelq.base.clock import Clock
 from wheelq.errors import GroupNotFound, Refused, ServerError
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import worker as calls
@@ -43,6 +36,7 @@ from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.places import LEND_S, SharedPlaces
 from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.recovery import SAFETY_MS
 from wheelq.worker.lanes.batching import Batcher
@@ -53,8 +47,6 @@ T = TypeVar("T")
 Runs = Pool[Delivery] | Batcher
 """Runs deliveries, and says how many more could start at once."""
 
-LEND_S = 0.02
-"""Seconds between checks whether places reserved for a read are free again."""
 MANY = 64
 """With more shards than this a worker listens, and reads only shards with new entries."""
 READ_AT_ONCE = 500
@@ -64,14 +56,11 @@ READ_ALL_EVERY = 60.0
 """Seconds after which all shards are read again without news, because their groups may have been changed."""
 SOME_SHARDS_MS = 5
 """How long a read waits if it asks only some of its shards, for lack of room for a job from each."""
+LOOK_APART = 0.5
+"""Seconds between looks for the deliveries of a lost reply, as long as the server may still work on that read."""
 UNBLOCK_PAUSE, UNBLOCK_PATIENCE = 0.1, 2.0
 """Seconds between attempts to end current reads, and in total: a read that is just being sent is not in the server
 yet."""
-SCARCE = 4
-"""With fewer places for each reader, none is reserved for long."""
-SCARCE_BLOCK_MS = 50
-NEARLY_FULL = 8
-"""With less than 1/8 of the places free, more will be free in a moment, and one read for all is cheaper."""
 
 
 class ReadingLane:
@@ -82,7 +71,7 @@ class ReadingLane:
         self.parts = parts
         self.settings = settings
         self.regroup = regroup
-        self.places = SharedPlaces(runs, settings, parts.clock)
+        self.places = SharedPlaces(runs, settings, parts.clock, self._end_waits)
         self.is_stopping = False
         self.any_ended = asyncio.Event()
         """Set when a read has ended."""
@@ -184,6 +173,13 @@ class ReadingLane:
                 async with asyncio.timeout(UNBLOCK_PAUSE):
                     await self.any_ended.wait()
 
+    async def _end_waits(self) -> None:
+        """End reads that wait in the server."""
+        for reader in self._readers.values():
+            if reader.is_waiting:
+                with contextlib.suppress(ServerError):  # on failure it ends by itself
+                    await self.parts.transport.unblock(reader.transport)
+
     async def idle(self) -> None:
         """Wait until all read deliveries have run."""
         await self._runs.idle()
@@ -216,12 +212,16 @@ class Reader:
         """Set when there are shards to read again."""
         self.is_reading = False
         """Whether a read is in progress, which may have received entries."""
+        self.is_waiting = False
+        """Whether that read keeps places while it waits in the server."""
         self._lane = lane
         self._parts = lane.parts
         self._waits = True  # the last read was not full: there is nothing more
         self._backlog = Backlog()
         self._listened_at = float("-inf")
         self._read_all_at = float("-inf")
+        self._look_at = float("inf")  # the next look for deliveries of a lost reply
+        self._unsure_until = float("-inf")
 
     def follow(self, shards: Sequence[ServedShard]) -> None:
         """Read these shards from the next read on."""
@@ -238,19 +238,38 @@ class Reader:
 
         async def step() -> None:
             try:
+                await self._look_for_lost()
                 await self.step()
             except ServerError as error:
-                self._parts.recovery.look_soon()
-                self._backlog.doubt()
+                self._doubt()
                 if isinstance(error, GroupNotFound):
                     with contextlib.suppress(ServerError):
                         await self._regroup(self.shards)
                 raise
 
         def what() -> str:
-            return f"{', '.join(shard.keys.ready for shard in self.shards[:1])} is not read until the server is back"
+            return f"{', '.join(shard.keys.ready for shard in self.shards[:1])} is not read"
 
         await Loop(self._parts.clock, logger, what).run(step, is_over=lambda: self._lane.is_stopping)
+
+    def _doubt(self) -> None:
+        """Record that a reply may be lost, or that the server is another one."""
+        self._look_at = now = self._parts.clock.monotonic()
+        self._unsure_until = now + self._lane.settings.block_ms / 1000
+        self._backlog.doubt()
+
+    async def _look_for_lost(self) -> None:
+        """Find the deliveries of a lost reply, between two reads. Raises: ServerError."""
+        now = self._parts.clock.monotonic()
+        if now >= self._look_at:
+            await self._parts.recovery.look_after_lost_reply(self.shards)
+            self._look_at = now + LOOK_APART if now < self._unsure_until else float("inf")
+
+    @property
+    def _block_ms(self) -> int:
+        """How long the next read may wait in the server."""
+        most = self._lane.places.block_ms
+        return most if self._look_at == float("inf") else min(most, int(LOOK_APART * 1000))
 
     async def once(self) -> int:
         """Read every shard once, without waiting in the server. Returns how many came. Raises: ServerError."""
@@ -274,10 +293,10 @@ class Reader:
             await self.has_shards.wait()
         if self._has_many:
             return await self._step_of_many()
-        places = await lane.places.take(waits=self._waits)
+        places = await lane.places.take(waits=self._waits, shards=len(self.shards))
         if lane.is_stopping:
             return Read(0, 0)
-        block_ms = lane.places.block_ms if self._waits else None
+        block_ms = self._block_ms if self._waits and not lane.places.wanted else None
         # The limit holds for each stream. With less room than shards only some are asked, and others the next time.
         shards = self.shards[:places]
         if not shards:  # paused meanwhile
@@ -289,9 +308,11 @@ class Reader:
         count = places // len(shards)
         safe_until_ms = int(parts.server.now_ms()) + lane.settings.abandoned_ms - SAFETY_MS
         call = calls.read([shard.keys for shard in shards], parts.group, parts.name, count, block_ms)
+        self.is_waiting = block_ms is not None
         try:
             found = await self._asked(call)
         finally:
+            self.is_waiting = False
             lane.places.give_back(places)
         for shard, entries in zip(shards, found, strict=True):
             lane.start([Delivery(shard, entry, safe_until_ms) for entry in entries])
@@ -352,7 +373,7 @@ class Reader:
             await clock.sleep(too_soon)
         shards, places = self._backlog.listening()
         if shards and not lane.is_stopping:
-            came = await self._asked(calls.listen(places, lane.places.block_ms))
+            came = await self._asked(calls.listen(places, self._block_ms))
             self._backlog.came(shards[place] for place in came)
         self._listened_at = clock.monotonic()
 
@@ -405,57 +426,3 @@ class Backlog:
         for shard in shards:
             if self._read_to.pop(shard, None) is not None:
                 self._unread[shard] = None
-
-
-class SharedPlaces:
-    """The places of one lane, for its readers."""
-
-    def __init__(self, runs: Runs, settings: WorkerSettings, clock: Clock) -> None:
-        self._runs = runs
-        self._reserved = 0
-        self._concurrency = settings.concurrency
-        self._block_ms = settings.block_ms
-        self._clock = clock
-        self._readers = 0
-        self._turn = asyncio.Lock()
-
-    def share(self, readers: int, block_ms: int) -> None:
-        """Set how many readers share the places, and how long each read may wait in the server."""
-        self._readers = readers
-        self._block_ms = block_ms
-
-    async def take(self, *, waits: bool) -> int:
-        """Wait until a place is free, and reserve some. Readers are served in the order they came."""
-        async with self._turn:
-            free = await self._room()
-            if free * NEARLY_FULL < self._concurrency:
-                await self._clock.sleep(0.001)
-                free = await self._room()
-            taken = max(1, free // (SCARCE * self._readers)) if waits and not self.is_alone else free
-            self._reserved += taken
-            return taken
-
-    def give_back(self, places: int) -> None:
-        """Release the places that a read reserved, after the read."""
-        self._reserved -= places
-        self._runs.changed.set()
-
-    async def _room(self) -> int:
-        """Wait until there are free places that are not reserved. Returns how many."""
-        while (free := self._runs.free - self._reserved) <= 0:
-            self._runs.changed.clear()
-            await self._runs.changed.wait()
-        return free
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is only one reader, which can have all places for any time."""
-        return self._readers == 1
-
-    @property
-    def block_ms(self) -> int:
-        """How long a read may wait in the server."""
-        is_scarce = not self.is_alone and self._concurrency < SCARCE * self._readers
-        most = min(self._block_ms, SCARCE_BLOCK_MS) if is_scarce else self._block_ms
-        patience_ms = self._runs.patience_ms
-        return most if patience_ms is None else min(most, patience_ms)

@@ -16,9 +16,10 @@ import asyncio
 import contextlib
 import logging
 from bisect import insort
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call
@@ -28,6 +29,7 @@ from wheelq.protocol.calls.worker import Entry
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.places import SharedPlaces
 from wheelq.worker.delivery.pool import Pool
 
 logger = logging.getLogger("wheelq.worker")
@@ -47,8 +49,20 @@ class OrderedState:
 
     parts: WorkerParts
     pool: Pool[Delivery]
+    places: SharedPlaces
     regroup: Regroup
     is_by_key: bool
+    handle: Callable[[Delivery, asyncio.Task[None]], Coroutine[Any, Any, None]]
+    """Runs and settles one delivery."""
+    advance: Callable[[], None]
+    """Starts the deliveries of all shards of the lane whose turn it is."""
+    lacks_places: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a delivery could start if a place were free."""
+    started: int = 0
+    running: int = 0
+    """How many deliveries are in the pool."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when one of them has left it."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     holds: int = 0
     """How many of the shards are held."""
@@ -79,7 +93,7 @@ class OrderedDeliveries:
         self._shard = shard
         self._parts = state.parts
         self._state = state
-        self._pool = state.pool
+        self._lacks_since = float("inf")  # a place, by the monotonic clock
         self._may_begin = may_begin
         self._tell_end = tell_end
         self._sequence: Sequence[Delivery] = Sequence()
@@ -93,6 +107,11 @@ class OrderedDeliveries:
     @property
     def is_running(self) -> bool:
         return self._sequence.is_running
+
+    @property
+    def lacks_for_s(self) -> float:
+        """For how many seconds some could have started if a place had been free; at most 0 if none could."""
+        return self._parts.clock.monotonic() - self._lacks_since
 
     def wait_for(self, overdue_ms: int | None) -> None:
         """Make jobs due later than `overdue_ms` wait a while for an overdue job that is not promoted."""
@@ -117,8 +136,20 @@ class OrderedDeliveries:
     def give_up(self) -> list[Delivery]:
         """Remove and return the deliveries that have not started or wait for their next run."""
         waiting = self._sequence.give_up()
-        self._put_off.difference_update(delivery.entry.entry_id for delivery in waiting)
+        self._put_off.difference_update(one.entry.entry_id for one in waiting if not one.is_cancelled)  # else see `end`
         return waiting
+
+    async def run(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+        state = self._state
+        state.started += 1
+        try:
+            await self._parts.ending.finish(partial(self.until_due, delivery))
+            if self.may_run(delivery):  # else this worker was frozen after the delivery was chosen
+                await state.handle(delivery, task)
+        finally:
+            state.running -= 1
+            state.ended.set()
+            asyncio.get_running_loop().call_soon(state.advance)  # its place is free after this coroutine
 
     async def until_due(self, delivery: Delivery) -> None:
         """Wait until a postponed delivery is due by the server's clock, which this worker only estimates.
@@ -134,28 +165,40 @@ class OrderedDeliveries:
             server_us, _ = await parts.transport.send(call)
             return entry.due_ms / 1000 - server_us / 1e6
 
-        asking = Loop(parts.clock, logger, f"job {entry.id} waits for its next run")
+        asking = Loop(parts.clock, logger, f"the next run of job {entry.id} waits")
         while entry.entry_id in self._put_off and (pause := await asking.attempt(left)) > 0:
             await parts.clock.sleep(min(pause, parts.settings.renew_ms / 1000))  # the server's clock may be stepped
 
-    def advance(self) -> None:
-        """Start the deliveries whose turn it is."""
+    def advance(self, reserved: int | None = None) -> int:
+        """Start the deliveries whose turn it is, in free places, or in reserved ones. Returns how many started."""
         if not self._may_begin():
-            return
-        parts = self._parts
+            self._lacks_since = float("inf")
+            return 0
+        parts, state, begun = self._parts, self._state, 0
+        most = state.places.spare if reserved is None else reserved
+        if most <= 0 and state.lacks_places.is_set():  # the lane has queued up, and looks at all its shards then
+            return 0
         now, now_ms = parts.clock.monotonic(), parts.server.now_ms()
         overdue_ms = self.overdue_ms if now - self._overdue_since < PATIENCE else None
         held = parts.held.of(self._shard)
-        while started := self._sequence.start(now_ms, overdue_ms, self._pool.free):
+        while started := self._sequence.start(now_ms, overdue_ms, most - begun):
             for delivery in started:
                 if delivery.entry.entry_id in held:
-                    self._pool.add([delivery])
+                    state.pool.add([delivery])
+                    begun += 1
                 else:  # another worker has taken it meanwhile
                     self._sequence.end(delivery)
+        state.running += begun
+        if not self._sequence.lacks_room:
+            self._lacks_since = float("inf")
+        else:
+            self._lacks_since = now if begun else min(self._lacks_since, now)
+            state.lacks_places.set()
         next_ms = self._sequence.next_ms(now_ms)
         self._cancel_timer()
         if next_ms is not None:
             self._cancel_timer = parts.clock.call_at(now + max(0.001, (next_ms - now_ms) / 1000), self.advance)
+        return begun
 
     def may_run(self, delivery: Delivery) -> bool:
         if delivery.entry.entry_id not in self._parts.held.of(self._shard):
@@ -173,9 +216,9 @@ class OrderedDeliveries:
         """When the first failed job runs again."""
         return self._sequence.next_ms(self._parts.server.now_ms())
 
-    def put_off(self, delivery: Delivery, pause_ms: int, record: bytes) -> Call[int]:
-        parts = self._parts
-        return calls.put_off(self._shard.keys, parts.group, parts.name, delivery.entry.entry_id, pause_ms, record)
+    def put_off(self, delivery: Delivery, pause_ms: int, record: bytes, counted: worker_calls.Counted) -> Call[int]:
+        parts, entry_id = self._parts, delivery.entry.entry_id
+        return calls.put_off(self._shard.keys, parts.group, parts.name, entry_id, pause_ms, record, counted)
 
     def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
         delivery.entry = _next_run(delivery.entry, due_ms, record)
@@ -231,6 +274,8 @@ class Sequence(Generic[T]):
         self._places: dict[T, _Turn[T]] = {}
         self._waiting: dict[str, list[_Turn[T]]] = {}
         self._running: dict[str, _Turn[T]] = {}
+        self.lacks_room = False
+        """Whether the last `start` found more deliveries than `most`."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -249,8 +294,6 @@ class Sequence(Generic[T]):
 
         `overdue_ms`: a job with this due time is still to come, and later ones wait for it.
         """
-        if most <= 0 or not self._waiting:
-            return []
         heads = [queue[0] for key, queue in self._waiting.items() if key not in self._running]
         may_start = [
             head
@@ -258,7 +301,8 @@ class Sequence(Generic[T]):
             if head.not_before_ms <= now_ms and (overdue_ms is None or head.rank[0] <= overdue_ms)
         ]
         may_start.sort(key=_turn_rank)
-        started = may_start[:most]
+        started = may_start[: max(0, most)]
+        self.lacks_room = len(started) < len(may_start)
         for place in started:
             self._dequeue(place)
             self._running[place.key] = place

@@ -16,8 +16,11 @@ A job starts after Redis has acknowledged the previous one, so a job repeated af
 that has started since. Due order is the order of promotion. If a job is overdue in the sorted set, later ones wait for
 it, at most `PATIENCE` seconds: a paused or stalled scheduler must not stop ready jobs.
 
-Workers share the shards: a worker that holds at least two more than another that asks passes on a shard when none of
-its jobs is running. With fewer shards than workers, some workers have nothing to do.
+Workers share the shards: a worker that holds at least two more than another that asks, or has had no free place for a
+while, passes on a shard when none of its jobs is running. With fewer shards than workers, some have nothing to do.
+
+The jobs run in the pool of the worker, within its limit. They start at once in free places, else in turn with the
+readers of the other topics (`SharedPlaces`). Until then they are held like those that wait for an earlier job.
 """
 
 from __future__ import annotations
@@ -28,7 +31,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
-from functools import partial
 
 from wheelq.errors import GroupNotFound, ServerError
 from wheelq.protocol.calls import order as calls
@@ -36,6 +38,7 @@ from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.peers import OtherHolders, Standing
+from wheelq.worker.delivery.places import SharedPlaces
 from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.recovery import SAFETY_MS
 from wheelq.worker.delivery.running import Running
@@ -52,15 +55,16 @@ class OrderedLane:
         self,
         parts: WorkerParts,
         running: Running,
+        pool: Pool[Delivery],
+        places: SharedPlaces,
         regroup: Regroup,
         *,
         is_by_key: bool,
     ) -> None:
+        """`pool` is the worker's, and runs these deliveries in `places` that the lane takes in turn with others."""
         self._parts = parts
-        self._pool: Pool[Delivery] = Pool(parts.settings.concurrency, self._run_one, running.held_loop, parts.clock)
-        self._state = OrderedState(parts, self._pool, regroup, is_by_key)
-        self._run = running.handle
-        self._started = 0
+        self._state = OrderedState(parts, pool, places, regroup, is_by_key, running.handle, self._advance)
+        places.ordered_lanes += 1
         self._shards: dict[ServedShard, OrderedShard] = {}
         self._new: asyncio.Queue[OrderedShard] = asyncio.Queue()  # shards that `run` has not started yet
         self._loops: set[asyncio.Task[None]] = set()
@@ -81,23 +85,35 @@ class OrderedLane:
     async def run(self) -> None:
         """Serve the shards until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._take_turns())
             while True:
                 ordered = await self._new.get()
                 loop = tasks.create_task(ordered.run())
                 self._loops.add(loop)
                 loop.add_done_callback(self._loops.discard)
 
+    async def _take_turns(self) -> None:
+        """Start deliveries that found no free place, in turn with the readers and the other ordered lanes."""
+        state = self._state
+        while True:
+            await state.lacks_places.wait()
+            places = await state.places.take_for_ordered()
+            state.lacks_places.clear()
+            self._advance(places)
+            state.places.give_back(places)
+
     async def once(self) -> int:
         """For tests: hold every shard, and run the ready jobs one after another to their ends."""
-        self._started = 0
+        state = self._state
+        state.started = 0
         for ordered in self._shards.values():
             await ordered.step()
         before = -1
-        while before < self._started:
-            before = self._started
-            await self._pool.idle()
+        while before < state.started:
+            before = state.started
+            await self._rest()
             await self._parts.settler.flush()
-        return self._started
+        return state.started
 
     def next_ms(self) -> int | None:
         """When the first failed job runs again."""
@@ -122,8 +138,15 @@ class OrderedLane:
 
     async def idle(self) -> None:
         """Wait until nothing runs here; other lanes may go on, so let the shards go."""
-        await self._pool.idle()
+        await self._rest()
         await self._let_go()
+
+    async def _rest(self) -> None:
+        """Wait until no delivery of this lane is in the pool."""
+        state = self._state
+        while state.running:
+            state.ended.clear()
+            await state.ended.wait()
 
     async def _let_go(self) -> None:
         """Release the shards of which nothing runs, so that other workers need not wait for this one to end."""
@@ -131,27 +154,19 @@ class OrderedLane:
 
     async def abandon(self) -> None:
         """Cancel what runs; it stays held."""
-        await self._pool.abandon()
+        await self._state.pool.abandon()
 
     async def close(self) -> None:
         """Release the shards."""
         for ordered in self._shards.values():
             await ordered.close()
 
-    async def _run_one(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
-        self._started += 1
-        try:
-            if delivery.turn_keeper is not None:
-                await self._parts.ending.finish(partial(delivery.turn_keeper.until_due, delivery))
-                if not delivery.turn_keeper.may_run(delivery):  # this worker was frozen after the delivery was chosen
-                    return
-            await self._run(delivery, task)
-        finally:  # soon, because its place in the pool is free after this coroutine
-            asyncio.get_running_loop().call_soon(self._advance)
-
-    def _advance(self) -> None:
-        for ordered in self._shards.values():
-            ordered.advance()
+    def _advance(self, reserved: int | None = None) -> None:
+        """Start what may start, in free places, or in reserved ones; first in the shards that have waited longest."""
+        for shard, ordered in list(self._shards.items()):
+            if begun := ordered.advance(reserved):
+                self._shards[shard] = self._shards.pop(shard)
+                reserved = None if reserved is None else reserved - begun
 
 
 logger = logging.getLogger("wheelq.worker")
@@ -161,6 +176,8 @@ OVERDUE_PAUSE = 0.01
 """Seconds until the next check whether an overdue job has been promoted."""
 HAND_OVER_PATIENCE = 1.0
 """Seconds within which a shard must come to rest to be passed on; else it is kept."""
+LONG_WITHOUT_PLACE = 1.0
+"""After so many seconds without a free place, a shard is passed on to a worker that asks for it."""
 PASS_ON_BEATS = 3
 """At most one shard is passed on in this many `renew_ms`: the asker takes it in one, and reports that in the next."""
 
@@ -202,7 +219,7 @@ class OrderedShard:
 
     async def run(self) -> None:
         """Hold, read and start until stopped. Survives restarts of the server."""
-        what = f"{self.shard.keys.ready} is not served until the server is back"
+        what = f"{self.shard.keys.ready} is not served"
         trying = Loop(self._parts.clock, logger, what)
         while not self._state.stopping.is_set() and not self.shard.is_gone:
             if pause := await trying.attempt(self._step_and_wait):
@@ -319,8 +336,8 @@ class OrderedShard:
         if self._is_unsure:
             await self._tidy()
         self._is_unsure = False
-        is_uneven = hold.asker is not None and self._state.holds - hold.asker_holds >= 2
-        if self._asker is None and is_uneven and asked_at >= self._state.next_pass_at:
+        is_uneven = self._state.holds - hold.asker_holds >= 2 or self._deliveries.lacks_for_s > LONG_WITHOUT_PLACE
+        if self._asker is None and hold.asker is not None and is_uneven and asked_at >= self._state.next_pass_at:
             self._asker, self._asked_at = hold.asker, asked_at
             self._state.next_pass_at = asked_at + PASS_ON_BEATS * settings.renew_ms / 1000
 
@@ -433,9 +450,9 @@ class OrderedShard:
         self._changed.set()
         self.advance()
 
-    def advance(self) -> None:
-        """Start the deliveries whose turn it is."""
-        self._deliveries.advance()
+    def advance(self, reserved: int | None = None) -> int:
+        """Start the deliveries whose turn it is, in free places, or in reserved ones. Returns how many started."""
+        return self._deliveries.advance(reserved)
 
     def next_ms(self) -> int | None:
         """When the first failed job runs again."""

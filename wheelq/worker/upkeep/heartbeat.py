@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from wheelq.base.version import __version__
 from wheelq.errors import Refused, ServerError
 from wheelq.protocol.calls import counts, heartbeats
 from wheelq.protocol.calls import worker as calls
@@ -61,7 +62,7 @@ class Heartbeat:
             await self.beat()
             return self._parts.peers.next_look
 
-        await Loop(self._parts.clock, logger, "no heartbeat until the server is back", PAUSE, PAUSE).run(step)
+        await Loop(self._parts.clock, logger, "no heartbeat", PAUSE, PAUSE).run(step)
 
     async def beat(self) -> None:
         """Write the heartbeat, and read those of all others. Raises: ServerError."""
@@ -96,6 +97,7 @@ class Heartbeat:
         parts, running = self._parts, self._running
         return {
             "seen_ms": int(parts.server.now_ms()),
+            "version": __version__,
             "group": parts.group,
             "topics": self._handlers.topics,
             "running": parts.settings.concurrency - self._pool.free,

@@ -40,7 +40,7 @@ class HintListener:
     async def run(self) -> None:
         """Listen until cancelled."""
         subscription = self._parts.transport.subscription()
-        loop = Loop(self._parts.clock, logger, "until this worker may listen, it asks for changes of its topics", 0.05)
+        loop = Loop(self._parts.clock, logger, "this worker asks for changes of its topics", 0.05)
 
         async def listen() -> None:
             try:

@@ -39,6 +39,7 @@ class ServedShards:
     ) -> None:
         """`bind()` is called before topics with a new handler are served."""
         self.shards: list[ServedShard] = []
+        self._parts = parts
         self._transport = parts.transport
         self._keys = parts.keys
         self._group = parts.group
@@ -109,6 +110,8 @@ class ServedShards:
         gone = [shard for shard in self.shards if shard.keys.topic == topic]
         for shard in gone:
             shard.is_gone = True
+            self._parts.settler.leave(shard)
+            self._parts.held.leave(shard)
         self.shards = [shard for shard in self.shards if not shard.is_gone]
         if gone and settings is not None and not settings.removing:
             logger.warning(

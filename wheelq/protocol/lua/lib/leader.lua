@@ -32,14 +32,15 @@ end
 -- `dues` are scores, as numbers. Returns how many were promoted, whether that was all (false when the stream refused
 -- one), and how late they were (see lateness). XADD comes before ZREM, and a job whose XADD was refused stays waiting.
 -- A retry that waited under its own member, beside another life of its id, needs only its entry: `jobs` forgets it.
--- A member without a record (another program must have written it) is buried, so that it cannot block the rest.
+-- A member without a record (another program must have written it) is buried, so that it cannot block the rest; if
+-- `dead` refuses it, it stays waiting, and the rest goes on.
 local LATE = 13 -- from this place of the lateness on, jobs were at least 1,024 ms late
 local function promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
   local lateness, count_late = late_counter()
   if #members == 0 then return 0, true, lateness end
   local records = redis.call('HMGET', jobs, unpack(members))
   local gone, pointers, alone, retried = {}, {}, {}, {}
-  local promoted, pointed, buried, late, is_all = 0, 0, 0, 0, true
+  local promoted, pointed, buried, removed, late, is_all = 0, 0, 0, 0, 0, true
   -- Runs for every job: counters cost less than `#`, and a loop over numbers less than ipairs.
   for n = 1, #members do
     local member, due, record = members[n], dues[n], records[n]
@@ -51,7 +52,8 @@ local function promote_all(delayed, jobs, ready, dead, retries, members, dues, c
         is_all = false
         break
       end
-      gone[n] = member
+      removed = removed + 1
+      gone[removed] = member
       if cut and string.find(member, '\31', cut + 1, true) then
         alone[#alone + 1] = member
       else
@@ -60,17 +62,20 @@ local function promote_all(delayed, jobs, ready, dead, retries, members, dues, c
       end
       promoted = promoted + 1
       count_late(due)
+      if cut then retried[#retried + 1] = due end
     else
-      redis.call('XADD', dead, '*', 'id', member, 'due', due, 'attempt', 0, 'group', '', 'reason', 'no record',
+      local entry = redis.pcall('XADD', dead, '*', 'id', member, 'due', due, 'attempt', 0, 'group', '', 'reason', 'no record',
         'error', 'the record of this job is missing', 'record', '')
-      gone[n] = member
-      buried = buried + 1
+      if type(entry) ~= 'table' then
+        removed, buried = removed + 1, buried + 1
+        gone[removed] = member
+        if cut then retried[#retried + 1] = due end
+      end
     end
-    if cut then retried[#retried + 1] = due end
   end
   if #pointers > 0 then redis.call('HSET', jobs, unpack(pointers)) end
   if #alone > 0 then redis.call('HDEL', jobs, unpack(alone)) end
-  if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end
+  if removed > 0 then redis.call('ZREM', delayed, unpack(gone)) end
   if #retried > 0 then count_retries(retries, retried, -1) end
   for n = LATE, #lateness do late = late + lateness[n] end
   count(counts, 'promoted', promoted)
