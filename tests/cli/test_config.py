@@ -51,6 +51,28 @@ def test_as_json(sources: Path) -> None:
     assert {"table": "", "name": "password", "value": "***", "source": "WHEELQ_PASSWORD"} in found
 
 
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_an_env_file_sets_variables_that_are_not_set_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setenv("WHEELQ_PREFIX", "")
+    monkeypatch.delenv("WHEELQ_PREFIX")  # so that it is deleted again after the test
+    path = tmp_path / ".env"
+    path.write_text("# for development\nWHEELQ_PREFIX='shop-2'\nexport WHEELQ_WORKER_THREADS=9\n")
+    if by == "variable":
+        monkeypatch.setenv("WHEELQ_ENV_FILE", str(path))
+    out = wheelq(*(["--env-file", path] if by == "option" else []), "config").out
+    assert line(out, "prefix") == ['prefix = "shop-2"', "WHEELQ_PREFIX"]
+    assert line(out, "threads") == ["threads = 5", "WHEELQ_WORKER_THREADS"]
+
+
+def test_an_env_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    answer = wheelq("--env-file", tmp_path / "nowhere", "config")
+    assert answer.code == 2
+    assert "--env-file" in answer.err
+    assert "does not exist" in answer.err
+
+
 def test_the_default_file_is_the_one_of_the_package() -> None:
     assert wheelq("config", "--default").out == (ROOT / "config" / "wheelq.toml").read_text()
 

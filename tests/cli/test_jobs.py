@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -25,6 +26,17 @@ def test_schedule_says_what_and_when(url: str, topic: str) -> None:
     assert answer.code == 0
     assert answer.out.startswith(f"{topic}/order-42 scheduled, due 20")
     assert re.search(r", in (30m|29m 5\d?s)\n$", answer.out), answer.out
+
+
+def test_distances_from_now_are_by_the_servers_clock(url: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine whose clock was an hour ahead, a job that was due in a minute was shown as "59m ago"."""
+    right = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: right() + 3_600 * 10**9)
+    soon = re.compile(r"in (10m|9m 5\d?s)\b")
+    assert soon.search(wheelq("schedule", topic, "--key", "a", "--delay", "10m", url=url).out)
+    for words in (("job", topic, "a"), ("jobs", topic), ("jobs", topic, "--since", "1m", "--until", "+11m")):
+        shown = wheelq(*words, url=url).out
+        assert soon.search(shown), shown
 
 
 def test_a_topic_that_is_new_is_called_so_and_the_near_one_named(url: str, topic: str) -> None:

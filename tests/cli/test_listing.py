@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from tests.cli.commands import wheelq
-from wheelq import Client
+from wheelq import Client, JobSpec
+from wheelq.cli import jobs
+from wheelq.producer import listing
 
 MOMENT = datetime(2031, 1, 1, tzinfo=UTC)
 
@@ -29,6 +33,22 @@ def test_jobs_goes_on_at_a_cursor(url: str, topic: str) -> None:
     rest = wheelq("jobs", topic, "--cursor", answer["cursor"], "--json", url=url).json
     assert ([job["id"] for job in rest["jobs"]], rest["cursor"]) == (["b"], None)
     assert "more: --cursor " in wheelq("jobs", topic, "-n", 1, url=url).out
+
+
+def test_jobs_finds_ids_by_their_beginning_and_says_where_it_stopped(
+    url: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client.connect(url) as client:
+        client.schedule_many(topic, [JobSpec(key=f"bill-{n}", at=MOMENT) for n in range(1_000)])
+        client.schedule_many(topic, [JobSpec(key=f"order-4{n}", at=MOMENT) for n in range(2)])
+    found = wheelq("jobs", topic, "--prefix", "order-4", "--json", url=url)
+    assert [job["id"] for job in found.json["jobs"]] == ["order-40", "order-41"]
+    assert (found.json["cursor"], found.err) == (None, "")
+    monkeypatch.setattr(listing, "ROUNDS", 1)
+    monkeypatch.setattr(jobs, "SEARCHES", 1)
+    early = wheelq("jobs", topic, "--prefix", "order-4", url=url)
+    assert "more: --cursor " in early.out
+    assert early.err == "stopped early: there are more jobs to look at, from --cursor on\n"
 
 
 def test_jobs_refuses_an_unknown_state(url: str, topic: str) -> None:

@@ -152,6 +152,8 @@ def test_processes_end_with_their_supervisor_even_when_it_is_killed(url: str, mo
         (None, "jobs:worker", "there is no module 'jobs' in "),
         (None, "jobs.deep:worker", "there is no module 'jobs' in "),
         ("", "jobs", "MODULE:NAME: 'jobs' must look like shop.jobs:worker"),
+        ("", "jobs.py:worker", "MODULE:NAME: 'jobs.py:worker' names a file, not a module: did you mean jobs:worker?"),
+        ("", "./shop/jobs:worker", "did you mean shop.jobs:worker?"),
         ("", "jobs:worker", "module jobs has no 'worker'; it has no Worker at its top level"),
         ("worker = 7", "jobs:worker", "jobs:worker is a int, not a Worker"),
         ("def worker(): 1 / 0", "jobs:worker", "ZeroDivisionError: division by zero"),

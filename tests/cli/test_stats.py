@@ -11,7 +11,7 @@ import redis
 
 from tests.cli.commands import Running, wheelq
 from tests.waiting import eventually
-from wheelq import Client
+from wheelq import Client, __version__
 from wheelq.embedded import EmbeddedServer
 
 MODULE = """
@@ -72,6 +72,8 @@ def test_stats_shows_who_is_there_and_what_they_do(own_url: str, tmp_path: Path,
     assert eventually(everyone_has_said_so), wheelq("stats", url=own_url).out
     stats = wheelq("stats", "--json", url=own_url).json
     shown = wheelq("stats", url=own_url).out
+    assert {one["version"] for one in (*stats["nodes"], *stats["workers"])} == {__version__}
+    assert shown.count(__version__) == 2
     assert stats["nodes"][0]["name"] in shown
     assert stats["workers"][0]["name"] in shown
     assert levels(wheelq("doctor", "--json", url=own_url).json)["1 scheduler runs, nothing is overdue"] == "ok"
@@ -89,6 +91,23 @@ def test_a_heartbeat_older_than_15_seconds_is_nobodys(own_url: str) -> None:
     said = {"killed": now_ms - 17_000, "alive": now_ms}
     server.hset("wheelq:nodes", mapping={name: msgpack.packb({"seen_ms": ms}) for name, ms in said.items()})
     assert [node["name"] for node in wheelq("stats", "--json", url=own_url).json["nodes"]] == ["alive"]
+
+
+def test_a_mixed_fleet_shows_its_versions(own_url: str) -> None:
+    """Also one of a release whose heartbeats do not tell it."""
+    server = redis.Redis.from_url(own_url)
+    now_ms = int(server.time()[0]) * 1000
+    told = {"seen_ms": now_ms, "group": "g", "topics": []}
+    server.hset("wheelq:nodes", "newer", msgpack.packb({"seen_ms": now_ms, "version": "99.1"}))
+    server.hset(
+        "wheelq:workers", mapping={"newer": msgpack.packb({**told, "version": "99.1"}), "old": msgpack.packb(told)}
+    )
+    stats = wheelq("stats", "--json", url=own_url).json
+    assert [one["version"] for one in (*stats["nodes"], *stats["workers"])] == ["99.1", "99.1", "-"]
+    title = "Schedulers and workers run different versions of wheelq: - (1), 99.1 (2)"
+    assert levels(wheelq("doctor", "--json", url=own_url).json)[title] == "warning"
+    server.hdel("wheelq:workers", "old")
+    assert not any("different versions" in title for title in levels(wheelq("doctor", "--json", url=own_url).json))
 
 
 # doctor
@@ -158,11 +177,24 @@ def test_doctor_gets_by_without_config(private_server: Callable[..., EmbeddedSer
 
 def test_doctor_tells_what_the_user_may_not_do(private_server: Callable[..., EmbeddedServer]) -> None:
     """What only workers need is a warning: the user may be one that looks, or schedules."""
-    server = private_server(port=0, options={"user": "app on nopass ~* &* +@all -xautoclaim -zmscore"})
+    server = private_server(port=0, options={"user": "app on nopass ~* &* +@all -xautoclaim -zcard"})
     answer = wheelq("doctor", url=server.url.replace("redis://", "redis://app:x@"))
     assert answer.code == 1
-    assert "problem ZMSCORE was refused\n" in answer.out
+    assert "problem EVALSHA was refused\n" in answer.out
     assert "warning XAUTOCLAIM was refused to this user\n" in answer.out
+
+
+def test_doctor_says_to_a_producer_what_it_could_not_look_at_and_nothing_false(
+    private_server: Callable[..., EmbeddedServer],
+) -> None:
+    """It used to say five times that jobs do not run, and that only snapshots were written."""
+    rights = Path("config/acl/producer.acl").read_text().splitlines()[-1].removeprefix("user wheelq-producer off ")
+    server = private_server(port=0, options={"user": f"app on nopass {rights}"})
+    answer = wheelq("doctor", "--json", url=server.url.replace("redis://", "redis://app:x@"))
+    assert answer.code == 0, answer
+    found = levels(answer.json)
+    assert found["What the server reports about itself cannot be read"] == "warning"
+    assert not [title for title in found if "written" in title or "memory" in title or "CONFIG" in title]
 
 
 def test_doctor_names_api_keys_that_cannot_be_read(own_url: str) -> None:

@@ -42,6 +42,8 @@ def test_every_setting_that_the_library_changes_is_changed_and_shown(url: str, t
         "max_ready": 8,
         "misfire": "bury",
         "grace_ms": 9_000,
+        "on_mismatch": "bury",
+        "mismatch_ms": 10_000,
     }
     assert everything.keys() == TopicChanges.__annotations__.keys()
     options = [
@@ -56,7 +58,14 @@ def test_every_setting_that_the_library_changes_is_changed_and_shown(url: str, t
     assert answer.code == 0, answer.err
     assert {name: answer.json[name] for name in everything} == everything
     shown = next(line for line in wheelq("topics", "--wide", url=url).out.splitlines() if topic in line)
-    for words in ("dead_max=3", "result_max_bytes=1,048,576", "dead_retention=2s", "keep_done=4s", "bury after 9s"):
+    for words in (
+        "dead_max=3",
+        "result_max_bytes=1,048,576",
+        "dead_retention=2s",
+        "keep_done=4s",
+        "bury after 9s",
+        "on_mismatch=bury",
+    ):
         assert words in shown
 
 

@@ -38,8 +38,8 @@ def test_a_wrong_moment_is_refused() -> None:
 def test_a_range_of_time_is_from_now_ago_or_exact(text: str, moment: str) -> None:
     noon = datetime(2030, 1, 31, 12, tzinfo=UTC)
     exact = datetime.fromisoformat(f"{moment}+00:00")
-    assert parse_range(text, None, round(1000 * noon.timestamp())) == (exact, None)
-    assert parse_range(None, text, round(1000 * noon.timestamp())) == (None, exact)
+    assert parse_range(text, None, lambda: round(1000 * noon.timestamp())) == (exact, None)
+    assert parse_range(None, text, lambda: round(1000 * noon.timestamp())) == (None, exact)
 
 
 def test_text_that_is_not_json_is_shown_shortened() -> None:

@@ -3,6 +3,7 @@
 figures     collects the figures of the fleet: topics, groups, schedulers, workers, recurring jobs (operations)
 metrics     `FleetMetrics`: the metrics of the fleet in the text format of Prometheus
 facts       collects facts about the server, its jobs and other prefixes in use, for `diagnosis` (operations)
+payloads    finds jobs that do not fit the handlers of a worker, for `wheelq check` (operations)
 diagnosis   turns facts into findings for `wheelq doctor`
 aio         `AsyncInspector`
 inspector   `Inspector`, the same for blocking programs: made from `aio` by `.ci/unasync.py`

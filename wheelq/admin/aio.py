@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Self
 
-from wheelq.admin import facts, figures
+from wheelq.admin import facts, figures, payloads
 from wheelq.admin.diagnosis import Finding, JobFacts, ServerFacts, diagnose, diagnose_server
 from wheelq.admin.figures import ASKS_ALWAYS, NodeInfo, Stats, by_slot
+from wheelq.admin.payloads import PayloadCheck
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.producer.driver import AsyncDriver
+from wheelq.producer.operation import ask
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, Settings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
+from wheelq.worker import Worker
 
 
 class AsyncInspector:
@@ -47,6 +52,10 @@ class AsyncInspector:
         """Returns every topic, live scheduler and live worker, by name. Raises: ServerError."""
         return (await self._driver.run(figures.fleet(self._keys, by_slot(self._transport.slot)))).stats()
 
+    async def server_ms(self) -> int:
+        """Returns the server's time. Raises: ServerError."""
+        return await self._driver.run(ask(server_time_us())) // 1000
+
     async def nodes(self) -> list[NodeInfo]:
         """Returns every live scheduler, by name. Raises: ServerError."""
         return await self._driver.run(figures.nodes(self._keys))
@@ -72,6 +81,12 @@ class AsyncInspector:
         It looks at 100,000 keys at most. A user that may not look finds none.
         """
         return await self._driver.run(facts.other_prefixes(self._keys, thoroughly=True))
+
+    async def check_payloads(
+        self, worker: Worker, sample: int | None, report: Callable[[int, int], object]
+    ) -> PayloadCheck:
+        """Returns what does not fit the worker's handlers; see `payloads.check`. Raises: ServerError."""
+        return await self._driver.run(payloads.check(self._keys, worker._handlers, worker.group, sample, report))
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,17 +9,22 @@ have made on purpose. *ok* shows that something was checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from wheelq.base.plural import counted
+from wheelq.model.durations import span
 from wheelq.transport.startup import is_too_old
 
 NEARLY_FULL = 0.8
 CLIENTS_NEARLY_FULL = 0.9
+CLOCK_OFF_MS = 1_000
+NAMED = 10  # the most names in a title
 OVERDUE_MS = 2_000  # a few sweeps: a scheduler that is later than this is not just busy
 NOT_FOR_ALL = {
+    "ZMSCORE": "Schedulers need it, to promote jobs, and so do operators who remove groups; nobody else does.",
     "XAUTOCLAIM": "Workers need it, to run a dead worker's jobs; a user that only looks or schedules does not.",
     "CLIENT LIST ID": "Schedulers use it, to see that a leader is gone; without it they wait for its lease to end, and "
     "jobs are promoted by the standby meanwhile, 100 ms late. Nobody else needs it.",
@@ -49,7 +54,7 @@ class Finding:
 
     level: Level
     title: str
-    explanation: str
+    explanation: str = ""
     """The consequences and, unless it is ok, what to do."""
 
 
@@ -58,7 +63,7 @@ class ServerFacts:
     """Facts about the server."""
 
     info: Mapping[str, str]
-    """`INFO`, flat."""
+    """`INFO`, flat; empty if this user may not read it."""
     config: Mapping[str, str] | None
     """The results of `CONFIG GET`; None if this user may not read them."""
     missing: tuple[str, ...] = ()
@@ -81,6 +86,8 @@ class JobFacts:
 
     waiting: int = 0
     schedulers: int = 0
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """Version of wheelq → how many live schedulers and workers run it; "-" if they do not tell it."""
     overdue_ms: Mapping[str, int] = field(default_factory=dict)
     """Topic → how long its first waiting job has been due."""
     unread: Mapping[str, int] = field(default_factory=dict)
@@ -110,16 +117,9 @@ class JobFacts:
     """API keys of the HTTP server that cannot be read here, and why; "" stands for all keys."""
 
 
-def ok(title: str, explanation: str = "") -> Finding:
-    return Finding(Level.OK, title, explanation)
-
-
-def warning(title: str, explanation: str) -> Finding:
-    return Finding(Level.WARNING, title, explanation)
-
-
-def problem(title: str, explanation: str) -> Finding:
-    return Finding(Level.PROBLEM, title, explanation)
+ok = partial(Finding, Level.OK)
+warning = partial(Finding, Level.WARNING)
+problem = partial(Finding, Level.PROBLEM)
 
 
 def number(values: Mapping[str, str], name: str) -> int:
@@ -130,30 +130,28 @@ def number(values: Mapping[str, str], name: str) -> int:
 
 def diagnose(server: ServerFacts, jobs: JobFacts) -> list[Finding]:
     """Returns every finding, in reading order."""
-    about = (_topics, _schedulers, _prefixes, _planned, _workers, _api_keys)
+    about = (_topics, _schedulers, _versions, _prefixes, _planned, _workers, _api_keys)
     return [*diagnose_server(server), *(finding for findings in about for finding in findings(jobs))]
 
 
 def diagnose_server(server: ServerFacts) -> list[Finding]:
     """Returns the findings about the server alone."""
-    about = (_version, _rights, _writes, _role, _eviction, _durability, _replicas, _memory, _clients, _clock)
+    info = (_role, _durability, _replicas, _memory, _clients) if server.info else ()
+    about = (_version, _rights, _writes, _eviction, *info, _clock)
     return [finding for findings in about for finding in findings(server)]
 
 
 def _version(facts: ServerFacts) -> Iterator[Finding]:
     valkey = facts.info.get("valkey_version")
-    shown = f"Valkey {valkey}" if valkey else f"Redis {facts.info.get('redis_version', 'of unknown version')}"
+    shown = f"Valkey {valkey}" if valkey else f"Redis {facts.info.get('redis_version', 'or Valkey')}"
     if facts.missing:
         yield problem(
             f"{shown} lacks {', '.join(facts.missing)}",
             "wheelq needs it. Use Redis 6.2.2 or newer, or any Valkey.",
         )
     elif is_too_old(facts.info):
-        yield problem(
-            f"{shown} is too old",
-            "Before 6.2.2 the recovery of a dead worker's jobs miscounts deliveries. Use Redis 6.2.2 or newer, or any "
-            "Valkey.",
-        )
+        why = "Before 6.2.2 the recovery of a dead worker's jobs miscounts deliveries."
+        yield problem(f"{shown} is too old", f"{why} Use Redis 6.2.2 or newer, or any Valkey.")
     else:
         yield ok(shown, "Knows every command that wheelq needs.")
 
@@ -161,13 +159,19 @@ def _version(facts: ServerFacts) -> Iterator[Finding]:
 def _rights(facts: ServerFacts) -> Iterator[Finding]:
     for operation, words in facts.refused.items():
         if operation in NOT_FOR_ALL:
-            yield warning(f"{operation} was refused to this user", f"{NOT_FOR_ALL[operation]} ({words})")
+            yield warning(f"{operation} was refused to this user", NOT_FOR_ALL[operation])
         elif operation == CHANNELS:
             without = "Without it jobs that are due soon may be late by up to a minute, and a scheduler does not start"
             yield problem(f"{CHANNELS} was refused", f"{words}. {without}.")
         else:
             yield problem(f"{operation} was refused", f"{words}. Without it jobs do not run: fix the user's ACL.")
-    if facts.config is None:
+    if not facts.info:
+        yield warning(
+            "What the server reports about itself cannot be read",
+            "INFO is denied to this user, so that its role, memory, disk, replicas and connections were not looked at. "
+            "Jobs run without that right. For a whole diagnosis use a user as in config/acl/monitor.acl.",
+        )
+    elif facts.config is None:
         yield warning(
             "The server's configuration cannot be read",
             "CONFIG GET is denied, as on most managed servers. The findings below rest on INFO alone: look up in the "
@@ -238,12 +242,17 @@ def _clients(facts: ServerFacts) -> Iterator[Finding]:
 
 
 def _clock(facts: ServerFacts) -> Iterator[Finding]:
-    ahead = "ahead of" if facts.clock_skew_ms >= 0 else "behind"
-    yield ok(
-        f"This machine's clock is {abs(facts.clock_skew_ms):,.0f} ms {ahead} the server's "
-        f"(± {facts.clock_error_ms:.1f} ms)",
-        "This is harmless, because only the server's clock decides when a job is due. (But a program that computes "
-        "`at` from a wrong clock schedules at a wrong time; `delay` avoids that.)",
+    off_ms, ahead = abs(facts.clock_skew_ms), "ahead of" if facts.clock_skew_ms >= 0 else "behind"
+    if off_ms - facts.clock_error_ms <= CLOCK_OFF_MS:
+        yield ok(
+            f"This machine's clock is {off_ms:,.0f} ms {ahead} the server's (± {facts.clock_error_ms:.1f} ms)",
+            "Only the server's clock decides when a job is due.",
+        )
+        return
+    yield warning(
+        f"This machine's clock is {span(off_ms)} {ahead} the server's",
+        "Only the server's clock decides when a job is due, so jobs with a `delay` are right. But a program that "
+        "computes `at` here schedules at a wrong time, and times in logs are wrong. Set the clocks by NTP.",
     )
 
 
@@ -390,6 +399,15 @@ def _schedulers(jobs: JobFacts) -> Iterator[Finding]:
         yield warning("No scheduler runs", f"{waiting} Start one: wheelq scheduler.")
 
 
+def _versions(jobs: JobFacts) -> Iterator[Finding]:
+    if len(jobs.versions) > 1:
+        shown = ", ".join(f"{version} ({count})" for version, count in sorted(jobs.versions.items()))
+        yield warning(
+            f"Schedulers and workers run different versions of wheelq: {shown}",
+            "During an upgrade this is as it should be. Otherwise some were not restarted: wheelq stats shows which.",
+        )
+
+
 def _prefixes(jobs: JobFacts) -> Iterator[Finding]:
     if not jobs.other_prefixes:
         return
@@ -412,18 +430,19 @@ def _planned(jobs: JobFacts) -> Iterator[Finding]:
             f"{counted(shards, 'shard')} of {topic} with jobs that are due has no leader",
             "Look for a scheduler that runs and reaches this server; start one: wheelq scheduler.",
         )
-    for topic, ms in sorted(jobs.paused.items()):
-        if topic in jobs.leaving:
-            continue
-        since = f", and jobs have been due for {ms / 1000:,.0f} s" if ms else ""
-        yield warning(f"Topic {topic} is paused{since}", f"None of its jobs run. Resume it: wheelq resume {topic}.")
+    if paused := {topic: ms for topic, ms in sorted(jobs.paused.items()) if topic not in jobs.leaving}:
+        since = f", and jobs have been due for {max(paused.values()) / 1000:,.0f} s" if any(paused.values()) else ""
+        title = _together([*paused], "Topic {} is paused", "{} topics are paused", since)
+        topic = "TOPIC" if len(paused) > 1 else next(iter(paused))
+        yield warning(title, f"None of its jobs run. Resume it: wheelq resume {topic}.")
     for (topic, name), ms in sorted(jobs.missed.items()):
         yield problem(
             f"Recurring job {name} of {topic} was due {ms / 1000:,.0f} s ago and is not scheduled",
             "Start a scheduler, or upgrade those that run: a newer release may have written its rule.",
         )
-    for name in jobs.open_destinations:
-        yield warning(f"Receiver {name} is not called", "It failed too often. It will be tried again; check its state.")
+    if jobs.open_destinations:
+        title = _together(jobs.open_destinations, "Receiver {} is not called", "{} receivers are not called")
+        yield warning(title, "It failed too often. It will be tried again; check its state.")
     if jobs.lost_workers:
         yield warning(
             f"{counted(jobs.lost_workers, 'worker')} ended without a word in the last ten minutes",
@@ -431,19 +450,30 @@ def _planned(jobs: JobFacts) -> Iterator[Finding]:
         )
 
 
+def _together(names: Sequence[str], one: str, many: str, more: str = "") -> str:
+    """Returns the title of a finding that concerns all of these: `one` with the only name, or `many` and the first."""
+    if len(names) == 1:
+        return one.format(names[0]) + more
+    left_out = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return f"{many.format(len(names))}{more}: {', '.join(names[:NAMED])}{left_out}"
+
+
 def _workers(jobs: JobFacts) -> Iterator[Finding]:
-    for topic, unread in sorted(jobs.unread.items()):
-        if unread and topic not in jobs.served:
-            ready = counted(unread, f"job of {topic} is ready", f"jobs of {topic} are ready")
-            yield warning(
-                f"{ready} and no live worker handles that topic",
-                "They are kept until one does. Start one: wheelq worker MODULE:NAME, with a handler for it.",
-            )
-    for (topic, group), left in sorted(jobs.unserved.items()):
-        has = f", which has {counted(left, 'job')} to do" if left else ""
+    if unread := {topic: count for topic, count in sorted(jobs.unread.items()) if count and topic not in jobs.served}:
+        count = sum(unread.values())
+        one = f"{counted(count, 'job of {} is', 'jobs of {} are')} ready and no live worker handles that topic"
+        many = f"{count:,} jobs in {{}} topics are ready and no live worker handles these"
         yield warning(
-            f"No live worker serves group {group} of {topic}{has}",
-            "The group gets every job of the topic, and keeps each job and its id until one of its workers has run it. "
+            _together([*unread], one, many),
+            "They are kept until one does. Start one: wheelq worker MODULE:NAME, with a handler for it.",
+        )
+    if jobs.unserved:
+        groups, left = [f"{group} of {topic}" for topic, group in sorted(jobs.unserved)], sum(jobs.unserved.values())
+        has = f", which {'has' if len(groups) == 1 else 'have'} {counted(left, 'job')} to do" if left else ""
+        topic, group = next(iter(jobs.unserved)) if len(groups) == 1 else ("TOPIC", "GROUP")
+        yield warning(
+            _together(groups, "No live worker serves group {}", "No live worker serves {} groups", has),
+            "A group gets every job of its topic, and keeps each job and its id until one of its workers has run it. "
             f"Start a worker, or remove the group: wheelq group remove {topic} {group}.",
         )
     for topic in jobs.leaving:
@@ -466,5 +496,5 @@ def _api_keys(jobs: JobFacts) -> Iterator[Finding]:
         else:
             yield problem(
                 f"The API keys cannot be read: {what}",
-                "HTTP servers keep using the keys that they have read, even revoked ones, and cannot be restarted.",
+                "HTTP servers keep using the keys that they have read, even revoked ones; a new one refuses all.",
             )

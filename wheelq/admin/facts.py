@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from wheelq.admin.diagnosis import CHANNELS, JobFacts, ServerFacts
 from wheelq.admin.figures import Fleet, Parts, fleet, recurring_times
@@ -24,8 +25,6 @@ from wheelq.protocol.calls.server import (
     with_topics,
 )
 from wheelq.protocol.keys import Keys
-
-T = TypeVar("T")
 
 CLOCK_SAMPLES = 5  # the best of a few round trips is close to the wire's own time
 MISSED_MS = 60_000
@@ -59,25 +58,24 @@ def server_facts(keys: Keys, clock: Clock, try_to_listen: Callable[[], Any]) -> 
             refused[name] = str(error)
     refused |= yield from _refused_channels(keys, try_to_listen)
     writes_refused = yield from _writes_refused(keys)
-    reported: dict[str, str] = {}
-    for section in INFO_SECTIONS:  # one by one: Redis 6.2 takes a single section
-        reported |= (yield from _ask_if_allowed(f"INFO {section}", info(section), refused)) or {}
-    configuration = yield from _configuration()
+    reported = yield from _all_allowed(info(section) for section in INFO_SECTIONS)  # Redis 6.2 takes a single section
+    configuration = yield from _all_allowed(config(name) for name in CONFIGURATION)
     skew_ms, error_ms = server_clock.skew_ms, server_clock.error_ms
-    return ServerFacts(reported, configuration, tuple(missing), refused, writes_refused, skew_ms, error_ms)
+    return ServerFacts(reported or {}, configuration, tuple(missing), refused, writes_refused, skew_ms, error_ms)
 
 
 def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:
     """Collects facts about jobs, schedulers and workers."""
     seen = yield from fleet(keys, parts)
-    topics = seen.topics
+    topics, nodes, workers = seen.topics, seen.processes.nodes, seen.processes.workers
     paused = {topic.name: topic.overdue_ms for topic in topics if topic.settings.paused}
     others = yield from other_prefixes(keys, thoroughly=not topics)
     recurring = yield from recurring_times(keys, seen)
     missed = {place: seen.at_ms - one.next_ms for place, one in recurring.items() if one.next_ms is not None}
     return JobFacts(
         waiting=sum(topic.waiting for topic in topics),
-        schedulers=len(seen.processes.nodes),
+        schedulers=len(nodes),
+        versions=Counter(node.version for node in nodes) + Counter(worker.version for worker in workers),
         overdue_ms={topic.name: topic.overdue_ms for topic in topics if topic.name not in paused},
         paused=paused,
         leaderless={topic: n for topic in seen.shards if (n := seen.without_leader(topic))},
@@ -139,24 +137,15 @@ def _writes_refused(keys: Keys) -> Operation[str]:
     return ""
 
 
-def _configuration() -> Operation[dict[str, str] | None]:
-    """Reads the server's configuration; None if CONFIG is denied or does not exist."""
+def _all_allowed(calls: Iterable[Call[dict[str, str]]]) -> Operation[dict[str, str] | None]:
+    """Asks one by one; returns all answers in one, or None if the command is denied or does not exist."""
     found: dict[str, str] = {}
-    for name in CONFIGURATION:
-        answer = yield from _ask_if_allowed("CONFIG GET", config(name), {})
-        if answer is None:
-            return None
-        found |= answer
-    return found
-
-
-def _ask_if_allowed(what: str, call: Call[T], refused: dict[str, str]) -> Operation[T | None]:
-    """Returns the answer, or None if it is refused; `refused` then says why."""
     try:
-        return (yield from ask(call))
-    except Refused as error:
-        refused[what] = str(error)
+        for call in calls:
+            found |= yield from ask(call)
+    except Refused:
         return None
+    return found
 
 
 def other_prefixes(keys: Keys, *, thoroughly: bool) -> Operation[tuple[str, ...]]:

@@ -35,6 +35,7 @@ NEAR_MS = 500
 LOST_MS = 600_000
 """How long a worker that ended without a word is counted as lost."""
 NOT_TOLD = Lateness()
+NO_VERSION = "-"
 _YEAR_MS = 366 * 86_400_000
 
 Parts = Callable[[Sequence[ShardKeys]], Sequence[Sequence[ShardKeys]]]
@@ -59,6 +60,8 @@ class NodeInfo:
     lateness: Lateness = NOT_TOLD
     """How late it promoted jobs: from due time to promotion, by the server's clock. Jobs that are due when they are
     scheduled do not count: the schedule call promotes them."""
+    version: str = NO_VERSION
+    """The version of wheelq that it runs; "-" if its heartbeats do not tell it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class WorkerInfo:
     """99 % of its handlers started within this many milliseconds after the due time."""
     skipped: int
     """Jobs that were too late, and were dropped or buried."""
+    version: str = NO_VERSION
+    """The version of wheelq that it runs; "-" if its heartbeats do not tell it."""
 
 
 P = TypeVar("P", NodeInfo, WorkerInfo)
@@ -356,9 +361,17 @@ def _nodes(keys: Keys, now_ms: int) -> Operation[list[NodeInfo]]:
 def _node(name: str, told: Mapping[str, Any]) -> NodeInfo:
     figures = ("seen_ms", "shards", "leading", "promoted", "clock_skew_ms")
     lateness = Lateness(told.get("late_ms", 0), tuple(told.get("lateness", ())))
-    return NodeInfo(name, **{figure: told.get(figure, 0) for figure in figures}, lateness=lateness)
+    return NodeInfo(
+        name, **{figure: told.get(figure, 0) for figure in figures}, lateness=lateness, version=_version(told)
+    )
 
 
 def _worker(name: str, told: Mapping[str, Any]) -> WorkerInfo:
-    figures = (told.get(figure, 0) for figure in ("running", "handled", "failed", "lateness_p99_ms", "skipped"))
-    return WorkerInfo(name, told.get("seen_ms", 0), told.get("group", "?"), tuple(told.get("topics", ())), *figures)
+    names = ("seen_ms", "running", "handled", "failed", "lateness_p99_ms", "skipped")
+    figures = {figure: told.get(figure, 0) for figure in names}
+    group, topics = told.get("group", "?"), tuple(told.get("topics", ()))
+    return WorkerInfo(name, group=group, topics=topics, **figures, version=_version(told))
+
+
+def _version(told: Mapping[str, Any]) -> str:
+    return str(told.get("version", NO_VERSION))

@@ -83,7 +83,7 @@ def _info() -> Operation[Mapping[str, str]]:
 
 STATES = ("waiting", "ready", "running", "retrying", "dead")
 SCHEDULED = ("created", "kept", "replaced", "refused")
-FINISHED = ("done", "retried", "buried", "expired", "cancelled")
+FINISHED = ("done", "retried", "mismatched", "buried", "expired", "cancelled")
 HISTOGRAMS = {
     Measured.PROMOTION: ("wheelq_promotion_lateness_seconds", "From a job's due time to its promotion."),
     Measured.START: ("wheelq_start_lateness_seconds", "From the due time of a run to the start of its handler."),
@@ -168,7 +168,12 @@ def _counters(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
 
 def _gauges(page: list[str], fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
     jobs = ((f'{{topic="{info.name}",state="{state}"}}', getattr(info, state)) for info in topics for state in STATES)
-    gauge(page, "wheelq_jobs", "Jobs by state; each counts once.", jobs)
+    gauge(
+        page,
+        "wheelq_jobs",
+        "Jobs by state; each live one counts once, a dead one for each group that gave it up.",
+        jobs,
+    )
     due = (
         (f'{{topic="{info.name}",within="{within}"}}', sum(one.due[n] for one in fleet.shards[info.name]))
         for info in topics

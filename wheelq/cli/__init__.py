@@ -16,6 +16,7 @@ outbox      outbox
 stats       stats, doctor
 top         top
 health      health
+check       check
 monitoring  --metrics-port: health and metrics of a process
 shipped     guide, script; finds the files of config/
 config      config

@@ -60,6 +60,7 @@ _PANELS = {
         "stats": "stats:stats",
         "top": "top:top",
         "doctor": "stats:doctor",
+        "check": "check:check_payloads",
         "health": "health:health",
         "config": "config:config",
         "script": "shipped:script",
@@ -207,6 +208,22 @@ def _wheelq(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="WHEELQ_DEBUG", help="Show tracebacks and debug messages.")
     ] = False,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--env-file",
+            envvar="WHEELQ_ENV_FILE",
+            help="A .env file with environment variables. Variables that are already set keep their values.",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
+    ] = None,
 ) -> None:
     if debug:
         logging.getLogger("wheelq").setLevel(logging.DEBUG)
+    if env_file is not None:
+        from dotenv import load_dotenv
+
+        load_dotenv(env_file)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import At, Delay, JobId, MaybeId, Session, Topic, Yes
 from wheelq.cli.output import NOT_FOUND, TOO_LATE
@@ -66,7 +65,7 @@ class Due:
 
         `ask` is the first word of the question, `done` says what happened to the jobs.
         """
-        begin, end = parse_range(self.since, self.until, wall_ms())
+        begin, end = parse_range(self.since, self.until, session.now_ms)
         if not self.yes:
             waiting = client.count_due(topic, since=begin, until=end)
             jobs = counted(waiting, f"job that waits in {topic}", f"jobs that wait in {topic}")

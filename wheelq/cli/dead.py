@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import Paging, Session, Topic, Wide, Yes
 from wheelq.cli.output import NOT_FOUND, distance, moment, say, say_content, say_json, table_of
@@ -37,9 +36,9 @@ class Filter:
     since: Annotated[str | None, typer.Option("--since", help=f"Only jobs buried then or later: {WHEN}.")] = None
     until: Annotated[str | None, typer.Option("--until", help=f"Only jobs buried before: {WHEN}.")] = None
 
-    def where(self) -> Where:
+    def where(self, session: Session) -> Where:
         """Returns the filter as the client takes it. Raises: InvalidInput."""
-        begin, end = parse_range(self.since, self.until, wall_ms())
+        begin, end = parse_range(self.since, self.until, session.now_ms)
         return Where(group=self.group, reason=self.reason, id=self.id, since=begin, until=end)
 
 
@@ -54,9 +53,9 @@ def list_(
 ) -> None:
     """List dead jobs, the newest first. `dead show` prints their payload and traceback."""
     with session.client() as client:
-        ask = partial(client.dead.list, topic, **filter.where(), newest_first=not oldest)
+        ask = partial(client.dead.list, topic, **filter.where(session), newest_first=not oldest)
         found, following = paging.read(lambda limit, cursor: ask(limit=limit, cursor=cursor))
-    session.answer_page([asdict(job) for job in found], _jobs(topic, found), following, wide)
+    session.answer_page([asdict(job) for job in found], _jobs(topic, found, session.now_ms()), following, wide)
 
 
 @app.command()
@@ -74,9 +73,10 @@ def show(
         say(f"{dead_id} is not among the dead of {topic}")
     else:
         say(f"{topic}/{found.id} was given up by group {found.group or '-'} after attempt {found.attempt}")
+        now_ms = session.now_ms()
         say(f"reason     {found.reason}")
-        say(f"first due  {moment(found.first_due_ms)}")
-        say(f"buried     {moment(found.buried_ms)}")
+        say(f"first due  {moment(found.first_due_ms, now_ms)}")
+        say(f"buried     {moment(found.buried_ms, now_ms)}")
         if found.replays:
             say(f"replayed   {counted(found.replays, 'time')} before")
         say_content(found.payload, found.headers)
@@ -99,7 +99,7 @@ def replay(
 
     A job stays dead while a live job has its id. Exit code 3: a named job is not among the dead.
     """
-    where = filter.where()
+    where = filter.where(session)
     _check_choice(dead_ids, where, all)
     with session.client() as client:
         if dead_ids:
@@ -116,7 +116,7 @@ def purge(
     session: Session, filter: Filter, topic: Topic, dead_ids: DeadIds = None, all: All = False, yes: Yes = False
 ) -> None:
     """Remove dead jobs for good. Asks first, unless jobs are named. Exit code 3: a named job is not among the dead."""
-    where = filter.where()
+    where = filter.where(session)
     _check_choice(dead_ids, where, all)
     with session.client() as client:
         if dead_ids:
@@ -151,7 +151,7 @@ _WORDS = {
 }
 
 
-def _jobs(topic: str, found: list[DeadJob]) -> RenderableType:
+def _jobs(topic: str, found: list[DeadJob], now_ms: int) -> RenderableType:
     if not found:
         return f"no such dead jobs of {topic}"
     return table_of(
@@ -162,7 +162,7 @@ def _jobs(topic: str, found: list[DeadJob]) -> RenderableType:
             "group?": "group",
             "reason?": "reason",
             ">attempts?": "attempt",
-            "buried": lambda job: distance(job.buried_ms),
+            "buried": lambda job: distance(job.buried_ms, now_ms),
             "error?~": "error",
         },
     )

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import IO, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from wheelq.base.plural import counted
 from wheelq.base.printable import one_line
 from wheelq.cli.options import Session
-from wheelq.cli.output import UNUSABLE, stderr
+from wheelq.cli.output import UNUSABLE, progress_bar, stderr
 from wheelq.cli.values import parse_at
 from wheelq.client import Client
 from wheelq.errors import ConfigurationError, InvalidInput, InvalidJob, ServerError
@@ -33,7 +32,6 @@ from wheelq.model.job import JobSpec
 CHUNK = 5_000
 """Lines at a time: enough for round trips that overlap, and few enough for any memory."""
 FIELDS = ("topic", *(item.name for item in fields(JobSpec)))
-BAR = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
 
 
 def import_jobs(
@@ -56,7 +54,7 @@ def import_jobs(
     """
     path, name = (None, "stdin") if file == "-" else (Path(file), Path(file).name)
     console = stderr()
-    bar = Progress(*BAR, console=console, disable=not console.is_terminal, transient=True)
+    bar = progress_bar()
     tally: Counter[str] = Counter()
     with session.client() as client, _opened(path) as source, bar:
         task = bar.add_task(name, total=path.stat().st_size if path else None)

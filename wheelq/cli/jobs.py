@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from wheelq.base.clock import wall_ms
 from wheelq.base.plural import counted
 from wheelq.cli.options import At, Delay, Headers, JobId, Paging, Payload, Session, Topic, Wide
 from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_content, say_json, table
@@ -33,6 +32,8 @@ _COLUMNS: dict[JobState, tuple[str, ...]] = {
     JobState.DEAD: ("group?", ">attempt?", "error?~"),
 }
 
+SEARCHES = 20
+"""How many pages `jobs --prefix` reads, of 5,000 jobs in each shard."""
 StateOption = Annotated[JobState, typer.Option("--state", "-s", help="The state the jobs are in.")]
 Since = Annotated[
     str | None, typer.Option("--since", help=f"Only jobs due, promoted, ended or buried then or later: {WHEN}.")
@@ -72,7 +73,8 @@ def schedule(
         )
     if note is not None:
         say_aside(note)
-    session.answer(receipt_fields(receipt), f"{topic}/{receipt.id} {_happened(receipt)}, due {moment(receipt.due_ms)}")
+    due = moment(receipt.due_ms, session.now_ms())
+    session.answer(receipt_fields(receipt), f"{topic}/{receipt.id} {_happened(receipt)}, due {due}")
 
 
 def _note_if_new(session: Session, client: Client, topic: str) -> str | None:
@@ -109,7 +111,7 @@ def job(session: Session, topic: Topic, id: JobId) -> None:
     elif found is None:
         say(f"{topic}/{id} is finished or unknown; keep_done_ms keeps it: wheelq configure {topic} --keep-done 1d")
     else:
-        _tell(found)
+        _tell(found, session.now_ms())
         say_content(found.payload, found.headers)
     if found is None:
         raise typer.Exit(NOT_FOUND)
@@ -137,12 +139,12 @@ def _happened(receipt: Receipt) -> str:
     return "scheduled" if receipt.created else "was there already and is unchanged"
 
 
-def _tell(found: JobInfo) -> None:
+def _tell(found: JobInfo, now_ms: int) -> None:
     """Print a job as lines of text; groups only if there are several."""
-    say(f"{found.topic}/{found.id} is {found.state.value}, due {moment(found.due_ms)}, attempt {found.attempt}")
+    say(f"{found.topic}/{found.id} is {found.state.value}, due {moment(found.due_ms, now_ms)}, attempt {found.attempt}")
     for what, ms in (("started", found.started_ms), ("finished", found.finished_ms)):
         if ms is not None:
-            say(f"{what} {moment(ms)}")
+            say(f"{what} {moment(ms, now_ms)}")
     if found.worker is not None:
         say(f"worker: {found.worker}")
     if found.progress is not None:
@@ -151,7 +153,9 @@ def _tell(found: JobInfo) -> None:
         say(f"last error: {found.last_error}")
     for attempt in found.attempts:
         said = attempt.error or "succeeded"
-        say(f"attempt at {moment(attempt.started_ms)}, {span(attempt.duration_ms)}, on {attempt.worker}: {said}")
+        say(
+            f"attempt at {moment(attempt.started_ms, now_ms)}, {span(attempt.duration_ms)}, on {attempt.worker}: {said}"
+        )
     if len(found.groups) > 1:
         for name, group in found.groups.items():
             say(f"group {name}: {group.state.value}")
@@ -169,27 +173,37 @@ def jobs(
     error: Annotated[
         str | None, typer.Option("--error", help="Only retrying or dead jobs whose last error contains this.")
     ] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only jobs whose id begins with this.")] = None,
     wide: Wide = False,
 ) -> None:
     """List the jobs of a topic in one state; done and dead ones the latest first.
 
     wheelq jobs orders --state retrying --error Timeout
+
+    With --prefix it looks at 100,000 jobs in each shard, and says so if it stops there.
     """
-    begin, end = parse_range(since, until, wall_ms())
+    begin, end = parse_range(since, until, session.now_ms)
     with session.client() as client:
-        ask = partial(client.jobs, topic, state=state, since=begin, until=end, error=error)
-        found, following = paging.read(lambda limit, cursor: ask(limit=limit, cursor=cursor))
+        ask = partial(client.jobs, topic, state=state, since=begin, until=end, error=error, prefix=prefix)
+        most = SEARCHES if prefix else None
+        found, following = paging.read(lambda limit, cursor: ask(limit=limit, cursor=cursor), most)
     plain = [{**job._asdict(), "at": job.at} for job in found]
-    session.answer_page(plain, _table(topic, state, found), following, wide)
+    session.answer_page(plain, _table(topic, state, found, session.now_ms()), following, wide)
+    if prefix and following and len(found) < paging.limit:
+        say_aside("stopped early: there are more jobs to look at, from --cursor on")
 
 
-def _table(topic: str, state: JobState, found: list[ListedJob]) -> RenderableType:
+def _table(topic: str, state: JobState, found: list[ListedJob], now_ms: int) -> RenderableType:
     if not found:
         return f"no {state} jobs in {topic}"
     columns = _COLUMNS[state]
     names = [column.strip(">?~") for column in columns]
     rows = (
-        (job.id, distance(job.at_ms), *("-" if (value := getattr(job, name)) is None else value for name in names))
+        (
+            job.id,
+            distance(job.at_ms, now_ms),
+            *("-" if (value := getattr(job, name)) is None else value for name in names),
+        )
         for job in found
     )
     return table("id", TIME_OF[state], *columns, rows=rows)
@@ -224,10 +238,9 @@ def rerun(
 
     wheelq rerun orders --group billing --since 2h
     """
-    now_ms = wall_ms()
+    begin, end = parse_moment(since, session.now_ms), None if until is None else parse_moment(until, session.now_ms)
     with session.client() as client:
-        end = None if until is None else parse_moment(until, now_ms)
-        done = client.rerun(topic, group=group, since=parse_moment(since, now_ms), until=end, rate=rate, name=name)
+        done = client.rerun(topic, group=group, since=begin, until=end, rate=rate, name=name)
     again = counted(done.jobs, "job runs", "jobs run")
     text = f"{again} again in {group}; {done.left_out:,} left out, because it has not finished them yet"
     session.answer(done._asdict(), text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,8 +12,9 @@ import typer
 from rich.console import RenderableType
 from rich.live import Live
 
+from wheelq.base.clock import wall_ms
 from wheelq.cli.output import say, say_json, stdout
-from wheelq.errors import WheelqError
+from wheelq.errors import ConfigurationError, ServerError, WheelqError
 from wheelq.model.checks import PAGE_LIMIT
 from wheelq.settings import ConnectionSettings, ServerSettings, Settings, settings_in_force
 from wheelq.settings.declaration import declarations
@@ -105,11 +107,18 @@ class Paging:
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50
     cursor: Annotated[str | None, typer.Option("--cursor", help="Continue where the last list ended.")] = None
 
-    def read(self, ask: Callable[[int, str | None], DeadPage | JobPage]) -> tuple[list[Any], str | None]:
-        """Returns jobs, and where the next list continues. `ask` is called with a limit and a cursor for each page."""
+    def read(
+        self, ask: Callable[[int, str | None], DeadPage | JobPage], most: int | None = None
+    ) -> tuple[list[Any], str | None]:
+        """Returns jobs, and where the next list continues. `ask` is called with a limit and a cursor for each page.
+
+        `most`: how many pages are read; None: as many as it takes.
+        """
         found: list[Any] = []
         cursor = self.cursor
-        while len(found) < self.limit:
+        for _ in count() if most is None else range(most):
+            if len(found) >= self.limit:
+                break
             page = ask(min(PAGE_LIMIT, self.limit - len(found)), cursor)
             found += page.jobs
             cursor = page.cursor
@@ -143,6 +152,14 @@ class Session:
         from wheelq.admin import Inspector
 
         return Inspector.connect(self.url, self.settings)
+
+    def now_ms(self) -> int:
+        """Returns the server's time, by which jobs are due; this machine's if no server is named, or none answers."""
+        try:
+            with self.inspector() as inspector:
+                return inspector.server_ms()
+        except (ConfigurationError, ServerError):
+            return wall_ms()
 
     def answer(self, plain: object, shown: RenderableType, wide: bool = False) -> None:
         """Print the answer: `plain` as JSON, or else `shown`, a text or a table (`wide`: of any width)."""

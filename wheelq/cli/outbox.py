@@ -48,18 +48,19 @@ def _show(session: Session, kept: Outbox) -> None:
         aside = [job._asdict() for job in rejected]
         say_json({**asdict(info), "next": [_job(job) for job in next_jobs], "put_aside": aside})
         return
+    now_ms = session.now_ms()
     if info.oldest_kept_ms is None:
         say("Nothing waits.")
     else:
         waiting = counted(info.jobs, "job waits", "jobs wait")
-        say(f"{waiting} ({info.bytes:,} bytes), the first since {moment(info.oldest_kept_ms)}.")
+        say(f"{waiting} ({info.bytes:,} bytes), the first since {moment(info.oldest_kept_ms, now_ms)}.")
     console = stdout()
     if info.topics:
         console.print(table("TOPIC", ">JOBS", rows=info.topics.items()))
-        waits = ((job.topic, job.id, distance(job.due_ms)) for job in next_jobs)
+        waits = ((job.topic, job.id, distance(job.due_ms, now_ms)) for job in next_jobs)
         console.print(table("TOPIC", "ID", "DUE", rows=waits, title="\nDelivered next"))
     if rejected:
-        refused = ((job.topic, job.id, distance(job.due_ms), job.error) for job in rejected)
+        refused = ((job.topic, job.id, distance(job.due_ms, now_ms), job.error) for job in rejected)
         console.print(table("TOPIC", "ID", "DUE?", "WHY~", rows=refused, title=f"\nSet aside: {info.rejected:,}"))
 
 

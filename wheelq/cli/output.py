@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -19,7 +19,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from wheelq.base.clock import wall_ms
 from wheelq.base.printable import json_line, one_line, printable
 from wheelq.errors import (
     ConfigurationError,
@@ -33,6 +32,9 @@ from wheelq.errors import (
 )
 from wheelq.model.durations import span
 from wheelq.model.job import Receipt, from_ms
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 
@@ -70,6 +72,15 @@ def say(text: str) -> None:
     typer.echo(printable(text))
 
 
+def progress_bar() -> Progress:
+    """A bar on stderr that vanishes at the end; nothing where that is no terminal."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = stderr()
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+
 def say_aside(text: str) -> None:
     typer.echo(printable(text), err=True)
 
@@ -103,14 +114,14 @@ def receipt_fields(receipt: Receipt) -> dict[str, Any]:
     return fields
 
 
-def moment(ms: float) -> str:
-    """Returns a moment as text: local time with its zone, and its distance from now by this machine's clock."""
-    return f"{from_ms(ms).astimezone().isoformat(sep=' ', timespec='milliseconds')}, {distance(ms)}"
+def moment(ms: float, now_ms: float) -> str:
+    """Returns a moment as text: local time with its zone, and its distance from now."""
+    return f"{from_ms(ms).astimezone().isoformat(sep=' ', timespec='milliseconds')}, {distance(ms, now_ms)}"
 
 
-def distance(ms: float) -> str:
-    """Returns how far a moment is from now, by this machine's clock: "in 4m 30s", "2h ago"."""
-    left = ms - wall_ms()
+def distance(ms: float, now_ms: float) -> str:
+    """Returns how far a moment is from now: "in 4m 30s", "2h ago"."""
+    left = ms - now_ms
     return f"in {span(left)}" if left >= 0 else f"{span(-left)} ago"
 
 

@@ -257,6 +257,9 @@ def load_worker(target: str) -> Worker:
     module_name, colon, name = target.partition(":")
     if not module_name or not colon or not name.isidentifier():
         raise InvalidInput("MODULE:NAME", f"{target!r} must look like shop.jobs:worker")
+    if "/" in module_name or module_name.endswith(".py"):  # a path, which the shell has completed
+        meant = module_name.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+        raise InvalidInput("MODULE:NAME", f"{target!r} names a file, not a module: did you mean {meant}:{name}?")
     module = _import(module_name)
     try:
         found = getattr(module, name)

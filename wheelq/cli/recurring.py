@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -74,7 +75,11 @@ def put(
             grace=None if grace is None else parse_duration(grace, "grace"),
             headers=parse_headers(header or ()),
         )
-    due = "it is paused, or past its end" if receipt.next_ms is None else f"next due {moment(receipt.next_ms)}"
+    due = (
+        "it is paused, or past its end"
+        if receipt.next_ms is None
+        else f"next due {moment(receipt.next_ms, session.now_ms())}"
+    )
     plain = {"topic": topic, **receipt._asdict(), "next": receipt.next}
     session.answer(plain, f"{topic}/{name} {_WORDS[receipt.outcome]}; {due}")
 
@@ -88,7 +93,7 @@ def list_(
     """List recurring jobs, and when they are next due."""
     with session.client() as client:
         found = client.recurring.list(topic)
-    session.answer([_plain(info) for info in found], _table(found), wide)
+    session.answer([_plain(info) for info in found], _table(found, session.now_ms()), wide)
 
 
 @app.command()
@@ -101,10 +106,11 @@ def show(session: Session, topic: Topic, name: Name) -> None:
     elif found is None:
         say(f"{topic}/{name} {_WORDS[RecurringOutcome.NOT_FOUND]}")
     else:
+        now_ms = session.now_ms()
         say(f"{topic}/{name} occurs {_when(found.rule)}")
-        say(f"next due   {_next(found, moment)}")
+        say(f"next due   {_next(found, partial(moment, now_ms=now_ms))}")
         if found.last_ms is not None:
-            say(f"made last  {moment(found.last_ms)}")
+            say(f"made last  {moment(found.last_ms, now_ms)}")
         say_content(found.payload, found.headers)
     if found is None:
         raise typer.Exit(NOT_FOUND)
@@ -152,10 +158,10 @@ def _plain(info: RecurringInfo) -> dict[str, Any]:
     return {**asdict(info), "next": info.next, "last": info.last}
 
 
-def _table(found: list[RecurringInfo]) -> RenderableType:
+def _table(found: list[RecurringInfo], now_ms: int) -> RenderableType:
     if not found:
         return "no recurring jobs"
-    rows = ((info.topic, info.name, _when(info.rule), _next(info, distance)) for info in found)
+    rows = ((info.topic, info.name, _when(info.rule), _next(info, partial(distance, now_ms=now_ms))) for info in found)
     return table("topic", "name", "occurs~", "next due?", rows=rows)
 
 

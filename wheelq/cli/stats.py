@@ -72,7 +72,7 @@ def _stats(stats: Stats, shown: str) -> RenderableType:
     return Group(
         f"[bold]{shown}[/]",
         "",
-        topics_table(stats.topics),
+        topics_table(stats),
         "",
         _nodes(stats) if stats.nodes else "no scheduler runs",
         "",
@@ -89,6 +89,7 @@ def _nodes(stats: Stats) -> RenderableType:
             ">shards?": "shards",
             ">promoted": "promoted",
             ">p99 ms": lambda node: node.lateness.percentile(0.99),
+            "version?": "version",
             "seen?": lambda node: _ago(stats, node.seen_ms),
         },
     )
@@ -105,6 +106,7 @@ def _workers(stats: Stats) -> RenderableType:
             ">done": "handled",
             ">failed": "failed",
             ">p99 ms?": "lateness_p99_ms",
+            "version?": "version",
             "seen?": lambda worker: _ago(stats, worker.seen_ms),
         },
     )

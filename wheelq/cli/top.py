@@ -94,7 +94,7 @@ def board(now: Now) -> RenderableType:
             ">running": "running",
             ">retrying?": "retrying",
             ">dead?": "dead",
-            "next due": lambda one: "-" if one.first_due_ms is None else distance(one.first_due_ms),
+            "next due": lambda one: "-" if one.first_due_ms is None else distance(one.first_due_ms, now.server_ms),
         },
     )
     schedulers = table_of(

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from wheelq.admin import Stats
 from wheelq.cli.options import Force, Session, Topic, Wide, Yes
 from wheelq.cli.output import NOT_FOUND, distance, plain, say, say_json, table_of
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration, span
-from wheelq.model.topic import Group, TopicChanges, TopicInfo
+from wheelq.model.topic import Group, TopicChanges
 from wheelq.model.topic import Topic as TopicState
-from wheelq.settings import Misfire, TopicSettings
+from wheelq.settings import Misfire, OnMismatch, TopicSettings
 from wheelq.settings.declaration import declarations
 
 topic = typer.Typer(help="List and remove topics.", no_args_is_help=True)
@@ -31,8 +32,8 @@ SETTINGS = declarations(TopicSettings)
 def topics(session: Session, wide: Wide = False) -> None:
     """Show every topic with its job counts."""
     with session.inspector() as inspector:
-        found = inspector.stats().topics
-    session.answer(found, topics_table(found), wide)
+        found = inspector.stats()
+    session.answer(found.topics, topics_table(found), wide)
 
 
 @topic.command("remove")
@@ -63,6 +64,8 @@ def configure(
     max_ready: Annotated[int | None, _changes("max_ready")] = None,
     misfire: Annotated[Misfire | None, _changes("misfire")] = None,
     grace: Annotated[str | None, _changes("grace_ms")] = None,
+    on_mismatch: Annotated[OnMismatch | None, _changes("on_mismatch")] = None,
+    mismatch: Annotated[str | None, _changes("mismatch_ms")] = None,
     retention: Annotated[str | None, _changes("retention_ms")] = None,
     keep_done: Annotated[str | None, _changes("keep_done_ms")] = None,
     result_max_bytes: Annotated[int | None, _changes("result_max_bytes")] = None,
@@ -126,12 +129,12 @@ def _bar(jobs: int, most: int) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def topics_table(found: list[TopicInfo]) -> RenderableType:
+def topics_table(found: Stats) -> RenderableType:
     """Returns the table of topics with their job counts."""
-    if not found:
+    if not found.topics:
         return "no topics yet: the first job of a topic creates it"
     return table_of(
-        found,
+        found.topics,
         {
             "topic": "name",
             ">waiting": "waiting",
@@ -140,7 +143,9 @@ def topics_table(found: list[TopicInfo]) -> RenderableType:
             ">retrying": "retrying",
             ">dead": "dead",
             ">shards?": "shards",
-            "next due?": lambda topic: "-" if topic.first_due_ms is None else distance(topic.first_due_ms),
+            "next due?": lambda topic: (
+                "-" if topic.first_due_ms is None else distance(topic.first_due_ms, found.server_ms)
+            ),
             "overdue?": lambda topic: span(topic.overdue_ms) if topic.overdue_ms else "-",
             "settings?~": lambda topic: settings_shown(topic.settings) or "-",
         },
@@ -157,7 +162,7 @@ def settings_shown(topic: TopicState) -> str:
         if name == "misfire":
             words.append(f"{value} after {span(topic.grace_ms)}")
         else:
-            shown = span(value) if SETTINGS[name].unit == "ms" else f"{value:,.15g}"
+            shown = span(value) if SETTINGS[name].unit == "ms" else value if SETTINGS[name].one_of else f"{value:,.15g}"
             words.append(f"{name.removesuffix('_ms')}={shown}")
     return ", ".join(words)
 
@@ -171,13 +176,14 @@ def list_groups(session: Session, topic: Topic, wide: Wide = False) -> None:
     """Show the groups of a topic: how far behind each is, and its workers."""
     with session.client() as client:
         found = client.groups(topic)
+    now_ms = session.now_ms()
     shown = table_of(
         found,
         {
             "group": "name",
             ">lag": _lag,
             ">pending": "pending",
-            "oldest?": lambda one: "-" if one.oldest_ms is None else distance(one.oldest_ms),
+            "oldest?": lambda one: "-" if one.oldest_ms is None else distance(one.oldest_ms, now_ms),
             "workers?~": lambda one: " ".join(one.workers) or "-",
         },
     )

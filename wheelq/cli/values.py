@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -37,17 +37,19 @@ def parse_due(delay: str | None, at: str | None) -> tuple[float | None, datetime
     return None if delay is None else parse_duration(delay, "delay"), None if at is None else parse_at(at)
 
 
-def parse_moment(text: str, now_ms: int) -> datetime:
+def parse_moment(text: str, now_ms: Callable[[], int]) -> datetime:
     """Returns a moment: "+30m" from now, "2h" or "-2h" ago, or ISO 8601. Raises: InvalidInput."""
     try:
         seconds = parse_duration(text, "time")
     except InvalidInput:
         return parse_at(text)
     has_sign = text.strip().startswith(("+", "-"))
-    return from_ms(now_ms + 1000 * (seconds if has_sign else -seconds))
+    return from_ms(now_ms() + 1000 * (seconds if has_sign else -seconds))
 
 
-def parse_range(since: str | None, until: str | None, now_ms: int) -> tuple[datetime | None, datetime | None]:
+def parse_range(
+    since: str | None, until: str | None, now_ms: Callable[[], int]
+) -> tuple[datetime | None, datetime | None]:
     """Returns the ends of a range of time, as far as they are given. Raises: InvalidInput."""
     begin, end = (None if text is None else parse_moment(text, now_ms) for text in (since, until))
     return begin, end
