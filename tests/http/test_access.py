@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import re
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -18,11 +19,12 @@ import redis
 
 from loadtest.servers.nodes import free_port
 from tests.http.conftest import BASE, Give, Http
+from tests.transports import ALWAYS, Unreachable
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
 from wheelq.base.clock import wall_ms
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.errors import InvalidInput
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
 from wheelq.server.access import ApiKey, Caller, Rates, Verb, allows, new_key
@@ -125,15 +127,34 @@ async def test_a_new_key_works_at_once_and_a_revoked_one_soon_stops_working(
 ) -> None:
     await give("*:*")
     http = await serve(access="keys", keys_ms=20)
+
+    async def status(token: str) -> int:
+        return int((await http.get(f"{JOBS}/a", headers={"authorization": f"Bearer {token}"})).status_code)
+
+    assert await status("wq_unknown_secret") == 401
     key, token = await give("*:*")
-    http.headers["authorization"] = f"Bearer {token}"
+    assert await status(token) == 404
+    rotated, newer = key.rotated(wall_ms(), 0)
+    await transport.send(calls.put_api_key(Keys(settings.prefix), key.id, rotated.stored()))
+    assert (await status(newer), await status(token)) == (404, 401)
 
-    async def is_answered_by(status: int) -> bool:
-        return bool((await http.get(f"{JOBS}/a")).status_code == status)
+    async def is_revoked() -> bool:
+        return await status(newer) == 401
 
-    await until(lambda: is_answered_by(404))
     await transport.send(calls.drop_api_key(Keys(settings.prefix), key.id))
-    await until(lambda: is_answered_by(401))
+    await until(is_revoked)
+
+
+async def test_while_redis_does_not_answer_nobody_says_that_a_key_is_unknown(
+    serve: Callable[..., Any], give: Give
+) -> None:
+    """It may be new."""
+    await give("*:*")
+    silent = Unreachable(times=0)
+    http = await serve(silent, access="keys", token="wq_none_x")
+    assert (await http.get(JOBS)).status_code == 401
+    silent._times = ALWAYS
+    assert (await http.get(JOBS)).status_code == 503
 
 
 @pytest.mark.parametrize("what", ["revoked", "narrowed"])
@@ -193,12 +214,27 @@ async def test_health_and_docs_need_no_key(serve: Callable[..., Any], give: Give
 
 
 @pytest.mark.parametrize(("access", "host"), [("keys", "127.0.0.1"), ("auto", "0.0.0.0"), ("auto", "10.1.2.3")])
-async def test_the_server_does_not_start_without_the_keys_it_needs(
-    serve: Callable[..., Any], access: str, host: str
+async def test_a_server_without_the_keys_it_needs_refuses_all_requests_and_says_how_to_go_on(
+    serve: Callable[..., Any], give: Give, access: str, host: str
 ) -> None:
-    """Beyond loopback it never listens without keys, unless told so; the message says how to go on."""
-    with pytest.raises(ConfigurationError, match=r"wheelq keys create .*access = .open."):
-        await serve(access=access, host=host)
+    """Beyond loopback nothing is open without keys, unless the operator says so."""
+    http = await serve(access=access, host=host, keys_ms=20)
+    assert (await http.get(f"{JOBS}/a")).status_code == 401
+
+    async def problems() -> str:
+        return " ".join((await http.get("/readyz")).json()["problems"])
+
+    async def is_told() -> bool:
+        return re.search(r"wheelq keys create .*access = .open.", await problems()) is not None
+
+    await until(is_told)
+    _, token = await give("*:*")
+    assert (await http.get(f"{JOBS}/a", headers={"authorization": f"Bearer {token}"})).status_code == 404
+
+    async def is_well() -> bool:
+        return not await is_told()
+
+    await until(is_well)
 
 
 async def test_the_server_starts_open_beyond_loopback_only_on_request(serve: Callable[..., Any]) -> None:

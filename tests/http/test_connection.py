@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from itertools import chain, repeat
 from pathlib import Path
@@ -307,6 +310,68 @@ async def test_at_a_stop_a_connection_that_stays_idle_is_closed_and_a_late_reque
 DRIPPING = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
 
 
+async def test_at_a_stop_a_body_that_is_still_coming_is_given_up(listen: Callable[..., Any], caplog: Any) -> None:
+    listening = await listen(Limits(body_s=0.1), drain_ms=int(4 * PATIENCE * 1000))
+    async with listening.connection() as (reader, writer), asyncio.timeout(PATIENCE):
+        writer.write(DRIPPING % JOBS.encode())
+        await until(lambda: bool(listening.server.server_state.tasks))
+        listening.server.stop()
+        said = await reader.read()
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert b'"type":"/docs#stopping"' in said
+    await until(lambda: not listening.server.server_state.tasks)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_request_with_two_hosts_is_refused(listen: Callable[..., Any]) -> None:
+    """A proxy may have decided by the one, and the server by the other."""
+    listening = await listen()
+    assert (await listening.said(GET + b"Host: evil.example\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_a_wish_for_another_protocol_is_ignored_and_the_body_is_read(
+    listen: Callable[..., Any], aclient: AsyncClient, caplog: Any, is_chunked: bool
+) -> None:
+    """Java's client sends it with its first request. It may come in any pieces, and the next request follows it."""
+    listening = await listen()
+    head = CHUNKED % JOBS.encode()
+    body = b'{"delay": 60, "id": "job-%d"}'
+    if is_chunked:
+        body = b"1c\r\n" + body + b"\r\n0\r\n\r\n"
+    else:
+        head = head.replace(b"transfer-encoding: chunked", b"content-length: 28")
+    wish = b"\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n\r\n"
+    requests = [head.replace(b"\r\n\r\n", wish) + body % n for n in range(4)]
+    last = GET + b"connection: close\r\n\r\n"
+    assert (await listening.said(b"".join(requests[:2]) + last)).count(b"HTTP/1.1 201 ") == 2
+    async with listening.connection() as (reader, writer), asyncio.timeout(PATIENCE):
+        for byte in b"".join(requests[2:]) + last:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert (await reader.read()).count(b"HTTP/1.1 201 ") == 2
+    assert {job.id for job in (await aclient.waiting("orders")).jobs} == {f"job-{n}" for n in range(4)}
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_what_is_not_http_is_refused_and_logs_nothing(listen: Callable[..., Any], caplog: Any) -> None:
+    """Anybody could fill the log otherwise."""
+    listening = await listen()
+    assert (await listening.said(b"hello\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_request_for_a_websocket_is_answered_as_one_without_and_logs_nothing(
+    listen: Callable[..., Any], caplog: Any
+) -> None:
+    listening = await listen()
+    upgrade = GET + b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\r\n"
+    async with listening.connection() as (reader, writer), asyncio.timeout(PATIENCE):
+        writer.write(upgrade)
+        assert (await reader.readuntil(b'"alive"}')).startswith(b"HTTP/1.1 200 ")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 async def test_the_time_for_a_body_is_for_all_of_it(listen: Callable[..., Any], monkeypatch: Any) -> None:
     """A byte now and then buys no more."""
     monkeypatch.setattr(gate, "BODY_S", 0.3)
@@ -397,6 +462,30 @@ async def test_unfinished_tls_handshakes_lock_nobody_out(
         ) as https:
             assert (await https.get("/healthz")).status_code == 200
         assert not any(reader.at_eof() for reader in unfinished[41:]), "the newest stay"
+
+
+async def test_a_busy_server_does_not_blame_its_callers(
+    listen: Callable[..., Any], tls: tuple[dict[str, Any], ssl.SSLContext]
+) -> None:
+    """Handshakes take longer than their grace because each turn of its event loop does: all callers are answered."""
+    files, trusted = tls
+    listening = await listen(Limits(newcomers=5, grace_s=0.05), **files)
+
+    def ask() -> bytes:
+        with (
+            socket.create_connection(("127.0.0.1", listening.port), PATIENCE) as plain,
+            trusted.wrap_socket(plain, server_hostname="localhost") as caller,
+        ):
+            caller.sendall(GET + b"connection: close\r\n\r\n")
+            return caller.recv(100)
+
+    with ThreadPoolExecutor(30) as callers:
+        asking = [asyncio.wrap_future(callers.submit(ask)) for _ in range(30)]
+        while not all(one.done() for one in asking):
+            time.sleep(0.06)  # noqa: ASYNC251
+            await asyncio.sleep(0)
+    for said in await asyncio.gather(*asking):
+        assert said.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_tls_handshake_has_its_time(

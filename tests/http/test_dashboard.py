@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from html import unescape
+from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,8 +22,9 @@ import redis.asyncio
 from tests.found import ajob_of
 from tests.http.conftest import BASE, Give, Http
 from tests.transports import ReplyLost
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, JobSpec, Settings
-from wheelq.base.clock import wall_ms
+from wheelq.base.clock import ManualClock, wall_ms
 from wheelq.model.job import from_ms
 from wheelq.protocol import codec
 from wheelq.protocol.calls import access as calls
@@ -28,6 +33,7 @@ from wheelq.server.access import new_key
 from wheelq.server.dashboard import snapshot
 from wheelq.server.dashboard.entering import SESSION_MS, is_valid_session, new_session
 from wheelq.server.dashboard.pages import topics
+from wheelq.server.dashboard.timeline import RECORDED_MS, TopicHistory, series
 from wheelq.transport import Address, AsyncTransport
 
 EVERY_PAGE = (
@@ -101,6 +107,19 @@ async def test_every_page_is_there_and_sends_strict_headers(http: Http, shop: As
         assert " style=" not in answer.text
         assert "<script>" not in answer.text
         assert set(re.findall(r'(?:src|href|action)="(\w+:)', answer.text)) == set(), "nothing from elsewhere"
+
+
+async def test_every_page_answers_head_as_it_answers_get(serve: Callable[..., Any], give: Give) -> None:
+    _, token = await give("*:*")
+    http = await serve(access="keys")
+    assert (await http.head("/sign-in")).status_code == 200
+    http.headers["authorization"] = f"Bearer {token}"
+    for path in ("/", "/events", "/guide", "/schedule"):
+        answer = await http.head(path, timeout=PATIENCE)
+        assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (
+            200,
+            "text/event-stream" if path == "/events" else "text/html",
+        )
 
 
 async def test_files_of_pages_are_cached_by_what_they_hold(http: Http) -> None:
@@ -273,8 +292,63 @@ async def test_the_overview_counts_only_what_happened_in_the_viewer_s_topics(
     assert (_tile(page, "Done"), _tile(page, "Failed"), _tile(page, "Running", "note")) == ("0/s", "0/s", "0 workers")
     http.headers["authorization"] = f"Bearer {everything}"
     page = (await http.get("/")).text
+    assert (_tile(page, "Done"), _tile(page, "Done", "note")) == ("0/s", "last whole minute"), "it looked twice at once"
+    readings = http.service.snapshot._readings  # type: ignore[attr-defined]
+    readings[0] = readings[0]._replace(at_ms=readings[0].at_ms - 40_000)
+    page = (await http.get("/")).text
     assert "0/s" not in (_tile(page, "Done"), _tile(page, "Failed"))
+    assert re.fullmatch(r"last 4\d s", _tile(page, "Done", "note"))
     assert _tile(page, "Running", "note") == "1 worker"
+
+
+async def test_the_first_load_shows_the_rates_of_the_last_whole_minute_in_redis(
+    serve: Callable[..., Any], shop: AsyncClient, url: str, settings: Settings
+) -> None:
+    with redis.Redis.from_url(url) as db:
+        minute = (db.time()[0] * 1_000 - RECORDED_MS) // 60_000
+        for n in (minute - 1, minute):  # the one before, if that minute turns before the page is made
+            key = Keys(settings.prefix).shard("orders", 0).history(n // 60)
+            db.hset(key, str(n % 60), bytes([90, 60, 30, 6, 6]))
+    page = (await (await serve()).get("/")).text
+    rates = [_tile(page, label) for label in ("Scheduled", "Promoted", "Done", "Failed")]
+    assert rates == ["1.5/s", "1/s", "0.5/s", "0.2/s"]
+    assert _tile(page, "Promoted", "note") == "last whole minute"
+
+
+async def test_a_minute_that_ends_is_in_the_history_when_it_is_recorded(
+    shop: AsyncClient, transport: AsyncTransport, url: str, settings: Settings
+) -> None:
+    """What was read of an hour is remembered, but not across the end of a minute."""
+    keys, clock, topics = Keys(settings.prefix), ManualClock(), await shop.topics()
+    history, hour, now_ms = TopicHistory(transport, keys, clock), 480_000, 480_000 * 3_600_000 + 10 * 60_000
+    assert await history.minutes(topics, now_ms + 58_000) == {}
+    with redis.Redis.from_url(url) as db:
+        db.hset(keys.shard("orders", 0).history(hour), "10", bytes([60]))
+    clock.advance(7.0)
+    found = await history.minutes(topics, now_ms + 60_000 + RECORDED_MS)
+    assert series(found, now_ms + 60_000 + RECORDED_MS, 60_000, 1).scheduled == [60]
+
+
+async def test_the_bars_of_the_overview_have_a_legend_with_a_colour_for_each_topic(
+    http: Http, shop: AsyncClient
+) -> None:
+    for n in range(9):
+        await shop.schedule_many(f"topic-{n}", [JobSpec(delay=1_800)] * (1 if n in (0, 3) else 2))
+    page = (await http.get("/")).text
+    legend = page.partition('id="upcoming"')[2].partition("</section>")[0].partition('class="legend"')[2]
+    found = re.findall(r'class="c(.)"/></svg>([^<]+)</li>', legend)
+    assert [name for _, name in found] == [*(f"topic-{n}" for n in (1, 2, 4, 5, 6, 7, 8)), "3 more topics"]
+    assert len({colour for colour, _ in found}) == 8
+
+
+async def test_the_fleet_page_shows_the_versions(http: Http, shop: AsyncClient, url: str, settings: Settings) -> None:
+    """Of schedulers and workers; "-" for one whose heartbeats do not tell it."""
+    with redis.Redis.from_url(url) as db:
+        told, keys = {"seen_ms": db.time()[0] * 1_000, "group": "g", "topics": []}, Keys(settings.prefix)
+        db.hset(keys.nodes, "newer", msgpack.packb({**told, "version": "99.1"}))
+        db.hset(keys.workers, mapping={"newer": msgpack.packb({**told, "version": "99.2"}), "old": msgpack.packb(told)})
+    http.service.snapshot.forget()  # type: ignore[attr-defined]
+    assert re.findall(r"<td[^>]*>(99\.[12]|-)</td>", (await http.get("/fleet")).text) == ["99.1", "99.2", "-"]
 
 
 def _tile(page: str, label: str, part: str = "value") -> str:
@@ -298,6 +372,20 @@ async def test_a_key_that_only_reads_sees_no_forms_and_changes_nothing(
         answer = await browser.send(path, "/", **fields)
         assert answer.status_code == 403, path
     assert await shop.get("orders", "order-1") is not None
+
+
+async def test_a_key_that_only_schedules_has_the_form_and_may_sign_out(
+    serve: Callable[..., Any], give: Give, shop: AsyncClient
+) -> None:
+    _, token = await give("schedule:orders")
+    browser = Browser(await serve(access="keys"))
+    assert (await browser.sign_in(token)).headers["location"] == "/schedule"
+    answer = await browser.send("/schedule", topic="orders", delay="60", id="new")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/schedule")
+    assert "Its id is new." in (await browser.get("/schedule")).text
+    assert await shop.get("orders", "new") is not None
+    refused = await browser.get("/topics/orders")
+    assert (refused.status_code, "/sign-out" in refused.text) == (403, True)
 
 
 async def test_scopes_of_the_form_s_topic_count(serve: Callable[..., Any], give: Give, shop: AsyncClient) -> None:
@@ -382,7 +470,9 @@ async def test_a_question_is_answered_on_a_page_between(
     [pause] = fields_of((await browser.get("/topics/orders")).text, "/topics/orders/pause")
     with caplog.at_level("INFO", "wheelq.audit"):
         asked = await browser.send("/topics/orders/pause", **pause)
-        assert caplog.records == [], "it is no change"
+        await browser.get("/topics/orders/dead/confirm?action=purge")
+        await browser.get("/topics/orders/bulk?action=cancel")
+        assert caplog.records == [], "these are no changes"
         assert (asked.status_code, pause["question"] in asked.text) == (200, True)
         assert not (await shop.topics())[0].settings.paused
         [answer] = fields_of(asked.text, "/topics/orders/pause")
@@ -390,6 +480,21 @@ async def test_a_question_is_answered_on_a_page_between(
         await browser.send("/topics/orders/pause", **answer)
         assert (await shop.topics())[0].settings.paused
         assert len(caplog.records) == 1
+
+
+async def test_notes_tell_what_is_so(http: Http, shop: AsyncClient) -> None:
+    browser = Browser(http)
+
+    async def note(path: str, **fields: str) -> str:
+        answer = await browser.send(f"/topics/orders{path}", **fields)
+        return unescape((await browser.get(answer.headers["location"])).text.partition('role="status">')[2]).partition(
+            "<"
+        )[0]
+
+    assert await note("/shards", shards="1") == "The topic has 1 shard now; old jobs stay where they are."
+    assert await note("/job/run", id="order-1") == "The job is ready for its workers."
+    too_late = "Too late: the job is ready for its consumers, or with them already."
+    assert await note("/job/cancel", id="order-1") == too_late, "there is no consumer yet"
 
 
 async def test_the_page_between_leads_back_to_where_the_form_was(http: Http, shop: AsyncClient) -> None:
@@ -497,6 +602,17 @@ async def test_spaces_around_what_people_type_do_not_count(http: Http, shop: Asy
     assert found.headers["location"] == "/topics/orders/job?id=typed"
 
 
+async def test_a_moment_that_no_calendar_has_is_refused(http: Http, shop: AsyncClient) -> None:
+    browser, late = Browser(http), str(2**53)
+    answer = await browser.send("/topics/orders/dead/matching", action="purge", until_ms=late)
+    assert (answer.status_code, "until_ms" in answer.text) == (422, True)
+    for at in ("9999-12-31 23:59-14:00", "0001-01-01 00:00+14:00"):
+        fields = {"topic": "orders", "name": "late", "every": "60", "end": at}
+        assert (await browser.send("/recurring/put", is_new="yes", **fields)).status_code == 422
+        answer = await http.get("/topics/orders/jobs", params={"since": at})
+        assert (answer.status_code, "since" in answer.text) == (422, True)
+
+
 async def test_errors_are_pages(http: Http) -> None:
     for path, status in (("/topics/none", 404), ("/topics/none/jobs", 404), ("/future?from=x&to=1", 422)):
         answer = await http.get(path)
@@ -522,6 +638,60 @@ async def test_payloads_can_be_hidden(serve: Callable[..., Any], shop: AsyncClie
     assert re.findall("411[1234]", (await shown.get(job)).text) == ["4111", "4112"]
     assert re.findall("411[1234]", (await shown.get(recurring)).text) == ["4113"]
     assert re.findall("411[1234]", (await hidden.get(job)).text + (await hidden.get(recurring)).text) == []
+
+
+class FormFields(HTMLParser):
+    """The fields of the form of a page with this action, as a browser sends them if nobody touches them."""
+
+    def __init__(self, action: str, page: str) -> None:
+        super().__init__()
+        self._action, self._is_in, self._is_text, self._name = action, False, False, ""
+        self.fields: dict[str, str] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._is_in = told["action"] == self._action
+        elif self._is_in and tag == "input":
+            self.fields[told["name"]] = told.get("value", "")
+        elif self._is_in and tag in ("select", "textarea"):
+            self._name = told["name"]
+        self._is_text = tag == "textarea" or (tag == "option" and "selected" in told)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_in, self._is_text = self._is_in and tag != "form", False
+
+    def handle_data(self, data: str) -> None:
+        if self._is_in and self._is_text:
+            self.fields[self._name] = data.replace("\n", "\r\n")
+
+
+async def test_a_form_changes_only_what_is_touched(http: Http, shop: AsyncClient) -> None:
+    """However large or exact a number is, and whatever the payload."""
+    payload = {"long": ["x" * 1_000] * 30, "lines": "a\nb", "no JSON": float("inf")}
+    rule = {"every": 1_209_600, "jitter": 864_000.5, "grace": 1_234_567.891}
+    await shop.recurring.put("orders", "exact", payload, **rule)
+    await shop.configure("orders", max_rate=1234.567)
+    before = await shop.recurring.get("orders", "exact")
+    for page, action, touched in (
+        ("/recurring/edit?topic=orders&name=exact", "/recurring/put", {"tz": "Europe/Berlin"}),
+        ("/topics/orders", "/topics/orders/settings", {"max_pending": "77"}),
+    ):
+        fields = FormFields(action, (await http.get(page)).text).fields
+        unchanged = await http.post(action, data=fields, headers={"origin": BASE})
+        assert (unchanged.status_code, _note(unchanged)) == (303, "Nothing was changed.")
+        assert (await http.post(action, data={**fields, **touched}, headers={"origin": BASE})).status_code == 303
+    after, topic = await shop.recurring.get("orders", "exact"), await shop.topic("orders")
+    assert before is not None
+    assert after is not None
+    assert after.payload == before.payload
+    assert after.rule == replace(before.rule, tz="Europe/Berlin")
+    assert (topic.settings.max_rate, topic.settings.max_pending) == (1234.567, 77)
+
+
+def _note(answer: httpx.Response) -> str:
+    return base64.urlsafe_b64decode(answer.cookies["wheelq_note"]).decode()
 
 
 async def test_an_edit_keeps_what_the_form_does_not_show(http: Http, shop: AsyncClient) -> None:
@@ -562,6 +732,50 @@ async def test_behind_a_base_path_every_link_has_it(
     assert answer.headers["location"] == "/tools/wheelq/topics/orders/job?id=order-9"
     assert (await http.get(f"{prefix}/v1/topics/orders/jobs/order-9")).status_code == 200
     assert (await http.get("/tools/wheelqx/")).status_code == 404
+    problem = await http.get(f"{prefix}/v1/topics/orders/jobs/nothing")
+    assert problem.json()["type"] == "/tools/wheelq/docs#job-not-found"
+    many = {"jobs": [{"delay": 60, "id": "order-9"}], "on_duplicate": "raise"}
+    [outcome] = (await http.post(f"{prefix}/v1/topics/orders/bulk", json=many)).json()["outcomes"]
+    assert outcome["problem"]["type"] == "/tools/wheelq/docs#duplicate"
+
+
+async def test_behind_a_proxy_that_ends_tls_cookies_are_for_https_alone(serve: Callable[..., Any], give: Give) -> None:
+    _, key = await give("*:*")
+    http = await serve(access="keys")
+    plain = await http.get("/sign-in")
+    assert "Secure" not in plain.headers["set-cookie"]
+    http.cookies.clear()
+    page = await http.get("/sign-in", headers={"x-forwarded-proto": "https"})
+    assert "Secure" in page.headers["set-cookie"]
+    token = re.search(r'name="token" value="([0-9a-f]{32})"', page.text)
+    assert token is not None
+    headers = {"origin": BASE.replace("http:", "https:"), "cookie": f"wheelq_token={token[1]}"}
+    signed_in = await http.post("/sign-in", data={"token": token[1], "key": key}, headers=headers)
+    assert signed_in.status_code == 303
+    assert all("Secure" in cookie for cookie in signed_in.headers.get_list("set-cookie"))
+
+
+async def test_a_viewer_with_all_streams_gives_one_up_to_another(
+    serve: Callable[..., Any], give: Give, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "STREAMS", 3)
+    greedy, other = [(await give("read:*"))[1] for _ in range(2)]
+    http = await serve(access="keys")
+
+    def listen(token: str) -> asyncio.Task[httpx.Response]:
+        headers = {"authorization": f"Bearer {token}"}
+        return asyncio.create_task(http.get("/events", headers=headers, timeout=PATIENCE))  # until the stream ends
+
+    first = listen(greedy)
+    await until(lambda: http.service.stream.open == 1)
+    later = [listen(greedy) for _ in range(2)]
+    await until(lambda: http.service.stream.open == 3)
+    later.append(listen(other))
+    assert (await first).status_code == 200
+    await until(lambda: http.service.stream.open == 3)
+    assert (await listen(greedy)).status_code == 503
+    http.service.drain()
+    assert [(await one).status_code for one in later] == [200] * 3
 
 
 async def test_totals_are_those_of_all_shards_from_the_first_look_on(
@@ -581,6 +795,26 @@ async def test_totals_are_those_of_all_shards_from_the_first_look_on(
     await aclient.schedule_many("topic-0", [JobSpec(n, delay=60) for n in range(50)])
     page = (await http.get("/topics/topic-0")).text
     assert (_tile(page, "Waiting"), "5 more shards are not shown" in page) == ("60", True)
+
+
+async def test_a_count_that_is_a_minute_old_is_renewed_by_any_look(
+    http: Http, aclient: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "SHARDS", 1)
+
+    async def waiting() -> int:
+        http.service.snapshot.forget()  # type: ignore[attr-defined]
+        return int(_tile((await http.get("/")).text, "Waiting"))
+
+    seen = []
+    for _ in range(2):
+        for n in range(3):
+            await aclient.schedule(f"topic-{n}", delay=60)
+        seen.append(await waiting())
+    assert seen[0] == 3
+    assert seen[1] < 6, "most counts are those of the first look"
+    monkeypatch.setattr(snapshot, "STALE_S", 0.0)
+    assert await waiting() == 6
 
 
 async def test_a_topic_that_is_new_since_the_last_look_has_its_pages(http: Http, aclient: AsyncClient) -> None:

@@ -39,7 +39,7 @@ async def test_every_default_and_example_is_accepted_by_its_schema(http: Http) -
 async def test_paths_are_under_the_base_path(serve: Callable[..., Any], base_path: str) -> None:
     http = await serve(base_path=base_path)
     document = (await http.get(f"{base_path}/openapi.json")).json()
-    assert document.get("servers") == ([{"url": base_path}] if base_path else None)
+    assert [server["url"] for server in document["servers"]] == [base_path or "/"]
     assert "/v1/topics/{topic}/jobs" in document["paths"]
 
 
@@ -66,3 +66,41 @@ async def test_an_answer_to_head_has_the_headers_of_get_and_no_body(listen: Call
         assert [line for line in head.splitlines() if b"date:" not in line] == [
             line for line in got_head.splitlines() if b"date:" not in line
         ]
+
+
+async def test_generators_find_short_names_optional_fields_and_named_objects(http: Http) -> None:
+    document = (await http.get("/openapi.json")).json()
+    names = [one["operationId"] for path in document["paths"].values() for one in path.values()]
+    assert len(set(names)) == len(names) > 30
+    assert {"make_job", "make_jobs", "get_job", "lease", "ack", "progress", "put_recurring"} < set(names)
+    models = document["components"]["schemas"]
+    assert models["ManyJobs"]["properties"]["jobs"]["items"] == {"$ref": "#/components/schemas/NewJob"}
+    assert "default" not in models["NewJob"]["properties"]["on_duplicate"]
+    assert models["NewJob"]["properties"]["on_duplicate"]["description"].endswith('Default: "keep".')
+    unnamed = [
+        place
+        for place, schema in schemas(models)
+        if schema.get("type") == "object" and not {"properties", "additionalProperties"} & schema.keys()
+    ]
+    assert unnamed == []
+
+
+@pytest.mark.parametrize("access", ["open", "keys"])
+async def test_the_key_is_declared_for_what_needs_it(serve: Callable[..., Any], access: str) -> None:
+    """Where none is needed it may be sent all the same, so one client fits both."""
+    document = (await (await serve(access=access)).get("/openapi.json")).json()
+    assert document["security"] == ([{"key": []}] if access == "keys" else [{}, {"key": []}])
+    health = document["paths"]["/healthz"]["get"]
+    assert health.get("security") == ([] if access == "keys" else None)
+
+
+async def test_what_was_made_is_found_at_its_location(http: Http) -> None:
+    job = {"delay": 60, "id": "a/b c", "partition_key": "k&1"}
+    made = await http.post("/v1/topics/orders/jobs", json=job)
+    assert made.headers["location"] == "/v1/topics/orders/jobs/a/b%20c?partition_key=k%261"
+    assert (await http.get(made.headers["location"])).json()["id"] == "a/b c"
+    assert "location" not in (await http.post("/v1/topics/orders/jobs", json=job)).headers
+    rule = await http.put("/v1/topics/orders/recurring/every night", json={"cron": "0 3 * * *"})
+    assert (await http.get(rule.headers["location"])).json()["name"] == "every night"
+    run = await http.post("/v1/topics/orders/recurring/every night/trigger")
+    assert (run.status_code, (await http.get(run.headers["location"])).status_code) == (201, 200)

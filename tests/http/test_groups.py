@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
 import pytest
 
+from tests.http.conftest import Counting
+from tests.transports import ALWAYS
 from wheelq import AsyncClient, Settings
 from wheelq.settings import ClientSettings
 
@@ -55,3 +58,19 @@ async def test_a_topic_is_removed(http: Http) -> None:
     assert removed.status_code == 204
     assert (await http.get(TOPIC)).status_code == 404
     assert (await http.delete(TOPIC)).status_code == 404
+
+
+async def test_what_concerns_one_topic_counts_its_own_shards_only(
+    serve: Callable[..., Any], aclient: AsyncClient
+) -> None:
+    """However many other topics there are."""
+    await aclient.schedule("orders", delay=600)
+    for n in range(20):
+        await aclient.schedule(f"other-{n}", delay=600)
+    counted = Counting("counts", times=ALWAYS)
+    http = await serve(counted)
+    for method, path in (("GET", ""), ("GET", "/groups"), ("DELETE", "")):
+        before = counted.met
+        answer = await http.request(method, TOPIC + path)
+        assert answer.status_code == (200 if method == "GET" else 409)
+        assert counted.met - before == 2, f"{method} {path}: the topic has two shards"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.http.conftest import Http
 from wheelq import guide
-from wheelq.server.dashboard.site import anchor
+from wheelq.server.dashboard.leaves import anchor
 
 PATHS = ("/guide", *(f"/guide/{name}" for name in guide.names()))
 

@@ -5,19 +5,40 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from tests.found import ajob_of
-from tests.http.conftest import Http
+from tests.http.conftest import Http, calling
 from tests.running import running
 from tests.transports import Refusing, ReplyLost, Unreachable
 from tests.waiting import PATIENCE
 from wheelq import AsyncClient, JobState, Settings, Worker
+from wheelq.base.clock import wall_ms
+from wheelq.model.job import from_ms
+from wheelq.server.service import Service
+from wheelq.settings import DAY_MS, ClientSettings
+from wheelq.transport import Address, AsyncTransport
 
 JOBS = "/v1/topics/orders/jobs"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_job_may_be_due_as_far_away_as_in_the_library(url: str, settings: Settings, times: int) -> None:
+    """By `max_delay_ms`, which is ten years if nothing else is set."""
+    limit_ms = ClientSettings().max_delay_ms * times
+    own = replace(settings, client=ClientSettings(max_delay_ms=limit_ms))
+    async with calling(Service(AsyncTransport(Address(url)), own)) as http:
+        for off_ms, status in ((-DAY_MS, 201), (DAY_MS, 422)):
+            due_ms = wall_ms() + limit_ms + off_ms
+            at = from_ms(due_ms).isoformat()
+            for when in ({"at": at}, {"due_ms": due_ms}, {"delay": (limit_ms + off_ms) / 1000}):
+                answer = await http.post(JOBS, json=when)
+                assert (answer.status_code, "beyond the limit" in answer.text) == (status, status == 422), when
+        assert (await http.get(JOBS, params={"due_from": at})).json()["jobs"] == []
 
 
 async def test_a_job_is_made_and_found_by_everyone(http: Http, aclient: AsyncClient) -> None:
@@ -424,3 +445,17 @@ async def test_each_of_many_jobs_reports_its_own_outcome(serve: Callable[..., An
 async def test_a_body_in_an_encoding_is_refused(http: Http, path: str) -> None:
     answer = await http.post(path, json={"delay": 60}, headers={"content-encoding": "gzip"})
     assert (answer.status_code, answer.json()["field"]) == (415, "Content-Encoding")
+
+
+async def test_jobs_are_listed_by_the_beginning_of_their_id_and_changed_only_without_it(
+    http: Http, aclient: AsyncClient
+) -> None:
+    """The dashboard offers to change all jobs of a range, and knows no such range."""
+    for id in ("order-41", "order-42", "bill-4", "order-5"):
+        await aclient.schedule("orders", delay=3600, key=id)
+    found = await http.get("/v1/topics/orders/jobs", params={"prefix": "order-4"})
+    assert {job["id"] for job in found.json()["jobs"]} == {"order-41", "order-42"}
+    assert (await http.get("/v1/topics/orders/jobs", params={"prefix": ""})).json()["field"] == "prefix"
+    page = (await http.get("/topics/orders/jobs", params={"prefix": "order-4"})).text
+    assert ("order-42" in page, "bill-4" in page, "Cancel all of these" in page) == (True, False, False)
+    assert "Cancel all of these" in (await http.get("/topics/orders/jobs")).text

@@ -10,13 +10,21 @@ import httpx
 import pytest
 
 from tests.found import ajob_of
-from tests.http.conftest import Http
+from tests.http.conftest import Give, Http
 from tests.transports import ReplyLost
-from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, JobState
+from tests.waiting import PATIENCE, in_time, until
+from wheelq import AsyncClient, JobState, Scheduler, Settings, Worker
+from wheelq.protocol.calls import access
+from wheelq.protocol.keys import Keys
 from wheelq.settings import Misfire, ServerSettings
+from wheelq.transport import AsyncTransport
+from wheelq.worker import outcome
 
 PULL = "/v1/topics/orders/groups/billing"
+TOO_LARGE = (
+    "4,099 bytes packed, the limit is 4,096; store the data elsewhere and send a reference to it, or raise "
+    "result_max_bytes"
+)
 
 
 async def make_ready(aclient: AsyncClient, *ids: str) -> None:
@@ -58,6 +66,178 @@ async def test_a_waiting_caller_hears_that_the_job_was_acknowledged(http: Http, 
     assert await waiting is None
     found = await ajob_of(aclient, "orders", "a")
     assert found.state is JobState.DONE
+
+
+async def test_who_waits_for_a_job_gets_the_result_that_it_was_acknowledged_with(
+    http: Http, aclient: AsyncClient
+) -> None:
+    """Several handles share it."""
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await make_ready(aclient, "a", "b")
+    jobs = await lease(http, count=2)
+    result = {"total": 12.5, "lines": [None, True, "ü"]}
+    answer = await http.post(f"{PULL}/ack", json={"handles": [job["handle"] for job in jobs], "result": result})
+    assert answer.json() == {"done": [True, True], "not_kept": None}
+    for id in ("a", "b"):
+        assert await aclient.wait("orders", id, timeout=PATIENCE) == result
+        assert (await http.get(f"/v1/topics/orders/jobs/{id}")).json()["result"] == result
+
+
+@pytest.mark.parametrize(
+    ("kept_ms", "result", "why"),
+    [
+        (60_000, "x" * 4_096, TOO_LARGE),
+        (60_000, 2**64, f"{2**64} does not fit into 64 bits; send it as a string"),
+        (0, "closed", "topic orders forgets finished jobs at once: set its keep_done_ms"),
+    ],
+)
+async def test_a_job_is_done_although_its_result_cannot_be_kept(
+    http: Http, aclient: AsyncClient, kept_ms: int, result: Any, why: str
+) -> None:
+    """As the result of a handler that is too large: the work was done."""
+    await aclient.configure("orders", keep_done_ms=kept_ms)
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    answer = await http.post(f"{PULL}/ack", json={"handles": [job["handle"]], "result": result})
+    assert (answer.json()["done"], answer.json()["not_kept"]) == ([True], why)
+    assert await lease(http) == []
+    if kept_ms:
+        assert await aclient.wait("orders", "a", timeout=PATIENCE) is None
+
+
+async def test_a_leased_job_shows_its_progress_until_it_is_done(http: Http, aclient: AsyncClient) -> None:
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    assert await done(http, "progress", job["handle"], fraction=0.25, text="rendering" * 100) == [True]
+    shown = (await http.get("/v1/topics/orders/jobs/a")).json()
+    assert (shown["state"], shown["started_ms"]) == ("running", None)
+    found = (await ajob_of(aclient, "orders", "a")).progress
+    assert found is not None
+    assert (found.fraction, found.text) == (0.25, ("rendering" * 100)[:500])
+    assert abs(found.at_ms - (await ajob_of(aclient, "orders", "a")).due_ms) < 60_000
+    assert await done(http, "ack", job["handle"]) == [True]
+    assert (await ajob_of(aclient, "orders", "a")).progress is None
+
+
+async def test_only_the_holder_of_a_lease_reports_progress(http: Http, aclient: AsyncClient) -> None:
+    """Not one whose lease has ended, nor one that has given the job back."""
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    assert await done(http, "release", job["handle"]) == [True]
+    assert await done(http, "progress", job["handle"], fraction=0.1) == [False]
+    (again,) = await lease(http)
+    assert await done(http, "progress", job["handle"], again["handle"], fraction=0.5) == [False, True]
+    found = (await ajob_of(aclient, "orders", "a")).progress
+    assert found is not None
+    assert found.fraction == 0.5
+
+
+# GET …/jobs/{id}?wait=
+
+JOB = "/v1/topics/orders/jobs/a"
+
+
+def waits(http: Http, count: int = 1) -> Callable[[], bool]:
+    """Whether so many requests wait."""
+    service = http.service  # type: ignore[attr-defined]
+    return lambda: service.leases.waiting == count
+
+
+async def test_a_request_waits_for_the_end_of_a_job_and_gets_its_result(http: Http, aclient: AsyncClient) -> None:
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    waiting = asyncio.create_task(http.get(JOB, params={"wait": 20}))
+    await until(waits(http))
+    await http.post(f"{PULL}/ack", json={"handles": [job["handle"]], "result": 7})
+    answer = await in_time(waiting)
+    assert (answer.status_code, answer.json()["state"], answer.json()["result"]) == (200, "done", 7)
+    again = await in_time(http.get(JOB, params={"wait": 20}))
+    assert again.json() == answer.json()
+    assert waits(http, 0)()
+
+
+async def test_it_is_answered_when_the_job_is_given_up_or_the_time_is_over(http: Http, aclient: AsyncClient) -> None:
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    early = await in_time(http.get(JOB, params={"wait": 0.05}))
+    assert (early.status_code, early.json()["state"]) == (200, "running")
+    waiting = asyncio.create_task(http.get(JOB, params={"wait": 20}))
+    await until(waits(http))
+    await done(http, "fail", job["handle"], error="no such order", bury=True)
+    answer = await in_time(waiting)
+    assert (answer.json()["state"], answer.json()["last_error"]) == ("dead", "no such order")
+
+
+async def test_what_cannot_be_waited_for_is_refused(http: Http, aclient: AsyncClient) -> None:
+    await aclient.schedule("orders", delay=3600, key="a")
+    refused = await http.get(JOB, params={"wait": 20})
+    assert (refused.status_code, refused.json()["field"]) == (422, "topic")
+    assert "keep_done_ms" in refused.json()["detail"]
+    await aclient.configure("orders", keep_done_ms=60_000)
+    assert (await http.get(JOB + "-unknown", params={"wait": 20})).status_code == 404
+    assert (await http.get(JOB, params={"wait": 21})).json()["field"] == "wait"
+    waiting = asyncio.create_task(http.get(JOB, params={"wait": 20}))
+    await until(waits(http))
+    await aclient.cancel("orders", "a")
+    assert (await in_time(waiting)).status_code == 404
+
+
+async def test_a_stop_answers_those_that_wait_for_the_end_of_a_job(http: Http, aclient: AsyncClient) -> None:
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await aclient.schedule("orders", delay=3600, key="a")
+    waiting = [asyncio.create_task(http.get(JOB, params={"wait": 20})) for _ in range(2)]
+    await until(waits(http, 2))
+    http.service.drain()  # type: ignore[attr-defined]
+    async with asyncio.timeout(PATIENCE / 4):  # less than they asked for
+        answers = await asyncio.gather(*waiting)
+    for answer in answers:
+        assert (answer.status_code, answer.json()["state"]) == (200, "waiting")
+    assert (await in_time(http.get(JOB, params={"wait": 20}))).status_code == 200
+
+
+async def test_beyond_so_many_waiting_a_job_is_shown_at_once(serve: Callable[..., Any], aclient: AsyncClient) -> None:
+    http = await serve(max_waiting=1)
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await aclient.schedule("orders", delay=3600, key="a")
+    waiting = asyncio.create_task(http.get(JOB, params={"wait": 20}))
+    await until(waits(http))
+    assert (await in_time(http.get(JOB, params={"wait": 20}))).json()["state"] == "waiting"
+    assert not waiting.done()
+    http.service.drain()
+    await in_time(waiting)
+
+
+async def test_a_caller_that_has_gone_is_waited_for_no_longer(listen: Callable[..., Any], aclient: AsyncClient) -> None:
+    listening = await listen()
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await aclient.schedule("orders", delay=3600, key="a")
+    leases = listening.server._service.leases
+    async with listening.connection() as (_, writer):
+        writer.write(f"GET {JOB}?wait=20 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        await until(lambda: leases.waiting == 1)
+    await until(lambda: leases.waiting == 0, within=PATIENCE / 4)
+
+
+async def test_a_key_that_was_revoked_while_its_request_waited_shows_nothing(
+    serve: Callable[..., Any], aclient: AsyncClient, give: Give, transport: AsyncTransport, settings: Settings
+) -> None:
+    key, token = await give("read:orders")
+    http = await serve(access="keys", keys_ms=20, token=token)
+    await aclient.configure("orders", keep_done_ms=60_000)
+    await aclient.schedule("orders", delay=3600, key="a")
+    waiting = asyncio.create_task(http.get(JOB, params={"wait": 20}))
+    await until(waits(http))
+    await transport.send(access.drop_api_key(Keys(settings.prefix), key.id))
+
+    async def is_revoked() -> bool:
+        return bool((await http.get(JOB)).status_code == 401)
+
+    await until(is_revoked)
+    http.service.drain()
+    assert (await in_time(waiting)).status_code == 401
 
 
 async def test_jobs_of_all_shards_are_leased_up_to_the_count(http: Http, aclient: AsyncClient) -> None:
@@ -118,6 +298,34 @@ async def test_a_released_job_is_there_at_once_although_the_time_is_known_only_r
     http.service.leases._lease_clock._asked_at -= 30.0  # type: ignore[attr-defined]  # as after a slow answer
     assert await done(http, "release", job["handle"]) == [True]
     assert [again["id"] for again in await lease(http)] == ["a"]
+
+
+async def test_a_job_that_does_not_fit_a_worker_may_be_leased_by_a_caller_of_its_group(
+    url: str, http: Http, aclient: AsyncClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller knows its own types. Groups of callers are called `http.NAME` in Redis, and workers may join them."""
+    monkeypatch.setattr(outcome, "SHORTEST_MISMATCH_MS", 1)
+    await make_ready(aclient, "a")
+    scheduler = Scheduler.connect(url, settings)
+    worker = Worker.connect(url, group="http.billing", settings=settings)
+    worker.task("orders")(takes_nothing)
+    tasks = [asyncio.create_task(one.run()) for one in (worker, scheduler)]
+
+    async def has_met_the_worker() -> bool:
+        return (await ajob_of(aclient, "orders", "a")).last_error is not None
+
+    await until(has_met_the_worker)
+    worker.stop()
+    await tasks[0]
+    (job,) = await lease(http, wait=20)
+    assert (job["id"], job["attempt"], job["deliveries"]) == ("a", 1, 1)
+    assert await done(http, "ack", job["handle"]) == [True]
+    assert await aclient.get("orders", "a") is None
+    scheduler.stop()
+    await tasks[1]
+
+
+async def takes_nothing() -> None: ...
 
 
 async def test_a_released_job_is_not_done_by_an_acknowledgement(http: Http, aclient: AsyncClient) -> None:

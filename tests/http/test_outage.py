@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from loadtest.outage import How, Play, outage
+from loadtest.servers.nodes import free_port
+from tests.http.conftest import calling
 from tests.transports import ALWAYS, Unreachable
+from wheelq import Settings
+from wheelq.server.service import Service
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,3 +40,13 @@ async def test_a_server_that_is_away_is_logged_once_and_not_at_every_request(
     said = [record.getMessage() for record in caplog.records if record.name == "wheelq.server"]
     assert len(said) == 1
     assert said[0].startswith("requests cannot be served: ")
+
+
+async def test_callers_are_not_told_the_address_of_redis_and_the_log_is(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    service = Service.connect(f"redis://127.0.0.1:{port}", Settings())
+    async with calling(service) as http:
+        answers = [await http.get(path) for path in ("/v1/topics/orders/jobs/a", "/topics/orders", "/", "/readyz")]
+    assert [answer.status_code for answer in answers] == [503] * 4
+    assert not [answer.text for answer in answers if str(port) in answer.text]
+    assert f"requests cannot be served: no connection to redis://127.0.0.1:{port}" in caplog.text

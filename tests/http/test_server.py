@@ -123,12 +123,18 @@ def test_keys_are_made_listed_rotated_and_revoked(
     assert wheelq("keys", "revoke", listed["id"], url=url).code == 3
 
 
-def test_it_refuses_to_listen_beyond_loopback_without_keys(
+def test_beyond_loopback_it_refuses_all_requests_until_there_is_a_key_and_redis_may_be_away_meanwhile(
     private_server: Callable[..., EmbeddedServer], start: Callable[..., Running], tmp_path: Path, port: int
 ) -> None:
-    running = start(tmp_path, "server", "--host", "0.0.0.0", "--port", port, url=private_server(appendonly=False).url)
-    assert running.end() == 2
-    assert "wheelq keys create" in running.said
+    nowhere = f"redis://127.0.0.1:{free_port()}"
+    running = serve(start, tmp_path, nowhere, port, "--host", "0.0.0.0")
+    base = f"http://127.0.0.1:{port}"
+    assert httpx.get(f"{base}/healthz", timeout=PATIENCE).status_code == 200
+    headers = {"authorization": "Bearer wq_a_b"}
+    assert httpx.get(f"{base}{JOBS}", headers=headers, timeout=PATIENCE).status_code == 503
+    running.wait_for("until the server is back")
+    running.signal(signal.SIGTERM)
+    assert running.end() == 0
 
 
 def test_sigterm_lets_requests_under_way_finish_and_answers_those_that_wait(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -233,6 +234,8 @@ async def test_every_setting_that_the_library_changes_is_changed_and_shown(http:
         "max_ready": 8,
         "misfire": "bury",
         "grace_ms": 9_000,
+        "on_mismatch": "bury",
+        "mismatch_ms": 10_000,
     }
     assert everything.keys() == TopicChanges.__annotations__.keys()
     changed = await http.patch(f"{TOPIC}/settings", json=everything)
@@ -312,6 +315,18 @@ async def test_a_recurring_job_is_put_shown_and_removed(http: Http) -> None:
     assert (await http.post(f"{TOPIC}/recurring/nightly/resume")).status_code == 204
     assert (await http.post(f"{TOPIC}/recurring/nightly/trigger")).status_code == 201
     assert [(await http.delete(f"{TOPIC}/recurring/nightly")).status_code for _ in range(2)] == [204, 404]
+
+
+@pytest.mark.parametrize("name", ["nächtlich", "eu/nightly", "nightly/pause", "a b?#%", "_x", "n" * 200])
+async def test_a_recurring_job_of_any_name_is_reached(http: Http, aclient: AsyncClient, name: str) -> None:
+    path = f"{TOPIC}/recurring/{quote(name, safe='/')}"
+    assert (await http.put(path, json={"every": 60})).status_code == 201
+    assert await aclient.recurring.get("orders", name) is not None
+    assert (await http.get(path)).json()["name"] == name
+    assert [(await http.post(f"{path}/{do}")).status_code for do in ("pause", "resume", "trigger")] == [204, 204, 201]
+    assert (await http.delete(path)).status_code == 204
+    for wrong in ("n" * 201, "a%00b"):
+        assert (await http.put(f"{TOPIC}/recurring/{wrong}", json={"every": 60})).json()["field"] == "name"
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,68 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(new_page: Callable[..., Any
     assert wide == {}
 
 
+PHONE = {"width": 375, "height": 812}
+
+
+def test_on_a_phone_dead_counts_and_buttons_are_seen_without_scrolling(
+    new_page: Callable[..., Any], scene: Scene
+) -> None:
+    page, topic = new_page(viewport=PHONE), f"/topics/{scene.topic}"
+    for path, selector in (
+        ("/topics?q=" + scene.topic, f"tr:has-text('{scene.topic}') td[data-label=dead]"),
+        (topic, "#shards td[data-label=dead]"),
+        (topic, "#groups button:text-is('Remove')"),
+        (f"{topic}/dead", "tr:has-text('TimeoutError') button:text-is('Purge')"),
+        (f"{topic}/dead", "[data-all=dead_id]"),
+        (f"/recurring?topic={scene.topic}", "tr:has-text('nightly') a:text-is('Edit')"),
+    ):
+        page.goto(f"{scene.site}{path}")
+        box = page.locator(selector).first.bounding_box()
+        assert box["x"] >= 0, path
+        assert box["x"] + box["width"] <= PHONE["width"], path
+        for region in page.locator(".scroll").all():
+            assert region.evaluate("(one) => one.scrollWidth <= one.clientWidth"), path
+
+
+def test_on_a_phone_a_finding_is_one_line_until_it_is_opened(new_page: Callable[..., Any], scene: Scene) -> None:
+    page, wide = new_page(viewport=PHONE), new_page(viewport={"width": 1280, "height": 900})
+    page.goto(scene.site)
+    finding, explanation = page.locator(".finding").first, page.locator(".finding .detail").first
+    line = page.evaluate("1.5 * parseFloat(getComputedStyle(document.querySelector('.finding h2')).fontSize)")
+    for one in page.locator(".finding").all():
+        assert one.bounding_box()["height"] < 2.2 * line
+    assert not explanation.is_visible()
+    finding.locator("summary").click()
+    assert explanation.is_visible()
+    page.evaluate("refresh()")
+    assert explanation.is_visible(), "what was opened stays open"
+    wide.goto(scene.site)
+    assert wide.locator(".finding .detail").first.is_visible()
+
+
+def test_purge_does_not_look_like_replay(page: Any, scene: Scene) -> None:
+    page.goto(f"{scene.site}/topics/{scene.topic}/dead")
+    look = (
+        "(one) => { const has = getComputedStyle(one); return [has.color, has.backgroundColor, has.borderTopColor]; }"
+    )
+    pairs = zip(*(page.locator(f"button:has-text('{name}')").all() for name in ("Replay", "Purge")), strict=True)
+    for replay, purge in pairs:
+        assert not {*replay.evaluate(look)} & {*purge.evaluate(look)}
+
+
+def test_no_topic_has_the_colour_of_failure(new_page: Callable[..., Any], scene: Scene) -> None:
+    for scheme in ("light", "dark"):
+        page = new_page(color_scheme=scheme)
+        page.goto(scene.site)
+        style = "getComputedStyle(document.documentElement)"
+        found = [
+            page.evaluate(f"{style}.getPropertyValue('--{name}')") for name in ("bad", *(f"c{n}" for n in range(8)))
+        ]
+        colours = [bytes.fromhex(colour.strip().removeprefix("#")) for colour in found]
+        for colour in colours[1:]:
+            assert sum((one - other) ** 2 for one, other in zip(colour, colours[0], strict=True)) ** 0.5 > 60, colour
+
+
 # Actions
 
 
@@ -254,6 +316,12 @@ def test_a_topic_is_paused_resumed_and_configured(hand: Hand, scene: Scene) -> N
     hand.press("button:text-is('Change settings')")
     assert hand.note() == "Changed: max_pending."
     assert _topic(scene).max_pending == 1_000
+    assert page.input_value("[name=max_pending]") == "1,000"
+    assert page.input_value("[name=dead_retention_ms]") == "90d"
+    page.fill("[name=dead_retention_ms]", "36h 30min")
+    hand.press("button:text-is('Change settings')")
+    assert _topic(scene).dead_retention_ms == 131_400_000
+    assert page.input_value("[name=dead_retention_ms]") == "1d 12h 30m"
     page.fill("[name=shards]", "2")
     hand.press("button:text-is('Change shards')")
     assert _topic(scene).shards == 2

@@ -17,6 +17,7 @@ import hmac
 import logging
 import re
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -24,7 +25,6 @@ from functools import lru_cache
 from typing import Any
 
 from wheelq.base.clock import Clock
-from wheelq.base.fresh import Fresh
 from wheelq.errors import AWAY, InvalidInput
 from wheelq.model.checks import TOPIC_PATTERN
 from wheelq.protocol.calls import access as calls
@@ -194,9 +194,12 @@ class Rates:
 
 NOBODY = ApiKey("", "", ((bytes(32), 0),), (), 0)
 """Compared with if no key has the id, so that the answer takes the same time."""
+NO_KEYS = (
+    "no request is allowed before there is an API key: make one (wheelq keys create NAME --scope '*:*'), or open the "
+    'server to all that can connect (access = "open" in [server], or WHEELQ_SERVER_ACCESS=open)'
+)
 MOST_SHOWN = 10
-AGAIN_S = 1.0
-"""The least time between two look-ups of unknown keys in Redis, so that guessing cannot load the server."""
+_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class Keyring:
@@ -210,7 +213,6 @@ class Keyring:
         self._known: dict[str, ApiKey] = {}
         self._unreadable: dict[str, str] = {}
         self._failure = ""
-        self._reading_again = Fresh(self.read, AGAIN_S, clock)
 
     @property
     def problems(self) -> list[str]:
@@ -229,38 +231,47 @@ class Keyring:
         return len(self._known)
 
     async def run(self) -> None:
-        """Read the keys again and again until cancelled; while Redis is away, the keys read last remain valid."""
+        """Read the keys, again and again until cancelled; while Redis is away, the keys read last remain valid."""
         said = ""
         while True:
-            await self._clock.sleep(self._pause)
             try:
-                await self.read()
+                count = await self.read()
             except AWAY as error:
                 trouble, level = f"API keys stay as they were until the server is back: {error}", logging.WARNING
             except Exception as error:  # noqa: BLE001  # it must go on: revoked keys would stay good for ever
                 trouble, level = f"API keys stay as they were and cannot be read: {error!r}", logging.ERROR
             else:
-                trouble, level = "", logging.INFO
+                trouble, level = ("", logging.INFO) if count else (NO_KEYS, logging.WARNING)
             if trouble != said:
-                logger.log(level, "%s", trouble or "API keys are up to date again")
-            said, self._failure = trouble, trouble if level == logging.ERROR else ""
+                logger.log(level, "%s", trouble or "API keys are up to date")
+            said, self._failure = trouble, trouble if level == logging.ERROR or trouble is NO_KEYS else ""
+            await self._clock.sleep(self._pause)
 
     async def caller(self, token: str) -> Caller | None:
-        """Returns the caller of a token; None if no key has it. Raises: ServerError, if keys were never read."""
+        """Returns the caller of a token; None if no key has it. Raises: ServerError, if this is not known."""
         id, secret = parse_token(token) or ("", "")
-        key = await self.find(id)
-        return Caller(key.id, key.scopes) if key.is_opened_by(secret, self._clock.wall_ms()) else None
+        now_ms = self._clock.wall_ms()
+        key = await self.find(id, lambda key: key.is_opened_by(secret, now_ms))
+        return Caller(key.id, key.scopes) if key.is_opened_by(secret, now_ms) else None
 
-    async def find(self, id: str) -> ApiKey:
-        """Returns the key with this id, or `NOBODY`. Raises: ServerError, if keys were never read."""
-        if id and id not in self._known:
-            await self._reading_again.get()
+    async def find(self, id: str, fits: Callable[[ApiKey], bool]) -> ApiKey:
+        """Returns the key with this id, or `NOBODY`. Raises: ServerError.
+
+        A key that does not fit is read again, because it may be new or have a new secret: a wrong token costs Redis
+        one small command, much less than it costs this process.
+        """
+        key = self._known.get(id, NOBODY)
+        if _ID.fullmatch(id) and not fits(key):
+            found = (await self._transport.send(calls.api_key(self._keys, id))).stored
+            self._known.pop(id, None)
+            self._known |= {id: ApiKey.read(id, what) for id, what in found.items()}
         return self._known.get(id, NOBODY)
 
-    def named(self, id: str) -> Caller | None:
-        """Returns the caller of a key by its id alone, for calls that cannot send a secret."""
-        key = self._known.get(id)
-        return Caller(key.id, key.scopes) if key is not None and key.is_alive(self._clock.wall_ms()) else None
+    async def named(self, id: str) -> Caller | None:
+        """Returns the caller of a key by its id alone, for calls that cannot send a secret. Raises: ServerError."""
+        now_ms = self._clock.wall_ms()
+        key = await self.find(id, lambda key: key is not NOBODY and key.is_alive(now_ms))
+        return Caller(key.id, key.scopes) if key is not NOBODY and key.is_alive(now_ms) else None
 
 
 def _problem(id: str, why: str) -> str:

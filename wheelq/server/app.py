@@ -5,7 +5,6 @@ The page that shows the document needs no internet.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from copy import copy
 from functools import cache, partial
@@ -25,7 +24,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from wheelq import __version__
-from wheelq.errors import ServerError, WheelqError
+from wheelq.base.as_json import as_json
+from wheelq.errors import WheelqError
 from wheelq.server import problems
 from wheelq.server.audit import GONE
 from wheelq.server.classic import PATH as CLASSIC
@@ -40,8 +40,6 @@ from wheelq.server.schemas.jobs import ANY_JSON, JSON_VALUE
 from wheelq.server.schemas.model import without_null
 from wheelq.server.service import Service
 from wheelq.telemetry import is_traced
-
-logger = logging.getLogger("wheelq.server")
 
 
 def make_app(service: Service) -> FastAPI:
@@ -60,7 +58,7 @@ def make_app(service: Service) -> FastAPI:
     app.state.methods = [(r.path_regex, r.methods) for r in app.router.routes if isinstance(r, Route)]
     app.add_middleware(
         Gate,
-        tell=_response,
+        tell=partial(_response, settings.base_path),
         answered=service.answered,
         waiting=lambda: service.leases.waiting + service.stream.open,
         settings=settings,
@@ -88,12 +86,9 @@ def make_app(service: Service) -> FastAPI:
 async def _tell(request: Request, error: Exception) -> Response:
     """Turns an error into an answer; the only place that does."""
     problem = _problem(request, error)
-    if problem.kind is problems.BROKEN:
-        logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
-    if isinstance(error, ServerError):
-        service: Service = request.app.state.service
-        service.reminders.warn(logger, "requests cannot be served", error)
-    return _response(request.scope["path"], problem)
+    service: Service = request.app.state.service
+    service.log_failure(request, problem, error)
+    return _response(service.settings.server.base_path, request.scope["path"], problem)
 
 
 async def _gone(request: Request, error: Exception) -> Response:
@@ -107,8 +102,8 @@ def _route_of(app: FastAPI, scope: Mapping[str, Any]) -> str | None:
     return next((r.path for r in app.router.routes if isinstance(r, APIRoute) and r.path_regex.match(path)), None)
 
 
-def _response(path: str, problem: Problem) -> Response:
-    return failure(problem) if path.startswith(CLASSIC) else problem.response()
+def _response(base_path: str, path: str, problem: Problem) -> Response:
+    return failure(problem) if path.startswith(CLASSIC) else problem.response(base_path)
 
 
 def _methods(request: Request) -> str:
@@ -196,7 +191,7 @@ def _document(app: FastAPI, needs_key: bool, has_receivers: bool, base_path: str
         version=__version__,
         description=_DESCRIPTION,
         routes=[_without_head(route) for route in app.routes],
-        servers=[{"url": base_path}] if base_path else None,
+        servers=[{"url": base_path or "/", "description": "This server."}],
     )
     components = found.setdefault("components", {})
     _complete(components.setdefault("schemas", {}), has_receivers)
@@ -206,8 +201,11 @@ def _document(app: FastAPI, needs_key: bool, has_receivers: bool, base_path: str
     found["x-problems"] = [
         {"name": kind.name, "status": kind.status, "title": kind.title, "remedy": kind.remedy} for kind in kinds()
     ]
+    found["security"] = [{"key": []}] if needs_key else [{}, {"key": []}]
     for path in found["paths"].values():
         for operation in path.values():
+            if needs_key and "security" not in operation:  # open to all
+                operation["security"] = []
             for parameter in operation.get("parameters", ()):
                 without_null(parameter["schema"])
             if not needs_key:
@@ -233,6 +231,9 @@ def _complete(schemas: dict[str, Any], has_receivers: bool) -> None:
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(schema.pop("$defs", {}))
         schemas[name] = schema
+        for told in schema["properties"].values():  # generators take a field that has a default for one that is there
+            if (default := told.pop("default", None)) is not None:
+                told["description"] = f"{told.get('description', '')} Default: {as_json(default).decode()}.".lstrip()
     for schema in schemas.values():
         for told in schema.get("properties", {}).values():
             if told.get("default", ...) is None:  # it may be left out, and is not null then
@@ -242,6 +243,7 @@ def _complete(schemas: dict[str, Any], has_receivers: bool) -> None:
     for name, examples in from_json(_EXAMPLES.read_bytes()).items():
         schemas[name]["examples"] = examples
     schemas["JsonValue"] = JSON_VALUE
+    schemas["ManyJobs"]["properties"]["jobs"]["items"] = {"$ref": "#/components/schemas/NewJob"}
     if not has_receivers:
         del schemas["NewJob"]["properties"]["target"]
     for unused in ("HTTPValidationError", "ValidationError"):

@@ -50,7 +50,7 @@ from wheelq.base.as_json import parse as parse_json
 from wheelq.base.clock import Clock
 from wheelq.callbacks.target import HEADER
 from wheelq.errors import AWAY, InvalidInput
-from wheelq.model.checks import check_topic, to_ms
+from wheelq.model.checks import LAST_MS, check_topic, to_ms
 from wheelq.model.job import JobSpec, from_ms
 from wheelq.model.state import JobState
 from wheelq.protocol.calls import notes
@@ -111,7 +111,7 @@ def failure(problem: Problem) -> Response:
 
 
 FIELDS = 50
-LATEST_S = 253_402_300_799  # the last second of the year 9999, which a datetime can hold
+LATEST_S = LAST_MS // 1000
 TASK_IDS = 10**18
 CHARSETS = frozenset({"utf-8", "ascii", "iso8859-1", "cp1252", "gb2312", "gbk", "gb18030", "big5"})
 """The charsets that a request may be in. Python knows more, some of which take very long to decode."""

@@ -6,6 +6,7 @@ one limits, by `Limits`:
     head, trailers           head_bytes and head_s; trailers are dropped
     first head unfinished    at most `newcomers` connections, the oldest are closed; so with TLS handshakes
     rest of a body           head_s once the request is answered, linger_s if the answer closes the connection
+    rest of a body at a stop body_s
     answer not read          write_s
     between two requests     at most `connections` in all; the longest idle are closed
     pipelined requests       `pipelined`
@@ -24,7 +25,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from wheelq.server import problems
@@ -50,7 +52,8 @@ class Limits:
     newcomers: int = 200
     """The most connections that have not finished their TLS handshake or first head."""
     grace_s: float = 0.5
-    """How long a newcomer may stay even if there are too many: a burst of callers is not an attack."""
+    """How long a newcomer may stay even if there are too many: a burst of callers is not an attack. Only time in which
+    the event loop is free counts, because a busy server is slow to read the heads and to take part in handshakes."""
     write_s: float = 30.0
     """How long a caller may stop reading its answer."""
     linger_s: float = 2.0
@@ -58,6 +61,8 @@ class Limits:
     reset it, and could destroy the answer on its way."""
     parting_s: float = 1.0
     """How long a connection stays open at a stop of the server for a request that is on its way."""
+    body_s: float = 2.0
+    """How long the rest of a body may take to arrive at a stop of the server."""
     pipelined: int = 100
     """The most requests that wait behind an unanswered one."""
     connections: int = field(default_factory=_most_connections)
@@ -73,46 +78,58 @@ class Connected(Protocol):
         """Close the connection."""
 
 
+LOOKS = 10
+"""How many looks a newcomer is given if there are too many; a look that the event loop is late for does not count."""
+
+
 class Connections(ServerState):
     """The connections of one server; in order, those without a first head and the idle ones."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, base_path: str) -> None:
         super().__init__()
         self.limits = limits
+        self.base_path = base_path
+        """The path under which browsers reach the server."""
         self.tls: ssl.SSLContext | None = None
         """The TLS context for `Handshake`; None: callers speak plain HTTP."""
-        self.newcomers: dict[Connected, float] = {}
-        """Since when, by the event loop's clock."""
+        self.newcomers: dict[Connected, int] = {}
+        """With the number of looks before each came."""
         self.idle: dict[Connected, None] = {}
+        self._looks = 0
         self._looking: asyncio.TimerHandle | None = None
 
     def arrived(self, connection: Connected) -> None:
-        now = connection.loop.time()
-        self.newcomers[connection] = now
-        self.make_room(now)
+        self.newcomers[connection] = self._looks
+        self._make_room()
 
-    def make_room(self, now: float) -> None:
+    def _make_room(self) -> None:
         """Close the oldest newcomers if there are too many, and the longest idle if there are too many in all."""
         while len(self.connections) > self.limits.connections and (self.idle or self.newcomers):
             are_many = len(self.newcomers) > self.limits.newcomers
             next(iter(self.newcomers if are_many or not self.idle else self.idle)).leave()
         while len(self.newcomers) > self.limits.newcomers:
-            oldest, since = next(iter(self.newcomers.items()))
-            if now < since + self.limits.grace_s:
-                self._look_again(oldest.loop, since + self.limits.grace_s)
+            oldest, looks = next(iter(self.newcomers.items()))
+            if self._looks <= looks + LOOKS:
+                self._look_again(oldest.loop)
                 return
             oldest.leave()
 
-    def _look_again(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
-        if self._looking is None:
+    def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._looking is not None:
+            return
+        pause = self.limits.grace_s / LOOKS
+        at = loop.time() + pause
 
-            def look() -> None:
-                self._looking = None
-                self.make_room(loop.time())
+        def look() -> None:
+            self._looking = None
+            if loop.time() < at + pause:
+                self._looks += 1
+            self._make_room()
 
-            self._looking = loop.call_at(at, look)
+        self._looking = loop.call_at(at, look)
 
 
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 FEED = 65_536
 """How many bytes are parsed at once; the size and time of a head are checked after each part."""
 
@@ -136,6 +153,8 @@ class Connection(HttpToolsProtocol):
         """Whether no request has begun, or the last one is complete."""
         self._in_framing = False
         """Whether a chunk's first byte or trailers come next."""
+        self._is_replayed = False
+        """Whether the parser reads a head again that was answered for already."""
         self._is_deaf = False
         """Whether further data is ignored."""
         self._is_stopping = False
@@ -184,8 +203,14 @@ class Connection(HttpToolsProtocol):
     # Called by the parser
 
     def on_message_begin(self) -> None:
+        if self._is_replayed:
+            return
         self._in_head, self._is_between = True, False
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._is_replayed:
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; trailers are dropped."""
@@ -194,10 +219,13 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is complete: the application starts."""
-        if self._is_deaf:
+        if self._is_deaf or self._is_replayed:
             return
         if self._unparsed and self._head_size() > self.limits.head_bytes:
             self._refuse(problems.HEAD_TOO_LARGE)
+            return
+        if sum(name == b"host" for name, _ in self.headers) > 1:  # a proxy may have judged by the other one
+            self._refuse(problems.BAD_REQUEST)
             return
         if len(self.pipeline) >= self.limits.pipelined:
             self.leave()
@@ -224,15 +252,11 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._is_deaf:
+        if self._is_deaf or self.parser.should_upgrade():
             return
         self._in_framing, self._is_between, self._got_on = False, True, True
         self._stop_expecting()
         super().on_message_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer data that is not HTTP."""
-        self._refuse(problems.BAD_REQUEST)
 
     # Called by the answer
 
@@ -250,6 +274,8 @@ class Connection(HttpToolsProtocol):
         """The server stops: answer requests in progress or on their way, then close."""
         if self._is_working():
             self.cycle.keep_alive = False
+            if self.cycle.more_body:
+                self.loop.call_later(self.server_state.limits.body_s, self._give_up, self.cycle)
         elif not self._is_deaf:
             self._is_stopping = True
             self._stop_expecting()
@@ -273,10 +299,34 @@ class Connection(HttpToolsProtocol):
         if self._is_deaf or self.transport.is_closing():
             return
         self._got_on = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:  # it is not HTTP
+            self._refuse(problems.BAD_REQUEST)
         self._unparsed = 0 if self._got_on else self._unparsed + len(data)
         if self._unparsed > self.limits.head_bytes and not self._is_deaf:
             self._refuse(problems.HEAD_TOO_LARGE)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse the data. Raises: HttpParserError.
+
+        Other protocols are not spoken here, so a wish to change to one is ignored, as RFC 9110 has it. Java's client
+        sends such a wish for HTTP/2 with its first request. The parser takes it for granted, and leaves the body out.
+        So the body goes to a new parser, which has seen as much of the head as says where the body ends.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+            else:
+                return
+            lines = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] in _FRAMING]
+            self.parser = httptools.HttpRequestParser(self)
+            self._is_replayed = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
+            self._is_replayed = False
 
     def _watch(self) -> None:
         """Set the time limit for what the connection waits for now, if it waits for its caller."""
@@ -306,6 +356,11 @@ class Connection(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _give_up(self, cycle: RequestResponseCycle) -> None:
+        """Refuse a request whose body is still coming, because the server stops."""
+        if cycle.more_body and not cycle.response_started and not cycle.disconnected and not self._is_deaf:
+            self._refuse(problems.STOPPING)
+
     def _is_too_late(self) -> None:
         self._deadline = None
         if self._in_head and not self._is_deaf:
@@ -326,7 +381,7 @@ class Connection(HttpToolsProtocol):
                 return
             self.cycle.disconnected = True  # the rest of its body will not come
             self.cycle.message_event.set()
-        answer = Problem(kind).response()
+        answer = Problem(kind).response(self.server_state.base_path)
         head = [(b"connection", b"close"), *self.server_state.default_headers, *answer.raw_headers]
         lines = b"".join(b"%b: %b\r\n" % pair for pair in head)
         self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[kind.status], lines, bytes(answer.body)))

@@ -2,6 +2,7 @@
 
     lease ─▶ jobs, each with a handle ─▶ ack            done
                                       ─▶ extend         the job takes longer
+                                      ─▶ progress       how far it is
                                       ─▶ release        other consumers may have it, now or after a pause
                                       ─▶ fail           another attempt after a pause, or burial: see `Failure`
                                       ─▶ nothing        the lease ends: the next request to lease gets it
@@ -28,6 +29,7 @@ from wheelq.base.clock import Clock
 from wheelq.base.plural import counted
 from wheelq.errors import GroupNotFound, InvalidInput, ServerError
 from wheelq.model.dead import Reason
+from wheelq.model.job import Payload
 from wheelq.model.retry import Retry
 from wheelq.model.topic import Topic
 from wheelq.protocol import codec
@@ -35,6 +37,7 @@ from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leases as calls
 from wheelq.protocol.calls import worker
 from wheelq.protocol.calls.leases import LONGEST_MS, LeaseId, LeaseTime
+from wheelq.protocol.calls.state import TEXT_CHARS, pack_note
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.client import ServerClient
@@ -124,12 +127,29 @@ class Leases:
             leaving.cancel()
             self.waiting -= 1
 
-    async def ack(self, topic: str, group: str, handles: Sequence[str]) -> list[bool]:
+    async def ack(self, topic: str, group: str, handles: Sequence[str], result: bytes = b"") -> list[bool]:
         """Acknowledge jobs. Returns for each whether its lease was still valid. Raises as `lease` does."""
         settings = await self._topic(topic)
         return await self._answer(
-            topic, handles, lambda keys, leases: calls.ack(keys, PREFIX + group, settings, leases)
+            topic, handles, lambda keys, leases: calls.ack(keys, PREFIX + group, settings, leases, result=result)
         )
+
+    async def pack(self, topic: str, result: Payload) -> tuple[bytes, str | None]:
+        """Returns a result for `ack`; if it cannot be kept, nothing and why: the job has run all the same."""
+        settings = await self._topic(topic)
+        if result is None:
+            return b"", None
+        if not settings.keep_done_ms:
+            return b"", f"topic {topic} forgets finished jobs at once: set its keep_done_ms"
+        try:
+            return codec.encode_result(result, settings.result_max_bytes), None
+        except InvalidInput as error:
+            return b"", error.problem
+
+    async def progress(self, topic: str, group: str, handles: Sequence[str], fraction: float, text: str) -> list[bool]:
+        """Report how far jobs are, 0 to 1. Returns for each whether its lease was still valid."""
+        note = pack_note(fraction, text[:TEXT_CHARS], await self._lease_clock.now_ms(), None)
+        return await self._answer(topic, handles, lambda keys, leases: calls.note(keys, PREFIX + group, leases, note))
 
     async def extend(self, topic: str, group: str, handles: Sequence[str], lease_ms: int) -> list[bool]:
         """Let the leases end `lease_ms` from now. Returns for each whether its lease was still valid."""
@@ -398,7 +418,7 @@ class LeaseClock:
             try:
                 await self.tell()
             except ServerError as error:
-                reminders.warn(logger, "the clock of leases is not updated until the server is back", error)
+                reminders.warn(logger, "the clock of leases is not updated", error)
 
     async def tell(self) -> None:
         """Send this server's estimate to Redis, and take over a higher one. Raises: ServerError."""

@@ -49,7 +49,7 @@ GROUP_NOT_FOUND = Kind(404, "group-not-found", "The topic has no group with this
 TOPIC_NOT_FOUND = Kind(404, "topic-not-found", "There is no such topic", "The first job of a topic creates it.")
 METHOD_NOT_ALLOWED = Kind(405, "method-not-allowed", "This path does not take this method")
 TOO_SLOW = Kind(408, "too-slow", "The request did not come in time")
-TOO_LATE = Kind(409, "too-late", "The job is with its consumers already")
+TOO_LATE = Kind(409, "too-late", "The job is ready for its consumers, or with them already")
 PAUSED = Kind(409, "paused", "The topic is paused", "The job is due now, and runs first when the topic is resumed.")
 DUPLICATE = Kind(409, "duplicate", "A live job has this id", 'Leave on_duplicate out to keep it, or say "replace".')
 IN_USE = Kind(409, "in-use", "It is in use: nothing was removed", "Stop its workers first, or add ?force=true.")
@@ -78,6 +78,7 @@ RECURRING_UNREADABLE = Kind(
 REFUSED = Kind(502, "refused", "Redis refused it: nothing was done")
 OVERLOADED = Kind(503, "overloaded", "The server is overloaded: nothing was done", "Try again.", 1)
 UNAVAILABLE = Kind(503, "unavailable", "Redis cannot be used now: nothing was done", "Try again.", 2)
+STOPPING = Kind(503, "stopping", "The server stops: nothing was done", "Try again.", 1)
 NOT_READY = Kind(503, "not-ready", "This server should get no requests now", "", 2)
 OUTCOME_UNKNOWN = Kind(
     504,
@@ -136,11 +137,12 @@ class Problem(HTTPException):
     def __post_init__(self) -> None:
         super().__init__(self.kind.status, self.what or self.kind.title)
 
-    def body(self) -> dict[str, Any]:
+    def body(self, base_path: str = "") -> dict[str, Any]:
+        """Returns it as JSON; its type leads to the page of a server that browsers reach under the base path."""
         kind = self.kind
         sentences = [self.what, kind.remedy] if self.what else [kind.remedy or kind.title]
         body: dict[str, Any] = {
-            "type": f"/docs#{kind.name}",
+            "type": f"{base_path}/docs#{kind.name}",
             "title": kind.title,
             "status": kind.status,
             "detail": " ".join(filter(None, sentences)),
@@ -151,10 +153,10 @@ class Problem(HTTPException):
             body["ids"] = list(self.ids)
         return body
 
-    def response(self) -> Response:
+    def response(self, base_path: str = "") -> Response:
         wait = self.retry_after_s if self.retry_after_s is not None else self.kind.retry_after_s
         headers = {**(self.more or {}), **({} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))})}
-        return Response(to_json(self.body()), self.kind.status, headers, MEDIA_TYPE)
+        return Response(to_json(self.body(base_path)), self.kind.status, headers, MEDIA_TYPE)
 
 
 def too_large(most_bytes: int) -> Problem:
@@ -168,7 +170,7 @@ def problem_in(method: str, error: Exception) -> Problem:
         case Problem():
             return error
         case errors.OutcomeUnknown() if method in READS:
-            return Problem(UNAVAILABLE, f"{error}.")
+            return Problem(UNAVAILABLE, f"{words_of(error)}.")
         case errors.WheelqError():
             return problem_of(error)
         case HTTPException():
@@ -189,4 +191,18 @@ def problem_of(error: errors.WheelqError) -> Problem:
         ids = tuple(receipt.id for receipt in error.receipts)
     elif isinstance(error, errors.DuplicateJob):
         ids = tuple(error.ids)
-    return Problem(kind, f"{error}.", ids=ids)
+    return Problem(kind, f"{words_of(error)}.", ids=ids)
+
+
+def words_of(error: errors.WheelqError) -> str:
+    """Returns what a caller is told of an error: Redis's address is for the log alone."""
+    match error:
+        case errors.CircuitOpen() | errors.OutboxFull():
+            return str(error)
+        case errors.Unavailable():
+            return "Redis cannot be reached; this server's log says why"
+        case errors.OutcomeUnknown():
+            return "Redis has not answered; this server's log says why"
+        case errors.NotPrimary():
+            return "The Redis server is not the primary, or the cluster is moving its keys"
+    return str(error)

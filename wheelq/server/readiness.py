@@ -18,11 +18,13 @@ from pydantic import Field
 from wheelq.admin import AsyncInspector, NodeInfo
 from wheelq.base.clock import Clock
 from wheelq.base.fresh import Fresh
-from wheelq.errors import Refused, ServerError, ServerFull, Unavailable
+from wheelq.base.plural import counted
+from wheelq.errors import Refused, ServerError, ServerFull
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import leader, notes, registry, shard_counts
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.server.problems import words_of
 from wheelq.server.schemas.model import Answer
 from wheelq.transport import AsyncTransport
 
@@ -34,8 +36,8 @@ DEADLINE_S = 1.0
 """How long Redis may take to answer."""
 SHARDS = 500
 """The most shards that one check looks at; others have their turn at the next checks."""
-NAMED = 10
-"""The most topics named for one reason."""
+ASKED = 10
+"""The most shards with overdue jobs that are asked for their leader."""
 NOTE_MS = 1
 """How long the note that tests writing is kept."""
 
@@ -70,7 +72,7 @@ class ReadinessCheck:
         try:
             return await self._looking.get(DEADLINE_S)
         except TimeoutError:
-            return unready(Unavailable(f"Redis has not answered within {DEADLINE_S:g} s"))
+            return unready(f"Redis has not answered within {DEADLINE_S:g} s", answers=False)
 
     def close(self) -> None:
         self._looking.close()
@@ -83,7 +85,7 @@ class ReadinessCheck:
             overdue_ms = await self._overdue_ms(topics.settings)
             leaderless = await self._leaderless()
         except ServerError as error:
-            return unready(error)
+            return unready(words_of(error), answers=isinstance(error, Refused))
         found = _judge(nodes, topics, overdue_ms, leaderless)
         if refusal is None:
             return found
@@ -122,7 +124,7 @@ class ReadinessCheck:
 
     async def _leaderless(self) -> list[str]:
         """Returns the topics of the checked shards that lack a leader."""
-        late = list(self._late.values())[:NAMED]
+        late = list(self._late.values())[:ASKED]
         looks = await asyncio.gather(*(self._transport.send(leader.look(keys)) for keys in late))
         return sorted({keys.topic for keys, looked in zip(late, looks, strict=True) if not looked.token})
 
@@ -135,10 +137,12 @@ def _judge(
         found.append("no scheduler node is alive: jobs wait and are not promoted; start wheelq scheduler")
     if overdue_ms > LATE_MS:
         found.append(f"a job has been due for {overdue_ms / 1000:,.1f} s: the schedulers do not keep up")
-    found += [f"topic {name!r} has jobs that are due, and a shard without a leader" for name in leaderless]
-    found += [
-        f"topic {name!r} cannot be read: {problem}" for name, problem in sorted(topics.unreadable.items())[:NAMED]
-    ]
+    # Anybody may ask, so topics are counted and not named.
+    if leaderless:
+        has = counted(len(leaderless), "topic has", "topics have")
+        found.append(f"{has} jobs that are due, and a shard without a leader: wheelq doctor names them")
+    if topics.unreadable:
+        found.append(f"{counted(len(topics.unreadable), 'topic')} cannot be read: wheelq doctor says why")
     return Readiness(
         ready=True,
         redis=True,
@@ -150,9 +154,8 @@ def _judge(
     )
 
 
-def unready(problem: ServerError | str) -> Readiness:
-    """Returns the answer of a server that is unready for this reason."""
-    answers = isinstance(problem, str | Refused)
+def unready(problem: str, *, answers: bool) -> Readiness:
+    """Returns the answer of a server that is unready for this reason; `answers`: whether Redis does."""
     return Readiness(
         ready=False,
         redis=answers,
@@ -160,5 +163,5 @@ def unready(problem: ServerError | str) -> Readiness:
         leading=None,
         shards=None,
         overdue_ms=None,
-        problems=[str(problem)],
+        problems=[problem],
     )

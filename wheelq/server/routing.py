@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
@@ -144,7 +145,13 @@ class Resource(APIRouter):
     """The routes of one resource."""
 
     def __init__(self, tag: str, prefix: str = "/v1") -> None:
-        super().__init__(prefix=prefix, tags=[tag], route_class=Route, redirect_slashes=False)
+        super().__init__(
+            prefix=prefix,
+            tags=[tag],
+            route_class=Route,
+            redirect_slashes=False,
+            generate_unique_id_function=lambda route: route.name,
+        )
 
     def on(
         self,
@@ -171,6 +178,8 @@ class Resource(APIRouter):
                     responses[status] = {"model": model, "description": description}
                 case _:
                     responses[status] = {"model": given}
+            if status == 201:
+                responses[status]["headers"] = {"Location": _LOCATION}
         return self.api_route(
             path,
             methods=[method],
@@ -195,6 +204,16 @@ def caller_of(request: Request) -> Caller:
 def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Returns an answer in JSON."""
     return Response(as_json(body), status, headers, "application/json")
+
+
+def location(request: Request, kind: str, topic: str, name: str, partition_key: str | None = None) -> dict[str, str]:
+    """Returns the header of an answer that says where what was made can be looked up."""
+    base_path = service_of(request).settings.server.base_path
+    query = "" if partition_key is None else f"?partition_key={quote(partition_key, safe='')}"
+    return {"location": f"{base_path}/v1/topics/{topic}/{kind}/{quote(name)}{query}"}
+
+
+_LOCATION = {"description": "Where it can be looked up.", "schema": {"type": "string"}}
 
 
 def problems_of(*kinds: problems.Kind) -> dict[int | str, dict[str, Any]]:

@@ -19,7 +19,7 @@ from wheelq.server.app import make_app
 from wheelq.server.connection import Connection, Connections, Handshake, Limits
 from wheelq.server.service import Service, is_loopback
 from wheelq.settings import Settings
-from wheelq.transport.startup import StartupPolicy, check_server, until_usable
+from wheelq.transport.startup import check_server
 
 logger = logging.getLogger("wheelq.server")
 
@@ -37,7 +37,6 @@ class HttpServer(uvicorn.Server):
         """`limits` are for tests."""
         settings = service.settings.server
         self._service = service
-        self._stopping = asyncio.Event()
         self._ended: asyncio.Task[None] | None = None
         super().__init__(
             uvicorn.Config(
@@ -61,7 +60,7 @@ class HttpServer(uvicorn.Server):
                 ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_ca else ssl.CERT_NONE,
             )
         )
-        self.server_state: Connections = Connections(limits or Limits())
+        self.server_state: Connections = Connections(limits or Limits(), settings.base_path)
 
     @classmethod
     def connect(cls, url: str | None, settings: Settings) -> HttpServer:
@@ -82,20 +81,15 @@ class HttpServer(uvicorn.Server):
         return not self._service.needs_key and not is_loopback(self._service.settings.server.host)
 
     async def listen(self) -> None:
-        """Listen until stopped. If API keys are needed and Redis is away, first wait for Redis.
+        """Listen until stopped, also while Redis is away or there is no API key yet: requests are refused then.
 
-        Raises: ConfigurationError; at the start AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which
-        waiting does not cure; the error that ended a necessary background task.
+        Raises: at the start AuthenticationFailed, TlsFailed, WrongDatabase and ServerTooOld, which waiting does not
+        cure; the error that ended a necessary background task.
         """
         with reminders.kept(self._service.clock):
             await self._check_server()
-            async with contextlib.AsyncExitStack() as stack:
-
-                async def begin() -> None:
-                    await stack.enter_async_context(self._service.running(self._end))
-
-                if await until_usable(begin, self._stopping, self._service.clock, logger, StartupPolicy.OUTAGES):
-                    await self.serve()
+            async with self._service.running(self._end):
+                await self.serve()
         if self._ended is not None:
             raise_unexpected_end(self._ended)
 
@@ -117,7 +111,6 @@ class HttpServer(uvicorn.Server):
 
     def stop(self) -> None:
         """Stop `listen` gracefully."""
-        self._stopping.set()
         self.should_exit = True
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
@@ -134,9 +127,8 @@ class HttpServer(uvicorn.Server):
         self._service.drain()
         share_s = self._service.settings.server.drain_ms / 1000 / PARTS
         limits = self.server_state.limits
-        self.server_state.limits = replace(
-            limits, parting_s=min(limits.parting_s, share_s), linger_s=min(limits.linger_s, share_s)
-        )
+        bounded = {name: min(getattr(limits, name), share_s) for name in ("parting_s", "linger_s", "body_s")}
+        self.server_state.limits = replace(limits, **bounded)
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

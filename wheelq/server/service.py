@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Self
@@ -23,7 +23,8 @@ from wheelq.base.clock import Clock, SystemClock
 from wheelq.base.fresh import Fresh
 from wheelq.callbacks.caller import CallbackWorker
 from wheelq.callbacks.services import Services
-from wheelq.errors import ConfigurationError
+from wheelq.errors import JobFailed, JobNotFound, NotFinished, ServerError
+from wheelq.model.job import Payload
 from wheelq.protocol.keys import Keys
 from wheelq.reminders import Reminders
 from wheelq.server import problems, readiness
@@ -95,6 +96,7 @@ class Service:
         """The requests of this process, by status."""
         self.is_draining = False
         """Whether the server stops: it should get no more requests, and none may wait any longer."""
+        self._awaited: set[asyncio.Future[Payload]] = set()
 
     @classmethod
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
@@ -106,15 +108,10 @@ class Service:
     async def running(
         self, tell_end: Callable[[asyncio.Task[None]], object] = lambda task: None
     ) -> AsyncIterator[None]:
-        """Runs the background tasks. Raises: ConfigurationError, if no caller could use the server; ServerError.
+        """Runs the background tasks. Redis may be away: until the keys have been read, requests are refused.
 
         `tell_end` gets a background task that has ended unexpectedly.
         """
-        if self.needs_key and not await self.keyring.read():
-            raise ConfigurationError(
-                "this server needs API keys, and there is none: make one (wheelq keys create NAME --scope '*:*'), "
-                'or open it to all that can connect (access = "open" in [server], or WHEELQ_SERVER_ACCESS=open)'
-            )
         async with self.client:
             background = [asyncio.create_task(self.leases.run(), name="wheelq lease clock")]
             if self.needs_key:
@@ -147,15 +144,49 @@ class Service:
         self.is_draining = True
         self.stream.close()
         self.leases.wake_all()
+        for awaited in self._awaited:
+            awaited.cancel()
+
+    async def until_finished(
+        self, topic: str, id: str, partition_key: str | None, wait_s: float, gone: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Wait up to `wait_s` until a job is finished, or given up in a group. Raises what else `client.wait` raises.
+
+        Ends earlier if `gone` returns because the caller has left, if the server stops, and if very many requests wait.
+        """
+        if self.is_draining or self.leases.waiting >= self.settings.server.max_waiting:
+            return
+        awaited = asyncio.ensure_future(self.client.wait(topic, id, timeout=wait_s, partition_key=partition_key))
+        leaving = asyncio.ensure_future(gone())
+        self._awaited.add(awaited)
+        self.leases.waiting += 1
+        try:
+            await asyncio.wait((awaited, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if awaited.done() and not awaited.cancelled():
+                with suppress(JobFailed, JobNotFound, NotFinished):  # looking the job up tells the same
+                    awaited.result()
+        finally:
+            self.leases.waiting -= 1
+            self._awaited.discard(awaited)
+            awaited.cancel()
+            leaving.cancel()
+            await asyncio.gather(awaited, leaving, return_exceptions=True)
 
     async def readiness(self) -> Readiness:
         """Checks whether requests should come here; never raises, and answers within `readiness.DEADLINE_S`."""
         if self.is_draining:
-            return readiness.unready("this server stops")
+            return readiness.unready("this server stops", answers=True)
         found = await self.readiness_check.look()
         if not self.keyring.problems:
             return found
         return found.model_copy(update={"problems": [*found.problems, *self.keyring.problems]})
+
+    def log_failure(self, request: Request, problem: Problem, error: Exception) -> None:
+        """Log an error that is no fault of the caller, who is told less."""
+        if problem.kind is problems.BROKEN:
+            logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+        if isinstance(error, ServerError):
+            self.reminders.warn(logger, "requests cannot be served", error)
 
     def admit(self, caller: Caller, address: str, verb: Verb, topic: str | None) -> None:
         """Raises: Problem, unless the caller may do this with the topic, and not too often."""
@@ -184,7 +215,7 @@ class Service:
             caller = await self.keyring.caller(token[len(BEARER) :].strip())
             if caller is not None:
                 return caller
-        elif without and not token and (caller := self.keyring.named(without)) is not None:
+        elif without and not token and (caller := await self.keyring.named(without)) is not None:
             _check_origin(request, self.settings.server.cors_origins.split())
             return caller
         what = "The API key is not known, has expired or was revoked." if token else ""

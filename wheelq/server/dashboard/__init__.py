@@ -3,7 +3,7 @@
 A page is made here, on the server, as HTML and SVG. It works by links and forms; a small script shows moments in the
 reader's time zone and keeps the figures of open tabs live.
 
-    site        the routes, and what surrounds each page: viewer, audit log, safe headers, errors as pages; the guide
+    site        the routes, and what surrounds each page: viewer, audit log, safe headers, errors as pages
     entering    finds the viewer, checks that an action comes from a page of this server, signs in and out;
                 the cookie of a sign-in, and the tokens of forms
     visit       one request of a viewer, what its forms hold, and the places that can be visited
@@ -15,4 +15,5 @@ reader's time zone and keeps the figures of open tabs live.
     charts      SVG, the marks of its axes, and spans of time (pure)
     words       numbers, times, cron expressions and payloads as people read them (pure)
     rendering   templates and files for the browser
+    leaves      the pages of the guide as HTML
 """

@@ -109,9 +109,14 @@ class Bar:
         return sum(part.value for part in self.parts)
 
 
-def colours_of(names: Iterable[str]) -> dict[str, int]:
-    """Returns a colour for each topic; the first `COLOURS` by name have different ones."""
-    return {name: place % COLOURS for place, name in enumerate(sorted(names))}
+def colours_of(names: Iterable[str], stacked: Iterable[str] = ()) -> dict[str, int]:
+    """Returns a colour for each topic, by its place among all; those `stacked` in one chart have different ones."""
+    found = {name: place % COLOURS for place, name in enumerate(sorted(names))}
+    taken: set[int] = set()
+    for name in sorted(stacked):
+        found[name] = next(n % COLOURS for n in range(found[name], found[name] + COLOURS) if n % COLOURS not in taken)
+        taken.add(found[name])
+    return found
 
 
 def bars(columns: Sequence[Bar], marks: Sequence[AxisMark], label: str, height: int = 260) -> Markup:

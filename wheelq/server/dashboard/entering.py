@@ -21,13 +21,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from wheelq.server import problems
-from wheelq.server.access import NOBODY, ApiKey, Caller, parse_token
+from wheelq.server.access import NOBODY, ApiKey, Caller, Verb, parse_token
 from wheelq.server.dashboard.visit import Form, PagePlace, Visit, cookie_path, set_cookie
 from wheelq.server.problems import TOO_MANY, Problem
 from wheelq.server.schemas.reading import FORM, body_of, is_form
 from wheelq.server.service import Service, address_of
 
 SESSION, TOKEN = "wheelq_session", "wheelq_token"
+VIEWER = "wheelq.viewer"
+"""The key of the request's scope for its viewer and whether a session identifies it, once that is known."""
 NO_ONE = Caller("", ())
 """The viewer who has not signed in."""
 SESSION_MS = 12 * 3_600_000
@@ -40,7 +42,7 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 async def enter(service: Service, request: Request, place: PagePlace) -> Visit:
     """Returns the visit. Raises: Problem, InvalidInput, ServerError."""
-    caller, is_signed_in = await viewer_of(service, request)
+    caller, is_signed_in = request.scope[VIEWER] = await viewer_of(service, request)
     service.admit(caller, address_of(request), place.verb, request.path_params.get("topic"))
     visit = visit_of(service, request, caller, is_signed_in)
     if place.is_action:
@@ -80,35 +82,38 @@ async def viewer_of(service: Service, request: Request) -> tuple[Caller, bool]:
     if not service.needs_key or request.headers.get("authorization"):
         return await service.caller_of(request), False
     cookie = request.cookies.get(SESSION, "")
-    key = await service.keyring.find(key_id_of(cookie))
-    if not cookie or not is_valid_session(cookie, key, service.clock.wall_ms()):
+    now_ms = service.clock.wall_ms()
+    key = await service.keyring.find(key_id_of(cookie), lambda key: is_valid_session(cookie, key, now_ms))
+    if not cookie or not is_valid_session(cookie, key, now_ms):
         raise Problem(problems.NO_KEY)
     return Caller(key.id, key.scopes), True
 
 
 async def sign_in(service: Service, request: Request) -> Response:
     """Show the form, or take it and redirect to the page that the viewer wanted."""
-    visit = visit_of(service, request, NO_ONE)
-    if request.method == "POST":
+    visit, is_answer = visit_of(service, request, NO_ONE), request.method == "POST"
+    if is_answer:
         wait_s = service.rates.wait_s(address_of(request), service.clock.monotonic())
         if wait_s:
             raise Problem(TOO_MANY, retry_after_s=wait_s)
-    asked = visit.query if request.method == "GET" else await checked_form(request, ENTRY_BYTES)
+    asked = await checked_form(request, ENTRY_BYTES) if is_answer else visit.query
     following = _local(asked.text("next"))
     if not service.needs_key:
         return RedirectResponse(visit.url(following), 303)
-    if request.method == "GET":
+    if not is_answer:
         return visit.page("sign_in.html", following=following, problem="")
     id, secret = parse_token(asked.typed("key") or "") or ("", "")
-    key = await service.keyring.find(id)
     now_ms = service.clock.wall_ms()
+    key = await service.keyring.find(id, lambda key: key.is_opened_by(secret, now_ms))
     if not key.is_opened_by(secret, now_ms) or key is NOBODY:
         problem = "The API key is not known, has expired or was revoked."
         service.audit.tell_entry(request, "sign-in", key.id, address_of(request), 401)
         return visit.page("sign_in.html", 401, following=following, problem=problem)
     service.audit.tell_entry(request, "sign-in", key.id, address_of(request), 303)
+    if following == "/" and not Caller(key.id, key.scopes).may(Verb.READ, None):
+        following = "/schedule"
     response = RedirectResponse(visit.url(following), 303)
-    set_cookie(service, response, SESSION, new_session(key, now_ms), max_age=SESSION_MS // 1000)
+    set_cookie(service, request, response, SESSION, new_session(key, now_ms), max_age=SESSION_MS // 1000)
     return response
 
 

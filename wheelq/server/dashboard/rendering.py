@@ -56,6 +56,8 @@ def environment() -> Environment:
         "number": words.number,
         "short": words.short,
         "span": span,
+        "ms": lambda ms: "–" if ms is None else f"{ms:,} ms",
+        "setting": words.setting,
         "relative": words.relative,
         "pretty": words.pretty,
         "one_line": words.one_line,

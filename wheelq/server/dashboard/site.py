@@ -1,24 +1,14 @@
 """The dashboard's routes, and what surrounds each page: the viewer, the audit log, safe headers, errors as pages.
 
-`/guide` shows the pages of the guide as HTML to anyone who reaches the server, without Redis or the internet. Links
-between pages lead to `/guide/NAME`. Other links into the repository lose their target, because the package does not
-hold it; links to the web stay.
+`/guide` shows the pages of the guide to anyone who reaches the server, without Redis or the internet.
 """
 
 from __future__ import annotations
 
-import logging
-import posixpath
-import re
-from collections.abc import Awaitable, Callable, Iterator
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlencode
 
 from fastapi import FastAPI
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-from markupsafe import Markup
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -27,14 +17,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from wheelq import guide
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.entering import NO_ONE, TOKEN, enter, sign_in, sign_out, token_of, viewer_of, visit_of
+from wheelq.server.dashboard.entering import (
+    NO_ONE,
+    TOKEN,
+    VIEWER,
+    enter,
+    sign_in,
+    sign_out,
+    token_of,
+    viewer_of,
+    visit_of,
+)
+from wheelq.server.dashboard.leaves import Places, leaf
 from wheelq.server.dashboard.pages import dead, future, jobs, overview, recurring, topics
 from wheelq.server.dashboard.rendering import static
 from wheelq.server.dashboard.visit import PagePlace, set_cookie
 from wheelq.server.problems import Problem, problem_in
 from wheelq.server.service import Service, address_of
-
-logger = logging.getLogger("wheelq.server")
 
 SAFE = {
     "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -93,7 +92,7 @@ def _endpoint(service: Service, place: PagePlace) -> Endpoint:
                 if place.is_action:  # something was changed: the next page looks again
                     service.snapshot.forget(request.path_params.get("topic", entry.topic))
             entry.status = response.status_code
-            if visit.only_asks:
+            if visit.only_asks or not place.is_action:
                 entry.verb = Verb.READ
             return response
 
@@ -111,7 +110,7 @@ def _surrounded(service: Service, handle: Callable[[Service, Request], Awaitable
         for name, value in SAFE.items():
             response.headers.setdefault(name, value)
         if request.cookies.get(TOKEN) != token_of(request):
-            set_cookie(service, response, TOKEN, token_of(request))
+            set_cookie(service, request, response, TOKEN, token_of(request))
         return response
 
     return answer
@@ -120,9 +119,8 @@ def _surrounded(service: Service, handle: Callable[[Service, Request], Awaitable
 def _error_page(service: Service, request: Request, error: Exception) -> Response:
     """Returns the page that shows an error, or a redirect to the sign-in for a viewer who has not signed in."""
     problem = problem_in(request.method, error)
-    if problem.kind is problems.BROKEN:
-        logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
-    visit = visit_of(service, request, NO_ONE)
+    service.log_failure(request, problem, error)
+    visit = visit_of(service, request, *request.scope.get(VIEWER, (NO_ONE,)))
     if problem.kind is problems.NO_KEY and service.needs_key and request.scope["path"] != "/events":
         asked = urlencode({"next": _asked(request)})
         response: Response = RedirectResponse(f"{visit.url('/sign-in')}?{asked}", 303)
@@ -151,34 +149,25 @@ async def _static(request: Request) -> Response:
 
 
 _TYPES = {"png": "image/png", "svg": "image/svg+xml"}
-_FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
-_COMMENT = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
-
-
-class Leaf(NamedTuple):
-    """One page: its name in URLs, its title, and what it says."""
-
-    name: str
-    title: str
-    body: Markup
 
 
 async def _guide_page(service: Service, request: Request) -> Response:
     name = request.path_params.get("page", guide.INDEX)
-    base_path = service.settings.server.base_path
+    base = f"{service.settings.server.base_path}/guide"
+    places = Places(base, f"{base}/{{}}", f"{base}/images/{{}}")
     try:
-        leaf = _leaf(name, base_path)
+        page = leaf(name, places)
     except KeyError:
         raise Problem(problems.NOT_FOUND, f"The guide has no page {name!r:.60}.") from None
     try:
         visit = visit_of(service, request, *await viewer_of(service, request))
     except Problem:  # the guide needs no sign-in
         visit = visit_of(service, request, NO_ONE)
-    leaves = [_leaf(one, base_path) for one in guide.names()]
+    leaves = [leaf(one, places) for one in guide.names()]
     place = next((place for place, one in enumerate(leaves) if one.name == name), -1)
     return visit.page(
         "guide.html",
-        leaf=leaf,
+        leaf=page,
         leaves=leaves,
         before=leaves[place - 1] if place > 0 else None,
         after=leaves[place + 1] if place + 1 < len(leaves) else None,
@@ -192,49 +181,3 @@ async def _guide_picture(service: Service, request: Request) -> Response:
         return Response(guide.image(name), media_type=_TYPES[name.rpartition(".")[2]])
     except KeyError:
         raise Problem(problems.NOT_FOUND) from None
-
-
-@cache
-def _leaf(name: str, base_path: str) -> Leaf:
-    source = _COMMENT.sub("", _FILE.sub(r"*\1*\n", guide.source(name)))
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = markdown.parse(source)
-    _lead(tokens, name, base_path)
-    title = next(token.content for token in tokens if token.type == "inline")
-    return Leaf(name, title, Markup(markdown.renderer.render(tokens, markdown.options, {})))  # our own text
-
-
-def _lead(tokens: list[Token], name: str, base_path: str) -> None:
-    """Give headings their anchors, and lead links and pictures to where the server has them."""
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
-        if token.type == "heading_open" and following is not None:
-            token.attrSet("id", anchor(following.content))
-    for token in _all(tokens):
-        if token.type == "link_open":
-            there = _target(str(token.attrGet("href")), name, base_path)
-            token.attrs = {"href": there} if there else {}
-        elif token.type == "image":
-            token.attrSet("src", f"{base_path}/guide/images/{posixpath.basename(str(token.attrGet('src')))}")
-
-
-def _all(tokens: list[Token]) -> Iterator[Token]:
-    for token in tokens:
-        yield token
-        yield from _all(token.children or [])
-
-
-def anchor(heading: str) -> str:
-    """Returns the anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-
-
-def _target(href: str, name: str, base_path: str) -> str:
-    """Returns where a link of a page leads on the server; empty if what it names is not there."""
-    if href.startswith(("https://", "http://", "#")):
-        return href
-    path, hash, part = href.partition("#")
-    here = name if name == "zh" else ""  # the folder of the page
-    there = posixpath.normpath(posixpath.join(here, path)).removesuffix(".md").removesuffix(f"/{guide.INDEX}")
-    if there == guide.INDEX:
-        return f"{base_path}/guide{hash}{part}"
-    return f"{base_path}/guide/{there}{hash}{part}" if there in guide.names() else ""

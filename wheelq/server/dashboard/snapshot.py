@@ -2,15 +2,15 @@
 
     pages, streams ──▶ now() ──▶ the last look, while it is fresh; else a new one, shared by all callers meanwhile
 
-A look takes one call for 50 shards, in a cluster one for each. It counts every shard that was never counted, so that no
-total leaves one out; of the others, at most `SHARDS`, whose counts are the oldest, so that the cost stays the same
-however many topics there are. `Fleet.age_s` says how old the counts are.
+A look takes one call for 50 shards, in a cluster one for each. It counts every shard that was not counted in the last
+minute, so that no total leaves one out or is that old; of the others, at most `SHARDS`, whose counts are the oldest, so
+that the cost grows slowly with the number of topics. `Fleet.age_s` says how old the counts are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
@@ -31,6 +31,7 @@ from wheelq.base.fresh import Fresh
 from wheelq.errors import WheelqError
 from wheelq.producer.driver import AsyncDriver
 from wheelq.producer.operation import Operation
+from wheelq.protocol.calls.counts import MINUTE_MS
 from wheelq.protocol.calls.registry import RegisteredTopics
 from wheelq.protocol.calls.shard_counts import Measure
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -42,13 +43,16 @@ FRESH_S = 5.0
 """For how many seconds a look is reused."""
 SHARDS = 200
 """The most shards that are counted again in one look."""
+STALE_S = 60.0
+"""After how many seconds a shard is counted again in any case."""
 READINGS = 13
-"""How many looks are kept to compute rates: those of a minute."""
+"""How many looks are kept to compute rates: those of a minute, if there are no more than tabs ask for."""
 STREAMS = 500
 """The most streams of one process: each keeps a connection."""
 KEEP_ALIVE_S = 15.0
 """A stream without news says so this often: proxies close connections that are silent."""
 
+Tab = asyncio.Queue[bytes | None]
 Check = Callable[[], Awaitable[object]]
 
 
@@ -79,8 +83,10 @@ class FleetSnapshot:
         return await self.now()
 
     def flow(self) -> Flow:
-        """Returns what happened within the last minute."""
-        return Flow.between(self._readings[0], self._readings[-1])
+        """Returns what happened between the first and the last look of the last minute."""
+        last = self._readings[-1]
+        first = next(one for one in self._readings if last.at_ms - one.at_ms <= MINUTE_MS)
+        return Flow.between(first, last)
 
     def forget(self, topic: str | None = None) -> None:
         """Look again the next time, because something was changed, perhaps in this topic."""
@@ -100,9 +106,11 @@ class FleetSnapshot:
         self._topics = yield from registered(self._keys, self._topics)
         shards = shards_of(self._keys, self._topics)
         first, self._first = self._first, set()
-        new = [shard for shard in shards if shard not in self._measured]
-        known = [shard for shard in shards if shard in self._measured]
-        known.sort(key=lambda shard: (shard.topic not in first, self._measured[shard][0]))
+        stale = self._clock.monotonic() - STALE_S
+        since = {shard: self._measured[shard][0] if shard in self._measured else stale for shard in shards}
+        new = [shard for shard in shards if since[shard] <= stale]
+        known = [shard for shard in shards if since[shard] > stale]
+        known.sort(key=lambda shard: (shard.topic not in first, since[shard]))
         chosen = new + known[: max(0, SHARDS - len(new))]
         found = yield from measured(chosen, self._parts)
         now = self._clock.monotonic()
@@ -124,7 +132,8 @@ class TabStream:
     def __init__(self, snapshot: FleetSnapshot, clock: Clock) -> None:
         self._snapshot = snapshot
         self._clock = clock
-        self._tabs: set[asyncio.Queue[bytes | None]] = set()
+        self._tabs: dict[Tab, str] = {}
+        """By their queues, the viewers; the oldest first."""
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -132,14 +141,25 @@ class TabStream:
     def open(self) -> int:
         return len(self._tabs)
 
-    def listen(self, check: Check) -> AsyncIterator[bytes]:
+    def listen(self, viewer: str, check: Check) -> AsyncIterator[bytes]:
         """Yields events for one tab until it goes or the server stops. Raises: Problem, if there are too many.
 
-        `check` is called before each event; the stream ends when it raises `Problem`.
+        If there are, the viewer with the most tabs gives up the oldest to viewers with fewer. `check` is called before
+        each event; the stream ends when it raises `Problem`.
         """
-        if self._is_closed or len(self._tabs) >= STREAMS:
+        if self._is_closed or (len(self._tabs) >= STREAMS and not self._makes_room_for(viewer)):
             raise Problem(problems.OVERLOADED, f"{len(self._tabs):,} tabs listen already.")
-        return self._events(check)
+        return self._events(viewer, check)
+
+    def _makes_room_for(self, viewer: str) -> bool:
+        count = Counter(self._tabs.values())
+        [(greediest, most)] = count.most_common(1)
+        if count[viewer] + 1 >= most:
+            return False
+        oldest = next(tab for tab, one in self._tabs.items() if one == greediest)
+        oldest.put_nowait(None)
+        del self._tabs[oldest]
+        return True
 
     def close(self) -> None:
         """Let every tab go: the server stops."""
@@ -149,9 +169,9 @@ class TabStream:
         if self._looking is not None:
             self._looking.cancel()
 
-    async def _events(self, check: Check) -> AsyncIterator[bytes]:
-        tab: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._tabs.add(tab)
+    async def _events(self, viewer: str, check: Check) -> AsyncIterator[bytes]:
+        tab: Tab = asyncio.Queue()
+        self._tabs[tab] = viewer
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._run(), name="wheelq dashboard")
         try:
@@ -166,7 +186,7 @@ class TabStream:
                     return
                 yield event
         finally:
-            self._tabs.discard(tab)
+            self._tabs.pop(tab, None)
 
     async def _run(self) -> None:
         while self._tabs and not self._is_closed:

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 AT_ONCE = 20
 """The most calls in one batch, which delays all other clients of the server."""
-FRESH_S = 60.0
+RECORDED_MS = 5_000
+"""A minute is recorded at its leader's next renewal, at the latest this long after its end."""
 CALLS = 250
 """The most hours of shards that one request reads."""
 HOURS = 24
@@ -77,9 +78,9 @@ class PastSeries:
 class TopicHistory:
     """Reads the history of topics, as the leaders recorded it in Redis, and remembers the hours that are over.
 
-    An hour that is over does not change, so it is read once. The last two hours are read again after a minute. One
-    request reads at most `CALLS` hours of shards, the latest first; the next requests read the others, so that a page
-    with many topics costs no more than one with few.
+    An hour that is over does not change, so it is read once. The last two hours are read again when a minute is over
+    and recorded. One request reads at most `CALLS` hours of shards, the latest first; the next requests read the
+    others, so that a page with many topics costs no more than one with few.
     """
 
     def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
@@ -89,15 +90,19 @@ class TopicHistory:
         self._read: dict[tuple[ShardKeys, int], tuple[float, list[TopicMinute]]] = {}
 
     async def minutes(self, topics: Sequence[TopicInfo], now_ms: int) -> dict[int, TopicMinute]:
-        """Returns the minutes of the last day, these topics together, by their beginnings. Raises: ServerError."""
-        now, this_hour = self._clock.monotonic(), now_ms // HOUR_MS
+        """Returns the minutes of the last day that are recorded by now, these topics together, by their beginnings.
+
+        Raises: ServerError.
+        """
+        at_ms = now_ms - RECORDED_MS
+        now, this_hour = self._clock.monotonic(), at_ms // HOUR_MS
         self._read = {key: kept for key, kept in self._read.items() if key[1] >= this_hour - HOURS}
         shards = [self._keys.shard(info.name, n) for info in topics for n in range(info.settings.all_shards)]
         wanted = [(shard, this_hour - back) for back in range(HOURS + 1) for shard in shards]
         missing = [key for key in wanted if self._read.get(key, (0.0, []))[0] <= now][:CALLS]
         found = await ask_all(self._transport, [counts.minutes(*key) for key in missing])
         for key, part in zip(missing, found, strict=True):
-            until = now + FRESH_S if key[1] > this_hour - NEW_HOURS else float("inf")
+            until = now + (MINUTE_MS - at_ms % MINUTE_MS) / 1000 if key[1] > this_hour - NEW_HOURS else float("inf")
             self._read[key] = until, part
         added: dict[int, TopicMinute] = {}
         for key in wanted:
@@ -108,8 +113,8 @@ class TopicHistory:
 
 
 def series(minutes: dict[int, TopicMinute], now_ms: int, span_ms: int, spans: int) -> PastSeries:
-    """Returns these minutes in so many equal spans that end with the last whole minute. Pure."""
-    end_ms = now_ms // MINUTE_MS * MINUTE_MS
+    """Returns these minutes in so many equal spans that end with the last whole minute that is recorded. Pure."""
+    end_ms = (now_ms - RECORDED_MS) // MINUTE_MS * MINUTE_MS
     found = PastSeries(span_ms, *([0] * spans for _ in range(4)))
     for at_ms, minute in minutes.items():
         place = spans - 1 - (end_ms - MINUTE_MS - at_ms) // span_ms

@@ -191,7 +191,7 @@ class Visit:
         response = RedirectResponse(self.url(path, **query), 303)
         if note:
             packed = base64.urlsafe_b64encode(note[:NOTE_CHARS].encode(errors="replace")).decode()
-            set_cookie(self.service, response, NOTE, packed, max_age=30)
+            set_cookie(self.service, self.request, response, NOTE, packed, max_age=30)
         return response
 
 
@@ -223,17 +223,28 @@ def cookie_path(service: Service) -> str:
     return service.settings.server.base_path or "/"
 
 
-def set_cookie(service: Service, response: Response, name: str, value: str, max_age: int | None = None) -> None:
-    """Set a cookie that no script can read and no other site can make a browser send."""
+def set_cookie(
+    service: Service, request: Request, response: Response, name: str, value: str, max_age: int | None = None
+) -> None:
+    """Set a cookie that no script can read and no other site can make a browser send.
+
+    It is for HTTPS alone if the page came by that, also by way of a proxy that ends TLS.
+    """
     response.set_cookie(
         name,
         value,
         max_age=max_age,
         path=cookie_path(service),
-        secure=bool(service.settings.server.tls_cert),
+        secure=bool(service.settings.server.tls_cert) or _is_https(request),
         httponly=True,
         samesite="strict",
     )
+
+
+def _is_https(request: Request) -> bool:
+    """Whether a proxy or the browser says that the page came by HTTPS. A lie harms only its own cookie."""
+    told = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+    return told == "https" or request.headers.get("origin", "").startswith("https://")
 
 
 def _note_of(request: Request) -> str:

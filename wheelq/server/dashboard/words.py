@@ -9,8 +9,9 @@ from typing import Any
 
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.cron import Cron
-from wheelq.model.durations import span
+from wheelq.model.durations import exact_span, span
 from wheelq.model.job import from_ms
+from wheelq.settings.declaration import Declaration
 
 PAYLOAD_CHARS = 20_000
 """The most characters of one payload on a page."""
@@ -21,6 +22,18 @@ def number(value: float) -> str:
     if isinstance(value, float) and not value.is_integer() and abs(value) < 10:
         return f"{value:,.1f}"
     return f"{value:,.0f}"
+
+
+def setting(one: Declaration, value: Any) -> str:
+    """Returns a setting's value as people write it, and as a form reads it again: 90d, 100,000, 0.5, run."""
+    if one.unit == "ms":
+        return exact_span(value)
+    return f"{value:,}".removesuffix(".0") if isinstance(value, int | float) else str(value)
+
+
+def exact(value: float) -> str:
+    """Returns a number for a field of a form, from which it is read again as it was: 1234.567, 1209600."""
+    return repr(value).removesuffix(".0")
 
 
 def short(value: float) -> str:
@@ -58,8 +71,13 @@ def relative(ms: int | None, now_ms: int) -> str:
 
 def pretty(value: Any) -> str:
     """Returns a payload as indented JSON, cut where it is very long; bytes are shown as hexadecimal digits."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=_other)
+    text = whole(value)
     return text if len(text) <= PAYLOAD_CHARS else f"{text[:PAYLOAD_CHARS]}\n… {len(text) - PAYLOAD_CHARS:,} more"
+
+
+def whole(value: Any) -> str:
+    """Returns a payload as `pretty` does, however long it is."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=_other)
 
 
 def one_line(text: str, chars: int = 160) -> str:

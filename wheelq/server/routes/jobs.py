@@ -18,7 +18,7 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.idempotency import KEY_CHARS, life_of
 from wheelq.server.problems import Problem, problem_in
-from wheelq.server.routing import TAKES_MANY, Resource, StrictRequest, answer, caller_of, service_of, takes
+from wheelq.server.routing import TAKES_MANY, Resource, StrictRequest, answer, caller_of, location, service_of, takes
 from wheelq.server.schemas import reading, views
 from wheelq.server.schemas.jobs import (
     BulkAnswer,
@@ -32,7 +32,18 @@ from wheelq.server.schemas.jobs import (
     bulk_answer,
 )
 from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
-from wheelq.server.schemas.views import ErrorText, From, JobCursor, JobList, JobView, Limit, State, To
+from wheelq.server.schemas.views import (
+    ErrorText,
+    From,
+    JobCursor,
+    JobList,
+    JobView,
+    Limit,
+    Prefix,
+    State,
+    To,
+    WaitForEnd,
+)
 
 ROUNDS = 10
 """The most rounds of one request: 5,000 jobs in each shard, which take some tens of milliseconds."""
@@ -96,7 +107,10 @@ async def make_job(request: StrictRequest) -> Response:
 
     body = await _once(request, make)
     status = 202 if body["in_outbox"] else 201 if body["created"] and not body["replaced"] else 200
-    return answer(body, status, {"etag": f'"{body["due_ms"]}"'})
+    headers = {"etag": f'"{body["due_ms"]}"'}
+    if status == 201:
+        headers |= location(request, "jobs", topic, body["id"], job.partition_key)
+    return answer(body, status, headers)
 
 
 @routes.on(
@@ -140,13 +154,16 @@ async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | N
     for on_duplicate, alike in specs.items():
         found = await service.coalescing.schedule_each(topic, [*alike.values()], on_duplicate)
         outcomes.update(zip(alike, found, strict=True))
-    views = [_outcome_view(outcomes[place]) for place in range(len(jobs.jobs))]
+    base_path = service.settings.server.base_path
+    views = [_outcome_view(outcomes[place], base_path) for place in range(len(jobs.jobs))]
     failed = sum("problem" in view for view in views)
     return {"outcomes": views, "made": len(views) - failed, "failed": failed}
 
 
-def _outcome_view(outcome: Any) -> dict[str, Any]:
-    return {"problem": problem_in("POST", outcome).body()} if isinstance(outcome, Exception) else Made.shows(outcome)
+def _outcome_view(outcome: Any, base_path: str) -> dict[str, Any]:
+    if isinstance(outcome, Exception):
+        return {"problem": problem_in("POST", outcome).body(base_path)}
+    return Made.shows(outcome)
 
 
 def _check_replacing(request: Request, topic: str, on_duplicate: str) -> None:
@@ -178,6 +195,7 @@ async def list_jobs(
     since: From = None,
     until: To = None,
     error: ErrorText = None,
+    prefix: Prefix = None,
     due_from: From = None,
     due_to: To = None,
     limit: Limit = 100,
@@ -186,10 +204,11 @@ async def list_jobs(
     """Lists the jobs in one `state`, from `since` to before `until`: see `at_ms`. Done and dead jobs come latest first.
 
     Without `state` it lists the waiting jobs, in order of due time; `due_from` and `due_to` are other names of `since`
-    and `until`. A job that stays in its state all the time is listed once.
+    and `until`. With `prefix` a request looks at 5,000 jobs in each shard, and a page that has fewer than `limit` and a
+    `cursor` stopped there. A job that stays in its state all the time is listed once.
     """
     client = service_of(request).client
-    if not (state or since or until or error):
+    if prefix is None and not (state or since or until or error):
         page = await client.waiting(
             topic, due_from=views.at(due_from), due_to=views.at(due_to), limit=limit, cursor=cursor
         )
@@ -199,17 +218,34 @@ async def list_jobs(
         return answer({"jobs": [], "cursor": None})
     since, until = since or due_from, until or due_to
     found = await client.jobs(
-        topic, state=wanted, since=views.at(since), until=views.at(until), error=error, limit=limit, cursor=cursor
+        topic,
+        state=wanted,
+        since=views.at(since),
+        until=views.at(until),
+        error=error,
+        prefix=prefix,
+        limit=limit,
+        cursor=cursor,
     )
     return answer({"jobs": [views.ListedView.shows(job) for job in found.jobs], "cursor": found.cursor})
 
 
 @routes.on("GET", "/jobs/{id:path}", "Look a job up", Verb.READ, JobView, problems.JOB_NOT_FOUND)
-async def get_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
+async def get_job(
+    request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None, wait: WaitForEnd = 0
+) -> Response:
     """Returns the state of a job, overall and in each group: attempt, worker, times, last error, progress, result.
 
     A finished job is found for the topic's `keep_done_ms`, a dead job while it is kept, and a cancelled job never.
+    With `wait` the answer comes as soon as all groups have finished the job, or one has given it up; after that
+    time it shows the job as it is. The topic must keep finished jobs.
     """
+    if wait:
+        assert isinstance(request, StrictRequest)
+        service = service_of(request)
+        wait_s = min(wait, service.settings.server.max_wait_ms / 1000)
+        await service.until_finished(topic, id, partition_key, wait_s, request.gone)
+        await service.admit_again(request, Verb.READ, topic)
     return await _look(request, topic, id, partition_key)
 
 

@@ -19,11 +19,11 @@ from wheelq.server.problems import Problem
 from wheelq.server.routing import H, Resource, StrictRequest, answer, service_of, takes
 from wheelq.server.schemas.jobs import payload_fields
 from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, mirrors
+from wheelq.server.schemas.views import LONGEST_WAIT_S
 
 routes = Resource("leases", "/v1/topics/{topic}/groups/{group}")
 MOST = 100
 LONGEST_S = LONGEST_MS // 1000
-LONGEST_WAIT_S = 20
 LONGEST_PAUSE_S = 10 * 366 * 86_400
 GROUP_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -48,25 +48,41 @@ class LeaseRequest(Model):
     ] = 0
 
 
-class AckRequest(Model):
-    """The outcome for each handle."""
+class HandlesRequest(Model):
+    """Leases."""
 
     handles: Handles
 
 
-class ExtendRequest(AckRequest):
+class AckRequest(HandlesRequest):
+    """Leases of jobs that are done."""
+
+    result: Annotated[
+        Any,
+        Field(description="The result of each of the jobs; kept for the topic's keep_done_ms."),
+    ] = None
+
+
+class ProgressRequest(HandlesRequest):
+    """Leases of jobs, and how far these are."""
+
+    fraction: Annotated[float, Field(ge=0, le=1, description="How far they are, 0 to 1.")]
+    text: Annotated[str, Field(max_length=10_000, description="A few words; the first 500 characters are kept.")] = ""
+
+
+class ExtendRequest(HandlesRequest):
     """Leases to extend."""
 
     lease: Annotated[float, Field(gt=0, le=LONGEST_S, description="The length of the lease in seconds from now.")] = 30
 
 
-class ReleaseRequest(AckRequest):
+class ReleaseRequest(HandlesRequest):
     """Leases to give back."""
 
     pause: Annotated[float, Field(ge=0, le=LONGEST_S, description="Seconds until others may lease the jobs.")] = 0
 
 
-class FailRequest(AckRequest):
+class FailRequest(HandlesRequest):
     """Leases of jobs that failed."""
 
     error: Annotated[
@@ -104,6 +120,12 @@ class Answered(Answer):
     """For each handle, in order: whether it was still leased under it. If not, nothing was done."""
 
     done: list[bool]
+
+
+class Acked(Answered):
+    """For each handle, in order: whether it was still leased under it. If not, nothing was done."""
+
+    not_kept: str | None = Field(description="Why the result is not kept, although the jobs are done; null: it is.")
 
 
 def check_group(group: str) -> str:
@@ -150,13 +172,23 @@ async def lease(request: StrictRequest) -> Response:
     return answer(leased(found))
 
 
-@_on("/ack", "Acknowledge leased jobs", AckRequest)
+@_on("/ack", "Acknowledge leased jobs", AckRequest, Acked)
 async def ack(request: StrictRequest) -> Response:
     """The jobs are done, and this group does not get them again. A repeated request finds that they are no longer
-    leased.
+    leased. A result that cannot be kept, because it is larger than the topic's result_max_bytes, is left out.
     """
     asked, (topic, group) = await request.read(AckRequest), _places(request)
-    return answer({"done": await service_of(request).leases.ack(topic, group, asked.handles)})
+    leases = service_of(request).leases
+    result, not_kept = await leases.pack(topic, asked.result)
+    return answer({"done": await leases.ack(topic, group, asked.handles, result), "not_kept": not_kept})
+
+
+@_on("/progress", "Say how far leased jobs are", ProgressRequest)
+async def progress(request: StrictRequest) -> Response:
+    """Looking a job up shows its latest progress. It does not extend the lease."""
+    asked, (topic, group) = await request.read(ProgressRequest), _places(request)
+    leases = service_of(request).leases
+    return answer({"done": await leases.progress(topic, group, asked.handles, asked.fraction, asked.text)})
 
 
 @_on("/extend", "Extend leases", ExtendRequest)

@@ -5,24 +5,31 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Request, Response
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringReceipt
+from wheelq.model.recurring import LONGEST_MS, NAME_BYTES_LIMIT, RecurringInfo, RecurringOutcome, RecurringReceipt
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
-from wheelq.server.routing import Resource, answer, service_of
+from wheelq.server.routing import Resource, answer, location, service_of
 from wheelq.server.schemas.jobs import JSON_SCHEMA, Made
-from wheelq.server.schemas.model import Answer, Model, Moment, Topic, mirrors, parse_at
+from wheelq.server.schemas.model import Answer, Model, Moment, Topic, mirrors, parse_at, text_schema
 
 routes = Resource("recurring", "/v1/topics/{topic}/recurring")
 _DONE: dict[int, str] = {204: "Done."}
 Name = Annotated[
     str,
-    Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Its name in the topic.", examples=["nightly"]),
+    Path(),
+    WithJsonSchema(
+        text_schema(NAME_BYTES_LIMIT)
+        | {
+            "description": f"Its name in the topic: 1 to {NAME_BYTES_LIMIT} bytes of text without control characters.",
+            "examples": ["nightly"],
+        }
+    ),
 ]
-_LONGEST_S = 366 * 86_400
+_LONGEST_S = LONGEST_MS / 1000
 
 
 class RecurringRule(Model):
@@ -108,7 +115,7 @@ async def list_recurring(request: Request, topic: Topic) -> Response:
     return answer({"recurring": [view(info) for info in found]})
 
 
-@routes.on("GET", "/{name}", "Look a recurring job up", Verb.READ, RecurringView, problems.RECURRING_NOT_FOUND)
+@routes.on("GET", "/{name:path}", "Look a recurring job up", Verb.READ, RecurringView, problems.RECURRING_NOT_FOUND)
 async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Returns the recurring job with its next and last occurrence."""
     found = await service_of(request).client.recurring.get(topic, name)
@@ -117,40 +124,49 @@ async def get_recurring(request: Request, topic: Topic, name: Name) -> Response:
     return answer(view(found))
 
 
-@routes.on("PUT", "/{name}", "Create or change a recurring job", Verb.MANAGE, {200: RecurringMade, 201: RecurringMade})
+@routes.on(
+    "PUT", "/{name:path}", "Create or change a recurring job", Verb.MANAGE, {200: RecurringMade, 201: RecurringMade}
+)
 async def put_recurring(request: Request, topic: Topic, name: Name, rule: RecurringRule) -> Response:
     """Creates the recurring job, or changes it from now on. A repeated request changes nothing."""
     found = await service_of(request).client.recurring.put(topic, name, **rule.said())
-    return answer(RecurringMade.shows(found), 201 if found.outcome is RecurringOutcome.CREATED else 200)
+    if found.outcome is not RecurringOutcome.CREATED:
+        return answer(RecurringMade.shows(found))
+    return answer(RecurringMade.shows(found), 201, location(request, "recurring", topic, name))
 
 
-@routes.on("DELETE", "/{name}", "Remove a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
+@routes.on("DELETE", "/{name:path}", "Remove a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def remove_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Also removes its waiting occurrence."""
     return _done(await service_of(request).client.recurring.remove(topic, name))
 
 
-@routes.on("POST", "/{name}/pause", "Pause a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
+@routes.on("POST", "/{name:path}/pause", "Pause a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def pause_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """It does not occur until it is resumed."""
     return _done(await service_of(request).client.recurring.pause(topic, name))
 
 
-@routes.on("POST", "/{name}/resume", "Resume a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
+@routes.on("POST", "/{name:path}/resume", "Resume a recurring job", Verb.MANAGE, _DONE, problems.RECURRING_NOT_FOUND)
 async def resume_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """It occurs again from now on; occurrences missed during the pause do not run."""
     return _done(await service_of(request).client.recurring.resume(topic, name))
 
 
 @routes.on(
-    "POST", "/{name}/trigger", "Run a recurring job once, now", Verb.MANAGE, {201: Made}, problems.RECURRING_NOT_FOUND
+    "POST",
+    "/{name:path}/trigger",
+    "Run a recurring job once, now",
+    Verb.MANAGE,
+    {201: Made},
+    problems.RECURRING_NOT_FOUND,
 )
 async def trigger_recurring(request: Request, topic: Topic, name: Name) -> Response:
     """Runs it besides its occurrences, even while it is paused."""
     receipt = await service_of(request).client.recurring.trigger(topic, name)
     if receipt is None:
         raise Problem(problems.RECURRING_NOT_FOUND)
-    return answer(Made.shows(receipt), 201)
+    return answer(Made.shows(receipt), 201, location(request, "jobs", topic, receipt.id))
 
 
 def _done(outcome: RecurringOutcome) -> Response:

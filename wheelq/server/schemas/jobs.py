@@ -11,33 +11,32 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from wheelq.base.clock import wall_ms
 from wheelq.base.ids import make_id
 from wheelq.callbacks.target import HEADER, Target
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
 from wheelq.model.job import BulkProgress, JobSpec, Receipt, from_ms
+from wheelq.model.recurring import LAST_MS
 from wheelq.producer.preparation import IdempotentSpec
 from wheelq.server.schemas.model import ID_SCHEMA, KEY_SCHEMA, WHOLE, Answer, Model, Moment, mirrors, parse_at
-from wheelq.settings import DAY_MS
+from wheelq.settings import ClientSettings
 
 BULK = 500
 """The most jobs in one bulk request, which is the limit of the schedule script."""
-LATEST_MS = wall_ms() + 3_650 * DAY_MS
-MAX_S = 3_660 * DAY_MS / 1000
+_UP_TO_LIMIT: dict[str, Any] = {"maximum": ClientSettings().max_delay_ms / 1000}
+"""The default of the limit, for the document; the client checks it."""
 
-_VALUE = {"$ref": "#/components/schemas/JsonValue"}
 JSON_VALUE: dict[str, Any] = {
     "description": "Any JSON value; integers of at most 64 bits.",
     "anyOf": [
         {"type": ["null", "boolean", "string"]},
         {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1},
         {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
-        {"type": "array", "items": _VALUE},
-        {"type": "object", "additionalProperties": _VALUE},
+        {"type": "array", "items": {}},
+        {"type": "object", "additionalProperties": {}},
     ],
 }
-"""The document's schema of payloads, which refers to itself."""
+"""The document's schema of payloads. It does not refer to itself, because TypeScript cannot resolve that."""
 ANY_JSON = "x-any-json"
 JSON_SCHEMA = WithJsonSchema({ANY_JSON: True, "examples": [{"id": 42}]})
 """Marks a payload. The document replaces it by the reference, which pydantic could not resolve."""
@@ -74,20 +73,21 @@ class Times(Model):
     delay: float | None = Field(
         default=None,
         ge=0,
-        le=MAX_S,
+        json_schema_extra=_UP_TO_LIMIT,
         description="Seconds from now, by the server's clock; 0: at once.",
         examples=[1800],
     )
     at: Moment | None = Field(
         default=None,
-        description="A moment with a time zone (RFC 3339); at once if it has passed.",
+        description="A moment with a time zone (RFC 3339), as far away as `due_ms`; at once if it has passed.",
         examples=["2030-01-31T09:00:00+01:00"],
     )
     due_ms: Annotated[int | None, WHOLE] = Field(
         default=None,
         ge=0,
-        le=LATEST_MS,
-        description="A moment in milliseconds since the Unix epoch; at once if it has passed.",
+        le=LAST_MS,
+        description="A moment in milliseconds since the Unix epoch, at most `max_delay_ms` from now (ten years by "
+        "default); at once if it has passed.",
         examples=[1_896_000_000_000],
     )
 
@@ -131,13 +131,13 @@ class NewJob(When):
     spread: float | None = Field(
         default=None,
         ge=0,
-        le=MAX_S,
+        json_schema_extra=_UP_TO_LIMIT,
         description="The due time is delayed by up to this many seconds, evenly over all ids.",
     )
     expires: float | None = Field(
         default=None,
         gt=0,
-        le=MAX_S,
+        json_schema_extra=_UP_TO_LIMIT,
         description="Seconds after its due time by which it must have started; else it never runs.",
     )
     on_duplicate: Annotated[
@@ -188,7 +188,7 @@ class ManyJobs(Model):
         WithJsonSchema(
             {
                 "type": "array",
-                "items": {"type": "object"},
+                "items": {},
                 "minItems": 1,
                 "maxItems": BULK,
                 "description": "Each as in the single request; the problem of an invalid job is its outcome.",
@@ -257,11 +257,9 @@ class MoveRangeBody(DueRangeBody, Times):
 
     by: float | None = Field(
         default=None,
-        ge=-MAX_S,
-        le=MAX_S,
         description="Seconds by which each job moves; negative: to an earlier time, but not before now.",
         examples=[3600],
-        json_schema_extra={"not": {"const": 0}},
+        json_schema_extra={**_UP_TO_LIMIT, "minimum": -_UP_TO_LIMIT["maximum"], "not": {"const": 0}},
     )
 
     @model_validator(mode="after")

@@ -32,17 +32,24 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from wheelq.base.clock import wall_ms
 from wheelq.model.checks import ID_BYTES_LIMIT, TOPIC_PATTERN
 from wheelq.model.job import from_ms
+from wheelq.settings import ClientSettings
 
 A = TypeVar("A", bound="Answer")
 NOT_CONTROL = r"^[^\x00-\x1f\x7f]+$"
-ID_SCHEMA: dict[str, Any] = {
-    "type": "string",
-    "minLength": 1,
-    # The limit is in bytes of UTF-8; a character takes one to four.
-    "anyOf": [
-        {"maxLength": ID_BYTES_LIMIT // 4, "pattern": NOT_CONTROL},
-        {"maxLength": ID_BYTES_LIMIT, "pattern": r"^[ -~]+$"},
-    ],
+
+
+def text_schema(limit: int) -> dict[str, Any]:
+    """The schema of a text without control characters, of at most this many bytes."""
+    return {
+        "type": "string",
+        "minLength": 1,
+        # The limit is in bytes of UTF-8; a character takes one to four.
+        "anyOf": [{"maxLength": limit // 4, "pattern": NOT_CONTROL}, {"maxLength": limit, "pattern": r"^[ -~]+$"}],
+    }
+
+
+ID_SCHEMA = {
+    **text_schema(ID_BYTES_LIMIT),
     "description": f"A job's id: 1 to {ID_BYTES_LIMIT} bytes of text without control characters.",
     "examples": ["order-42"],
 }
@@ -64,15 +71,17 @@ PartitionKey = Annotated[
     WithJsonSchema(KEY_SCHEMA),
 ]
 
-_YEARS = range(1971, from_ms(wall_ms()).year + 9)
+_YEARS = range(1971, from_ms(wall_ms() + ClientSettings().max_delay_ms).year)
 _DAY = r"(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
 _DATE = f"(?:{'|'.join(map(str, _YEARS))})-{_DAY}|(?:{'|'.join(str(year) for year in _YEARS if isleap(year))})-02-29"
 AT_PATTERN = (
     rf"^(?:{_DATE})[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,6}})?"
     r"(?:[Zz]|[+-](?:0[0-9]|1[0-3]):[0-5][0-9])$"
 )
-"""RFC 3339, limited to possible due times, so that the document says exactly what is accepted."""
-_AT = re.compile(AT_PATTERN)
+"""RFC 3339, for the document: the years in which a job can be due for sure. What is accepted, `_moment` says."""
+_AT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
 
 
 def _whole(value: Any) -> Any:
@@ -84,13 +93,15 @@ WHOLE = BeforeValidator(_whole)
 
 
 def _moment(text: str) -> str:
-    if not _AT.fullmatch(text):
-        raise PydanticCustomError(
-            "moment",
-            "must be a moment with a time zone (RFC 3339), as in 2030-01-31T09:00:00+01:00, from {first} to {last}",
-            {"first": _YEARS[0], "last": _YEARS[-1]},
-        )
-    return text
+    """Checks that the text is a moment. How far away a job may be due, the client checks (`max_delay_ms`)."""
+    try:
+        if _AT.fullmatch(text) and 1970 < parse_at(text).year < 9999:  # such that it is a moment in any time zone
+            return text
+    except ValueError:
+        pass
+    raise PydanticCustomError(
+        "moment", "must be a moment with a time zone (RFC 3339) after 1970, as in 2030-01-31T09:00:00+01:00"
+    )
 
 
 Moment = Annotated[str, AfterValidator(_moment), WithJsonSchema({"type": "string", "pattern": AT_PATTERN})]

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema, create_model
 
 from wheelq.model.topic import Group, Span, Topic, TopicInfo, TopicMinute
 from wheelq.server.schemas.model import WHOLE, Answer, Model, mirrors
-from wheelq.settings import Misfire, TopicSettings
+from wheelq.settings import Misfire, OnMismatch, TopicSettings
 from wheelq.settings.declaration import declarations
 
 _SETTINGS = declarations(TopicSettings)
@@ -46,6 +46,8 @@ class TopicSettingsChange(Model):
     max_ready: _Whole = _change("max_ready")
     misfire: Misfire | None = _change("misfire")
     grace_ms: _Whole = _change("grace_ms")
+    on_mismatch: OnMismatch | None = _change("on_mismatch")
+    mismatch_ms: _Whole = _change("mismatch_ms")
     retention_ms: _Whole = _change("retention_ms")
     keep_done_ms: _Whole = _change("keep_done_ms")
     result_max_bytes: _Whole = _change("result_max_bytes")

@@ -14,7 +14,7 @@ from wheelq.model.dead import DeadJob
 from wheelq.model.job import WaitingJob
 from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobState, ListedJob, Progress
 from wheelq.producer.listing import CURSOR_PATTERN
-from wheelq.server.schemas.model import AT_PATTERN, Answer, mirrors, parse_at
+from wheelq.server.schemas.model import ID_SCHEMA, Answer, Moment, mirrors, parse_at
 
 
 @mirrors(Progress)
@@ -74,6 +74,10 @@ class JobView(_Run):
     )
 
 
+LONGEST_WAIT_S = 20
+WaitForEnd = Annotated[
+    float, Query(ge=0, le=LONGEST_WAIT_S, description="How many seconds to wait until the job is finished.")
+]
 Limit = Annotated[int, Query(ge=1, le=500, description="The most jobs on the page.")]
 
 
@@ -81,13 +85,8 @@ _POSITION = r"^[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}$"
 _CONTINUE = "The cursor of the previous page; keep all other parameters."
 JobCursor = Annotated[str | None, Query(pattern=f"^(?:{CURSOR_PATTERN})$", description=_CONTINUE)]
 DeadCursor = Annotated[str | None, Query(pattern=_POSITION, description=_CONTINUE)]
-From = Annotated[
-    str | None,
-    Query(pattern=AT_PATTERN, description="Only from this moment on.", examples=["2030-01-31T09:00:00Z"]),
-]
-To = Annotated[
-    str | None, Query(pattern=AT_PATTERN, description="Only before this moment.", examples=["2030-02-01T09:00:00Z"])
-]
+From = Annotated[Moment | None, Query(description="Only from this moment on.", examples=["2030-01-31T09:00:00Z"])]
+To = Annotated[Moment | None, Query(description="Only before this moment.", examples=["2030-02-01T09:00:00Z"])]
 State = Annotated[
     Literal["waiting", "ready", "running", "retrying", "done", "dead"] | None,
     Query(description="Only jobs in this state. Without it, jobs that wait for their first run or a retry."),
@@ -95,6 +94,11 @@ State = Annotated[
 ErrorText = Annotated[
     str | None,
     Query(min_length=1, max_length=200, description="Only retrying or dead jobs whose last error contains this."),
+]
+Prefix = Annotated[
+    str | None,
+    Query(description="Only jobs whose id begins with this."),
+    WithJsonSchema({**ID_SCHEMA, "description": "The beginning of a job's id."}),
 ]
 Name = Annotated[str | None, Query(pattern=r"^[ -~]{1,64}$", description="Only dead jobs with this value.")]
 All = Annotated[

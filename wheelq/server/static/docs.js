@@ -44,7 +44,7 @@ const fields = (document_, schema) => {
 };
 
 const curl = (document_, path, method, body) => {
-  const base = document_.servers ? document_.servers[0].url : "";
+  const base = document_.servers ? document_.servers[0].url.replace(/\/$/, "") : "";
   const url = base + path.replace(/{topic}/, "orders").replace(/{group}/, "billing").replace(/{\w+}/, "order-42");
   const lines = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${location.origin}${url}`];
   if (body) lines.push("  -H 'content-type: application/json'", `  -d '${JSON.stringify(body)}'`);

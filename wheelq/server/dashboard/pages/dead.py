@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from wheelq.base.plural import counted
 from wheelq.errors import InvalidInput
+from wheelq.model.checks import LAST_MS
 from wheelq.model.dead import ReplayOutcome
 from wheelq.model.job import from_ms
 from wheelq.protocol.calls.dead import DeadSummary
@@ -165,7 +166,7 @@ async def confirm(visit: Visit) -> Response:
 async def act_on_matching(visit: Visit) -> Response:
     """Replay or purge everything that matches and was dead when the viewer was asked; a replay goes in steps."""
     form, client = visit.form, visit.service.client
-    action, until_ms = visit.form.one_of("action", *ACTIONS), form.whole("until_ms", 1)
+    action, until_ms = visit.form.one_of("action", *ACTIONS), form.whole("until_ms", 1, LAST_MS)
     if until_ms is None:
         raise InvalidInput("until_ms", "is missing")
     until, group, reason = from_ms(until_ms), form.get("group"), form.get("reason")

@@ -5,7 +5,7 @@ The overview and the page of a topic show the same chart, and beside it those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -54,14 +54,14 @@ async def future(visit: Visit) -> Response:
     outlook, is_zoomed = await _outlook(visit, name, topics)
     busy, first = [lane for lane in outlook.lanes if lane.jobs], query.whole("first", 0, 10**6) or 0
     shown = busy[first : first + LANES]
-    colours = colours_of(info.name for info in seen.topics)
+    colours = colours_in(outlook, seen.topics)
     return visit.page(
         "future.html",
         outlook=outlook,
         window=outlook.window,
         chart=chart(visit, outlook, chosen, colours, height=320),
         rows=[_row(visit, outlook, lane, colours[lane.topic]) for lane in shown],
-        legend=_legend(busy, colours),
+        parts=legend(outlook, colours),
         jobs=sum(outlook.bars),
         overdue=sum(lane.overdue for lane in outlook.lanes),
         later=sum(lane.later for lane in outlook.lanes),
@@ -99,7 +99,7 @@ async def _outlook(visit: Visit, name: str, topics: list[TopicInfo]) -> tuple[Ou
 
 def chart(visit: Visit, outlook: Outlook, chosen: str | None, colours: Mapping[str, int], height: int) -> Markup:
     """Returns the chart of all topics together, or of the chosen one."""
-    stacked = _stacked([lane for lane in outlook.lanes if lane.jobs])
+    stacked = _stacked(outlook)
     columns = []
     for place, jobs in enumerate(outlook.bars):
         parts = [BarPart(lane.bars[place], colours[lane.topic]) for lane in stacked if lane.bars[place]]
@@ -145,13 +145,21 @@ def _row(visit: Visit, outlook: Outlook, lane: TopicLane, colour: int) -> LaneRo
     return LaneRow(lane.topic, colour, lane.jobs, lane.overdue, drawn, lane.bars[peak], peak_ms)
 
 
-def _legend(busy: Sequence[TopicLane], colours: Mapping[str, int]) -> list[tuple[str, int]]:
-    named = [(lane.topic, colours[lane.topic]) for lane in _stacked(busy)]
-    return [*named, (counted(len(busy) - len(named), "more topic"), OTHERS)] if len(busy) > len(named) else named
+def legend(outlook: Outlook, colours: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Returns what the parts of the chart's bars are, and the class of the colour of each."""
+    named = [(lane.topic, f"c{colours[lane.topic]}") for lane in _stacked(outlook)]
+    others = sum(lane.jobs > 0 for lane in outlook.lanes) - len(named)
+    return [*named, (counted(others, "more topic"), f"c{OTHERS}")] if others else named
 
 
-def _stacked(busy: Sequence[TopicLane]) -> Sequence[TopicLane]:
+def colours_in(outlook: Outlook, topics: Iterable[TopicInfo]) -> dict[str, int]:
+    """Returns the colours of all topics in the chart of an outlook."""
+    return colours_of((info.name for info in topics), (lane.topic for lane in _stacked(outlook)))
+
+
+def _stacked(outlook: Outlook) -> Sequence[TopicLane]:
     """Those with parts of their own: "1 more topic" would say less than its name."""
+    busy = [lane for lane in outlook.lanes if lane.jobs]
     return busy if len(busy) == STACKED + 1 else busy[:STACKED]
 
 
@@ -166,7 +174,7 @@ PLACES = (shows("/future", future),)
 
 MOST_SHARDS = 200
 """The most shards that the charts add up: those of the topics with the most jobs."""
-LINES = (("scheduled", "k2"), ("promoted", "k1"), ("done", "k0"), ("failed", "k3"))
+LINES = (("scheduled", "k2"), ("promoted", "k1"), ("done", "k0"), ("failed", "failure"))
 
 
 class PastCharts(NamedTuple):

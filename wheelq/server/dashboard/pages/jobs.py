@@ -20,7 +20,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome, from_ms
-from wheelq.model.state import TIME_OF, GroupInfo, JobInfo, JobState
+from wheelq.model.state import TIME_OF, GroupInfo, JobInfo, JobState, least_far
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, shows, when_of
@@ -32,7 +32,7 @@ WITH_ERROR = ("retrying", "dead")
 
 ROUNDS = 10
 """How many rounds one step takes: each changes up to 500 jobs in every shard."""
-TOO_LATE = "Too late: the job is with its consumers already."
+TOO_LATE = "Too late: the job is ready for its consumers, or with them already."
 EPOCH = from_ms(0)
 ACTIONS = ("cancel", "reschedule")
 KEPT = ("action", "since", "until", "by", "delay", "at", "name", "count")
@@ -68,6 +68,7 @@ async def jobs(visit: Visit) -> Response:
         since=moment_of(query, "since"),
         until=moment_of(query, "until"),
         error=query.typed("error") if state in WITH_ERROR else None,
+        prefix=query.typed("prefix"),
         limit=PER_PAGE,
         cursor=query.get("cursor"),
     )
@@ -83,6 +84,7 @@ async def jobs(visit: Visit) -> Response:
         since=query.text("since"),
         until=query.text("until"),
         error=query.text("error"),
+        prefix=query.text("prefix"),
         has_error=state in WITH_ERROR,
         has_runs=state != "waiting",
         keeps_done=settings.keep_done_ms > 0,
@@ -153,6 +155,23 @@ class JobMoment(NamedTuple):
     """The class that colours it: "good", "bad" or ""."""
 
 
+class GroupDelays(NamedTuple):
+    """How long a group's last attempt waited and ran, in ms; None if that is not known."""
+
+    wait_ms: int | None
+    """From the promotion, or when the attempt was due again, until it started."""
+    run_ms: int | None
+    """From its start until the job was done or given up."""
+
+
+class JobDelay(NamedTuple):
+    """One part of a job's way, in ms."""
+
+    what: str
+    ms: int
+    note: str
+
+
 async def form(visit: Visit) -> Response:
     return await _form_page(visit, visit.query)
 
@@ -172,6 +191,8 @@ async def schedule(visit: Visit) -> Response:
         note = "A live job has this id already: nothing was changed."
     else:
         note = "It is kept on this server's disk until Redis is back." if receipt.in_outbox else "The job is scheduled."
+    if not visit.may(Verb.READ, topic):
+        return visit.back("/schedule", f"{note} Its id is {receipt.id}.")
     return visit.back(f"/topics/{topic}/job", note, id=receipt.id, partition_key=key)
 
 
@@ -186,6 +207,8 @@ async def job(visit: Visit) -> Response:
         job=info,
         now_ms=now_ms,
         steps=_steps(info, now_ms),
+        delays=_delays(info),
+        delays_of={name: _delays_of(info, group) for name, group in info.groups.items()},
         partition_key=visit.query.text("partition_key"),
         can_change=info.state is JobState.WAITING and visit.may(Verb.CHANGE, visit.topic),
         can_stop=info.state is JobState.RUNNING and visit.may(Verb.CHANGE, visit.topic),
@@ -264,7 +287,6 @@ async def _form_page(visit: Visit, asked: Form, problem: str = "", status: int =
         values={field: asked.text(field) for field in FIELDS},
         priorities=PRIORITIES,
         problem=problem,
-        may_schedule=visit.may(Verb.SCHEDULE),
     )
 
 
@@ -305,6 +327,32 @@ def _steps(info: JobInfo, now_ms: int) -> list[JobMoment]:
     return sorted(steps, key=lambda step: step.at_ms)
 
 
+def _delays(info: JobInfo) -> list[JobDelay]:
+    """Returns the parts of the job's way that are over; of several groups, in the one that is least far."""
+    found = []
+    if info.promoted_ms is not None and info.promoted_ms >= info.due_ms:
+        found.append(JobDelay("Due → promoted", info.promoted_ms - info.due_ms, ""))
+    if info.groups:
+        group = least_far(info.groups)
+        name = next(name for name, one in info.groups.items() if one is group) if len(info.groups) > 1 else ""
+        wait_ms, run_ms = _delays_of(info, group)
+        since = "Promoted" if (group.attempt or 1) == 1 else "Due again"
+        ends = ((f"{since} → started", wait_ms), (f"Started → {group.state}", run_ms))
+        found += [JobDelay(what, ms, f"in {name}" if name else "") for what, ms in ends if ms is not None]
+    return found
+
+
+def _delays_of(info: JobInfo, group: GroupInfo) -> GroupDelays:
+    ran = group.attempts[-1].started_ms if group.is_finished and group.attempts else None
+    started = group.started_ms or ran
+    since = info.promoted_ms if (group.attempt or 1) == 1 else group.due_ms
+    # starts are by the clock of a worker, as it estimates the server's
+    waited = None if started is None or since is None else max(0, started - since)
+    return GroupDelays(
+        waited, None if started is None or group.finished_ms is None else max(0, group.finished_ms - started)
+    )
+
+
 def _before(group: GroupInfo) -> int:
     """Returns how many attempts came before those in the record, which keeps the last ten."""
     ended = (group.attempt or 0) - (0 if group.is_finished else 1)
@@ -316,7 +364,7 @@ PLACES = (
     shows("/topics/{topic}/jobs", jobs),
     shows("/topics/{topic}/bulk", confirm, Verb.CHANGE),
     does("/topics/{topic}/bulk", act, Verb.CHANGE),
-    shows("/schedule", form),
+    shows("/schedule", form, Verb.SCHEDULE),
     does("/schedule", schedule, Verb.SCHEDULE),
     shows("/topics/{topic}/job", job),
     does("/topics/{topic}/job/cancel", cancel, Verb.CHANGE),

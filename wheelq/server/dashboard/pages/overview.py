@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi.sse import EventSourceResponse
 from starlette.responses import Response
 
 from wheelq.admin import WorkerInfo
 from wheelq.admin.diagnosis import Finding, Level
-from wheelq.admin.figures import Fleet, Flow
+from wheelq.admin.figures import Fleet
 from wheelq.admin.metrics import STATES
 from wheelq.base.metrics import Lateness
+from wheelq.base.plural import counted
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.breaker import BreakerState
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.charts import colours_of
 from wheelq.server.dashboard.entering import viewer_of
-from wheelq.server.dashboard.pages.future import PastCharts, chart, past
+from wheelq.server.dashboard.pages.future import PastCharts, chart, colours_in, legend, past
 from wheelq.server.dashboard.visit import Visit, shows
 from wheelq.server.problems import Problem
+from wheelq.server.service import address_of
 
 MOST_TOPICS = 12
 _WORST_FIRST = {Level.PROBLEM: 0, Level.WARNING: 1, Level.OK: 2}
 MOST_WORKERS = 200
+SOON_S = 30.0
+"""For how long this process must have looked for its own rates: heartbeats come every second or so."""
 
 
 async def overview(visit: Visit) -> Response:
@@ -39,7 +43,7 @@ async def overview(visit: Visit) -> Response:
     outlook, lately, findings = await asyncio.gather(
         visit.service.due_counts.span("hour", topics), past(visit, topics, seen.at_ms), _findings(visit)
     )
-    flow = visit.service.snapshot.flow() if visit.caller.reads_all else _flow_of(lately)
+    colours = colours_in(outlook, seen.topics)
     return visit.page(
         "overview.html",
         seen=seen,
@@ -49,23 +53,39 @@ async def overview(visit: Visit) -> Response:
         checked=len(findings),
         topics=sorted(topics, key=_matters, reverse=True)[:MOST_TOPICS],
         left_out=max(0, len(topics) - MOST_TOPICS),
-        upcoming=chart(visit, outlook, None, colours_of(info.name for info in seen.topics), height=180),
+        upcoming=chart(visit, outlook, None, colours, height=180),
+        upcoming_parts=legend(outlook, colours),
         upcoming_without=outlook.left_out,
         due_in_hour=sum(outlook.bars),
-        p50=flow.lateness.percentile(0.5) if flow.lateness.jobs else None,
-        p99=flow.lateness.percentile(0.99) if flow.lateness.jobs else None,
         past=lately,
-        promoted=flow.rate(flow.promoted),
-        handled=flow.rate(flow.handled),
-        failed=flow.rate(flow.failed),
         sees_all=visit.caller.reads_all,
+        **_figures(visit, seen, lately),
     )
 
 
-def _flow_of(lately: PastCharts) -> Flow:
-    """The last whole minute of the viewer's topics: heartbeats count those of all topics together."""
-    last = lately.last
-    return Flow(60.0, last.promoted[0], last.done[0], last.failed[0], Lateness())
+def _figures(visit: Visit, seen: Fleet, lately: PastCharts) -> dict[str, Any]:
+    """The rates and the lateness. Heartbeats have them of all topics together, and only for viewers who read all.
+
+    Until this process has looked for `SOON_S`, rates are those of the last whole minute, which is in Redis.
+    """
+    flow, last = visit.service.snapshot.flow(), lately.last
+    is_live = visit.caller.reads_all and flow.seconds >= SOON_S
+    minute = "last whole minute" + (f", without {counted(lately.left_out, 'topic')}" if lately.left_out else "")
+    rates = [("Scheduled", last.scheduled[0] / 60, minute)]
+    if is_live:
+        live = (("Promoted", flow.promoted), ("Done", flow.handled), ("Failed", flow.failed))
+        rates += [(label, count / flow.seconds, f"last {flow.seconds:.0f} s") for label, count in live]
+    else:
+        recorded = (("Promoted", last.promoted), ("Done", last.done), ("Failed", last.failed))
+        rates += [(label, count[0] / 60, minute) for label, count in recorded]
+    nodes = seen.processes.nodes if visit.caller.reads_all else []
+    lateness = flow.lateness if is_live else sum((node.lateness for node in nodes), Lateness())
+    return {
+        "rates": rates,
+        "lateness_since": f"last {flow.seconds:.0f} s" if is_live else "since the schedulers started",
+        "p50": lateness.percentile(0.5) if lateness.jobs else None,
+        "p99": lateness.percentile(0.99) if lateness.jobs else None,
+    }
 
 
 async def _findings(visit: Visit) -> Sequence[Finding]:
@@ -95,8 +115,11 @@ async def events(visit: Visit) -> Response:
         if not caller.may(Verb.READ, None):
             raise Problem(problems.NOT_ALLOWED)
 
+    viewer = visit.caller.id or address_of(visit.request)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return EventSourceResponse(visit.service.stream.listen(check), headers=headers)
+    if visit.request.method == "HEAD":  # a stream would not end
+        return Response(headers=headers, media_type="text/event-stream")
+    return EventSourceResponse(visit.service.stream.listen(viewer, check), headers=headers)
 
 
 async def fleet(visit: Visit) -> Response:

@@ -16,7 +16,7 @@ from wheelq.model.recurring import RecurringInfo, RecurringOutcome, Rule
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, shows
-from wheelq.server.dashboard.words import in_words, pretty
+from wheelq.server.dashboard.words import exact, in_words, whole
 from wheelq.server.problems import Problem
 
 PER_PAGE = 100
@@ -77,7 +77,7 @@ async def put(visit: Visit) -> Response:
     try:
         rule = Rule.of(**_arguments(form))
         payload: dict[str, Any] = {}
-        if is_new or form.typed("payload") is not None:
+        if is_new or await _has_new_payload(visit, topic, name):
             payload = {"payload": payload_of(form)}
         if is_new and await client.recurring.get(topic, name) is not None:
             raise InvalidInput("name", "the topic already has a recurring job with this name")
@@ -130,6 +130,14 @@ async def _get(visit: Visit, topic: str, name: str) -> RecurringInfo:
     return info
 
 
+async def _has_new_payload(visit: Visit, topic: str, name: str) -> bool:
+    """Whether the form's payload is not the text that it showed, which may say less than the payload itself."""
+    sent = visit.form.typed("payload")
+    info = None if sent is None else await visit.service.client.recurring.get(topic, name)
+    shown = None if info is None else _values(visit, info).get("payload")
+    return sent is not None and sent.replace("\r\n", "\n") != shown
+
+
 async def _form(
     visit: Visit, info: RecurringInfo | None, values: dict[str, str], problem: str = "", status: int = 200
 ) -> Response:
@@ -169,16 +177,16 @@ def _values(visit: Visit, info: RecurringInfo) -> dict[str, str]:
         "topic": info.topic,
         "name": info.name,
         "cron": rule.cron or "",
-        "every": "" if rule.every_ms is None else f"{rule.every_ms / 1000:g}",
+        "every": "" if rule.every_ms is None else exact(rule.every_ms / 1000),
         "tz": rule.tz,
         "start": _date(rule.start_ms),
         "end": _date(rule.end_ms),
-        "jitter": f"{rule.jitter_ms / 1000:g}" if rule.jitter_ms else "",
+        "jitter": exact(rule.jitter_ms / 1000) if rule.jitter_ms else "",
         "missed": rule.missed,
-        "grace": "" if rule.grace_ms is None else f"{rule.grace_ms / 1000:g}",
+        "grace": "" if rule.grace_ms is None else exact(rule.grace_ms / 1000),
     }
     if visit.shows_payloads and info.payload is not None and not _has_bytes(info.payload):
-        values["payload"] = pretty(info.payload)
+        values["payload"] = whole(info.payload)
     return values
 
 

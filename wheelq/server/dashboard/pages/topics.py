@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
+from wheelq.base.plural import counted
 from wheelq.errors import InvalidInput
+from wheelq.model.durations import parse_duration
 from wheelq.model.topic import TopicChanges
 from wheelq.protocol.calls import heartbeats, shard_counts
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.charts import colours_of
-from wheelq.server.dashboard.pages.future import chart, past
+from wheelq.server.dashboard.pages.future import chart, colours_in, past
 from wheelq.server.dashboard.timeline import ask_all
 from wheelq.server.dashboard.visit import Form, Visit, does, shows
 from wheelq.server.problems import GROUP_NOT_FOUND, Problem
@@ -78,7 +79,7 @@ async def topic(visit: Visit) -> Response:
         shards=_shard_rows(name, counts, posts)[:MOST_SHARDS],
         shards_left_out=settings.all_shards - MOST_SHARDS,
         declared=SETTINGS.values(),
-        upcoming=chart(visit, outlook, name, colours_of(one.name for one in [*seen.topics, info]), height=180),
+        upcoming=chart(visit, outlook, name, colours_in(outlook, [*seen.topics, info]), height=180),
         due_in_hour=sum(outlook.bars),
         past=await past(visit, [info], counts[0].server_us // 1000),
     )
@@ -103,7 +104,9 @@ async def set_shards(visit: Visit) -> Response:
     if number is None:
         raise InvalidInput("shards", "is missing")
     await visit.service.client.set_shards(visit.topic, number)
-    return visit.back(f"/topics/{visit.topic}", f"The topic has {number:,} shards now; old jobs stay where they are.")
+    return visit.back(
+        f"/topics/{visit.topic}", f"The topic has {counted(number, 'shard')} now; old jobs stay where they are."
+    )
 
 
 async def pause(visit: Visit) -> Response:
@@ -136,6 +139,8 @@ async def remove_group(visit: Visit) -> Response:
 
 def _value(form: Form, field: str) -> Any:
     """The new value of a setting. Raises: InvalidInput."""
+    if SETTINGS[field].unit == "ms":
+        return _milliseconds(form.typed(field) or "0", field)
     match SETTINGS[field].default:
         case str():
             return form.typed(field)
@@ -143,6 +148,14 @@ def _value(form: Form, field: str) -> Any:
             return form.number(field)
         case _:
             return form.whole(field)
+
+
+def _milliseconds(text: str, field: str) -> int:
+    """Returns a duration in milliseconds; a number without a unit could mean these or seconds. Raises: InvalidInput."""
+    seconds = parse_duration(text, field)
+    if seconds and text[-1].isdigit():
+        raise InvalidInput(field, f"{text!r:.40} has no unit: write 90d, 12h, 30s or 500ms")
+    return round(1000 * seconds)
 
 
 def _shard_rows(

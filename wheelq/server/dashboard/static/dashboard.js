@@ -41,7 +41,11 @@ const refresh = async () => {
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live]")) {
       const next = fresh.getElementById(part.id);
-      if (!next || next.innerHTML === part.innerHTML) continue;
+      if (!next) continue;
+      const open = new Set([...part.querySelectorAll("details[open] h2")].map((title) => title.textContent));
+      for (const title of next.querySelectorAll("details h2"))
+        title.closest("details").open = open.has(title.textContent);
+      if (next.innerHTML === part.innerHTML) continue;
       const focused = part.contains(document.activeElement) ? document.activeElement : null;
       if (focused && focused.matches("input, select, textarea, button")) continue;
       const href = focused && focused.getAttribute("href");
