@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from random import Random
 
 from loadtest.simulation import knobs
 from loadtest.simulation.faults import FAULTS
 from loadtest.simulation.operations import OPERATIONS, Operation
 from loadtest.simulation.plan import APART, LOAD_S, OWN_TOPICS, PRODUCERS, RATE, TRAITS, Draft, Plan, Step, TopicPlan
+
+BESIDE = ("power", "deaths")
+"""Traits of `APART` that have one more fault."""
+LONG = ("pause", "recurring", "group", "due-range", "late-group", "rerun")
+"""Steps that put back what they have changed, which a producer that is killed or cut off does not."""
+LASTING_EVERY = 12
+"""One seed of so many has faults that stay, and no others."""
 
 
 def draw(seed: int, *, faults: bool = True, operations: bool = True) -> Plan:
@@ -33,17 +41,34 @@ def draw(seed: int, *, faults: bool = True, operations: bool = True) -> Plan:
     breaking = Random(f"{seed}/faults")
     apart = _drawn(Random(f"{seed}/apart"), APART) if operations else frozenset()
     has = {"", *apart, *(["sentinel"] if draft.has_sentinel else [])}
-    possible = [fault for fault in FAULTS.values() if fault.needs in has]
+    if faults and seed % LASTING_EVERY == LASTING_EVERY - 1:
+        args = {"seconds": LOAD_S + 40.0, "salt": breaking.randrange(1 << 30)}
+        steps.append(Step(len(steps), breaking.uniform(5.0, 10.0), "lasting", "", args))
+        faults = False
+    possible = [fault for fault in FAULTS.values() if fault.needs in has.difference(BESIDE)]
     for _ in range(breaking.choices((0, 1, 2, 3), (10, 55, 25, 10))[0] if faults else 0):
         fault = breaking.choices(possible, [one.weight for one in possible])[0]
         at = breaking.uniform(4.0, LOAD_S - 8.0)
         args = {"seconds": round(fault.lasts(breaking), 2), "salt": breaking.randrange(1 << 30)}
         steps.append(Step(len(steps), at, fault.name, "", args))
+    for trait in BESIDE:
+        if faults and trait in apart:
+            steps.append(_beside(Random(f"{seed}/{trait}"), trait, len(steps)))
     for trait in sorted(apart):
-        steps += _apart(seed, [one for one in OPERATIONS.values() if one.trait == trait], draft, len(steps))
+        if own := [one for one in OPERATIONS.values() if one.trait == trait]:
+            steps += _apart(seed, own, draft, len(steps))
     topics += tuple(topic for topic in OWN_TOPICS if topic.trait in apart)
+    if "deaths" in apart or any(step.kind == "lasting" for step in steps):
+        steps = [replace(one, who="producer-1") if one.kind in LONG and one.who else one for one in steps]
     in_time = tuple(sorted(steps, key=lambda step: step.at))
     return Plan(seed, topics, draft.has_sentinel, in_time, apart, knobs.drawn(seed) if operations else {})
+
+
+def _beside(random: Random, trait: str, number: int) -> Step:
+    """Returns a fault of this trait, which comes beside the others of a seed."""
+    fault = random.choice([fault for fault in FAULTS.values() if fault.needs == trait])
+    args = {"seconds": round(fault.lasts(random), 2), "salt": random.randrange(1 << 30)}
+    return Step(number, random.uniform(4.0, LOAD_S - 8.0), fault.name, "", args)
 
 
 def _drawn(random: Random, chances: Mapping[str, float]) -> frozenset[str]:

@@ -19,6 +19,7 @@ from loadtest.simulation.ledger import Ledger, Trouble, Undone
 from loadtest.simulation.parts import Part
 from loadtest.simulation.plan import BLUNT, WEB, WITH_OUTBOX, Step
 from loadtest.simulation.receiver import ADDRESS, NAME
+from loadtest.simulation.server import Server
 from loadtest.simulation.world import World
 
 Steps = Iterator[float]
@@ -209,6 +210,28 @@ def kill_blunt(stage: Stage, random: Random, seconds: float) -> Steps:
     yield from _gone(stage, stage.fleet.parts[BLUNT], seconds)
 
 
+@fault("kill-producer", 1, (0.3, 8), needs="deaths")
+def kill_producer(stage: Stage, random: Random, seconds: float) -> Steps:
+    """A producer with an outbox dies; another continues with its outbox."""
+    yield from _gone(stage, stage.fleet.producers[random.choice(WITH_OUTBOX)], seconds)
+
+
+@fault("kill-keeping", 1, (0.5, 4), needs="deaths")
+def kill_keeping(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The server goes away, and the producers that keep their jobs meanwhile die, at once or when it is back."""
+    until_killed, until_back = seconds * random.random(), random.choice((0.0, 0.05, seconds))
+    stage.ledger.trouble("server-away", "", until_killed + until_back, slack=BACK_S)
+    stage.fleet.primary.stop()
+    yield until_killed
+    for number in WITH_OUTBOX:
+        _kill(stage, stage.fleet.producers[number])
+    yield until_back
+    stage.fleet.primary.start()
+    yield random.choice((0.0, 0.02, 1.0))
+    for number in WITH_OUTBOX:
+        stage.fleet.replace(stage.fleet.producers[number])
+
+
 @fault("restart-web", 4, (0.2, 3), needs="web")
 def restart_web(stage: Stage, random: Random, seconds: float) -> Steps:
     yield from _restart(stage, stage.fleet.parts[WEB], seconds, "restart-web", DEAD_S)
@@ -316,6 +339,54 @@ def server_restart(stage: Stage, random: Random, seconds: float) -> Steps:
 def server_crash(stage: Stage, random: Random, seconds: float) -> Steps:
     """The server comes back without the writes that were not on its disk yet."""
     yield from _down(stage, random, seconds, random.uniform(0.0, 1.0))
+
+
+@fault("aof-cut", 8, (0.3, 6), needs="power")
+def aof_cut(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The machine loses power. The end of the AOF is missing, from any write of the last two seconds on."""
+    server = stage.fleet.primary
+    if server.is_up:
+        first = server.known_by_replica(2.0)
+        cut = random.randint(first, len(server.store.log))
+        begins = server.log_times[cut] if cut < len(server.log_times) else stage.world.now
+        stage.ledger.trouble("server-away", "", seconds, slack=BACK_S + DEAD_S)
+        server.stop(cut=cut)
+        stage.ledger.took_back(begins, len(server.store.log), is_power_loss=True)
+        yield seconds
+        server.start()
+
+
+@fault("power-lost", 8, (0.5, 6), needs="power")
+def power_lost(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Primary and replica lose power together. Either may be the primary afterwards, with what its disk had got."""
+    fleet, old = stage.fleet, stage.fleet.primary
+    if len(fleet.servers) == 1 or not old.is_up:
+        yield from aof_cut(stage, random, seconds)
+        return
+    new, lost_s = next(one for one in fleet.servers if one is not old), random.uniform(0.0, 1.0)
+    is_replaced = random.random() < 0.5
+    lost_s += sum(old.replica_lag[:1]) if is_replaced else 0.0
+    stage.ledger.trouble("fail-over", "", seconds + 4.0, slack=10.0 + BACK_S + DEAD_S)
+    new.stop()
+    old.stop(lost_s)
+    stage.ledger.took_back(stage.world.now - lost_s, len(old.store.log), is_power_loss=True)
+    yield seconds
+    if is_replaced:
+        new.become(old, len(old.store.log))
+        _take_over(stage, new, old)
+        old.refusals.is_replica = True
+        new.replica_lag, old.replica_lag = old.replica_lag, []
+    old.start()
+    new.start()
+
+
+def _take_over(stage: Stage, new: Server, old: Server) -> None:
+    """Make a server the primary."""
+    new.refusals.is_replica = False
+    stage.fleet.primary = new
+    stage.ledger.watch(new)
+    stage.world.story.tell("FAULT", f"{new.address} is the primary")
+    old.watchers.clear()
 
 
 def _down(stage: Stage, random: Random, seconds: float, lost_s: float | None) -> Steps:
@@ -460,12 +531,8 @@ def fail_over(stage: Stage, random: Random, seconds: float) -> Steps:
         cut_at = stage.world.now
     begins = old.log_times[length] if length < len(old.log_times) else cut_at
     new.become(old, length)
-    new.refusals.is_replica = False
-    fleet.primary = new
     stage.ledger.took_back(begins, length)
-    stage.ledger.watch(new)
-    stage.world.story.tell("FAULT", f"{new.address} is the primary")
-    old.watchers.clear()
+    _take_over(stage, new, old)
     yield random.choice((0.0, 1.0, 4.0))
     if not old.is_up:
         old.start()
@@ -475,6 +542,62 @@ def fail_over(stage: Stage, random: Random, seconds: float) -> Steps:
     stage.ledger.undone.append(Undone(begins, stage.world.now + 1.0))  # the former primary still answered
     new.replica_lag = [random.choice((0.001, 0.02, 0.3))]
     yield 0.0
+
+
+# --- faults that stay ------------------------------------------------------------------------------------------------
+
+
+@fault("lasting", 0)
+def lasting(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Every part but one node, one worker of each group and some producers has a fault of its own that stays.
+
+    It stays until every job is due; then all is healed, so that the fleet can be looked at when it is at rest.
+    """
+    fleet = stage.fleet
+    healthy = {random.choice(fleet.nodes).name, "producer-1", random.choice(["producer-0", "producer-4"])}
+    healthy |= {random.choice(["worker-0", "worker-1"]), "worker-3", BLUNT}
+    hurt = [part for part in fleet.parts.values() if part.name not in healthy]
+    for part in hurt:
+        how = random.choice(LASTING_CLOCKED if part in (*fleet.nodes, *fleet.workers) else LASTING)
+        if how == "does not hear" and part.name in KEEPING:  # the answers to its calls are forgotten before
+            how = "is not heard"
+        stage.world.story.tell("FAULT", f"{part.name}: {how}")
+        _hurt_for_good(stage, part, how)
+        stage.ledger.trouble("lasting", part.name, seconds, slack=LEARNED_S)
+    lags, fleet.primary.replica_lag = fleet.primary.replica_lag, [30.0] * len(fleet.primary.replica_lag)
+    stage.ledger.trouble("lasting", "", LEARNED_S)
+    yield seconds
+    fleet.primary.replica_lag = lags
+    fleet.network.unheard.clear()
+    fleet.network.unhearing.clear()
+    fleet.network.slow.clear()
+    for part in hurt:
+        part.process.slowness, part.process.disk_is_full = 1.0, False
+        part.process.drift(1.0)
+    stage.ledger.trouble("lasting", "", LEARNED_S)
+
+
+LASTING = ("is not heard", "does not hear", "has a slow network", "has a slow processor", "has a full disk")
+KEEPING = (WEB, *(f"producer-{number}" for number in WITH_OUTBOX))
+"""Parts with an outbox, which repeat a call when they hear again; the server knows its answer for a minute."""
+LASTING_CLOCKED = (*LASTING[:-1], "has a fast clock", "has a slow clock")
+
+
+def _hurt_for_good(stage: Stage, part: Part, how: str) -> None:
+    network, process = stage.fleet.network, part.process
+    match how:
+        case "is not heard":
+            network.unheard.add(part.name)
+        case "does not hear":
+            network.unhearing.add(part.name)
+        case "has a slow network":
+            network.slow[part.name] = 60.0
+        case "has a slow processor":
+            process.slowness = 50.0
+        case "has a full disk":
+            process.disk_is_full = True
+        case _:
+            process.drift(1.1 if "fast" in how else 0.9)
 
 
 # --- the machine and other programs ----------------------------------------------------------------------------------

@@ -205,6 +205,9 @@ class Ledger:
                 self.dead[match[1].decode(), fields.get(b"id", b"").decode()].append(self.world.now)
         elif name == b"ZADD" and words[1].endswith(b":delayed"):
             self._stored(store, words, reply)
+        elif name == b"ZREM" and words[1].endswith(b":delayed"):
+            for member in words[2:]:
+                self._waits.pop((words[1], member), None)
         elif name == b"HSET" and words[1].endswith(b":assignment"):
             self.rewritten["assignment"] += 1
         elif words[1].endswith(b":beats"):

@@ -73,6 +73,12 @@ class Network:
         self.cut: set[tuple[str, str]] = set()
         """Pairs of a process and an address that are cut off from each other."""
         self.slowness = 1.0
+        self.unheard: set[str] = set()
+        """Processes that hear, and are not heard: no server gets what they send."""
+        self.unhearing: set[str] = set()
+        """Processes that are heard, and do not hear."""
+        self.slow: dict[str, float] = {}
+        """How many times slower than others a process gets and sends its data."""
         self.losses: list[tuple[str, float]] = []
         """Processes that may have missed a reply, and when: a reply was lost, or a connection ended."""
         self._numbers = iter(range(1 << 62))
@@ -147,7 +153,8 @@ class Link:
         """Returns how long the next packet takes."""
         random = self._random.random
         extra = self._random.uniform(0.005, 0.04) if random() < 0.005 else 0.0
-        return (self._base * (0.7 + (1.6 - 0.7) * random()) + extra) * self.network.slowness
+        slowness = self.network.slowness * self.network.slow.get(self.process.name, 1.0)
+        return (self._base * (0.7 + (1.6 - 0.7) * random()) + extra) * slowness
 
     def to_server(self, data: bytes) -> None:
         """Send data from the process."""
@@ -234,7 +241,10 @@ class Link:
             elif direction:
                 self._lost()
 
-        if self.is_open:
+        lost = self.network.unhearing if direction else self.network.unheard
+        if self.process.name in lost:
+            self._lost()
+        elif self.is_open:
             go()
 
 

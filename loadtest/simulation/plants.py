@@ -327,7 +327,7 @@ PLANTS: Mapping[str, Plant] = {
     "lost-for-long": Plant(
         "a delivery whose reply was lost is looked for after 45 s instead of at once",
         "slow",
-        python={"wheelq.worker.lanes.reader:Reader.run": ("self._parts.recovery.look_soon()", "pass")},
+        python={"wheelq.worker.lanes.reader:Reader.run": ("self._doubt()", "self._backlog.doubt()")},
         first=7297,
         within=1,
         needs="lost-replies",

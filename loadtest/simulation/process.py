@@ -26,7 +26,6 @@ PACES = (0.000005, 0.00001, 0.00004)
 """Seconds of processor time for each ready callback."""
 
 Arguments = TypeVarTuple("Arguments")
-_numbers = iter(range(1 << 62))
 
 current: list[Process] = []
 """A stack; the last process is the one whose turn it is."""
@@ -48,9 +47,13 @@ class Process:
         self._bits = self.random.getrandbits
         self.rate = 1.0 + self.random.uniform(-50e-6, 50e-6)
         """The speed of its clocks."""
+        self.slowness = 1.0
+        """How many times more processor time it needs than others."""
         self.is_alive, self.is_frozen = True, False
         self.disk_is_full = self.has_no_threads = False
         self.connections: dict[ProcessEnd, None] = {}
+        self.unlocks: dict[int, Callable[[], None]] = {}
+        """What unlocks the files that it owns."""
         self.complaints: list[str] = []
         self.turns = 0
         self.main: Task[Any] | None = None
@@ -67,6 +70,13 @@ class Process:
     def wall(self) -> float:
         """Its wall clock, in seconds since 1970."""
         return EPOCH_S + self.wall_offset + self.world.now * self.rate
+
+    def drift(self, rate: float) -> None:
+        """Change the speed of its clocks, from now on."""
+        passed = self.world.now * (self.rate - rate)
+        self._base += passed
+        self.wall_offset += passed
+        self.rate = rate
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
@@ -103,10 +113,12 @@ class Process:
             self.poke()
 
     def kill(self) -> None:
-        """Never give it a turn again; the kernel closes its connections."""
+        """Never give it a turn again; the kernel closes its connections and unlocks its files."""
         self.is_alive, self._next_turn = False, None
         for connection in list(self.connections):
             connection.vanish()
+        for unlock in self.unlocks.values():
+            unlock()
 
     def end(self) -> None:
         """After the run: cancel all tasks of its loop, so that none is left to the garbage collector."""
@@ -155,7 +167,7 @@ class Process:
         self.turns += 1
         while (pace := self._bits(2)) == 3:  # the same as `choice` of three, in a third of the time
             pass
-        self._busy_until = self.world.now + 0.00001 + count * PACES[pace]
+        self._busy_until = self.world.now + 0.00001 + count * PACES[pace] * self.slowness
         if self.loop.is_ready:
             return self._busy_until
         timer = self.loop.next_timer
@@ -169,11 +181,11 @@ class Process:
 
 
 class _Task(asyncio.Task):  # type: ignore[type-arg]
-    """Hashed by its number, so that sets of tasks have the same order in every run."""
+    """Hashed by its number in its run, so that sets of tasks have the same order in every run."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(_numbers)
-        super().__init__(*args, **kwargs)
+    def __init__(self, coroutine: Any, *, loop: SimLoop, **options: Any) -> None:
+        self._number = next(loop.process.world.numbers)
+        super().__init__(coroutine, loop=loop, **options)
 
     def __hash__(self) -> int:
         return self._number
@@ -199,7 +211,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def create_future(self) -> Any:
         future = _Future(loop=self)
-        future._number = next(_numbers)
+        future._number = next(self.process.world.numbers)
         return future
 
     def turn(self) -> int:

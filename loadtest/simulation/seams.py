@@ -97,6 +97,7 @@ def in_place(world: World) -> Iterator[None]:
         for module in WITH_THREADS:
             put(module, "threading", Threading)
         put(File, "transaction", _on_a_disk(File.transaction))
+        put(File, "try_to_own", _until_killed(File.try_to_own))
         random.seed(f"{world.seed}/product")
         ids._ids.seed()  # ids begin with what the process drew when it was started
         yield
@@ -104,6 +105,18 @@ def in_place(world: World) -> Iterator[None]:
 
 async def _no_look(error: BaseException, address: transport.Address) -> None:
     """Does nothing: no simulated server speaks TLS."""
+
+
+def _until_killed(own: Callable[[File], bool]) -> Callable[[File], bool]:
+    """Makes the lock of an outbox end with its process, as the kernel does."""
+
+    def try_to_own(file: File) -> bool:
+        found = own(file)
+        if found and current:
+            current[-1].unlocks[id(file)] = file._disown
+        return found
+
+    return try_to_own
 
 
 def _on_a_disk(transaction: Begin) -> Begin:

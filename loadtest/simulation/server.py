@@ -9,7 +9,7 @@ were not on the disk yet, and a promoted replica has the writes that had been re
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -102,6 +102,8 @@ class Server:
         self.store.listeners = self._listeners
         self.log_times: list[float] = []
         """The time of each entry of the store's log, by the world's clock."""
+        self._log_calls: list[int] = []
+        """The number of the command or script that wrote each entry."""
         self.refusals = Refusals(world)
         self.scripts = Scripts(self._do_in_script)
         self.sessions: dict[Session, None] = {}
@@ -161,13 +163,19 @@ class Server:
 
     # --- its life --------------------------------------------------------------------------------------------------
 
-    def stop(self, lost_s: float | None = None) -> None:
-        """Stop, and reset every connection. The writes of the last `lost_s` seconds are lost."""
+    def stop(self, lost_s: float | None = None, *, cut: int | None = None) -> None:
+        """Stop, and reset every connection.
+
+        The writes of the last `lost_s` seconds are lost, or those behind the place `cut` of the log, which was cut off
+        there: a script is there as a whole, or not at all.
+        """
         self.is_up = False
         for session in list(self.sessions):
             session.link.reset()
         if lost_s is not None:
             self.take_back(bisect_right(self.log_times, self.world.now - lost_s))
+        if cut is not None and cut < len(self._log_calls):
+            self.take_back(bisect_left(self._log_calls, self._log_calls[cut]))
 
     def start(self, loading_s: float = 0.0) -> None:
         """Start again with the data on the disk."""
@@ -182,13 +190,14 @@ class Server:
         if lost > 0:
             self.world.story.tell(self.address, f"{lost} writes are lost")
             self.store = self.store.replayed(self.store.log[:length], COMMANDS)
-            del self.log_times[length:]
+            del self.log_times[length:], self._log_calls[length:]
 
     def become(self, other: Server, length: int) -> None:
         """Take over from another server as its replica, which has this much of its log."""
         self.store = other.store.replayed(other.store.log[:length], COMMANDS)
         self.store.listeners = self._listeners
-        self.log_times = other.log_times[:length]
+        self.log_times, self._log_calls = other.log_times[:length], other._log_calls[:length]
+        self.commands = max(self.commands, other.commands)
 
     def known_by_replica(self, lag: float) -> int:
         """Returns the length of the log that a replica with this lag has."""
@@ -277,6 +286,7 @@ class Server:
         if command.writes:
             self.store.log.append(Logged(self.store.now_us, (command.name, *words[1:])))
             self.log_times.append(self.world.now)
+            self._log_calls.append(self.commands)
             for watcher in self.watchers:
                 watcher(self.store, words, reply)
         return reply

@@ -32,6 +32,8 @@ class World:
         """Seconds since the beginning."""
         self.story = Story(lambda: self.now)
         self.events = 0
+        self.numbers = iter(range(1 << 62))
+        """The numbers of tasks and futures."""
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._number = 0
         self._until = 0.0

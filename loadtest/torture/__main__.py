@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=200.0, help="jobs a second")
     parser.add_argument("--only", default="", help=f"faults, with commas between: {', '.join(FAULTS)}")
     parser.add_argument("--plant", choices=PLANTS, help="a defect that must be found")
+    parser.add_argument("--former", help="a commit: run a mixed fleet, an upgrade and a roll-back")
     parser.add_argument("--keep", type=Path, help="keep all logs in this directory")
     parser.add_argument("--json", type=Path, help="write the report here")
     asked = parser.parse_args()
@@ -40,6 +41,7 @@ def main() -> int:
         rate=asked.rate,
         only=tuple(filter(None, asked.only.split(","))),
         planted=asked.plant,
+        former=asked.former,
     )
     with ExitStack() as held:
         directory = asked.keep or Path(held.enter_context(tempfile.TemporaryDirectory()))

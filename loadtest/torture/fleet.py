@@ -1,7 +1,7 @@
 """Schedulers and workers as processes of their own, to be killed, frozen, woken and stopped.
 
     fleet = Fleet(url, directory)
-    fleet.start("scheduler"); fleet.start("worker", topic, "group")
+    fleet.start("scheduler"); fleet.start("worker", topic, "group"); fleet.start("scheduler", release=former)
     fleet.kill(name) · fleet.freeze(name) · fleet.wake(name) · fleet.stop(name)
 
 Each worker appends a line per start of its handler to a log of its own before the handler does anything, so that the
@@ -29,6 +29,17 @@ from wheelq import Job, Retry, Scheduler, Settings, Worker
 from wheelq.settings import SchedulerSettings
 
 RETRY = Retry(base=0.3)
+ROOT = Path(__file__).parents[2]
+
+
+def former_release(commit: str, directory: Path) -> Path:
+    """Unpack the package and the load tests of an earlier commit into a directory, and return it."""
+    archive = subprocess.run(
+        ["git", "archive", commit, "wheelq", "loadtest"], cwd=ROOT, capture_output=True, check=True
+    )
+    directory.mkdir(parents=True)
+    subprocess.run(["tar", "x"], cwd=directory, input=archive.stdout, check=True)
+    return directory
 
 
 class Fleet:
@@ -51,13 +62,14 @@ class Fleet:
         self._hold_ms = hold_ms
         self._environment = os.environ | ({VARIABLE: planted} if planted else {})
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._releases: dict[str, Path] = {}
         self._should_run: set[str] = set()
         self._started = 0
 
-    def start(self, kind: str, *arguments: str, module: str = "loadtest.torture.fleet") -> str:
+    def start(self, kind: str, *arguments: str, module: str = "loadtest.torture.fleet", release: Path = ROOT) -> str:
         """Start a `scheduler`, or a `worker` with topics (separated by commas) and group; returns its name.
 
-        Another `module` may have other kinds.
+        Another `module` may have other kinds. `release` is the directory whose packages it runs (`former_release`).
         """
         self._started += 1
         name = f"{kind}-{self._started}"
@@ -65,15 +77,18 @@ class Fleet:
         if kind == "worker":
             command += [str(self._directory / f"{name}.runs"), str(self._hold_ms)]
         with (self._directory / f"{name}.out").open("wb") as log:
-            self._children[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=Path(__file__).parents[2], env=self._environment
-            )
+            self._children[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=release, env=self._environment)
+        self._releases[name] = release
         self._should_run.add(name)
         return name
 
     def names(self, kind: str) -> list[str]:
         """The names of the living processes of one kind, in the order in which they were started."""
         return [name for name, child in self._children.items() if name.startswith(kind) and child.poll() is None]
+
+    def release(self, name: str) -> Path:
+        """The directory whose packages it runs."""
+        return self._releases[name]
 
     def pid(self, name: str) -> int:
         """Its process id."""

@@ -25,7 +25,7 @@ from wheelq.worker.delivery.running import Running
 
 VARIABLE = "LOADTEST_PLANT"
 
-_REMOVE = "if #gone > 0 then redis.call('ZREM', delayed, unpack(gone)) end"
+_REMOVE = "if removed > 0 then redis.call('ZREM', delayed, unpack(gone)) end"
 _EMIT = "local entry = emit(ready, member, due, record)"
 _FAILING_EMIT = "local entry = due % 10 > 0 and emit(ready, member, due, record)"
 _ASK = "if due <= last then\n      seen[member] = true"

@@ -10,7 +10,9 @@ judge (`loadtest.judge`) compares the producers' log, the workers' logs and the 
     workers' logs ──▶ runs ──────┘
 
 The same ten minutes as a test: `python -m pytest -m soak tests/faults/test_torture.py`. The same seed makes the same
-plan and the same calls of producers; their timing depends on the machine. `--plant` starts the parts with a defect on
+plan and the same calls of producers; their timing depends on the machine. `--former 3d1cd8c` runs a mixed fleet: in
+the first third of the time every second part runs the code of that commit, then all parts are upgraded one by one, and
+for the last third all are rolled back. `--plant` starts the parts with a defect on
 purpose (see `planted`): then the verdict must not be clean. `--only kill-worker,cut` limits the faults, `--keep DIR`
 keeps all logs.
 """
@@ -22,13 +24,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
 from loadtest.judge import Disruption, judge, lost
 from loadtest.torture.arena import ARENAS, Arena
 from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
-from loadtest.torture.fleet import Fleet
+from loadtest.torture.fleet import ROOT, Fleet, former_release
 from loadtest.torture.producers import Producer
 from loadtest.torture.promises import Call, promises
 from loadtest.torture.remains import Remains
@@ -78,6 +81,8 @@ class Options:
     only: tuple[str, ...] = ()
     """The faults to choose from; empty: all."""
     planted: str | None = None
+    former: str | None = None
+    """The commit of an earlier release for a mixed fleet, an upgrade and a roll-back."""
 
 
 class Torture:
@@ -111,6 +116,11 @@ class Torture:
             for n in range(options.producers)
         ]
         self._scene = Scene(arena, self._fleet, self._producers, self._start_part, options.lease_ms, list(self._topics))
+        former = options.former and former_release(options.former, directory / "former")
+        self._releases = cycle((former, ROOT) if former else (ROOT,))
+        """The releases of the next parts to start."""
+        self._upgrades = [(1 / 3, "upgrade", ROOT), (2 / 3, "roll-back", former)] if former else []
+        """When, as a share of the duration, all parts are replaced by those of a release."""
         self._strikes: list[Disruption] = []
         self._fallen: list[str] = []
         self._began = 0.0
@@ -147,7 +157,22 @@ class Torture:
         time.sleep(0.5)
 
     def _start_part(self, kind: str) -> str:
-        return self._fleet.start(kind, *((",".join(self._topics), GROUP) if kind == "worker" else ()))
+        arguments = (",".join(self._topics), GROUP) if kind == "worker" else ()
+        return self._fleet.start(kind, *arguments, release=next(self._releases))
+
+    def _replacements(self, kind: str, release: Path) -> Steps:
+        """The steps of a rolling upgrade to a release, or of its roll-back: one part after the other is replaced."""
+        self._releases = cycle((release,))
+        for part in ("scheduler", "worker"):
+            for name in self._fleet.names(part):
+                while name in self._scene.busy:
+                    yield 0.1
+                if self._fleet.release(name) != release and self._fleet.is_running(name):
+                    with self._scene.disrupting(kind, name):
+                        self._start_part(part)
+                        self._fleet.ask_to_stop(name)
+                        while self._fleet.is_running(name):
+                            yield 0.1
 
     # --- the faults ------------------------------------------------------------------------------------------------
 
@@ -159,6 +184,10 @@ class Torture:
             (self._began + one.at_s, n, one.kind, FAULTS[one.kind](self._scene, Random(one.seed)), 0.0)
             for n, one in enumerate(self._plan())
         ]
+        for n, (share, kind, release) in enumerate(self._upgrades, len(agenda)):
+            at = self._began + share * self._options.duration
+            agenda.append((at, n, kind, self._replacements(kind, release), 0.0))
+        heapq.heapify(agenda)
         while agenda:
             at, n, kind, steps, begun_ms = heapq.heappop(agenda)
             self._wait_until(at)

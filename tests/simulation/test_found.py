@@ -97,6 +97,18 @@ def test_how_long_a_job_has_waited_ends_with_its_promotion() -> None:
     assert [one.waits_since for one in ledger.promotions] == [0.0, 9.0]
 
 
+def test_how_long_a_job_has_waited_ends_with_its_cancellation() -> None:
+    """Seed 9071: a cancelled job was made again much later, for a time in the past, and seemed to have waited since."""
+    world = World(1)
+    ledger, server = Ledger(world), Server(world, "redis")
+    ledger.watch(server)
+    server.write([b"ZADD", b"wheelq:{plain:0}:delayed", b"1", b"p1"])
+    server.write([b"ZREM", b"wheelq:{plain:0}:delayed", b"p1"])
+    world.now = 9.0
+    server.write([b"XADD", b"wheelq:{plain:0}:ready", b"*", b"id", b"p1", b"due", b"1", b"attempt", b"1"])
+    assert [one.waits_since for one in ledger.promotions] == [9.0]
+
+
 def _salt(wanted: float) -> int:
     """With which the fault sets the clock back by so much."""
     return next(salt for salt in range(100) if Random(salt).choice((2.0, 10.0, 60.0, 3_600.0)) == wanted)

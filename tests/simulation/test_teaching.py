@@ -1,4 +1,4 @@
-"""The simulator's README says how to teach it an operation, a fault and a promise. Its examples work as they stand."""
+"""The guide says how to teach the simulator an operation, a fault and a promise. Its examples work as they stand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtest.simulation import faults, operations, oracle, run
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.plan import Plan, Step
 
-README = Path(run.__file__).with_name("README.md")
+PAGE = Path(__file__).parents[2] / "wheelq" / "guide" / "contributing.md"
 MODULES = {"operation": operations.jobs, "fault": faults, "promise": oracle.times}
 
 
@@ -21,9 +21,9 @@ def taught() -> Iterator[None]:
     """The simulator, with what the page teaches it; afterwards as it was."""
     registries = (operations.OPERATIONS, faults.FAULTS, oracle.PROMISES)
     before = [dict(one) for one in registries]
-    for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL):
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         kind = re.search(r"@(\w+)\(", block)[1]  # type: ignore[index]
-        exec(compile(block, f"{README}: {kind}", "exec"), dict(vars(MODULES[kind])))
+        exec(compile(block, f"{PAGE}: {kind}", "exec"), dict(vars(MODULES[kind])))
     yield
     for registry, known in zip(registries, before, strict=True):
         registry.clear()

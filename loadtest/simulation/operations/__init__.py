@@ -11,11 +11,24 @@ lives        wait for jobs, cancel running ones, run jobs again
 looks        lists and counts of jobs
 terms        expiry, priority and misfires
 removal      remove groups and topics
+rivals       several producers with the same job
 """
 
 from __future__ import annotations
 
-from loadtest.simulation.operations import dead, due_ranges, http, jobs, lives, looks, removal, terms, topics, visits
+from loadtest.simulation.operations import (
+    dead,
+    due_ranges,
+    http,
+    jobs,
+    lives,
+    looks,
+    removal,
+    rivals,
+    terms,
+    topics,
+    visits,
+)
 from loadtest.simulation.operations.registry import OPERATIONS, Operation, operation
 
 __all__ = [
@@ -29,6 +42,7 @@ __all__ = [
     "looks",
     "operation",
     "removal",
+    "rivals",
     "terms",
     "topics",
     "visits",

@@ -56,10 +56,11 @@ def _draw_schedule(draft: Draft) -> Args:
 
 @operation("schedule", weight=72, draw=_draw_schedule)
 async def schedule(actor: Actor, step: Step) -> None:
-    await _schedule(actor, step, "keep")
+    await schedule_as(actor, step, "keep")
 
 
-async def _schedule(actor: Actor, step: Step, on_duplicate: Any) -> None:
+async def schedule_as(actor: Actor, step: Step, on_duplicate: Any) -> None:
+    """Schedule the job of a step."""
     args = step.args
     async with actor.recording(step, args["topic"], args["id"]) as call:
         receipt = await actor.client.schedule(
@@ -101,12 +102,12 @@ def _draw_again(draft: Draft) -> Args | None:
 @operation("duplicate", weight=4, draw=_draw_again)
 async def duplicate(actor: Actor, step: Step) -> None:
     """Schedule the same id again: the job is kept, or made again if it has ended."""
-    await _schedule(actor, step, "keep")
+    await schedule_as(actor, step, "keep")
 
 
 @operation("replace", weight=3, draw=_draw_again)
 async def replace(actor: Actor, step: Step) -> None:
-    await _schedule(actor, step, "replace")
+    await schedule_as(actor, step, "replace")
 
 
 def _draw_schedule_many(draft: Draft) -> Args:
@@ -188,7 +189,7 @@ async def get(actor: Actor, step: Step) -> None:
     args = step.args
     async with actor.recording(step, args["topic"], args["id"]) as call:
         found = await actor.client.get(args["topic"], args["id"], partition_key=args["partition_key"])
-        call.outcome = "nothing" if found is None else str(found.state)
+        call.outcome, call.due_ms = ("nothing", 0) if found is None else (str(found.state), found.due_ms)
 
 
 for name, weight, draw, do in (

@@ -47,7 +47,7 @@ async def _schedule(actor: Actor, step: Step, more: list[dict[str, object]], out
     calls = [Call(step, topic, job["id"], ledger.world.now, asked_us) for job in jobs]
     ledger.calls += calls
     specs = [
-        JobSpec(payload=job["payload"], delay=job["delay"], key=job["id"], **own)  # type: ignore[arg-type]
+        JobSpec(payload=job["payload"], delay=job["delay"], key=job["id"], **own)  # type: ignore[call-overload]
         for job, own in zip(jobs, more, strict=True)
     ]
     try:

@@ -7,20 +7,22 @@
     seen       the records of a run, sorted by job, and the registry of promises
     excuses    which fault explains a broken promise, for which part, and for how long
     times      never early, soon after the due time, started at once
+    acts       the calls about one job, its promotions and the ends of its lives, as a history for `linear`
+    linear     whether some order of a history's acts explains every answer
     answers    what a producer was told is true, and what it was promised happens, once
     runs       in order, once unless a worker fails, and again soon if it does
     retries    the pause before the next attempt, how many there are, and that the last one is the end
     limits     what a topic's settings hold back, and how long finished jobs are kept
     recurring  each occurrence of a rule runs once, at its time
 
-A job is *muddled* if several calls about it were in progress at the same time, or if its producer does not know the
-outcome of one. It may be in any of several states, so only promises that hold in all of them are checked.
+Calls about one job may be in progress at the same time, and their outcomes may be unknown: what is certain all the same
+is found by a search (`linear`). Other promises are about jobs whose state their producers know; the rest is *muddled*.
 """
 
 from __future__ import annotations
 
 from loadtest.simulation.ledger import Ledger
-from loadtest.simulation.oracle import answers, limits, recurring, retries, runs, times
+from loadtest.simulation.oracle import acts, answers, limits, linear, recurring, retries, runs, times
 from loadtest.simulation.oracle.excuses import Excuse, summed_up
 from loadtest.simulation.oracle.seen import PROMISES, Seen, promise, sort
 from loadtest.simulation.plan import Plan
@@ -37,9 +39,11 @@ __all__ = [
     "PROMISES",
     "Excuse",
     "Seen",
+    "acts",
     "answers",
     "examine",
     "limits",
+    "linear",
     "promise",
     "recurring",
     "retries",

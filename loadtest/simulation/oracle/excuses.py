@@ -22,6 +22,10 @@ BACK_S = 2.0
 """Workers read again this long after the server is back."""
 TAKEN_S = 6.0
 """A delivery of a worker that is gone is taken over within this time: 5 s, and a pool may be full for a moment."""
+UNRENEWED_S = 46.0
+"""A worker finds deliveries whose acknowledgement a failover has lost in its next look at all of its own."""
+SILENT_S = 4.0
+"""Heartbeats that were slow make a worker look gone, until others have seen the next ones."""
 
 SLACK: Mapping[str, Mapping[str, float]] = {
     "slow": {
@@ -34,6 +38,7 @@ SLACK: Mapping[str, Mapping[str, float]] = {
         "reshard": 2.0,
     },
     "late": {"node": 0.0},
+    "repeated": {"fail-over": UNRENEWED_S, "slow-network": SILENT_S},
 }
 """By promise and kind of fault: how many seconds after its end a fault still explains something; None: not at all."""
 FROM_ITS_BEGINNING: Mapping[str, Mapping[str, float]] = {

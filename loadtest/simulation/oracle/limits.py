@@ -64,9 +64,11 @@ def crowded(seen: Seen) -> Iterator[str]:
     resharded = {one.topic for one in seen.ledger.calls if one.step.kind == "set-shards"}
     for topic in seen.plan.topics:
         shards = 1 if topic.name in resharded else topic.settings.get("shards", 1)
+        # A topic is made with one shard. Until that number is drained, each number has half of a limit.
+        share = (1 + 1 / shards) / 2
         for most, (begins, ends) in _in_force(seen, topic.name, topic.settings, "max_ready"):
             for one in _limited(seen, topic.name) if most else ():
-                if begins < one.at < ends and one.unread > max(1, most // shards):
+                if begins < one.at < ends and one.unread > max(1, int(most * share)):
                     yield f"{topic.name}/{one.id} was promoted at {one.at:.2f} as the {one.unread}. unread job"
         for most, (begins, ends) in _in_force(seen, topic.name, topic.settings, "max_pending"):
             for name, _, at, count in seen.ledger.waiting if most and topic.name not in resharded else ():

@@ -30,8 +30,18 @@ def retried(seen: Seen) -> Iterator[str]:
         for first, again in pairwise(attempts):
             if first.outcome in ENDED and again.attempt > first.attempt and again.attempt - 1 not in failed:
                 yield f"{topic}/{id} in {group} ran again as attempt {again.attempt} although it was {first.outcome}"
+            if any(
+                _has_failed_before(one, first) for one in attempts
+            ):  # it ran twice, and the other run was told first
+                continue
             for what in _wrong(seen, topics[topic], first, again):
                 yield f"{topic}/{id} in {group} {what}"
+
+
+def _has_failed_before(one: Run, other: Run) -> bool:
+    if (one.entry, one.attempt) != (other.entry, other.attempt) or one.ended is None or other.ended is None:
+        return False
+    return one.ended < other.ended
 
 
 def _wrong(seen: Seen, topic: TopicPlan, first: Run, again: Run) -> Iterator[str]:

@@ -50,6 +50,8 @@ def taken(seen: Seen) -> Iterator[str]:
         looked = _last(beats[hand.consumer], hand.at - SENT_S)
         beaten = _last(beats[hand.before], looked)
         silent = hand.at - beaten
+        if any(one.kind == "lasting" and one.whom == hand.worker for one in seen.ledger.troubles):
+            continue  # its clock may be wrong
         if silent < SILENT_S and not any(
             one.begins <= hand.at and one.ends >= beaten - 15 for one in seen.ledger.undone
         ):
@@ -86,8 +88,14 @@ def _is_known_to_repeat(seen: Seen, first: Run, again: Run) -> bool:
     if (undone := seen.undone_until(first.ended or again.began)) and undone <= again.began:
         return seen.excuses.explain("repeated", undone, again.began, whom, but=NOT_REPEATED)
     if first.ended is None or first.ended >= again.began or first.outcome == "CancelledError":
-        return seen.excuses.explain_at("repeated", again.began, whom, but=NOT_REPEATED)
+        return seen.excuses.explain_at("repeated", _before_a_pause(seen, again), whom, but=NOT_REPEATED)
     return seen.excuses.explain("repeated", first.ended + SOON_S, again.began, whom, but=NOT_REPEATED)
+
+
+def _before_a_pause(seen: Seen, run: Run) -> float:
+    """Returns when a run began, or the pause that held it up: deliveries of a paused topic are not taken over."""
+    pauses = [one for one in seen.ledger.troubles if one.kind == "pause" and one.whom == run.topic]
+    return min([run.began, *(one.begins for one in pauses if one.begins <= run.began <= one.ends)])
 
 
 @promise("order")

@@ -6,14 +6,19 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from loadtest.simulation.ledger import Call, Promotion, Run
+from loadtest.simulation.oracle.excuses import TAKEN_S
 from loadtest.simulation.oracle.seen import ALONE, GROUPS, SOON_S, History, Seen, promise
 
 NEARLY_S = 0.25
 """The largest error of an outbox's estimate of the server's clock."""
+WRONG_MS = 5.0
+"""By how much the wall clock of a producer is wrong that was started again, and has not heard the server yet."""
 AT_ONCE = {"single": SOON_S, "thread": SOON_S, "batch": 2.0}
 """By kind of handler, how soon a job starts; a batch waits for the one before."""
 NEARLY_SOON_S = 0.6
 """What a job may wait besides for a place."""
+HEDGED_S = 1.0
+"""A leader that is slow, or whose clock is wrong, is helped by its standby."""
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 
 
@@ -32,8 +37,8 @@ def early(seen: Seen) -> Iterator[str]:
 
 
 def _set_back_s(seen: Seen, history: History, run: Run) -> float:
-    """Returns by how many seconds the server's clock was set back between the promotion of a job and its run."""
-    promoted = max((one.at for one in history.promotions if one.at <= run.began), default=0.0)
+    """Returns by how many seconds the server's clock was set back between the promotion of an entry and its run."""
+    promoted = next((one.at for one in history.promotions if one.entry == run.entry), 0.0)
     steps = [(at, before - after) for (_, before, _), (at, after, _) in pairwise(seen.ledger.clock)]
     return sum(max(by, 0.0) for at, by in steps if promoted <= at <= run.began)
 
@@ -87,7 +92,11 @@ def misdated(seen: Seen) -> Iterator[str]:
         if any(since <= one.answered for since, _, _ in seen.ledger.clock[1:]):
             continue  # an outbox cannot know of a step of the clock while the server is away
         passed_ms = one.due_ms - one.step.args["delay"] * 1000 - one.asked_us / 1000
-        least_ms, most_ms = -1.0, (one.answered - one.sent + NEARLY_S) * 1000
+        is_new = any(name == one.step.who and at < one.sent for name, at in seen.ledger.deaths)
+        least_ms, most_ms = (
+            -WRONG_MS if is_new and one.outcome == "kept" else -1.0,
+            (one.answered - one.sent + NEARLY_S) * 1000,
+        )
         if not least_ms <= passed_ms <= most_ms:
             yield f"{one.topic}/{one.id} ({one.outcome}) is due {passed_ms:.0f} ms later than was asked for"
 
@@ -111,7 +120,11 @@ def late(seen: Seen) -> Iterator[str]:
 def _due_since(seen: Seen, one: Promotion) -> float:
     """Returns since when the job has had its due time: since it waits, or since a `run_now` that promoted it."""
     calls = seen.jobs[one.topic, one.id].calls
-    asked = [call.sent for call in calls if call.step.kind == "run-now" and call.asked_us // 1000 <= one.due_ms]
+    asked = [
+        call.sent
+        for call in calls
+        if call.step.kind in ("run-now", "rival-run-now") and call.asked_us // 1000 <= one.due_ms
+    ]
     return max([one.waits_since, *(sent for sent in asked if sent <= one.at)])
 
 
@@ -131,3 +144,27 @@ def slow(seen: Seen) -> Iterator[str]:
             if not seen.excuses.explain("slow", soon, begun.began, (*whom, one.topic), is_alone=is_alone):
                 took, held = begun.began - one.at, " and ".join(whom) or "none"
                 yield f"{one.topic}/{one.id} was started {took:.2f} s after it was promoted; {held} had it"
+
+
+@promise("stuck")
+def stuck(seen: Seen) -> Iterator[str]:
+    """Beside a healthy node and healthy workers, faults that stay cost a job a moment, once the fleet knows of them."""
+    lasting = [one for one in seen.ledger.troubles if one.kind == "lasting" and not one.whom]
+    limited = {one.name for one in seen.plan.topics if one.name == "limit" or "max_rate" in one.settings}
+    easy = {topic.name: AT_ONCE[topic.handling] for topic in seen.plan.topics if topic.handling in AT_ONCE}
+    first: dict[tuple[str, str, str, str], Run] = {}
+    for run in seen.ledger.runs if lasting else ():
+        first.setdefault((run.group, run.topic, run.id, run.entry), run)
+    for one in seen.ledger.promotions if lasting else ():
+        due = seen.reached(one.due_ms, _due_since(seen, one))
+        if due < lasting[0].ends or one.topic in limited:
+            continue
+        by, whom = due + HEDGED_S, (one.topic,)
+        if one.at > by and not seen.excuses.explain("stuck", by, one.at, whom, but=("lasting",)):
+            yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late beside a healthy node"
+        for group in GROUPS if one.topic in easy else ():
+            begun, by = first.get((group, one.topic, one.id, one.entry)), one.at + easy[one.topic] + TAKEN_S
+            if begun is None or begun.began <= by:
+                continue
+            if not seen.excuses.explain("stuck", by, begun.began, whom, but=("lasting",)):
+                yield f"{one.topic}/{one.id} was started {begun.began - one.at:.2f} s after it was promoted"
