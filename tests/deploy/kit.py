@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "config" / "deploy"
 COMPOSE = DEPLOY / "compose.yaml"
 MANIFESTS = DEPLOY / "kubernetes" / "wheelq.yaml"
+SCALING = DEPLOY / "scaling"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
 
@@ -64,7 +65,7 @@ def _of_kubernetes() -> list[Process]:
 def _of_systemd() -> list[Process]:
     found = []
     for path in UNITS:
-        arguments = shlex.split(unit(path)["Service"]["ExecStart"].replace("%i", "1"))[1:]
+        arguments = shlex.split(unit(path)["Service"]["ExecStart"].replace("%i", "9111"))[1:]
         option = "--port" if "--port" in arguments else "--metrics-port"
         found.append(Process(path.name, arguments, ["health", "--port", arguments[arguments.index(option) + 1]]))
     return found

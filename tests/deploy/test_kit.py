@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
@@ -9,14 +10,27 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import kubernetes_validate
 import pytest
 import yaml
 
 from loadtest.servers.nodes import free_port
 from tests.cli.commands import Running, wheelq
-from tests.deploy.kit import COMPOSE, DEPLOY, MANIFESTS, ROOT, UNITS, Process, compose, manifests, processes, unit
-from tests.waiting import eventually
+from tests.deploy.kit import (
+    COMPOSE,
+    DEPLOY,
+    MANIFESTS,
+    ROOT,
+    SCALING,
+    UNITS,
+    Process,
+    compose,
+    manifests,
+    processes,
+    unit,
+)
+from tests.waiting import PATIENCE, eventually
 from wheelq.embedded import EmbeddedServer
 
 ONE_SERVER_WILL_DO = "valkey"
@@ -38,18 +52,18 @@ def test_each_process_answers_its_probe_and_stops_at_sigterm(
 
 
 @pytest.mark.parametrize("file", [COMPOSE, MANIFESTS], ids=lambda file: str(file.name))
-def test_the_server_starts_once_the_key_from_the_instructions_is_made(
+def test_the_server_waits_for_the_key_that_the_instructions_make(
     file: Path, private_server: Callable[..., EmbeddedServer], tmp_path: Path, start: Callable[..., Running]
 ) -> None:
     url, port = private_server().url, free_port()
     [process] = [one for one in processes() if one.file == file.name and one.arguments[0] == "server"]
     [line] = [line for line in file.read_text().splitlines() if "wheelq keys create" in line]
-    before = start(tmp_path, *process.arguments, "--port", port, url=url)
-    assert before.end() == 2
-    assert "API keys, and there is none" in before.said
-    assert wheelq(*shlex.split(line.rpartition(" wheelq ")[2]), url=url).code == 0
-    start(tmp_path, *process.arguments, "--port", port, url=url)
+    running = start(tmp_path, *process.arguments, "--port", port, url=url)
+    running.wait_for("wheelq keys create")
     assert eventually(lambda: wheelq("health", "--port", port).code == 0)
+    made = wheelq(*shlex.split(line.rpartition(" wheelq ")[2]), url=url)
+    headers = {"authorization": f"Bearer {made.out.strip()}"}
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/topics", headers=headers, timeout=PATIENCE).status_code == 200
 
 
 def with_port(arguments: list[str], port: int) -> list[str]:
@@ -101,6 +115,22 @@ def test_docker_compose_accepts_the_file() -> None:
 def test_the_manifests_are_valid_for_kubernetes() -> None:
     for manifest in manifests():
         kubernetes_validate.validate(manifest, "1.33", strict=True)
+
+
+def test_the_scalers_scale_the_workers_by_what_is_measured() -> None:
+    hpa, keda = (yaml.safe_load((SCALING / name).read_text()) for name in ("hpa.yaml", "keda.yaml"))
+    kubernetes_validate.validate(hpa, "1.33", strict=True)
+    [worker] = [
+        one for one in manifests() if one["metadata"]["name"] == "wheelq-worker" and one["kind"] == "Deployment"
+    ]
+    for one in (hpa, keda):  # a ScaledObject has no schema among those of Kubernetes
+        assert one["spec"]["scaleTargetRef"]["name"] == worker["metadata"]["name"]
+    [container] = worker["spec"]["template"]["spec"]["containers"]
+    assert "cpu" in container["resources"]["requests"], "utilization is a share of the request"
+    [trigger] = keda["spec"]["triggers"]
+    assert set(trigger["metadata"]) == {"serverAddress", "query", "threshold"}
+    [metric] = re.findall(r"wheelq_\w+", trigger["metadata"]["query"])
+    assert f"`{metric}`" in (ROOT / "wheelq" / "guide" / "reference-metrics.md").read_text()
 
 
 def test_each_deployment_has_a_disruption_budget_for_its_pods() -> None:

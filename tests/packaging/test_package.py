@@ -48,6 +48,12 @@ def test_twine_accepts_both_and_renders_the_readme(dist: Path) -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
+def test_the_wheel_holds_nothing_that_does_not_belong_there(dist: Path) -> None:
+    command = [sys.executable, "-m", "check_wheel_contents", next(dist.glob("*.whl"))]
+    answer = subprocess.run(command, cwd=dist, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
 def test_the_wheel_holds_the_guide_the_scripts_and_the_files_of_config(dist: Path) -> None:
     with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
@@ -83,3 +89,26 @@ def test_the_core_schedules_and_names_the_extra_for_what_it_lacks(version: str, 
     with EmbeddedServer(appendonly=False) as server:
         answer = subprocess.run([bin / "python", CORE, server.url], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+@pytest.mark.long
+def test_the_oldest_versions_that_are_allowed_of_what_it_stands_on_do(dist: Path, tmp_path: Path) -> None:
+    """pip gives users the newest ones, which all other tests run with."""
+    environment = tmp_path / "venv"
+    bin = environment / "bin"
+    uv = [sys.executable, "-m", "uv"]
+    install = [*uv, "pip", "install", "-q", "--python", bin / "python"]
+    direct = ["--resolution", "lowest-direct", "-r", ROOT / "pyproject.toml", "--extra", "all", "--extra", "django"]
+    for command in (
+        [*uv, "venv", "-q", "--python", sys.executable, environment],
+        [*install, *direct],
+        [*install, "--no-deps", next(dist.glob("*.whl"))],
+        [*install, "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis"],
+    ):
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stderr
+    units = [ROOT / "tests" / "unit" / f"test_{name}.py" for name in ("codec", "recurrence", "recurrence_plan")]
+    tests = [bin / "python", "-m", "pytest", "-p", "no:cacheprovider", *units]
+    for command in ([bin / "wheelq", "demo"], tests):
+        answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
