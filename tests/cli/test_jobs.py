@@ -80,6 +80,14 @@ def test_schedule_answers_scripts_in_json(url: str, topic: str) -> None:
     assert datetime.fromisoformat(answer["due"]) - at < timedelta(milliseconds=1)
 
 
+def test_a_time_from_now_is_by_the_servers_clock(url: str, topic: str) -> None:
+    with Client.connect(url) as client:
+        before = client.schedule(topic, delay=600)
+        answer = wheelq("schedule", topic, "--at", "+10m", "--json", url=url).json
+        after = client.schedule(topic, delay=600)
+    assert before.due <= datetime.fromisoformat(answer["due"]) <= after.due
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "payload"),
     [

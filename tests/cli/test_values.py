@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from wheelq.cli.values import parse_at, parse_headers, parse_json, parse_range
+from wheelq.cli.values import parse_at, parse_due, parse_headers, parse_json, parse_range
 from wheelq.errors import InvalidInput
 
 
@@ -33,6 +33,7 @@ def test_a_wrong_moment_is_refused() -> None:
         ("2h", "2030-01-31T10:00"),
         ("-2h", "2030-01-31T10:00"),
         ("2030-02-01T00:00Z", "2030-02-01T00:00"),
+        ("1896134400", "2030-02-01T00:00"),
     ],
 )
 def test_a_range_of_time_is_from_now_ago_or_exact(text: str, moment: str) -> None:
@@ -40,6 +41,32 @@ def test_a_range_of_time_is_from_now_ago_or_exact(text: str, moment: str) -> Non
     exact = datetime.fromisoformat(f"{moment}+00:00")
     assert parse_range(text, None, lambda: round(1000 * noon.timestamp())) == (exact, None)
     assert parse_range(None, text, lambda: round(1000 * noon.timestamp())) == (None, exact)
+
+
+@pytest.mark.parametrize("text", ["99999999d", "+99999999d"])
+def test_a_range_of_time_beyond_the_calendar_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="beyond what a calendar has"):
+        parse_range(text, None, lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("at", "due"),
+    [
+        ("+30m", (1800.0, None)),
+        (" +1h30m", (5400.0, None)),
+        ("1896134400", (None, datetime(2030, 2, 1, tzinfo=UTC))),
+        ("1896134400.5", (None, datetime(2030, 2, 1, 0, 0, 0, 500_000, tzinfo=UTC))),
+        ("2030-02-01T01:00+01:00", (None, datetime(2030, 2, 1, tzinfo=UTC))),
+    ],
+)
+def test_a_job_is_due_from_now_or_exactly(at: str, due: tuple[float | None, datetime | None]) -> None:
+    assert parse_due(None, at) == due
+
+
+@pytest.mark.parametrize("at", ["30m", "-30m", "1896134400000", "3600"])
+def test_a_job_is_not_due_ago(at: str) -> None:
+    with pytest.raises(InvalidInput, match="not an ISO 8601 time"):
+        parse_due(None, at)
 
 
 def test_text_that_is_not_json_is_shown_shortened() -> None:

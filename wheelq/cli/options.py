@@ -96,7 +96,8 @@ Delay = Annotated[
     str | None, typer.Option("--delay", help="How long from now: 30m, 90s, 1h30m, 500ms, 1d, or seconds.")
 ]
 At = Annotated[
-    str | None, typer.Option("--at", help="When, in ISO 8601 with a time zone: 2030-01-31T09:00+01:00, or …Z.")
+    str | None,
+    typer.Option("--at", help="When: 2030-01-31T09:00+01:00, or …Z (ISO 8601), +30m from now, or Unix seconds."),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
@@ -11,14 +12,19 @@ from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import from_ms
 
-WHEN = "+30m from now, 2h ago, or ISO 8601 with a time zone"
+WHEN = "+30m from now, 2h ago, ISO 8601 with a time zone, or Unix seconds"
 """What `parse_moment` takes, for the help of options."""
+_UNIX_SECONDS = re.compile(r"\d{9,10}(?:\.\d{1,6})?")
+"""From 1973 to 2286. A number of fewer digits is a duration."""
 
 
 def parse_at(text: str) -> datetime:
-    """Returns an aware datetime from ISO 8601. Raises: InvalidInput, also if the time zone is missing."""
+    """Returns an aware datetime from ISO 8601 or Unix seconds. Raises: InvalidInput, also without a time zone."""
+    text = text.strip()
+    if _UNIX_SECONDS.fullmatch(text):
+        return from_ms(1000 * float(text))
     try:
-        at = datetime.fromisoformat(text.strip())
+        at = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidInput("at", f"{text!r} is not an ISO 8601 time: write 2030-01-31T09:00:00+01:00") from error
     if at.utcoffset() is None:
@@ -29,22 +35,31 @@ def parse_at(text: str) -> datetime:
 
 
 def parse_due(delay: str | None, at: str | None) -> tuple[float | None, datetime | None]:
-    """Returns seconds or a moment, of which one must be given. Raises: InvalidInput."""
-    if delay is None and at is None:
-        raise InvalidInput("--delay", "missing: give --delay 30m or --at 2026-12-01T09:00+01:00")
-    if delay is not None and at is not None:
+    """Returns seconds or a moment, of which one must be given; `at` may be "+30m". Raises: InvalidInput."""
+    if at is None:
+        if delay is None:
+            raise InvalidInput("--delay", "missing: give --delay 30m or --at 2026-12-01T09:00+01:00")
+        return parse_duration(delay, "delay"), None
+    if delay is not None:
         raise InvalidInput("--at", "give either --delay or --at, not both")
-    return None if delay is None else parse_duration(delay, "delay"), None if at is None else parse_at(at)
+    if at.strip().startswith("+"):
+        return parse_duration(at, "at"), None
+    return None, parse_at(at)
 
 
 def parse_moment(text: str, now_ms: Callable[[], int]) -> datetime:
-    """Returns a moment: "+30m" from now, "2h" or "-2h" ago, or ISO 8601. Raises: InvalidInput."""
+    """Returns a moment: "+30m" from now, "2h" or "-2h" ago, or what `parse_at` takes. Raises: InvalidInput."""
     try:
         seconds = parse_duration(text, "time")
     except InvalidInput:
         return parse_at(text)
+    if _UNIX_SECONDS.fullmatch(text.strip()):
+        return parse_at(text)
     has_sign = text.strip().startswith(("+", "-"))
-    return from_ms(now_ms() + 1000 * (seconds if has_sign else -seconds))
+    try:
+        return from_ms(now_ms() + 1000 * (seconds if has_sign else -seconds))
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput("time", f"{text!r} is beyond what a calendar has") from error
 
 
 def parse_range(
