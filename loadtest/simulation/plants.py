@@ -257,8 +257,8 @@ PLANTS: Mapping[str, Plant] = {
         "assigned|circles",
         python={
             "wheelq.scheduler.membership:Membership.beat": (
-                "await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, report)))",
-                "await self._transport.send(heartbeats.beat_node(self._keys, self._node, report))",
+                "self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, report)))",
+                "self._transport.send(heartbeats.beat_node(self._keys, self._node, report))",
             ),
             "wheelq.scheduler.membership:Membership._read_nodes": (
                 "for node in words if self._lives(node)",

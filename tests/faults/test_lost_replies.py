@@ -312,7 +312,7 @@ def test_nothing_here_is_used_that_does_not_exist() -> None:
         registry.topics_named(Keys(), ["t"]).name,
         worker_calls.read([keys], "g", "w", 1, 1).name,
         registry.topic(Keys(), "t").name,
-    } == {"look", "hedge", "take_over", "holders", "beat_worker", "HMGET", "XREADGROUP", "HGET"}
+    } == {"look", "hedge", "take_over", "holders", "HSET", "HMGET", "XREADGROUP", "HGET"}
 
 
 # Dead letters

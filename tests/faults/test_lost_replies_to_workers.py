@@ -136,7 +136,7 @@ async def test_a_peer_that_turns_out_to_live_before_its_deliveries_are_claimed_k
 # A scheduler and a worker, whole
 
 
-OF_WORKERS = ("XREADGROUP", "ack", "retry", "bury", "keep", "holders", "take_over", "adopt", "beat_worker")
+OF_WORKERS = ("XREADGROUP", "ack", "retry", "bury", "keep", "holders", "take_over", "adopt", "HSET")
 LOOKS = ("HGET", "HMGET")
 OF_SCHEDULERS = ("promote", "sweep")
 

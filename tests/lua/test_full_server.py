@@ -135,10 +135,14 @@ def test_deliveries_are_renewed_handed_back_and_taken_over(shard: Shard) -> None
 
 def test_scheduler_nodes_say_that_they_live_and_share_the_shards_out(shard: Shard) -> None:
     fill(shard)
-    shard.send(heartbeats.beat_node(Keys(), "node", {"shards": 1}))
+    with pytest.raises(ServerFull):
+        shard.send(heartbeats.beat_node(Keys(), "node", {"shards": 1}))
+    with pytest.raises(ServerFull):
+        shard.send(heartbeats.beat_worker(Keys(), "worker", "1 g"))
+    shard.send(heartbeats.beat_node_though_full(Keys(), "node", {"shards": 1}))
     assert shard.send(heartbeats.alive(Keys().nodes)) == {"node": {"shards": 1}}
-    shard.send(heartbeats.beat_worker(Keys(), "worker", "1 g", {"running": 1}))
-    answer = shard.send(heartbeats.beat_worker(Keys(), "worker", "2 g", {"running": 2}))
+    shard.send(heartbeats.beat_worker_though_full(Keys(), "worker", "1 g", {"running": 1}))
+    answer = shard.send(heartbeats.beat_worker_though_full(Keys(), "worker", "2 g", {"running": 2}))
     assert answer.beats == {"worker": "2 g"}
     assert shard.send(heartbeats.alive(Keys().workers)) == {"worker": {"running": 2}}
     assert shard.send(heartbeats.put_assignment(Keys(), 0, 1, {("orders", 0): ("node", None)})) is True

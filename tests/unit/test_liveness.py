@@ -55,13 +55,28 @@ def test_a_worker_is_gone_when_its_heartbeat_has_not_changed_for_long_enough(hea
     for _ in range(2):
         assert not heard.beats(a="1 g")
         assert heard.peers.standing("a") is Standing.LIVING
-    assert abs(heard.peers.next_look - (ABANDONED - 2 * RENEW)) < 0.001, "earlier than usual"
-    assert heard.beats(heard.peers.next_look, a="1 g")
+    assert abs(heard.peers.next_look(is_at_rest=True) - (ABANDONED - 2 * RENEW)) < 0.001, "earlier than usual"
+    assert heard.beats(heard.peers.next_look(is_at_rest=True), a="1 g")
     assert heard.peers.standing("a") is Standing.GONE
     assert not heard.beats(a="1 g"), "that is no news"
-    assert heard.peers.next_look == RENEW
+    assert heard.peers.next_look(is_at_rest=True) == RENEW
     heard.beats(a="2 g")
     assert heard.peers.standing("a") is Standing.LIVING, "it was only frozen"
+
+
+def test_a_worker_alone_and_at_rest_looks_half_as_often() -> None:
+    heard = Heard()
+    heard.beats(other="1 another group")
+    assert heard.peers.next_look(is_at_rest=True) == 2 * RENEW
+    assert heard.peers.next_look(is_at_rest=False) == RENEW
+    heard.beats(a="left g")
+    assert heard.peers.next_look(is_at_rest=True) == RENEW, "it may return"
+
+
+def test_a_worker_alone_beats_early_enough_for_one_that_starts_meanwhile() -> None:
+    peers = Peers("me", "g", WorkerSettings(renew_ms=1_000, abandoned_ms=2_000))
+    peers.heard(100.0, {"me": "1 g"})
+    assert peers.next_look(is_at_rest=True) == 1.5
 
 
 def test_a_living_worker_may_beat_late_by_two_seconds(heard: Heard) -> None:

@@ -80,6 +80,7 @@ class Scheduler:
         self._stopping = asyncio.Event()
         self._was_run = False
         self._beat_at = 0.0
+        self._looks = False
         self._reports: set[asyncio.Task[None]] = set()
         self._promotion_lateness = PromotionLateness(parts)
 
@@ -176,14 +177,16 @@ class Scheduler:
 
     async def _look(self) -> float:
         now, beat_at = self._clock.monotonic(), self._beat_at
+        is_unsure = not beat_at  # the first look, or the one before has failed
         self._beat_at = 0.0  # at once, unless all goes well
         changed = await self._topics.read()
         if now >= beat_at:
-            await self._members.beat()
+            await self._tell_time(self._clock.monotonic(), await self._members.beat())
             await self._promotion_lateness.send(self._shards)
-            await self._tell_time()
             beat_at = now + self._settings.heartbeat_ms / 1000
-            changed = True
+            # A node alone looks at every second beat whether that is still so: others announce themselves.
+            self._looks = is_unsure or not (self._looks and self._members.is_alone)
+            changed |= self._looks
             await self._topics.lost.restore()
         if changed or self._is_noticed:
             self._is_noticed = False
@@ -192,17 +195,23 @@ class Scheduler:
         self._beat_at = beat_at
         return min(self._settings.topics_ms, self._settings.heartbeat_ms) / 1000
 
-    async def _tell_time(self) -> None:
-        """Tell each shard the time of its server: a resting shard would not notice a step of the clock by itself."""
+    async def _tell_time(self, asked_at: float, server_us: int) -> None:
+        """Tell each shard the time of its server: a resting shard would not notice a step of the clock by itself.
+
+        The heartbeat, sent at `asked_at`, has told that of one server.
+        """
         by_server: dict[object, list[str]] = {}
         for channel, shard in self._shards.items():
             by_server.setdefault(self._transport.server_of(shard.keys.ready), []).append(channel)
-        for channels in by_server.values():
-            asked_at = self._clock.monotonic()
-            server_us = await self._transport.send(server_time_us(self._shards[channels[0]].keys.ready))
+        for server, channels in by_server.items():
+            sample = (asked_at, server_us)
+            if server != self._transport.server_of(self._keys.nodes):
+                sent_at = self._clock.monotonic()
+                key = self._shards[channels[0]].keys.ready
+                sample = (sent_at, await self._transport.send(server_time_us(key)))
             for part in (*map(self._shards.get, channels), *map(self._occurrences.get, channels)):
                 if part is not None:
-                    part.take_time(asked_at, server_us)
+                    part.take_time(*sample)
 
     async def _play_parts(self) -> None:
         """Start, change and end this node's roles in shards, as the assignment says."""

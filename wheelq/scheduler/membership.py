@@ -13,9 +13,11 @@ replaces a dead leader at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from wheelq.base.liveness import Watch
+from wheelq.errors import Refused
 from wheelq.protocol.calls import heartbeats, registry
 from wheelq.scheduler.assignment import Assignment, Post, ShardName, assign
 from wheelq.scheduler.parts import NodeParts
@@ -46,10 +48,13 @@ class Membership:
         self._watch = Watch(self._silence / 2)
         self._old_words: dict[str, int] = {}  # last heartbeats of nodes that were already stale when first seen
 
-    async def beat(self) -> None:
-        """Write this node's heartbeat and report; takes a sample of the server's time."""
+    async def beat(self) -> int:
+        """Write this node's heartbeat and report; takes a sample of the server's time, and returns it."""
         report = {"seen_ms": int(self._server.now_ms()), **self._report()}
-        await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, report)))
+        with suppress(Refused):  # the server is full, and takes what the script writes
+            return await self._server.asking(self._transport.send(heartbeats.beat_node(self._keys, self._node, report)))
+        call = heartbeats.beat_node_though_full(self._keys, self._node, report)
+        return await self._server.asking(self._transport.send(call))
 
     async def join(self) -> None:
         """Write the first heartbeat, find dead nodes, and tell all others."""
@@ -67,6 +72,11 @@ class Membership:
         """Remove `node` from the list and tell all others; a live node returns with its next heartbeat."""
         await self._transport.send(heartbeats.gone(self._keys.nodes, node))
         await self._transport.send(registry.announce(self._keys, node))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other node lives, as last read. A node that starts announces itself."""
+        return self.seen_at.keys() == {self._node}
 
     async def refresh(self, shards: Iterable[ShardName], unreadable: Collection[str] = ()) -> None:
         """Read the live nodes and the assignment; replace the assignment if it no longer fits `shards`.

@@ -48,6 +48,8 @@ UNKNOWN_TOPIC_MS = 500
 """Milliseconds between reads of the topics while a topic of this worker is missing and changes are not heard."""
 TOPICS_MS = 5_000
 """Milliseconds between reads otherwise, because the number of shards may change."""
+HEARD_TOPICS_MS = 10_000
+"""Milliseconds between reads while changes are heard, in case the notice of one was lost."""
 
 
 class Worker(WorkerDecorators):
@@ -93,9 +95,13 @@ class Worker(WorkerDecorators):
         self._running = Running(parts, self._handlers, self._progress)
         self._overdue = OverdueWarning(parts)
         self._janitor = Janitor(parts, self._overdue.suspect)
-        self._hints = HintListener(parts, self._shards.concerns, self._noticed.set, self._running.cancel)
         self._lanes = Lanes(parts, self._handlers, self._running, self._shards.regroup)
-        self._heartbeat = Heartbeat(parts, self._handlers, self._running, self._lanes.pool, report)
+        self._heartbeat = Heartbeat(
+            parts, self._handlers, self._running, self._lanes.pool, lambda: self._hints.is_listening, report
+        )
+        self._hints = HintListener(
+            parts, self._shards.concerns, self._noticed.set, self._heartbeat.look_soon, self._running.cancel
+        )
 
     @classmethod
     def connect(
@@ -238,14 +244,19 @@ class Worker(WorkerDecorators):
         """Look for new shards, and for changes of known ones."""
 
         async def step() -> None:
-            is_calm = self._shards.knows_all or self._hints.is_listening
-            await self._clock.wait(self._noticed, (TOPICS_MS if is_calm else UNKNOWN_TOPIC_MS) / 1000)
+            await self._clock.wait(self._noticed, self._topics_ms / 1000)
             self._noticed.clear()
             await self._follow()
 
         pause = UNKNOWN_TOPIC_MS / 1000
         what = "topics are not watched"
         await Loop(self._clock, logger, what, pause, pause).run(step)
+
+    @property
+    def _topics_ms(self) -> int:
+        if self._hints.is_listening:
+            return HEARD_TOPICS_MS
+        return TOPICS_MS if self._shards.knows_all else UNKNOWN_TOPIC_MS
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

@@ -11,18 +11,35 @@ from wheelq.errors import ServerError
 from wheelq.protocol import registry_codec
 from wheelq.protocol.call import Call, command, nothing, scripted, together
 from wheelq.protocol.calls.registry import version_of
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 
 
 def beat_node(keys: Keys, node: str, what: Mapping[str, Any]) -> Call[int]:
-    """Send a scheduler node's heartbeat and report; returns the server's time in microseconds."""
+    """Send a scheduler node's heartbeat and report; returns the server's time in microseconds.
+
+    A server that is out of memory refuses it, but takes `beat_node_though_full`, which costs it twice the commands.
+    """
+    written = command("HSET", keys.nodes, node, msgpack.packb(dict(what)), read=nothing, key=keys.nodes)
+    calls = (written, server_time_us(keys.nodes))
+
+    def read(replies: Sequence[Any | ServerError]) -> int:
+        _, server_us = _answers(calls, replies)
+        return int(server_us)
+
+    return together(calls, read)
+
+
+def beat_node_though_full(keys: Keys, node: str, what: Mapping[str, Any]) -> Call[int]:
+    """The same as `beat_node`, also while the server is out of memory."""
     return scripted("beat", (keys.nodes,), (node, msgpack.packb(dict(what))), int)
 
 
 class Beats(NamedTuple):
-    """The answer to `beat_worker`."""
+    """The answer to a worker's heartbeat."""
 
     server_us: int
+    """The server's time; 0 if it was not asked for."""
     beats: dict[str, str]
     """The last heartbeat of every worker, including the caller."""
 
@@ -31,29 +48,46 @@ LEFT = "left"
 """Replaces the number in the heartbeat of a worker that has stopped and left deliveries for others."""
 
 
-def beat_worker(keys: Keys, worker: str, beat: str, report: Mapping[str, Any] | None = None) -> Call[Beats]:
-    """Send a worker's heartbeat, and its report if given. Returns all heartbeats."""
-    packed = b"" if report is None else msgpack.packb(dict(report))
-    return _and_hear(keys, scripted("beat_worker", (keys.beats, keys.workers), (worker, beat, packed), int))
+def beat_worker(
+    keys: Keys, worker: str, beat: str, report: Mapping[str, Any] | None = None, *, asks_time: bool = True
+) -> Call[Beats]:
+    """Send a worker's heartbeat, and its report if given. Returns all heartbeats.
 
-
-def beat_briefly(keys: Keys, worker: str, beat: str) -> Call[Beats]:
-    """Send a heartbeat in two commands instead of five: returns no server time (0), and a full server refuses it."""
-    written = command("HSET", keys.beats, worker, beat, read=lambda reply: 0, key=keys.beats)
-    return _and_hear(keys, written)
-
-
-def _and_hear(keys: Keys, written: Call[int]) -> Call[Beats]:
-    """Write a heartbeat and read those of all workers."""
-    calls: list[Call[Any]] = [written, beats(keys)]
+    A server that is out of memory refuses it, but takes `beat_worker_though_full`, which costs it twice the commands.
+    """
+    calls: list[Call[Any]] = [command("HSET", keys.beats, worker, beat, read=nothing, key=keys.beats)]
+    if report is not None:
+        packed = msgpack.packb(dict(report))
+        calls.append(command("HSET", keys.workers, worker, packed, read=nothing, key=keys.workers))
+    if asks_time:
+        calls.append(server_time_us(keys.beats))
+    calls.append(beats(keys))
 
     def read(replies: Sequence[Any | ServerError]) -> Beats:
-        for reply in replies:
-            if isinstance(reply, ServerError):
-                raise reply
-        return Beats(*(call.read(reply) for call, reply in zip(calls, replies, strict=True)))
+        *before, found = _answers(calls, replies)
+        return Beats(before[-1] if asks_time else 0, found)
 
     return together(calls, read)
+
+
+def beat_worker_though_full(keys: Keys, worker: str, beat: str, report: Mapping[str, Any] | None = None) -> Call[Beats]:
+    """The same as `beat_worker`, also while the server is out of memory."""
+    packed = b"" if report is None else msgpack.packb(dict(report))
+    calls = (scripted("beat_worker", (keys.beats, keys.workers), (worker, beat, packed), int), beats(keys))
+    return together(calls, lambda replies: Beats(*_answers(calls, replies)))
+
+
+def _answers(calls: Sequence[Call[Any]], replies: Sequence[Any | ServerError]) -> list[Any]:
+    """Returns the answers to calls that were sent together. Raises: the first error among them."""
+    for reply in replies:
+        if isinstance(reply, ServerError):
+            raise reply
+    return [call.read(reply) for call, reply in zip(calls, replies, strict=True)]
+
+
+def newcomer(group: str) -> str:
+    """What a worker that starts announces to the others of its group. It is no topic's name."""
+    return f":worker {group}"
 
 
 def report_left(keys: Keys, worker: str, group: str) -> Call[None]:

@@ -67,8 +67,17 @@ class Peers:
         return Standing.UNKNOWN
 
     @property
-    def next_look(self) -> float:
-        """Seconds until the next look: fewer than usual if a worker may count as dead by then."""
+    def is_alone(self) -> bool:
+        """Whether no other worker of the group is known, alive or gone."""
+        return not self._beats
+
+    def next_look(self, *, is_at_rest: bool) -> float:
+        """Seconds until the next look: fewer than usual if a worker may count as dead by then.
+
+        Twice as many as usual while this worker is alone and at rest: nobody watches it, and it watches nobody.
+        """
+        if is_at_rest and self.is_alone:
+            return min(2 * self._renew, self._abandoned - self._renew / 2)
         lefts = (self._abandoned - self._watch.silent(name) for name in self._beats if self._watch.silent(name) > 0)
         return min([self._renew, *(left for left in lefts if left > 0)])
 

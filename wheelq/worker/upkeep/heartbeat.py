@@ -1,13 +1,17 @@
 """`Heartbeat`: sends this worker's heartbeats, reports and farewell, and reads those of the others.
 
-One call every `renew_ms` sends the heartbeat, reads the heartbeats of all others, and returns the server's time; every
-few seconds it also sends a report of the worker. While the worker holds nothing, most of these calls are two plain
-commands, which return no time and cost the server less. `peers` evaluates the heartbeats of the others. Heartbeats run
-independently of all other work, and are written even when the server is full.
+One call every `renew_ms` sends the heartbeat and reads the heartbeats of all others; every few seconds it also sends a
+report of the worker. It returns the server's time with each report, and while the worker holds deliveries. `peers`
+evaluates the heartbeats of the others. Heartbeats run independently of all other work, and are written even when the
+server is full.
+
+A worker at rest that knows of no other in its group beats half as often, as long as it hears of workers that start:
+they announce themselves, and so are watched from their first heartbeats on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import logging
@@ -16,8 +20,9 @@ from typing import Any, TypeVar
 
 from wheelq.base.version import __version__
 from wheelq.errors import Refused, ServerError
-from wheelq.protocol.calls import counts, heartbeats
+from wheelq.protocol.calls import counts, heartbeats, registry
 from wheelq.protocol.calls import worker as calls
+from wheelq.protocol.calls.heartbeats import newcomer
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
@@ -44,25 +49,42 @@ class Heartbeat:
         handlers: Handlers,
         running: Running,
         pool: Pool[Delivery],
+        hears: Callable[[], bool],
         more: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """`more()` returns more fields for the report."""
+        """`hears()`: whether workers that start are heard of. `more()` returns more fields for the report."""
         self._parts = parts
         self._handlers = handlers
         self._running = running
         self._pool = pool
+        self._hears = hears
         self._more = more
         self._numbers = itertools.count(1)
         self._report_at = float("-inf")
+        self._is_announced = False
+        self._newcomer = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """A worker has started: look at it soon, unless the next look comes soon anyway."""
+        if self._parts.peers.is_alone:
+            self._newcomer.set()
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
 
         async def step() -> float:
             await self.beat()
-            return self._parts.peers.next_look
+            if not self._is_announced:
+                await self._announce()
+            return self._parts.peers.next_look(is_at_rest=self._hears() and not self._parts.held.shards())
 
-        await Loop(self._parts.clock, logger, "no heartbeat", PAUSE, PAUSE).run(step)
+        await Loop(self._parts.clock, logger, "no heartbeat", PAUSE, PAUSE).run(step, self._newcomer)
+
+    async def _announce(self) -> None:
+        """Tell the others, which may look for this worker seldom. Raises: ServerError."""
+        with contextlib.suppress(Refused):  # without the right to the channel they find it a little later
+            await self._parts.transport.send(registry.announce(self._parts.keys, newcomer(self._parts.group)))
+        self._is_announced = True
 
     async def beat(self) -> None:
         """Write the heartbeat, and read those of all others. Raises: ServerError."""
@@ -70,13 +92,14 @@ class Heartbeat:
         asked_at = parts.clock.monotonic()
         reports = asked_at >= self._report_at
         beat = f"{next(self._numbers)} {parts.group}"
-        answer = None
-        if not reports and not parts.held.shards():
-            with contextlib.suppress(Refused):  # the server is full, and takes what the script writes
-                answer = await parts.transport.send(heartbeats.beat_briefly(self._parts.keys, parts.name, beat))
-        if answer is None:
-            report = self._report() if reports else None
-            answer = await parts.transport.send(heartbeats.beat_worker(self._parts.keys, parts.name, beat, report))
+        report = self._report() if reports else None
+        asks_time = reports or bool(parts.held.shards())
+        try:
+            call = heartbeats.beat_worker(parts.keys, parts.name, beat, report, asks_time=asks_time)
+            answer = await parts.transport.send(call)
+        except Refused:  # the server is full, and takes what the script writes
+            call = heartbeats.beat_worker_though_full(parts.keys, parts.name, beat, report)
+            answer = await parts.transport.send(call)
         if reports:
             self._report_at = asked_at + REPORT_EVERY - parts.settings.renew_ms / 2000
         has_jumped = answer.server_us > 0 and parts.server.observe(asked_at, answer.server_us)

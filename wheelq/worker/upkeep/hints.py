@@ -1,7 +1,7 @@
-"""Listens for changes of a worker's topics, and for requests to cancel a job.
+"""Listens for changes of a worker's topics, for new workers of its group, and for requests to cancel a job.
 
-Changes are also found by asking every few seconds, so a lost hint only delays them. A request to cancel a running job
-may be lost; then the job runs on. A worker whose Redis user may not subscribe works without hints.
+Changes and workers are also found by asking every few seconds, so a lost hint only delays them. A request to cancel a
+running job may be lost; then the job runs on. A worker whose Redis user may not subscribe works without hints.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from wheelq.protocol.calls.heartbeats import newcomer
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.parts import WorkerParts
 
@@ -23,16 +24,20 @@ class HintListener:
         parts: WorkerParts,
         concerns: Callable[[str], bool],
         changed: Callable[[], None],
+        joined: Callable[[], None],
         cancel: Callable[[str, str], None],
     ) -> None:
         """Calls `changed()` when a topic that `concerns` this worker has changed, or may have.
 
+        Calls `joined()` when a worker of the same group has started, or may have.
         Calls `cancel(stream, entry id)` when a client asks to cancel a job.
         """
         self._parts = parts
         self._asks = parts.keys.asks + parts.name
         self._concerns = concerns
         self._changed = changed
+        self._newcomer = newcomer(parts.group)
+        self._joined = joined
         self._cancel = cancel
         self.is_listening = False
         """Whether changes are heard at present."""
@@ -61,7 +66,11 @@ class HintListener:
         if channel == self._asks:
             ready, _, entry_id = text.rpartition(" ")
             self._cancel(ready, entry_id)
+        elif text == self._newcomer:
+            self._joined()
         else:
             self.is_listening = True
+            if data is None:
+                self._joined()
             if data is None or self._concerns(text):
                 self._changed()
