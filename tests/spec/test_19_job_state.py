@@ -6,15 +6,19 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import redis
 
+from tests.faces import Face, both_faces
 from tests.spec.conftest import Run, known
 from tests.waiting import CLOCK_ERROR_MS, PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobInfo, JobState, Retry, Scheduler, Settings, Worker
+from wheelq.embedded import EmbeddedServer
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, TopicNotFound
-from wheelq.settings import Misfire, TopicSettings
+from wheelq.settings import ClientSettings, ConnectionSettings, Misfire, TopicSettings
 
 HOUR_MS = 3_600_000
 
@@ -371,6 +375,60 @@ async def test_the_blocking_client_waits_too(
     serve(lambda job: "closed")
     receipt = client.schedule(topic, delay=0.3)
     assert await asyncio.to_thread(client.wait, topic, receipt.id, timeout=PATIENCE) == "closed"
+
+
+@both_faces
+async def test_other_calls_never_wait_until_a_wait_has_ended(
+    face: Face, private_server: Callable[..., EmbeddedServer], topic: str
+) -> None:
+    """Waiting calls hold three of four connections at most, and take turns."""
+    server = private_server(appendonly=False)
+    settings = Settings(connection=ConnectionSettings(max_connections=4), topic=TopicSettings(keep_done_ms=HOUR_MS))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(20))
+    with redis.Redis.from_url(server.url) as raw:
+
+        def reads() -> int:
+            return int(raw.info("commandstats").get("cmdstat_xread", {"calls": 0})["calls"])
+
+        async with face.connect(server.url, settings) as client:
+            receipts = [await client.schedule(topic, n, delay=3600) for n in range(12)]
+            waiting = [asyncio.ensure_future(client.wait(receipt, timeout=PATIENCE)) for receipt in receipts]
+            await until(lambda: raw.info("clients")["blocked_clients"] >= 3)
+            before = reads()
+            for _ in range(100):
+                await client.schedule(topic, delay=3600)
+                assert raw.info("clients")["blocked_clients"] <= 3
+            assert reads() - before < 50
+            for receipt in receipts:
+                await client.cancel(topic, receipt.id)
+            assert [type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)] == [JobNotFound] * 12
+
+
+async def test_a_wait_without_a_place_ends_in_time(url: str, topic: str) -> None:
+    """A client of a single connection keeps it for other calls; then a job's end is found by looking."""
+    settings = Settings(connection=ConnectionSettings(max_connections=1), topic=TopicSettings(keep_done_ms=HOUR_MS))
+    with Client.connect(url, settings) as client:
+        client.schedule(topic, delay=3600, key="a")
+        with pytest.raises(NotFinished):
+            client.wait(topic, "a", timeout=0.1)
+        waiting = asyncio.create_task(asyncio.to_thread(client.wait, topic, "a", timeout=PATIENCE))
+        client.cancel(topic, "a")
+        with pytest.raises(JobNotFound):
+            await waiting
+
+
+async def test_a_wait_keeps_its_connection_though_replies_may_not_take_long(url: str, topic: str) -> None:
+    settings = Settings(
+        connection=ConnectionSettings(reply_timeout_ms=2_000, max_connections=4),
+        client=ClientSettings(replicated_timeout_ms=1_000),
+        topic=TopicSettings(keep_done_ms=HOUR_MS),
+    )
+    with Client.connect(url, settings) as client, redis.Redis.from_url(url) as raw:
+        receipt = client.schedule(topic, delay=3600)
+        before = raw.info("stats")["total_connections_received"]
+        with pytest.raises(NotFinished):
+            client.wait(receipt, timeout=2.5)
+        assert raw.info("stats")["total_connections_received"] == before
 
 
 async def test_wait_gives_up_after_its_timeout(aclient: AsyncClient, topic: str) -> None:

@@ -11,15 +11,17 @@ An operation on scheduled jobs says what it is `About`: while a tracer provider 
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
-from wheelq.base.clock import Clock, sleep
+from wheelq.base.clock import Clock, SystemClock, sleep
 from wheelq.base.per_loop import PerLoop
 from wheelq.errors import AWAY, CircuitOpen, ServerError
 from wheelq.producer.breaker import Breaker
-from wheelq.producer.operation import Do, Operation, Step, Stream, Wait, Whereabouts
+from wheelq.producer.operation import Do, LongPoll, Operation, Step, Stream, Wait, Whereabouts
 from wheelq.protocol.call import Call
 from wheelq.settings import BreakerSettings
 from wheelq.telemetry import api
@@ -27,6 +29,8 @@ from wheelq.transport import AsyncTransport, Transport
 from wheelq.transport.aio import Spares
 
 T = TypeVar("T")
+_clock = SystemClock()
+"""Long polls last by this machine's clock, also in a test whose own clock stands still."""
 
 About = tuple[str, str, str | None]
 """The name of an operation, its topic, and the id of the job if it is about a single one."""
@@ -37,6 +41,7 @@ class Driver:
 
     def __init__(self, transport: Transport, breaker: BreakerSettings, clock: Clock) -> None:
         self._transport = transport
+        self._places = threading.Semaphore(_places(transport))
         self._guard = _Guard(Breaker(breaker, clock))
 
     def run(self, operation: Operation[T], about: About | None = None) -> T:
@@ -71,6 +76,8 @@ class Driver:
                     for answer in self._transport.stream(calls, refused):
                         succeeded()
                         take(answer)
+            case LongPoll():
+                return self._poll(step)
             case Wait(seconds):
                 sleep(seconds)
             case Do(act):
@@ -79,6 +86,16 @@ class Driver:
                 return self._transport.node
         return None
 
+    def _poll(self, poll: LongPoll) -> Any:
+        ends_at = _clock.monotonic() + poll.seconds
+        if not self._places.acquire(timeout=poll.seconds):
+            return None
+        try:
+            left_ms = int(1000 * (ends_at - _clock.monotonic()))
+            return self._do(poll.make(max(1, min(left_ms, self._transport.reply_timeout_ms // 2))))
+        finally:
+            self._places.release()
+
 
 class _Connections(NamedTuple):
     """The connections of one event loop."""
@@ -86,6 +103,8 @@ class _Connections(NamedTuple):
     shared: AsyncTransport
     spare: Spares
     """For calls that block their connection; on the shared connection they would delay all others."""
+    places: asyncio.Semaphore
+    """For long polls, of which each takes one of `spare`."""
 
 
 class AsyncDriver:
@@ -124,7 +143,7 @@ class AsyncDriver:
         """Returns the connections of a new event loop; the first loop uses the given transport."""
         transport = self._transport.elsewhere() if self._is_taken else self._transport
         self._is_taken = True
-        return _Connections(transport, Spares(transport))
+        return _Connections(transport, Spares(transport), asyncio.Semaphore(_places(transport)))
 
     async def _do(self, step: Step) -> Any:
         match step:
@@ -138,6 +157,8 @@ class AsyncDriver:
             case Stream():
                 async with self._connections.here().spare.one() as transport:
                     await self._stream(transport, step)
+            case LongPoll():
+                return await self._poll(step)
             case Wait(seconds):
                 await self._clock.sleep(seconds)
             case Do(act):
@@ -145,6 +166,17 @@ class AsyncDriver:
             case Whereabouts():
                 return self._transport.node
         return None
+
+    async def _poll(self, poll: LongPoll) -> Any:
+        places, ends_at = self._connections.here().places, _clock.monotonic() + poll.seconds
+        try:
+            await asyncio.wait_for(places.acquire(), poll.seconds)
+        except TimeoutError:
+            return None
+        try:
+            return await self._do(poll.make(max(1, int(1000 * (ends_at - _clock.monotonic())))))
+        finally:
+            places.release()
 
     async def _send(self, transport: AsyncTransport, call: Call[T]) -> T:
         with self._guard as succeeded:
@@ -157,6 +189,11 @@ class AsyncDriver:
             async for answer in transport.stream(step.calls, step.refused):
                 succeeded()
                 step.take(answer)
+
+
+def _places(transport: Transport | AsyncTransport) -> int:
+    """Returns how many long polls may be under way at once."""
+    return transport.max_connections * 3 // 4
 
 
 def _observed(about: About, operation: Operation[T]) -> Operation[T]:

@@ -18,7 +18,7 @@ from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, Ser
 from wheelq.model.checks import due_argument
 from wheelq.model.job import CancelOutcome, Payload, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import GroupInfo, JobInfo, JobState
-from wheelq.producer.operation import Operation, ask, wait
+from wheelq.producer.operation import LongPoll, Operation, ask, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import producer, state
 from wheelq.protocol.keys import ShardKeys
@@ -138,10 +138,12 @@ def _news_of(keys: ShardKeys, id: str, cursor: str, clock: Clock, seconds: float
     ends_at = clock.monotonic() + seconds
     while (left := ends_at - clock.monotonic()) > 0:
         try:
-            cursor, ended = yield from ask(state.news_since(keys, cursor, max(1, int(left * 1000))))
+            news = yield LongPoll(partial(state.news_since, keys, cursor), left)
         except ServerError:
             yield from wait(left)
             break
-        if id in ended:
-            break
+        if news is not None:
+            cursor, ended = news
+            if id in ended:
+                break
     return cursor

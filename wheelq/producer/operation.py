@@ -1,12 +1,13 @@
 """The steps of an operation, as values, and the functions that yield them.
 
-| step            | what the driver does                                            | answer             |
-|-----------------|-----------------------------------------------------------------|--------------------|
-| `Call`          | sends it                                                        | the call's answer  |
-| `Stream`        | sends many calls, and makes the next while the server works     | None; see `take`   |
-| `Wait`          | lets time pass                                                  | None               |
-| `Do`            | calls a function; on asyncio it awaits what the function returns | what is returned   |
-| `Whereabouts`   | looks up where the server is                                    | host and port      |
+| step          | what the driver does                                             | answer              |
+|---------------|------------------------------------------------------------------|---------------------|
+| `Call`        | sends it                                                         | the call's answer   |
+| `Stream`      | sends many calls, and makes the next while the server works      | None; see `take`    |
+| `LongPoll`    | sends a call that the server answers later, if it has a place    | the answer, or None |
+| `Wait`        | lets time pass                                                   | None                |
+| `Do`          | calls a function; on asyncio it awaits what the function returns | what is returned    |
+| `Whereabouts` | looks up where the server is                                     | host and port       |
 """
 
 from __future__ import annotations
@@ -35,6 +36,19 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class LongPoll:
+    """A call that keeps its connection until something happens; answered by None if it does not get a place in time.
+
+    Three quarters of a client's connections are places for such calls, so that the others never wait for them.
+    """
+
+    make: Callable[[int], Call[Any]]
+    """Makes the call, of the milliseconds that the server may wait."""
+    seconds: float
+    """The most that a place and the answer may take. The answer may come sooner without anything having happened."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Let this time pass; answered by None."""
 
@@ -53,7 +67,7 @@ class Whereabouts:
     """Ask for the host and the port of the server, as the URL names them; nothing is sent."""
 
 
-Step = Call[Any] | Stream | Wait | Do | Whereabouts
+Step = Call[Any] | Stream | LongPoll | Wait | Do | Whereabouts
 Operation = Generator[Step, Any, T]
 """Yields steps, receives their answers or errors, and returns the outcome. It may handle a `ServerError`; any other
 error ends it.

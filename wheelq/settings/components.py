@@ -32,7 +32,11 @@ class ConnectionSettings(Checked):
         "How long to wait for a reply before calling the outcome unknown. It is above the server's own 5 s limit for "
         "scripts, so that a busy server is not taken for a lost one.",
     )
-    max_connections: int = setting(50, "Most connections per client object; further threads wait for a free one.")
+    max_connections: int = setting(
+        50,
+        "Most connections per client object; further threads wait for a free one. `wait` holds three quarters of them "
+        "at most.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,13 +145,18 @@ class Address:
         """How long a call waits for its reply."""
         return self.settings.reply_timeout_ms
 
+    @property
+    def max_connections(self) -> int:
+        """The most connections of a client."""
+        return self.settings.max_connections
+
     def pool(self, reply_timeout_ms: int | None = None) -> redis.BlockingConnectionPool:
         """A pool of blocking connections that never repeat a request by themselves."""
         reply_timeout = (reply_timeout_ms or self.settings.reply_timeout_ms) / 1000
         options: dict[str, Any] = {
             **self._options(),
             "socket_timeout": reply_timeout,
-            "max_connections": self.settings.max_connections,
+            "max_connections": self.max_connections,
             "timeout": reply_timeout,
             "retry": Retry(NoBackoff(), 0),
             **self._blocking,
@@ -310,6 +315,11 @@ class LateAddress(Address):
     def reply_timeout_ms(self) -> int:
         """How long a call waits for its reply; known before the URL is."""
         return (self._given or settings_in_force()).connection.reply_timeout_ms
+
+    @property
+    def max_connections(self) -> int:
+        """The most connections of a client; known before the URL is."""
+        return (self._given or settings_in_force()).connection.max_connections
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -52,6 +52,11 @@ class AsyncTransport:
         """How long a call waits for its reply."""
         return self._address.reply_timeout_ms
 
+    @property
+    def max_connections(self) -> int:
+        """How many connections calls share that keep one to themselves."""
+        return self._address.max_connections
+
     def spare(self) -> AsyncTransport:
         """Another transport to the same place, with connections of its own: for calls that wait in the server."""
         spare = AsyncTransport(self._address, self._clock)
@@ -196,17 +201,16 @@ class AsyncTransport:
         return places, settings.connect_timeout_ms  # do not wait for a silent node: another may answer
 
 
-MOST = 50
-"""The default number of the blocking client's connections; further callers wait their turn."""
-
-
 class Spares:
-    """Transports to the same server, each for one caller at a time. Made when needed, kept until closed."""
+    """Transports to the same server, each for one caller at a time. Made when needed, kept until closed.
+
+    There are at most `max_connections`; further callers wait their turn.
+    """
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
         self._idle: list[AsyncTransport] = []
-        self._room = asyncio.Semaphore(MOST)
+        self._room = asyncio.Semaphore(transport.max_connections)
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[AsyncTransport]:

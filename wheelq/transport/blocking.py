@@ -39,6 +39,11 @@ class Transport:
         """How long a call waits for its reply."""
         return self._address.reply_timeout_ms
 
+    @property
+    def max_connections(self) -> int:
+        """How many connections calls share that keep one to themselves."""
+        return self._address.max_connections
+
     def send(self, call: Call[T]) -> T:
         """Send a call and return its answer.
 
