@@ -18,7 +18,8 @@
     ledger       records everything that happened
     parts        the parts of a fleet, and the clients with which they act
     operations   the operations of producers
-    web          the HTTP service and its lessees
+    web          the HTTP service
+    lessees      callers of the HTTP service that pull jobs
     receiver     the receiver of callbacks
     blocking     a producer with the blocking client
     threads      the threads of a process, and what they wait for

@@ -129,7 +129,8 @@ class Fleet:
         await node.run(patiently=True)
 
     async def _web(self, part: Part, process: Process) -> None:
-        await serve(self.url, self._settings(), self.ledger, part, process)
+        has_callers = "callers" in self.plan.traits
+        await serve(self.url, self._settings(), self.ledger, part, process, has_callers=has_callers)
 
     async def _blocking(self, part: Part, process: Process) -> None:
         await blocking.produce(self.url, self._settings(), self.ledger, part)

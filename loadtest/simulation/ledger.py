@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.simulation.plan import Step
@@ -44,6 +44,29 @@ class Call:
     def is_known(self) -> bool:
         """Whether the producer knows the outcome."""
         return self.outcome not in ("unanswered", "unknown", "kept")
+
+
+@dataclass(slots=True)
+class Keyed:
+    """A request that came several times under one Idempotency-Key."""
+
+    step: Step
+    sent: float
+    asked_us: int
+    marks: list[str]
+    """What the payload of each of its jobs ends with."""
+    answers: list[tuple[int, Any]] = field(default_factory=list)
+    """Status and body of each answer."""
+
+    @property
+    def was_told(self) -> bool:
+        """Whether an answer has named its jobs."""
+        return any(status < 300 for status, _ in self.answers)
+
+    def ids_in(self, answer: Any) -> list[str]:
+        """Returns the ids of its jobs in an answer; "" for one that has a problem."""
+        made = answer.get("outcomes", [answer])[: len(self.marks)]
+        return ["" if "problem" in job else str(job["id"]) for job in made]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +206,12 @@ class Ledger:
         """The consumer that has a delivery, and whether it has handed it back."""
         self.counted: list[tuple[Call, int, int]] = []
         """Calls that counted the jobs they changed: one of the jobs, the count in the answer, and the true count."""
+        self.keyed: list[Keyed] = []
+        """Requests under Idempotency-Keys."""
+        self.marked: defaultdict[str, set[str]] = defaultdict(set)
+        """Which ids lessees have seen with the mark of a job."""
+        self.acknowledged: Counter[tuple[str, str, str]] = Counter()
+        """How often lessees were told that a lease is acknowledged: topic, id, and shard and entry."""
         self.rewritten: defaultdict[str, int] = defaultdict(int)
         """How often the assignment was written."""
         self.shards: dict[str, int] = {}

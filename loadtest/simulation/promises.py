@@ -1,4 +1,4 @@
-"""Promises about dead jobs, kept entries, expiry, priority and misfires."""
+"""Promises about dead jobs, kept entries, expiry, priority, misfires, and what callers over HTTP repeat."""
 
 from __future__ import annotations
 
@@ -87,3 +87,31 @@ def ranked(seen: Seen) -> Iterator[str]:
         found = [ranks[one.topic, one.id] for one in sorted(in_order, key=lambda one: one.place)]
         if found != sorted(found) and not seen.ledger.undone:
             yield f"{together[0].topic}: {[one.id for one in in_order]} were promoted with the priorities {found}"
+
+
+@promise("once")
+def once(seen: Seen) -> Iterator[str]:
+    """A request repeated with its Idempotency-Key makes its jobs once, and has one answer; refused, it makes none."""
+    for one in seen.ledger.keyed if not seen.ledger.undone else ():
+        told = [one.ids_in(answer) for status, answer in one.answers if status < 300]
+        is_refused = len(one.answers) == len(one.step.args["again"]) and all(
+            400 <= status < 504 for status, _ in one.answers
+        )
+        for place, mark in enumerate(one.marks):
+            ids = {ids[place] for ids in told if ids[place]}
+            seen_ids = seen.ledger.marked[mark]
+            if len(ids | seen_ids) > 1:
+                yield f"{one.step} has made {sorted(ids | seen_ids)} of one job; its answers name {sorted(ids)}"
+            if is_refused and seen_ids:
+                yield f"{one.step} was refused {len(one.answers)} times, and made {sorted(seen_ids)}"
+        answers = [answer for status, answer in one.answers if status < 300 and all(one.ids_in(answer))]
+        if any(answer != answers[0] for answer in answers):
+            yield f"{one.step} has several answers: {answers}"
+
+
+@promise("acknowledged")
+def acknowledged(seen: Seen) -> Iterator[str]:
+    """A leased job is acknowledged once, whoever says it, and however often."""
+    for (topic, id, entry), times in seen.ledger.acknowledged.items():
+        if times > 1 and not seen.ledger.undone:
+            yield f"{topic}/{id} ({entry}) was acknowledged {times} times"

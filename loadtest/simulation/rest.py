@@ -24,7 +24,7 @@ The HTTP service has more, because its lessees keep asking."""
 HOLD = set(b"owner until asker asks_until asker_holds".split())
 _KEY = re.compile(rb"^wheelq:(?:\{([^:}]+):(\w+)\}:)?(.+)$")
 STAYS = {*b"epoch counts horizon shards rate lease dead buried fence groups topics".split()}
-STAYS |= {*b"assignment nodes workers beats histograms measured lease-clock callbacks".split()}
+STAYS |= {*b"assignment nodes workers beats histograms measured lease-clock callbacks access".split()}
 """Keys that may exist at rest: they do not grow with the number of jobs."""
 
 

@@ -1,7 +1,7 @@
 """The HTTP service through ASGI, with callers that schedule jobs, and lessees that pull jobs in long polls.
 
-Callers and lessees live in the service's process; torture tests the sockets. A lessee works on a job for a while, then
-acknowledges it, reports a failure, releases it, or forgets it. Some lessees leave before a long poll ends.
+Callers and lessees live in the service's process; torture tests the sockets. In a seed with `callers` every request
+needs an API key; a valid one must never be refused.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadtest.simulation.ledger import Ledger, Run
+from loadtest.simulation.ledger import Ledger
+from loadtest.simulation.lessees import Asker, Lessee
 from loadtest.simulation.parts import Actor, Part
 from loadtest.simulation.process import Process
 from loadtest.simulation.receiver import ADDRESS
+from wheelq.errors import ServerError
+from wheelq.protocol.calls.access import put_api_key
+from wheelq.server.access import new_key
 from wheelq.server.app import make_app
 from wheelq.server.service import Service
 from wheelq.settings import OutboxSettings, ServerSettings, Settings
+from wheelq.settings.components import Access
 
-GROUP, LESSEES = "lessees", 2
-STORED_GROUP = f"http.{GROUP}"
+LESSEES = 2
+"""How many of each kind."""
 SERVICES = f"""
 [services.shop]
 url = "http://{ADDRESS}/hooks"
@@ -32,14 +37,18 @@ retry = {{ delays = [0.3, 0.7, 1.5] }}
 networks = ["10.0.0.0/8"]
 may_be_plain = true
 """
-UNEXPECTED = (400, 415, 422, 500)
+UNEXPECTED = (400, 401, 403, 415, 422, 500)
+"""No request ends like this, unless that is what its caller wants to see."""
 
 
 @dataclass(slots=True)
 class WebActor(Actor):
     """The service, as its callers use it."""
 
+    service: Service
     app: Any
+    token: str = ""
+    """The API key of its callers; "" if they need none."""
 
     async def ask(
         self,
@@ -48,14 +57,19 @@ class WebActor(Actor):
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         leaves_after: float = 0.0,
+        token: str | None = None,
     ) -> tuple[int, Any]:
-        """Send a request; returns the status and body. The caller leaves after this many seconds, or when answered."""
+        """Send a request; returns the status and body. The caller leaves after this many seconds, or when answered.
+
+        With a `token` of its own it may be refused.
+        """
         data, parts = b"" if body is None else json.dumps(body).encode(), []
         path, _, query = path.partition("?")
         given = {
             "host": "localhost",
             "content-type": "application/json",
             "content-length": str(len(data)),
+            **({"authorization": f"Bearer {token or self.token}"} if token or self.token else {}),
             **(headers or {}),
         }
         scope = {
@@ -85,89 +99,57 @@ class WebActor(Actor):
         if leaving is not None:
             leaving.cancel()
         answer = b"".join(parts)
-        if status in UNEXPECTED:
+        if status in UNEXPECTED and not token:
             self.ledger.problems.append(f"died: {method} {path} was answered {status}: {answer[:200]!r}")
         return status, json.loads(answer) if answer[:1] in (b"{", b"[") else None
 
 
-async def serve(url: str, settings: Settings, ledger: Ledger, part: Part, process: Process) -> None:
+async def serve(
+    url: str, settings: Settings, ledger: Ledger, part: Part, process: Process, *, has_callers: bool
+) -> None:
     """Run the process of the service."""
     _write_services()
-    server = ServerSettings(access="open", services="services.toml", drain_ms=3_000)
+    access: Access = "keys" if has_callers else "open"
+    server = ServerSettings(access=access, services="services.toml", drain_ms=3_000)
     service = Service.connect(url, replace(settings, server=server, outbox=OutboxSettings(path="outbox-web.db")))
     done = asyncio.Event()
     part.stop = done.set
     async with service.running():
-        part.actor = actor = WebActor(part.name, service.client, ledger, make_app(service))
-        lessees = [asyncio.create_task(Lessee(actor, process).run(), name=f"lessee {n}") for n in range(LESSEES)]
+        actor = WebActor(part.name, service.client, ledger, service, make_app(service))
+        if has_callers:
+            actor.token = await _token_of(service, part)
+        part.actor = actor
+        lessees = [one(actor, process) for one in (Lessee, Asker)[: 1 + has_callers] for _ in range(LESSEES)]
+        tasks = [asyncio.create_task(one.run(), name=f"lessee {n}") for n, one in enumerate(lessees)]
         await done.wait()
         part.actor = None
         service.drain()
-        for task in lessees:
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(lessees)
+        await asyncio.wait(tasks)
+
+
+async def _token_of(service: Service, part: Part) -> str:
+    """Returns the token of the key for everything, which the first process of the service makes."""
+    if part.former:
+        return _written_token()
+    key, token = new_key("everything", ("*:*",), service.clock.wall_ms())
+    while True:
+        try:
+            await service.transport.send(put_api_key(service.keys, key.id, key.stored()))
+        except ServerError:
+            await asyncio.sleep(0.2)
+        else:
+            return _written_token(token)
+
+
+def _written_token(token: str = "") -> str:
+    """Writes the token to a file; without one, returns what is written there."""
+    path = Path("token")
+    if token:
+        path.write_text(token)
+    return path.read_text()
 
 
 def _write_services() -> None:
     Path("services.toml").write_text(SERVICES)
-
-
-class Lessee:
-    """Leases jobs and settles them."""
-
-    def __init__(self, actor: WebActor, process: Process) -> None:
-        self._actor, self._process, self._random = actor, process, process.random
-        self._path = f"/v1/topics/leased/groups/{GROUP}/"
-
-    async def run(self) -> None:
-        """Lease jobs until cancelled."""
-        random = self._random
-        while True:
-            lease, sent = random.uniform(2, 6), self._actor.ledger.world.now
-            asked = {"count": random.randint(1, 5), "lease": lease, "wait": random.choice((0, 2, 5))}
-            leaves_after = random.uniform(0.1, 3) if random.random() < 0.15 else 0.0
-            status, answer = await self._actor.ask("POST", f"{self._path}lease", asked, leaves_after=leaves_after)
-            jobs = answer["jobs"] if status == 200 and answer else []
-            for job in jobs:
-                await self._handle(job, sent + lease)
-            if not jobs:
-                await asyncio.sleep(0.5)
-
-    async def _handle(self, job: Any, until: float) -> None:
-        random, world = self._random, self._actor.ledger.world
-        takes, fails, _ = job["payload"]
-        run = self._begin(job, until)
-        if world.now > until - 0.5:  # the jobs before took too long: another lessee gets this one
-            run.ended, run.outcome = world.now, "dropped"
-            return
-        if takes > 1.5 and await self._tell("extend", job, lease=8.0):
-            run.leased_until = max(until, world.now + 7.0)
-        await asyncio.sleep(takes)
-        chance = random.random()
-        if job["attempt"] <= fails:
-            run.ended, run.outcome = world.now, "ValueError"
-            is_told = await self._tell("fail", job, error="on purpose", pause=0.4, max_attempts=4)
-        elif chance < 0.04:
-            run.ended, run.outcome = world.now, "dropped"
-            return
-        elif chance < 0.1:
-            run.ended, run.outcome = world.now, "released"
-            is_told = await self._tell("release", job, pause=random.choice((0, 1.0)))
-        else:
-            run.ended, run.outcome = world.now, "done"
-            is_told = await self._tell("ack", job)
-        if is_told:
-            run.leased_until = float("inf") if run.outcome == "done" else 0.0
-
-    async def _tell(self, what: str, job: Any, **more: Any) -> bool:
-        status, answer = await self._actor.ask("POST", f"{self._path}{what}", {"handles": [job["handle"]], **more})
-        return status == 200 and answer["done"] == [True]
-
-    def _begin(self, job: Any, until: float) -> Run:
-        shard, entry, deliveries, _ = job["handle"].split(".")
-        world, server_us = self._actor.ledger.world, self._actor.ledger.server.clock_us()
-        who, id = f"lessee of {self._process.name}", job["id"]
-        place, attempt, due_ms = f"{shard}.{entry}", int(deliveries), job["due_ms"]
-        run = Run(STORED_GROUP, "leased", id, place, attempt, who, world.now, server_us, due_ms, id, leased_until=until)
-        self._actor.ledger.runs.append(run)
-        return run

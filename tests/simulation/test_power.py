@@ -53,3 +53,14 @@ def test_the_outbox_of_a_producer_that_was_killed_is_delivered_by_the_next(salt:
     assert result.problems == ()
     assert sum(line.endswith(": kept") for line in result.story.lines) >= 4
     assert result.jobs >= 7
+
+
+@pytest.mark.timeout(300)
+def test_a_topic_whose_resumption_was_lost_with_the_power_is_resumed_again() -> None:
+    """Its jobs waited for ever, and seemed to be lost."""
+    pause = Step(1, 8.0, "pause", "producer-1", {"topic": "plain", "seconds": 1.9})
+    job = {"topic": "plain", "id": "p2", "delay": 1.0, "partition_key": None, "payload": [0, 0, "error"]}
+    lost = Step(3, 10.0, "power-lost", "", {"seconds": 1.0, "salt": 2})
+    result = run.run(Plan(1, TOPICS, True, (pause, lost, Step(2, 15.0, "schedule", "producer-1", job))))
+    assert result.problems == ()
+    assert sum("pause plain: done" in line for line in result.story.lines) == 3

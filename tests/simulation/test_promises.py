@@ -1,4 +1,4 @@
-"""Promises about dead jobs, kept entries, expiry, priority and misfires: what they see, and what they let pass."""
+"""Promises about dead and kept jobs, terms, and callers over HTTP: what they see, and what they let pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadtest.simulation import promises
-from loadtest.simulation.ledger import Call, Ledger, Promotion, Run
+from loadtest.simulation.ledger import Call, Keyed, Ledger, Promotion, Run
 from loadtest.simulation.oracle import Seen
 from loadtest.simulation.oracle.excuses import Excuses
 from loadtest.simulation.plan import OWN_TOPICS, Plan, Step
@@ -59,6 +59,36 @@ def test_jobs_of_higher_priority_are_promoted_first(ledger: Ledger, first: str, 
     for place, id in enumerate([first, "r1" if first == "r2" else "r2"]):
         ledger.promotions.append(_promotion("ranked", id, at=5.0, place=place))
     assert bool(list(promises.ranked(_seen(ledger, step)))) == is_broken
+
+
+MADE = {"id": "a", "due_ms": 5}
+
+
+@pytest.mark.parametrize(
+    ("answers", "seen_ids", "is_broken"),
+    [
+        ([(201, MADE), (201, MADE)], {"a"}, False),
+        ([(201, MADE), (201, MADE)], {"a", "b"}, True),
+        ([(201, MADE), (201, {**MADE, "id": "b"})], {"a"}, True),
+        ([(201, MADE), (201, {**MADE, "due_ms": 6})], {"a"}, True),
+        ([(504, {}), (201, MADE)], {"a"}, False),
+        ([(504, {}), (503, {})], {"a"}, False),
+        ([(503, {}), (503, {})], {"a"}, True),
+    ],
+)
+def test_a_request_that_is_repeated_under_a_key_makes_one_job_and_has_one_answer(
+    ledger: Ledger, answers: list[Any], seen_ids: set[str], is_broken: bool
+) -> None:
+    step = Step(1, 5.0, "asked-keyed", "web-0", {"topic": "asked", "again": (0, 0)})
+    ledger.keyed.append(Keyed(step, 5.0, 0, ["mark"], answers))
+    ledger.marked["mark"] |= seen_ids
+    assert bool(list(promises.once(_seen(ledger)))) == is_broken
+
+
+@pytest.mark.parametrize(("times", "is_broken"), [(1, False), (2, True)])
+def test_a_leased_job_is_acknowledged_once(ledger: Ledger, times: int, is_broken: bool) -> None:
+    ledger.acknowledged["asked", "a1", "0.5-0"] = times
+    assert bool(list(promises.acknowledged(_seen(ledger)))) == is_broken
 
 
 def _seen(ledger: Ledger, *steps: Step) -> Seen:

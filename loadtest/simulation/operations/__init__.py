@@ -5,6 +5,7 @@ jobs         schedule, change and read single jobs
 topics       change a topic
 due_ranges   change all jobs that are due in a range
 http         callers over HTTP
+callers      callers that repeat requests under a key, look for results, and have API keys
 visits       people who look at pages and lists over HTTP
 dead         list, replay and purge dead jobs
 lives        wait for jobs, cancel running ones, run jobs again
@@ -17,6 +18,7 @@ rivals       several producers with the same job
 from __future__ import annotations
 
 from loadtest.simulation.operations import (
+    callers,
     dead,
     due_ranges,
     http,
@@ -34,6 +36,7 @@ from loadtest.simulation.operations.registry import OPERATIONS, Operation, opera
 __all__ = [
     "OPERATIONS",
     "Operation",
+    "callers",
     "dead",
     "due_ranges",
     "http",

@@ -10,7 +10,8 @@ from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.plan import WEB, Draft, Step
 
 
-def _note(call: Call, status: int, answer: Any) -> None:
+def note(call: Call, status: int, answer: Any) -> None:
+    """Record the answer about a job that was asked for."""
     if status in (200, 201, 202):
         call.due_ms, call.kept = answer["due_ms"], answer["in_outbox"]
         call.outcome = "kept" if call.kept else "created" if answer["created"] else "there"
@@ -35,11 +36,11 @@ async def http_schedule(actor: Any, step: Step) -> None:
         headers = {"idempotency-key": f"step-{step.number}"} if args["repeats"] else {}
         path = f"/v1/topics/{args['topic']}/jobs"
         status, answer = await actor.ask("POST", path, body, headers)
-        _note(call, status, answer)
+        note(call, status, answer)
         if headers and status in (503, 504):
             again, answer = await actor.ask("POST", path, body, headers)
             if again < 300 or status == 503:
-                _note(call, again, answer)
+                note(call, again, answer)
 
 
 def _draw_http_cancel(draft: Draft) -> Args | None:

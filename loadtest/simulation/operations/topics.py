@@ -31,6 +31,22 @@ async def _change(actor: Actor, step: Step, do: Callable[[], Awaitable[object]])
             return
 
 
+UNDONE_S = 8.0
+"""A server that loses writes, by a fail-over or with its power, has lost them within this time."""
+
+
+async def _change_for_good(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> None:
+    """Change a topic, and again if the server has lost the change: nobody else would put back what a step has done."""
+    while True:
+        await _change(actor, step, do)
+        changed = actor.ledger.world.now
+        if step.kind == "pause":
+            actor.ledger.trouble("pause", step.args["topic"], 1.5, since=step.at)
+        await asyncio.sleep(UNDONE_S)
+        if not actor.ledger.was_undone(changed - 1.0, changed):
+            return
+
+
 def _draw_set_shards(draft: Draft) -> Args | None:
     if "reshards" not in draft.traits:
         return None
@@ -53,11 +69,10 @@ def _draw_pause(draft: Draft) -> Args | None:
 
 @operation("pause", weight=0.25, draw=_draw_pause)
 async def pause(actor: Actor, step: Step) -> None:
-    topic, begun = step.args["topic"], actor.ledger.world.now
+    topic = step.args["topic"]
     await _change(actor, step, lambda: actor.client.pause(topic))
     await asyncio.sleep(step.args["seconds"])
-    await _change(actor, step, lambda: actor.client.resume(topic))
-    actor.ledger.trouble("pause", topic, 1.5, since=begun)
+    await _change_for_good(actor, step, lambda: actor.client.resume(topic))
 
 
 def _draw_configure(draft: Draft) -> Args | None:
@@ -105,7 +120,7 @@ async def recurring(actor: Actor, step: Step) -> None:
         lambda: recurring.put("plain", args["name"], payload, every=args["every"], missed=args["missed"]),
     )
     await asyncio.sleep(args["seconds"])
-    await _change(actor, step, lambda: recurring.remove("plain", args["name"]))
+    await _change_for_good(actor, step, lambda: recurring.remove("plain", args["name"]))
 
 
 def _draw_group(draft: Draft) -> Args | None:
@@ -121,5 +136,4 @@ async def group(actor: Actor, step: Step) -> None:
     group, client = step.args["group"], actor.client
     await _change(actor, step, lambda: client.make_group("plain", group))
     await asyncio.sleep(step.args["seconds"])
-    if hasattr(client, "remove_group"):
-        await _change(actor, step, lambda: client.remove_group("plain", group))
+    await _change_for_good(actor, step, lambda: client.remove_group("plain", group))

@@ -58,7 +58,7 @@ def _call(seen: Seen, call: Call, calls: list[Call]) -> Act:
 
 def _verb(call: Call) -> str:
     kind = call.step.kind
-    for prefix in ("blunt-", "http-", "rival-"):
+    for prefix in ("blunt-", "http-", "rival-", "asked-"):
         kind = kind.removeprefix(prefix)
     return ("replace" if kind == "replace" else "schedule") if call.makes else kind
 

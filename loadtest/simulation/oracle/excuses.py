@@ -38,6 +38,7 @@ SLACK: Mapping[str, Mapping[str, float]] = {
         "reshard": 2.0,
     },
     "late": {"node": 0.0},
+    "abandoned": {"server-away": BACK_S + TAKEN_S},
     "repeated": {"fail-over": UNRENEWED_S, "slow-network": SILENT_S},
 }
 """By promise and kind of fault: how many seconds after its end a fault still explains something; None: not at all."""

@@ -20,6 +20,8 @@ SENT_S = 1.0
 """A call that takes deliveries was sent no longer ago than this, so its worker knew what it had read before."""
 SILENT_S = 3.48
 """A worker whose heartbeat has not changed for `abandoned_ms` is gone; clocks differ a little."""
+LEASING = ("http.lessees", "http.askers")
+"""The groups of lessees."""
 NOT_REPEATED = ("pause", "clock", "reshard")
 
 
@@ -29,7 +31,7 @@ def leased(seen: Seen) -> Iterator[str]:
     leases: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in seen.ledger.runs:
         came_too_late = run.outcome == "dropped" and run.leased_until < run.began  # its turn came after its lease
-        if run.group == "http.lessees" and not came_too_late:
+        if run.group in LEASING and not came_too_late:
             leases[run.topic, run.id, run.entry].append(run)
     for (topic, id, _), runs in leases.items():
         for first, again in pairwise(sorted(runs, key=lambda run: run.began)):

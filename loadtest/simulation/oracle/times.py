@@ -19,6 +19,7 @@ NEARLY_SOON_S = 0.6
 """What a job may wait besides for a place."""
 HEDGED_S = 1.0
 """A leader that is slow, or whose clock is wrong, is helped by its standby."""
+RUNS_NOW = ("run-now", "rival-run-now", "asked-run-now")
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 
 
@@ -120,11 +121,7 @@ def late(seen: Seen) -> Iterator[str]:
 def _due_since(seen: Seen, one: Promotion) -> float:
     """Returns since when the job has had its due time: since it waits, or since a `run_now` that promoted it."""
     calls = seen.jobs[one.topic, one.id].calls
-    asked = [
-        call.sent
-        for call in calls
-        if call.step.kind in ("run-now", "rival-run-now") and call.asked_us // 1000 <= one.due_ms
-    ]
+    asked = [call.sent for call in calls if call.step.kind in RUNS_NOW and call.asked_us // 1000 <= one.due_ms]
     return max([one.waits_since, *(sent for sent in asked if sent <= one.at)])
 
 
