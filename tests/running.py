@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import pytest
 import redis
 
-from tests.waiting import until
+from tests.waiting import in_time, until
 from wheelq import Job, Scheduler, Settings, Worker
 
 WAITS = "waiting until the server can be used"
@@ -71,3 +71,25 @@ def age(url: str, prefix: str) -> None:
     with redis.Redis.from_url(url) as raw:
         for counts in raw.scan_iter(f"{prefix}:{{*}}:counts"):
             raw.hdel(counts, "born")
+
+
+async def die_at_work(worker: Worker, topic: str) -> None:
+    """Run a worker until it has begun a job; then the nearest thing to kill -9 within one process.
+
+    All its tasks end and settle nothing.
+    """
+    began = asyncio.Event()
+
+    @worker.handler(topic)
+    async def hang(job: Job) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    others = asyncio.all_tasks()
+    running = asyncio.create_task(worker.run())
+    await in_time(began.wait())
+    while victims := asyncio.all_tasks() - others - {asyncio.current_task()}:
+        for task in victims:
+            task.cancel()  # again and again, so that none can wait for anything on its way out
+        await asyncio.sleep(0)
+    await asyncio.gather(running, return_exceptions=True)

@@ -49,7 +49,7 @@ async def test_handlers_of_all_topics_together_are_as_many_as_the_limit(
     assert most == concurrency
 
 
-@pytest.mark.parametrize("busy", ["plain", "first"])
+@pytest.mark.parametrize("busy", ["plain", "first", "limited"])
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_a_topic_with_jobs_without_end_leaves_the_others_their_turn(
     url: str, prefix: str, aclient: AsyncClient, concurrency: int, busy: str
@@ -65,7 +65,8 @@ async def test_a_topic_with_jobs_without_end_leaves_the_others_their_turn(
     worker.handler("plain")(handle)
     worker.handler("first", ordered="key")(handle)
     worker.handler("second", ordered=True)(handle)
-    others = {"plain", "first", "second"} - {busy}
+    worker.handler("limited", concurrency=2)(handle)
+    others = {"plain", "first", "second", "limited"} - {busy}
     for topic in (busy, *others):
         await aclient.schedule_many(topic, [JobSpec(n, delay=0, partition_key=str(n)) for n in range(20)])
     async with running(worker):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from tests.running import die_at_work
 from tests.spec.conftest import Run, counts_are
 from tests.waiting import in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Settings, Worker
@@ -98,25 +99,3 @@ async def test_a_job_that_keeps_killing_its_workers_is_buried(
 
     await counts_are(aclient, topic, (0, 0, 1))
     assert ran == []
-
-
-async def die_at_work(worker: Worker, topic: str) -> None:
-    """Run a worker until it has begun a job; then the nearest thing to kill -9 within one process.
-
-    All its tasks end and settle nothing.
-    """
-    began = asyncio.Event()
-
-    @worker.handler(topic)
-    async def hang(job: Job) -> None:
-        began.set()
-        await asyncio.Event().wait()
-
-    others = asyncio.all_tasks()
-    running = asyncio.create_task(worker.run())
-    await in_time(began.wait())
-    while victims := asyncio.all_tasks() - others - {asyncio.current_task()}:
-        for task in victims:
-            task.cancel()  # again and again, so that none can wait for anything on its way out
-        await asyncio.sleep(0)
-    await asyncio.gather(running, return_exceptions=True)

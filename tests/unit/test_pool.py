@@ -123,7 +123,7 @@ async def test_a_read_that_waits_asks_all_its_shards_beside_an_ordered_lane(gate
     """A read of fewer ends after some milliseconds, so that the others have their turn: at rest it spun."""
     pool: Pool[int] = Pool(16, gate.run)
     places = shared(pool, 16)
-    places.ordered_lanes = 1
+    places.other_lanes = 1
     assert await places.take(waits=True, shards=4) == 4
     assert await places.take(waits=True, shards=1) == 1
     assert await places.take(waits=True, shards=50) == 11

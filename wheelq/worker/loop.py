@@ -200,7 +200,7 @@ class Worker(WorkerDecorators):
         parts, lanes = self._parts, self._lanes
         parts.ending.follow(asyncio.current_task())
         background = [
-            *lanes.tasks(),
+            asyncio.create_task(lanes.run(), name="wheelq lanes"),
             asyncio.create_task(parts.settler.run(), name="wheelq acks"),
             asyncio.create_task(
                 parts.recovery.run(self._shards.served, lanes.turn, lanes.start), name="wheelq recovery"

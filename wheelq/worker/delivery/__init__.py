@@ -2,6 +2,7 @@
 
 running     runs one delivery
 pool        at most `concurrency` deliveries at a time, without a task for those that never wait
+limited     the part of a pool that a handler with a limit of its own may fill
 places      how readers and ordered lanes share the free places of a pool
 held        this worker as one consumer of its group, and the deliveries that Redis has not confirmed as settled
 settling    reports outcomes to Redis: acks in batches, retries, burials

@@ -10,6 +10,9 @@ for each reader, none can be reserved for long: reads then wait 50 ms at most, a
 
 Ordered lanes start their deliveries in places of the same pool that are neither filled nor reserved. One that finds
 none takes its turn with the readers: a read that waits in the server is ended then, and the next ones do not wait.
+
+`LimitedPlaces` are those of a handler with a limit of its own. Its lane waits first until the handler is below its
+limit, and only then for the pool: so a full handler keeps no place from others, and nobody waits behind it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Protocol
 
 from wheelq.base.clock import Clock
 from wheelq.settings import WorkerSettings
+from wheelq.worker.delivery.limited import LimitedRuns
 
 LEND_S = 0.02
 """Seconds between checks whether places reserved for a read are free again."""
@@ -48,14 +52,14 @@ class Runs(Protocol):
 
 
 class SharedPlaces:
-    """The places of one pool or batcher, for the readers of its lane and for ordered lanes."""
+    """The places of one pool or batcher, for the readers of its lane and for other lanes."""
 
     def __init__(
         self, runs: Runs, settings: WorkerSettings, clock: Clock, end_waits: Callable[[], Awaitable[None]]
     ) -> None:
         """`end_waits()` ends reads that wait in the server."""
-        self.ordered_lanes = 0
-        """How many ordered lanes use these places too."""
+        self.other_lanes = 0
+        """How many ordered and limited lanes use these places too."""
         self.wanted = 0
         """How many of them wait for their turn."""
         self._end_waits = end_waits
@@ -72,36 +76,41 @@ class SharedPlaces:
         self._readers = readers
         self._block_ms = block_ms
 
-    async def take(self, *, waits: bool, shards: int = 1) -> int:
-        """Wait until a place is free, and reserve some. Readers are served in the order they came.
+    async def take(self, *, waits: bool, shards: int = 1, most: int | None = None) -> int:
+        """Wait until a place is free, and reserve some, at most `most`. Readers are served in the order they came.
 
         A read that waits reserves few, but one for each of its `shards` if it can: else it could not ask all at once.
         """
         async with self._turn:
             free = await self._room()
-            if free * NEARLY_FULL < self._concurrency:
-                await self._clock.sleep(0.001)
-                free = await self._room()
-            sharers = self._readers + self.ordered_lanes
+            sharers = self._readers + self.other_lanes
             taken = max(min(shards, free), free // (SCARCE * sharers)) if waits and not self.is_alone else free
+            taken = taken if most is None else min(taken, most)
             self._reserved += taken
             return taken
 
     @property
     def spare(self) -> int:
-        """How many deliveries an ordered lane may start at once; 0 while anybody else waits for a place."""
-        return 0 if self._turn.locked() else max(0, self._runs.free - self._reserved)
+        """How many deliveries another lane may start at once; 0 while anybody else waits for a place."""
+        return 0 if self._turn.locked() else max(0, self._free)
 
-    async def take_for_ordered(self) -> int:
-        """Wait in turn until a place is free, and reserve all that are."""
+    async def take_for_other(self, most: int | None = None) -> int:
+        """Reserve the free places, at most `most`; if there are none, wait for some in turn with the readers."""
+        if spare := self.spare:
+            self._reserved += (taken := spare if most is None else min(spare, most))
+            return taken
         self.wanted += 1
-        taking = asyncio.ensure_future(self.take(waits=False))
+        taking = asyncio.ensure_future(self.take(waits=False, most=most))
         try:
             while not taking.done():
                 if self._reserved:
                     await self._end_waits()  # again, because a read that is being sent does not wait yet
                 await asyncio.wait([taking], timeout=LEND_S if self._reserved else None)
             return taking.result()
+        except asyncio.CancelledError:
+            if taking.done() and not taking.cancelled():
+                self.give_back(taking.result())
+            raise
         finally:
             self.wanted -= 1
             taking.cancel()
@@ -111,17 +120,26 @@ class SharedPlaces:
         self._reserved -= places
         self._runs.changed.set()
 
+    @property
+    def _free(self) -> int:
+        """How many places are neither filled nor reserved; less than 0 while some were lent a second time."""
+        return self._runs.free - self._reserved
+
     async def _room(self) -> int:
-        """Wait until there are free places that are not reserved. Returns how many."""
-        while (free := self._runs.free - self._reserved) <= 0:
-            self._runs.changed.clear()
-            await self._runs.changed.wait()
+        """Wait until there are free places, and a moment longer if they are few. Returns how many."""
+        for pause in (0.001, None):
+            while (free := self._free) <= 0:
+                self._runs.changed.clear()
+                await self._runs.changed.wait()
+            if pause is None or free * NEARLY_FULL >= self._concurrency:
+                break
+            await self._clock.sleep(pause)
         return free
 
     @property
     def is_alone(self) -> bool:
         """Whether there is only one reader, which can have all places for any time."""
-        return self._readers == 1 and not self.ordered_lanes
+        return self._readers == 1 and not self.other_lanes
 
     @property
     def block_ms(self) -> int:
@@ -130,3 +148,46 @@ class SharedPlaces:
         most = min(self._block_ms, SCARCE_BLOCK_MS) if is_scarce else self._block_ms
         patience_ms = self._runs.patience_ms
         return most if patience_ms is None else min(most, patience_ms)
+
+
+class LimitedPlaces(SharedPlaces):
+    """The places of one handler with a limit: those of the worker's pool, as far as the handler is below its limit."""
+
+    def __init__(self, runs: LimitedRuns, pool: SharedPlaces, settings: WorkerSettings, clock: Clock) -> None:
+        """`settings` with the handler's limit as their concurrency."""
+        super().__init__(runs, settings, clock, _end_none)
+        self._limited = runs
+        self._pool = pool
+
+    async def take(self, *, waits: bool, shards: int = 1, most: int | None = None) -> int:
+        """Wait until the handler is below its limit, then for places of the pool, and reserve them in both.
+
+        It never reserves for a read that waits: others could not use these places meanwhile.
+        """
+        async with self._turn:
+            taken = await self._pool.take_for_other(await self._room())
+            self._reserved += taken
+            return taken
+
+    @property
+    def spare(self) -> int:
+        """How many deliveries may start at once."""
+        return min(super().spare, self._pool.spare)
+
+    def give_back(self, places: int) -> None:
+        """Release the places that a read reserved, after the read."""
+        super().give_back(places)
+        self._pool.give_back(places)
+
+    @property
+    def _free(self) -> int:
+        return self._limited.left - self._reserved
+
+    @property
+    def block_ms(self) -> int:
+        """How long a read may wait in the server: it keeps no places."""
+        return self._block_ms
+
+
+async def _end_none() -> None:
+    """End no reads: those of a limited lane wait in the server without any places."""

@@ -37,6 +37,7 @@ class Decorators:
         *,
         retry: Retry | None = None,
         timeout: float | None = None,
+        concurrency: int | None = None,
         ordered: Ordered = False,
         inline: bool = False,
         on_mismatch: OnMismatch | None = None,
@@ -49,6 +50,10 @@ class Decorators:
 
         When it returns, the job is done. When it raises or takes more than `timeout` seconds, the job is retried as
         `retry` says (by default 5 attempts with growing pauses), and then buried.
+
+        With `concurrency`, at most so many of its jobs run at the same time in this worker, besides the worker's own
+        limit, which holds for all its handlers together. While so many run, its other jobs stay in Redis, for other
+        workers, and no other handler waits for them.
 
         `ordered=True` runs the jobs of each shard one at a time and in due order, over all workers of the group;
         `ordered="key"` does so for each partition key. A job that waits for a retry holds back later ones until it is
@@ -63,7 +68,16 @@ class Decorators:
         def register(function: F) -> F:
             run = typed(function)
             self._handlers.add(
-                Handler(topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline, on_mismatch=on_mismatch)
+                Handler(
+                    topic,
+                    run,
+                    retry or Retry(),
+                    timeout,
+                    ordered=ordered,
+                    inline=inline,
+                    on_mismatch=on_mismatch,
+                    concurrency=concurrency,
+                )
             )
             return function
 
@@ -75,6 +89,7 @@ class Decorators:
         *,
         retry: Retry | None = None,
         timeout: float | None = None,
+        concurrency: int | None = None,
         ordered: Ordered = False,
         inline: bool = False,
         on_mismatch: OnMismatch | None = None,
@@ -104,7 +119,14 @@ class Decorators:
             run = run_task(made)
             self._handlers.add(
                 Handler(
-                    made.topic, run, retry or Retry(), timeout, ordered=ordered, inline=inline, on_mismatch=on_mismatch
+                    made.topic,
+                    run,
+                    retry or Retry(),
+                    timeout,
+                    ordered=ordered,
+                    inline=inline,
+                    on_mismatch=on_mismatch,
+                    concurrency=concurrency,
                 )
             )
             return made

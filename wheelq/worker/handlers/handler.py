@@ -43,6 +43,8 @@ class Handler:
     """Whether a plain function runs on the event loop instead of in a thread."""
     on_mismatch: OnMismatch | None = None
     """What happens to a job whose payload does not fit; None: what the topic says."""
+    concurrency: int | None = None
+    """How many of its jobs run at the same time in this worker, if not in batches; None: as many as the worker runs."""
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
@@ -56,6 +58,8 @@ class Handler:
             raise InvalidInput("ordered", f"must be False, True or 'key', not {self.ordered!r}")
         if self.on_mismatch not in (None, *get_args(OnMismatch)):
             raise InvalidInput("on_mismatch", f"must be 'retry' or 'bury', not {self.on_mismatch!r}")
+        if self.concurrency is not None and (type(self.concurrency) is not int or self.concurrency < 1):
+            raise InvalidInput("concurrency", f"must be a whole number of at least 1, not {self.concurrency!r}")
         if self.inline and is_async(self.function):
             raise InvalidInput("inline", "is for plain functions: an async handler runs on the event loop anyway")
         if self.inline and self.timeout is not None:

@@ -7,8 +7,9 @@ another worker is free.
 Readers share the free places of their lane: see `places`.
 
 A worker with many shards (more than `MANY`, or more than it has places) cannot ask each of them for as many jobs as it
-has room for, nor wait for each in turn. It listens to all at once, which consumes nothing, and reads the shards with
-new entries in one script that stops when there is no more room:
+has room for, nor wait for each in turn. A handler with a limit of its own would keep places from others while its read
+waits. Their readers listen to all shards at once, which consumes nothing, and read those with new entries in one script
+that stops when there is no more room:
 
     unread ──read──▶ nothing left: listen after the last entry that the group received ───an entry came────▶ unread
        ▲   └──────▶ perhaps more: to the end of the queue                                                      │
@@ -35,8 +36,9 @@ from wheelq.reminders import Loop
 from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
+from wheelq.worker.delivery.limited import LimitedRuns
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.delivery.places import LEND_S, SharedPlaces
+from wheelq.worker.delivery.places import LEND_S, LimitedPlaces, SharedPlaces
 from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.recovery import SAFETY_MS
 from wheelq.worker.lanes.batching import Batcher
@@ -44,7 +46,7 @@ from wheelq.worker.lanes.batching import Batcher
 logger = logging.getLogger("wheelq.worker")
 
 T = TypeVar("T")
-Runs = Pool[Delivery] | Batcher
+Runs = Pool[Delivery] | LimitedRuns | Batcher
 """Runs deliveries, and says how many more could start at once."""
 
 MANY = 64
@@ -66,12 +68,23 @@ yet."""
 class ReadingLane:
     """The readers of a lane, and the pool or batcher that runs their deliveries."""
 
-    def __init__(self, parts: WorkerParts, settings: WorkerSettings, runs: Runs, regroup: Regroup) -> None:
-        """`settings` are the lane's own; `regroup` is called if the group does not exist."""
+    def __init__(
+        self,
+        parts: WorkerParts,
+        settings: WorkerSettings,
+        runs: Runs,
+        regroup: Regroup,
+        limited: LimitedPlaces | None = None,
+    ) -> None:
+        """`settings` are the lane's own; `regroup` is called if the group does not exist.
+
+        `limited`: the places of a handler with a limit.
+        """
         self.parts = parts
         self.settings = settings
         self.regroup = regroup
-        self.places = SharedPlaces(runs, settings, parts.clock, self._end_waits)
+        self.places = limited or SharedPlaces(runs, settings, parts.clock, self._end_waits)
+        self.is_limited = limited is not None
         self.is_stopping = False
         self.any_ended = asyncio.Event()
         """Set when a read has ended."""
@@ -230,8 +243,9 @@ class Reader:
         self.has_shards.set()
 
     @property
-    def _has_many(self) -> bool:
-        return len(self.shards) > min(MANY, self._lane.settings.concurrency)
+    def _listens(self) -> bool:
+        """Whether it listens, and reads shards that may have entries, rather than wait for all with reserved places."""
+        return self._lane.is_limited or len(self.shards) > min(MANY, self._lane.settings.concurrency)
 
     async def run(self) -> None:
         """Read until stopped."""
@@ -274,7 +288,7 @@ class Reader:
     async def once(self) -> int:
         """Read every shard once, without waiting in the server. Returns how many came. Raises: ServerError."""
         started = asked = 0
-        if self._has_many:
+        if self._listens:
             self._backlog.doubt()
             while self._backlog.unread(1):
                 started += (await self.step()).started
@@ -291,8 +305,8 @@ class Reader:
         while not self.shards:
             self.has_shards.clear()
             await self.has_shards.wait()
-        if self._has_many:
-            return await self._step_of_many()
+        if self._listens:
+            return await self._listen_or_read()
         places = await lane.places.take(waits=self._waits, shards=len(self.shards))
         if lane.is_stopping:
             return Read(0, 0)
@@ -319,7 +333,7 @@ class Reader:
         self._waits = lane.places.is_alone or not any(len(entries) == count for entries in found)
         return Read(sum(map(len, found)), len(shards))
 
-    async def _step_of_many(self) -> Read:
+    async def _listen_or_read(self) -> Read:
         """Read shards that may have entries; if there are none, listen."""
         lane, parts = self._lane, self._parts
         now = parts.clock.monotonic()
@@ -333,6 +347,9 @@ class Reader:
         if lane.is_stopping:
             return Read(0, 0)
         shards = self._backlog.unread(READ_AT_ONCE)
+        if not shards:  # paused meanwhile
+            lane.places.give_back(places)
+            return Read(0, 0)
         safe_until_ms = int(parts.server.now_ms()) + lane.settings.abandoned_ms - SAFETY_MS
         call = calls.read_some([shard.keys for shard in shards], parts.group, parts.name, places)
         try:

@@ -28,6 +28,7 @@ from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.calls.worker import Entry
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
+from wheelq.worker.delivery.limited import LimitedRuns
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.places import SharedPlaces
 from wheelq.worker.delivery.pool import Pool
@@ -48,7 +49,7 @@ class OrderedState:
     """The state that the shards of one ordered lane share."""
 
     parts: WorkerParts
-    pool: Pool[Delivery]
+    pool: Pool[Delivery] | LimitedRuns
     places: SharedPlaces
     regroup: Regroup
     is_by_key: bool

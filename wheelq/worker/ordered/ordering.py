@@ -36,6 +36,7 @@ from wheelq.errors import GroupNotFound, ServerError
 from wheelq.protocol.calls import order as calls
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
+from wheelq.worker.delivery.limited import LimitedRuns
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.peers import OtherHolders, Standing
 from wheelq.worker.delivery.places import SharedPlaces
@@ -55,16 +56,15 @@ class OrderedLane:
         self,
         parts: WorkerParts,
         running: Running,
-        pool: Pool[Delivery],
+        pool: Pool[Delivery] | LimitedRuns,
         places: SharedPlaces,
         regroup: Regroup,
         *,
         is_by_key: bool,
     ) -> None:
-        """`pool` is the worker's, and runs these deliveries in `places` that the lane takes in turn with others."""
+        """`pool` is the worker's, or the handler's part of it; its `places` the lane takes in turn with others."""
         self._parts = parts
         self._state = OrderedState(parts, pool, places, regroup, is_by_key, running.handle, self._advance)
-        places.ordered_lanes += 1
         self._shards: dict[ServedShard, OrderedShard] = {}
         self._new: asyncio.Queue[OrderedShard] = asyncio.Queue()  # shards that `run` has not started yet
         self._loops: set[asyncio.Task[None]] = set()
@@ -97,7 +97,7 @@ class OrderedLane:
         state = self._state
         while True:
             await state.lacks_places.wait()
-            places = await state.places.take_for_ordered()
+            places = await state.places.take_for_other()
             state.lacks_places.clear()
             self._advance(places)
             state.places.give_back(places)
