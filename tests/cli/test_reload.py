@@ -13,6 +13,7 @@ import pytest
 from tests.cli.commands import Running, is_alive, wheelq
 from tests.waiting import eventually
 from wheelq import Client
+from wheelq.cli.supervisor import RELOAD_GRACE_S
 
 Start = Callable[..., Running]
 
@@ -36,6 +37,13 @@ SLOW_IN_A_THREAD = """
 def handle(job):
     Path("slow").touch()
     time.sleep(60)
+"""
+UNTIL_TOLD = """
+def handle(job):
+    Path("slow").touch()
+    while not Path("told").exists():
+        time.sleep(0.01)
+    Path("handled").write_text(f"finished {job.id}\\n")
 """
 QUICK = """
 def handle(job):
@@ -77,6 +85,23 @@ def test_a_changed_file_is_run_and_jobs_in_progress_are_handed_back_to_it(
     worker.signal(signal.SIGINT)
     assert worker.end() == 0
     assert not is_alive(child)
+
+
+def test_a_handler_in_a_thread_has_its_grace_when_the_command_is_stopped(
+    url: str, topic: str, tmp_path: Path, start: Start
+) -> None:
+    """It is in the midst of its work at the signal, and is done with it before the worker ends."""
+    write(tmp_path, topic, UNTIL_TOLD)
+    worker = start(tmp_path, "worker", "jobs:worker", "--reload", url=url)
+    worker.wait_for("group default, topics")
+    schedule(url, topic, "k")
+    assert eventually((tmp_path / "slow").exists)
+    worker.signal(signal.SIGTERM)
+    worker.wait_for("SIGTERM: stopping")
+    assert not eventually(lambda: "has stopped" in worker.said, within_s=2 * RELOAD_GRACE_S)
+    (tmp_path / "told").touch()
+    assert worker.end() == 0
+    assert handled(tmp_path) == ["finished k"]
 
 
 def test_a_file_that_does_not_import_is_explained_and_waits_for_the_next_change(

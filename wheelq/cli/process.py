@@ -31,7 +31,16 @@ from wheelq.base.clock import SystemClock
 from wheelq.base.plural import counted
 from wheelq.cli.monitoring import LOOPBACK, MetricsHost, MetricsPort, monitored
 from wheelq.cli.options import Config, LogFormat, LogLevel, Url
-from wheelq.cli.supervisor import CommandPart, Supervisor, hold, lifeline, restarting_on_change, worker_parts
+from wheelq.cli.supervisor import (
+    RELOAD,
+    RELOAD_GRACE_S,
+    CommandPart,
+    Supervisor,
+    hold,
+    lifeline,
+    restarting_on_change,
+    worker_parts,
+)
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.settings import LOG_FORMATS, LOG_LEVELS, Settings, resolve_url, settings_in_force
 from wheelq.settings.environment import CONFIG, variable_of
@@ -58,7 +67,6 @@ Reload = Annotated[
 WithScheduler = Annotated[
     bool, typer.Option("--with-scheduler", help="Run a scheduler, too, in a process beside the workers.")
 ]
-Grace = Annotated[float | None, typer.Option("--grace", hidden=True)]
 LogJobs = Annotated[bool, typer.Option("--log-jobs", help="Log a line for every job: attempt, lateness, duration.")]
 
 
@@ -110,8 +118,16 @@ class Daemon(Logged):
         hold(self.lifeline)
         return self.log_to_stderr(self.speaker)
 
-    def run(self, settings: Settings, run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
+    def run(
+        self,
+        settings: Settings,
+        run: Callable[[], Coroutine[Any, Any, None]],
+        stop: Callable[[], None],
+        reload: Callable[[], None] | None = None,
+    ) -> None:
         """Run a coroutine on an event loop (uvloop if installed) until it ends or a signal stops it.
+
+        `reload` stops it where its code has changed.
 
         Its health and metrics are answered at --metrics-port meanwhile.
         """
@@ -128,6 +144,8 @@ class Daemon(Logged):
             loop = asyncio.get_running_loop()
             for number in STOP_SIGNALS:
                 loop.add_signal_handler(number, hear, number)
+            if reload is not None:
+                loop.add_signal_handler(RELOAD, reload)
             _spare_the_collector()
             async with monitored(self.metrics_port, self.metrics_host, self.url, settings):
                 await run()
@@ -170,7 +188,6 @@ def worker(
     log_jobs: LogJobs = False,
     reload: Reload = False,
     with_scheduler: WithScheduler = False,
-    grace: Grace = None,
 ) -> None:
     """Run a worker until SIGINT or SIGTERM; running handlers may finish then. Waits for a server that is away.
 
@@ -195,7 +212,7 @@ def worker(
         logger.info("worker %s runs, group %s, topics %s", found.name, found.group, ", ".join(found.topics) or "none")
         await found.run(patiently=True)
 
-    daemon.run(settings, run, lambda: found.stop(grace))
+    daemon.run(settings, run, found.stop, lambda: found.stop(RELOAD_GRACE_S))
     done, failed = counted(found.handled, "job"), counted(found.failed, "run")
     logger.info("worker %s has stopped; %s done, %s failed", found.name, done, failed)
 

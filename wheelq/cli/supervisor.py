@@ -42,6 +42,8 @@ UNUSABLE = 2
 LOOK_S = 0.05
 GRACE_S = 60.0
 """Seconds that a process may take to stop cleanly before it is killed; above any sensible `grace_ms`."""
+RELOAD = signal.SIGUSR1
+"""Asks a worker process to end soon because its code has changed."""
 RELOAD_GRACE_S = 0.5
 """Seconds that running handlers have to finish after a change of the code."""
 HANDED_BACK_S = 5.0
@@ -265,13 +267,13 @@ def _wait(fd: int) -> None:
 class Reloaded(CommandPart):
     """A worker process that restarts after `change()`, for `--reload`.
 
-    A stopped worker gives its handlers half a second and hands unfinished jobs back, so that the new worker runs them
-    at once. A plain handler cannot be cancelled: its process is killed after its jobs are handed back. If a module
-    cannot be imported, its worker waits for the next change.
+    Then a worker gives its handlers half a second and hands unfinished jobs back, so that the new worker runs them at
+    once; when it is stopped, it gives them `grace_ms`, like any other. A plain handler cannot be cancelled: its process
+    is killed after its jobs are handed back. If a module cannot be imported, its worker waits for the next change.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], lifeline: int) -> None:
-        super().__init__(name, [*arguments, "--grace", str(RELOAD_GRACE_S)], lifeline)
+        super().__init__(name, arguments, lifeline)
         self._changed = threading.Event()
 
     def change(self) -> None:
@@ -282,7 +284,7 @@ class Reloaded(CommandPart):
         if self._changed.is_set():
             self._changed.clear()
             if super().poll() is None:
-                self.ask_to_stop()
+                os.kill(self.pid, RELOAD)
                 self.finish(HANDED_BACK_S)
             self.start()
         code = super().poll()
