@@ -107,6 +107,7 @@ async def test_a_job_that_was_cancelled_while_it_waited_in_its_worker_is_buried_
     [dead] = (await aclient.dead.list(topic)).jobs
     assert (dead.id, dead.reason) == ("second", Reason.CANCELLED)
     assert runs.count("second") == (waits_for == "its retry")
+    assert stopping.cancelled == 1
 
 
 async def test_a_worker_that_stops_lets_its_idle_shards_go_while_other_handlers_still_run(

@@ -141,8 +141,8 @@ class Worker(WorkerDecorators):
 
     @property
     def cancelled(self) -> int:
-        """Jobs that were cancelled while they ran."""
-        return self._running.cancelled
+        """Jobs that were cancelled while this worker had them, running or not yet, and buried."""
+        return self._parts.settler.cancelled
 
     @property
     def skipped(self) -> int:

@@ -57,7 +57,6 @@ class Running:
         self.durations = Durations(parts.group)
         self.handled = 0
         self.failed = 0
-        self.cancelled = 0
         self.skipped = 0
         self._group = parts.group
         self._handlers = handlers
@@ -132,7 +131,6 @@ class Running:
         job_id, topic = delivery.entry.id, delivery.shard.keys.topic
         if isinstance(outcome, Buried):
             if outcome.reason is Reason.CANCELLED:
-                self.cancelled += 1
                 logger.info("job %s of %s is buried without running: %s", job_id, topic, outcome.error)
             elif outcome.reason is not Reason.UNREADABLE:
                 self.skipped += 1
@@ -181,7 +179,6 @@ class Running:
         delivery.task = None
 
     async def _cancelled(self, delivery: Delivery) -> None:
-        self.cancelled += 1
         logger.info("job %s of %s was cancelled while it ran", delivery.entry.id, delivery.shard.keys.topic)
         outcome = Buried(Reason.CANCELLED, "cancelled while it ran")
         self._decided(delivery, outcome)

@@ -58,6 +58,8 @@ class Settler:
 
     def __init__(self, consumer: Consumer) -> None:
         self._me = consumer
+        self.cancelled = 0
+        """Jobs buried because a client cancelled them."""
         self._acks: dict[ServedShard, _Acks] = {}
         self._new: asyncio.Queue[_Acks] = asyncio.Queue()  # shards that `run` does not handle yet
 
@@ -94,6 +96,7 @@ class Settler:
                     return
                 call = calls.retry(keys, self._me.group, self._me.name, entry, pause_ms, record, counted=counted)
             case Buried():
+                self.cancelled += outcome.reason is Reason.CANCELLED
                 burial = _burial(entry, outcome, attempt)
                 call = calls.bury(keys, self._me.group, self._me.name, entry, burial, delivery.shard.topic)
         await self._insist(call, delivery)
@@ -158,6 +161,7 @@ class Settler:
             await self._me.transport.send(
                 calls.bury(shard.keys, self._me.group, self._me.name, entry, burial, shard.topic)
             )
+        self.cancelled += 1
         logger.info("job %s of %s is not handed back, but buried: it was cancelled", entry.id, shard.keys.topic)
         self._drop(shard, [delivery])
 
