@@ -14,7 +14,7 @@ from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import Resource, answer, location, service_of
 from wheelq.server.schemas.jobs import JSON_SCHEMA, Made
-from wheelq.server.schemas.model import Answer, Model, Moment, Topic, mirrors, parse_at, text_schema
+from wheelq.server.schemas.model import Answer, Model, Moment, Topic, besides, mirrors, parse_at, text_schema
 
 routes = Resource("recurring", "/v1/topics/{topic}/recurring")
 _DONE: dict[int, str] = {204: "Done."}
@@ -58,7 +58,7 @@ class RecurringRule(Model):
     payload: Annotated[Any, JSON_SCHEMA] = None
     headers: dict[str, str] | None = None
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["cron"]}, {"required": ["every"]}]})
+    model_config = ConfigDict(json_schema_extra=besides(oneOf=[{"required": ["cron"]}, {"required": ["every"]}]))
 
     @model_validator(mode="after")
     def _says_when(self) -> RecurringRule:

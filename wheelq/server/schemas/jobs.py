@@ -18,7 +18,7 @@ from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
 from wheelq.model.job import BulkProgress, JobSpec, Receipt, from_ms
 from wheelq.model.recurring import LAST_MS
 from wheelq.producer.preparation import IdempotentSpec
-from wheelq.server.schemas.model import ID_SCHEMA, KEY_SCHEMA, WHOLE, Answer, Model, Moment, mirrors, parse_at
+from wheelq.server.schemas.model import ID_SCHEMA, KEY_SCHEMA, WHOLE, Answer, Model, Moment, besides, mirrors, parse_at
 from wheelq.settings import ClientSettings
 
 BULK = 500
@@ -28,15 +28,17 @@ _UP_TO_LIMIT: dict[str, Any] = {"maximum": ClientSettings().max_delay_ms / 1000}
 
 JSON_VALUE: dict[str, Any] = {
     "description": "Any JSON value; integers of at most 64 bits.",
-    "anyOf": [
-        {"type": ["null", "boolean", "string"]},
-        {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1},
-        {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
-        {"type": "array", "items": {}},
-        {"type": "object", "additionalProperties": {}},
-    ],
+    **besides(
+        anyOf=[
+            {"type": ["null", "boolean", "string"]},
+            {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1},
+            {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max},
+            {"type": "array", "items": {}},
+            {"type": "object", "additionalProperties": {}},
+        ]
+    ),
 }
-"""The document's schema of payloads. It does not refer to itself, because TypeScript cannot resolve that."""
+"""The document's schema of payloads."""
 ANY_JSON = "x-any-json"
 JSON_SCHEMA = WithJsonSchema({ANY_JSON: True, "examples": [{"id": 42}]})
 """Marks a payload. The document replaces it by the reference, which pydantic could not resolve."""
@@ -54,9 +56,9 @@ TARGET_SCHEMA: dict[str, Any] = {
     ],
     "examples": [{"service": "billing", "path": "/orders/expired"}],
 }
-_ONE_TIME: dict[str, Any] = {"oneOf": [{"required": ["delay"]}, {"required": ["at"]}, {"required": ["due_ms"]}]}
-_ANY_END: dict[str, Any] = {"anyOf": [{"required": ["since"]}, {"required": ["until"]}]}
-_ONE_TARGET: Any = [{"required": [name]} for name in ("by", "delay", "at", "due_ms")]
+_ONE_TIME: Any = [{"required": [name]} for name in ("delay", "at", "due_ms")]
+_ANY_END: Any = [{"required": ["since"]}, {"required": ["until"]}]
+_ONE_TARGET: Any = [{"required": ["by"]}, *_ONE_TIME]
 _CURSOR_PATTERN = r"^[0-9A-Z]{26}\.[0-9a-f]{12}$"
 
 
@@ -101,7 +103,7 @@ class Times(Model):
 class When(Times):
     """When a job is due: exactly one of `delay`, `at` and `due_ms`."""
 
-    model_config = ConfigDict(json_schema_extra=_ONE_TIME)
+    model_config = ConfigDict(json_schema_extra=besides(oneOf=_ONE_TIME))
 
     @model_validator(mode="after")
     def _says_when(self) -> When:
@@ -113,7 +115,9 @@ class When(Times):
 class NewJob(When):
     """A job to schedule: its payload and time."""
 
-    model_config = ConfigDict(json_schema_extra={**_ONE_TIME, "not": {"required": ["payload", "payload_base64"]}})
+    model_config = ConfigDict(
+        json_schema_extra={**besides(oneOf=_ONE_TIME), "not": {"required": ["payload", "payload_base64"]}}
+    )
 
     id: Annotated[str, Field(min_length=1), WithJsonSchema(NEW_ID_SCHEMA)] | None = None
     payload: Annotated[Any, JSON_SCHEMA] = None
@@ -211,7 +215,7 @@ class ManyJobs(Model):
 class DueRangeBody(Model):
     """Selects the jobs due from `since` to before `until`; one of both must be given."""
 
-    model_config = ConfigDict(json_schema_extra=_ANY_END)
+    model_config = ConfigDict(json_schema_extra=besides(anyOf=_ANY_END))
 
     since: Moment | None = Field(default=None, description="Only jobs due at this moment or later.")
     until: Moment | None = Field(default=None, description="Only jobs due before this moment.")
@@ -253,7 +257,7 @@ class DueRangeBody(Model):
 class MoveRangeBody(DueRangeBody, Times):
     """Selects jobs, and has exactly one of `by`, `delay`, `at` and `due_ms`."""
 
-    model_config = ConfigDict(json_schema_extra={**_ANY_END, "oneOf": _ONE_TARGET})
+    model_config = ConfigDict(json_schema_extra=besides(anyOf=_ANY_END, oneOf=_ONE_TARGET))
 
     by: float | None = Field(
         default=None,

@@ -38,13 +38,22 @@ A = TypeVar("A", bound="Answer")
 NOT_CONTROL = r"^[^\x00-\x1f\x7f]+$"
 
 
+def besides(**schema: Any) -> dict[str, Any]:
+    """What must hold as well. Generators of clients make types of every `oneOf` and `anyOf` that they see; they skip
+    `then`, which validators obey.
+    """
+    return {"if": {}, "then": schema}
+
+
 def text_schema(limit: int) -> dict[str, Any]:
     """The schema of a text without control characters, of at most this many bytes."""
     return {
         "type": "string",
         "minLength": 1,
         # The limit is in bytes of UTF-8; a character takes one to four.
-        "anyOf": [{"maxLength": limit // 4, "pattern": NOT_CONTROL}, {"maxLength": limit, "pattern": r"^[ -~]+$"}],
+        **besides(
+            anyOf=[{"maxLength": limit // 4, "pattern": NOT_CONTROL}, {"maxLength": limit, "pattern": r"^[ -~]+$"}]
+        ),
     }
 
 
