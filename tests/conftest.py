@@ -50,6 +50,23 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--servers: {', '.join(sorted(unknown))} unknown; there are {', '.join(FLAVOURS)}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background: its processes would ignore it, too
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if (path := os.environ.get("WHEELQ_TESTS_SKIPPED")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Skipped(Path(path)))
+
+
+class Skipped:
+    """Stores which tests were skipped, so that `pytest @FILE` runs them where their programs and servers are."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ids: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._ids.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.write_text("\n".join(self._ids))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

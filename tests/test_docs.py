@@ -212,9 +212,13 @@ def test_the_first_command_installs_and_runs_the_demonstration(tmp_path: Path) -
     assert "lost 0" in done.stdout
 
 
-def test_the_second_command_is_what_ci_runs() -> None:
-    """In a subshell, which ends `.ci/run` when either of its halves fails."""
-    assert f"\n({noted('tests').text.strip()})\n" in (ROOT / ".ci" / "run").read_text()
+@pytest.mark.parametrize("word", ["install", "tests"])
+def test_ci_runs_what_the_readme_says(word: str) -> None:
+    run = (ROOT / ".ci" / "run").read_text()
+    [function] = re.findall(r"^block\(\) \{.*?^\}$", run, re.MULTILINE | re.DOTALL)
+    found = subprocess.run(["bash", "-c", f"{function}\nblock {word}"], cwd=ROOT, capture_output=True, text=True)
+    assert found.stdout == noted(word).text
+    assert f'\nas_newcomer "$(block {word})"' in run
 
 
 @for_every([README, INDEX, *PAGES], title)
