@@ -56,7 +56,6 @@ KNOBS: Mapping[str, Knob] = {
     "confirmed-batches": _at("producer.confirmation:BATCHES", 1, 2),
     "parcel": _at("producer.outbox.store:PARCEL", 1, 3, 8),
     "connections": _setting("connection.max_connections", 2, 4),
-    "pipe": _at("transport.aio:MOST", 2, 5),
     "attempts-kept": _at(
         "model.state:ATTEMPTS_KEPT",
         1,

@@ -33,7 +33,7 @@ APART = {
     "terms": 0.3,
     "removal": 0.2,
 }
-APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75}
+APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 
@@ -69,6 +69,7 @@ OWN_TOPICS = (
     TopicPlan("fleeting", {"shards": 2}, "single", 1.0, trait="removal"),
     TopicPlan("joined", {"shards": 2}, "single", 1.0, trait="removal"),
     TopicPlan("asked", {"shards": 2, "keep_done_ms": 20_000}, "leased", 1.0, groups=("http.askers",), trait="callers"),
+    TopicPlan("timed", {"shards": 1}, "single", 1.0, trait="crons"),
     TopicPlan("rivals", {"shards": 2, "keep_done_ms": 2_000}, "single", 1.0, trait="rivals"),
 )
 """The topics of the traits in `APART`."""

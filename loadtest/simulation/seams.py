@@ -24,8 +24,10 @@ from loadtest.simulation import blocking
 from loadtest.simulation.process import InlineExecutor, current
 from loadtest.simulation.threads import Threading, this_thread
 from loadtest.simulation.world import EPOCH_S, World
+from loadtest.simulation.zones import zone_info
 from wheelq import transport
 from wheelq.base import clock, ids
+from wheelq.model import cron
 from wheelq.producer import breaker
 from wheelq.producer.outbox import courier, store
 from wheelq.producer.outbox.file import File
@@ -89,6 +91,7 @@ def in_place(world: World) -> Iterator[None]:
         put(os, "urandom", names.randbytes)
         put(random, "_urandom", names.randbytes)
         put(socket, "gethostname", host_name)
+        put(cron, "ZoneInfo", zone_info)
         put(clock, "_boot_id", boot_id)
         put(threads, "Daemons", lambda: InlineExecutor(current[-1]))
         put(redis.connection.Connection, "_connect", blocking.connect)

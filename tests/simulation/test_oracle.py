@@ -19,6 +19,7 @@ from loadtest.simulation.oracle import Seen, answers, limits, recurring, retries
 from loadtest.simulation.plan import Plan, Step, TopicPlan
 from loadtest.simulation.trials import Apart
 from loadtest.simulation.world import EPOCH_S, World
+from wheelq.protocol.recurring_codec import occurrence_id
 
 ARGS = {"topic": "plain", "id": "p1", "delay": 0, "partition_key": None, "payload": [0, 0, "error"]}
 SCHEDULE = Step(0, 0.0, "schedule", "producer-4", ARGS)
@@ -310,15 +311,61 @@ def test_a_run_of_a_worker_that_was_frozen_does_not_count_when_its_delivery_has_
         ([5, 10, 15, 20], ""),
         ([5, 10, 20], "has not occurred at 15"),
         ([5, 10, 15, 15, 20], "was promoted 2 times"),
-        ([5, 10, 12, 15, 20], "occurred at 12"),
+        ([5, 10, 12, 15, 20], "occurred at 12.000"),
     ],
 )
 def test_a_recurring_job_occurs_at_every_moment_of_its_rule(ledger: Ledger, moments: list[int], wrong: str) -> None:
     rule = Step(7, 2.0, "recurring", "producer-1", {"topic": "plain", "name": "every-2000", "every": 5, "seconds": 20})
     ledger.calls += [Call(rule, "plain", "", sent, 0, sent + 0.1, "done") for sent in (2.0, 22.0)]
     made = [_promotion(due=float(at), at=float(at), since=1.0) for at in moments]
-    ledger.promotions += [replace(one, id=f"every-2000@{one.due_ms}") for one in made]
+    ledger.promotions += [replace(one, id=occurrence_id("every-2000", one.due_ms)) for one in made]
     assert [wrong in one for one in recurring.recurring(_seen(ledger))] == [True] * bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("moments", "jitter", "wrong"),
+    [
+        ([40, 50], 0.5, ""),
+        ([40, 50, 60], 0.5, "no moment"),
+        ([40, 50], 1.5, "was due 1.500 s later"),
+        ([40, 50, 90], 0.0, "no moment"),
+        ([50], 0.0, "has not occurred at 40"),
+    ],
+)
+def test_a_cron_expression_occurs_as_its_zone_tells(
+    ledger: Ledger, moments: list[int], jitter: float, wrong: str
+) -> None:
+    """In the second minute its hour comes for the second time."""
+    args = {"topic": "timed", "name": "cron-1", "cron": "*/10 * 0,23 * * *", "tz": "Sim/Autumn", "jitter": 1.0}
+    ledger.calls += [Call(Step(7, 35.0, "cron", "", args), "timed", "", at, 0, at + 0.1, "done") for at in (35.0, 99.0)]
+    made = [_promotion(due=at + jitter, at=at + jitter, since=1.0) for at in moments]
+    ids = [occurrence_id("cron-1", int((EPOCH_S + at) * 1000)) for at in moments]
+    ledger.promotions += [replace(one, id=id) for one, id in zip(made, ids, strict=True)]
+    found = list(recurring.recurring(_seen(ledger)))
+    assert bool(found) == bool(wrong)
+    assert all(wrong in one for one in found)
+
+
+@pytest.mark.parametrize(("moments", "wrong"), [([10, 20, 50], ""), ([10, 20, 30, 50], "has occurred at 30")])
+def test_a_recurring_job_does_not_occur_while_it_is_paused(ledger: Ledger, moments: list[int], wrong: str) -> None:
+    args = {"topic": "timed", "name": "cron-1", "cron": "*/10 * * * * *", "tz": "UTC"}
+    times = (5.0, 25.0, 45.0, 55.0)
+    ledger.calls += [Call(Step(7, 5.0, "cron", "", args), "timed", "", at, 0, at + 0.1, "done") for at in times]
+    made = [_promotion(due=float(at), at=float(at), since=1.0) for at in moments]
+    ledger.promotions += [replace(one, id=occurrence_id("cron-1", one.due_ms)) for one in made]
+    assert [wrong in one for one in recurring.recurring(_seen(ledger))] == [True] * bool(wrong)
+
+
+@pytest.mark.parametrize(("again", "is_abandoned"), [(16.9, False), (17.1, True)])
+def test_a_job_of_a_dead_worker_runs_again_some_seconds_after_the_server_is_back(
+    ledger: Ledger, again: float, is_abandoned: bool
+) -> None:
+    """Seed 20057: workers see who is silent only when they see heartbeats again."""
+    ledger.deaths.append(("worker-1", 5.0))
+    ledger.trouble("server-away", "", 3.0, since=6.0, slack=3.0)
+    ledger.troubles[-1] = replace(ledger.troubles[-1], over=9.0, ends=12.0)
+    ledger.runs += [_run(4.5, ended=4.9, outcome="CancelledError"), _run(again, ended=20.0, worker="worker-2")]
+    assert bool(list(runs.abandoned(_seen(ledger)))) == is_abandoned
 
 
 @pytest.mark.parametrize(("at", "began", "what"), [(30.9, 37.2, ""), (31.1, 32.0, "late"), (30.9, 37.4, "started")])

@@ -3,6 +3,7 @@
 registry     what an operation is, and all of them by name
 jobs         schedule, change and read single jobs
 topics       change a topic
+crons        recurring jobs by cron expressions, in time zones whose clocks change
 due_ranges   change all jobs that are due in a range
 http         callers over HTTP
 callers      callers that repeat requests under a key, look for results, and have API keys
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from loadtest.simulation.operations import (
     callers,
+    crons,
     dead,
     due_ranges,
     http,
@@ -37,6 +39,7 @@ __all__ = [
     "OPERATIONS",
     "Operation",
     "callers",
+    "crons",
     "dead",
     "due_ranges",
     "http",

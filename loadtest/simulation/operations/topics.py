@@ -12,7 +12,7 @@ from loadtest.simulation.plan import Draft, Step
 from wheelq.errors import ServerError, WheelqError
 
 
-async def _change(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> None:
+async def change(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> None:
     """Change a topic, and try again while the server is away."""
     call = Call(step, step.args["topic"], "", actor.ledger.world.now, actor.ledger.server.clock_us())
     actor.ledger.calls.append(call)
@@ -35,10 +35,10 @@ UNDONE_S = 8.0
 """A server that loses writes, by a fail-over or with its power, has lost them within this time."""
 
 
-async def _change_for_good(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> None:
+async def change_for_good(actor: Actor, step: Step, do: Callable[[], Awaitable[object]]) -> None:
     """Change a topic, and again if the server has lost the change: nobody else would put back what a step has done."""
     while True:
-        await _change(actor, step, do)
+        await change(actor, step, do)
         changed = actor.ledger.world.now
         if step.kind == "pause":
             actor.ledger.trouble("pause", step.args["topic"], 1.5, since=step.at)
@@ -57,7 +57,7 @@ def _draw_set_shards(draft: Draft) -> Args | None:
 async def set_shards(actor: Actor, step: Step) -> None:
     topic, shards = step.args["topic"], step.args["shards"]
     actor.ledger.trouble("reshard", topic, 2.0)
-    await _change(actor, step, lambda: actor.client.set_shards(topic, shards))
+    await change(actor, step, lambda: actor.client.set_shards(topic, shards))
     actor.ledger.trouble("reshard", topic, 2.0)
 
 
@@ -70,9 +70,9 @@ def _draw_pause(draft: Draft) -> Args | None:
 @operation("pause", weight=0.25, draw=_draw_pause)
 async def pause(actor: Actor, step: Step) -> None:
     topic = step.args["topic"]
-    await _change(actor, step, lambda: actor.client.pause(topic))
+    await change(actor, step, lambda: actor.client.pause(topic))
     await asyncio.sleep(step.args["seconds"])
-    await _change_for_good(actor, step, lambda: actor.client.resume(topic))
+    await change_for_good(actor, step, lambda: actor.client.resume(topic))
 
 
 def _draw_configure(draft: Draft) -> Args | None:
@@ -95,8 +95,8 @@ def _draw_configure(draft: Draft) -> Args | None:
 
 @operation("configure", weight=0.4, draw=_draw_configure)
 async def configure(actor: Actor, step: Step) -> None:
-    change = step.args["change"]
-    await _change(actor, step, lambda: actor.client.configure("limit", **change))
+    wanted = step.args["change"]
+    await change(actor, step, lambda: actor.client.configure("limit", **wanted))
 
 
 def _draw_recurring(draft: Draft) -> Args | None:
@@ -114,13 +114,13 @@ async def recurring(actor: Actor, step: Step) -> None:
     """Put a recurring job, and remove it after some seconds."""
     args, recurring = step.args, actor.client.recurring
     payload = [0, 0, "error"]
-    await _change(
+    await change(
         actor,
         step,
         lambda: recurring.put("plain", args["name"], payload, every=args["every"], missed=args["missed"]),
     )
     await asyncio.sleep(args["seconds"])
-    await _change_for_good(actor, step, lambda: recurring.remove("plain", args["name"]))
+    await change_for_good(actor, step, lambda: recurring.remove("plain", args["name"]))
 
 
 def _draw_group(draft: Draft) -> Args | None:
@@ -134,6 +134,6 @@ def _draw_group(draft: Draft) -> Args | None:
 async def group(actor: Actor, step: Step) -> None:
     """Make a group without workers, and remove it."""
     group, client = step.args["group"], actor.client
-    await _change(actor, step, lambda: client.make_group("plain", group))
+    await change(actor, step, lambda: client.make_group("plain", group))
     await asyncio.sleep(step.args["seconds"])
-    await _change_for_good(actor, step, lambda: client.remove_group("plain", group))
+    await change_for_good(actor, step, lambda: client.remove_group("plain", group))
