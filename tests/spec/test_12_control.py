@@ -397,6 +397,7 @@ async def test_a_failed_job_whose_next_attempt_comes_too_late_is_buried_with_its
     await until(lambda: bool(client.dead.list(topic).jobs))
     [dead] = client.dead.list(topic).jobs
     assert (dead.id, dead.reason, dead.attempt) == ("a", Reason.EXPIRED, 2)
+    assert "could start until 400 ms after its due time" in dead.error, "by its first due time, not that of its retry"
     assert "ValueError: no stock" in dead.error
 
 

@@ -79,6 +79,7 @@ def too_late(
     """
     expires_ms = record.expires_ms(due_ms)
     if now_ms > expires_ms:
+        due_ms = record.first_due_ms or due_ms  # from which `expires` counts
         reason, why = Reason.EXPIRED, f"it could start until {expires_ms - due_ms:,.0f} ms after its due time"
     elif topic.misfire != "run" and now_ms > due_ms + topic.grace_ms:
         reason, why = Reason.MISFIRED, f"its grace of {topic.grace_ms:,} ms has passed"
