@@ -104,6 +104,22 @@ async def test_the_first_jobs_of_a_topic_reach_groups_that_are_made_a_little_lat
     await nothing_is_left(aclient, topic)
 
 
+async def test_the_first_jobs_of_a_topic_are_kept_for_later_groups_although_another_group_is_removed(
+    aclient: AsyncClient, topic: str, run: Run, log: Log, make_worker: Callable[..., Worker]
+) -> None:
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(20)])
+    audit = make_worker("audit")
+    run(make_worker("billing"))
+    stopped = run(audit)
+    await log.until(lambda: len(log.got["billing"]) == len(log.got["audit"]) == 20)
+    await nothing_is_left(aclient, topic)
+    audit.stop()
+    await stopped
+    await aclient.remove_group(topic, "audit", force=True)
+    run(make_worker("mail"))
+    await log.until(lambda: len(log.got["mail"]) == 20)
+
+
 async def test_a_job_is_finished_when_every_group_has_finished_it(
     aclient: AsyncClient, topic: str, run: Run, log: Log, make_worker: Callable[..., Worker]
 ) -> None:

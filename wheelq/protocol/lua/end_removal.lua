@@ -1,4 +1,5 @@
--- End the removal of a group: trim the entries that only it still needed, and delete the last traces of it.
+-- End the removal of a group: trim the entries that only it still needed, and delete the last traces of it. In the
+-- first minute of other groups their entries stay, for groups that are still to come (see make_group).
 -- uses: full, clock, parts, trim
 -- KEYS: 1 ready, 2 groups, 3 order, 4 dead, 5 counts
 -- ARGV: 1 group, 2 retention_ms
@@ -14,7 +15,7 @@ for _, info in ipairs(others) do
 end
 write_though_full(ready)
 if #others > 0 then
-  if select(2, trim(ready, retention_ms, now_ms())) then return 2 end
+  if select(2, trim(ready, retention_ms, now_ms(), counts)) then return 2 end
 elseif redis.call('EXISTS', ready) == 1 then
   local ms, seq = parts(last)
   local least = string.format('%.0f-%.0f', ms, seq + 1)
