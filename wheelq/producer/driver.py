@@ -170,7 +170,8 @@ class AsyncDriver:
     async def _poll(self, poll: LongPoll) -> Any:
         places, ends_at = self._connections.here().places, _clock.monotonic() + poll.seconds
         try:
-            await asyncio.wait_for(places.acquire(), poll.seconds)
+            async with asyncio.timeout(poll.seconds):
+                await places.acquire()
         except TimeoutError:
             return None
         try:
