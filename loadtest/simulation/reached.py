@@ -64,7 +64,7 @@ FUNCTIONS: tuple[str, ...] = (
     "wheelq.worker.upkeep.shards:ServedShards._leave",
     "wheelq.worker.upkeep.shards:ServedShards._returned",
     "wheelq.worker.upkeep.overdue:OverdueWarning._warn",
-    "wheelq.worker.lanes.reader:Reader._step_of_many",
+    "wheelq.worker.lanes.reader:Reader._listen_or_read",
     "wheelq.worker.lanes.reader:Reader._mend",
     "wheelq.worker.lanes.reader:Backlog.doubt",
     "wheelq.producer.submission:Submission.lost",
