@@ -448,6 +448,22 @@ async def test_a_waiting_client_hears_that_the_job_was_cancelled(aclient: AsyncC
         await waiting
 
 
+async def test_a_group_that_finishes_an_earlier_job_late_leaves_the_result_of_the_present_one_alone(
+    aclient: AsyncClient, topic: str, serve: Callable[..., Worker]
+) -> None:
+    """The first jobs of a topic reach a group that is made later, and meanwhile their ids may be taken again."""
+    serve(lambda job: f"{job.payload} in a", group="a")
+    receipts = []
+    for payload in (1, 2):
+        receipts.append(await aclient.schedule(topic, payload, delay=0, key="x"))
+        assert await aclient.wait(receipts[-1], timeout=PATIENCE) == f"{payload} in a"
+    late = serve(lambda job: f"{job.payload} in b", group="b")
+    await until(lambda: late.handled == 2)
+    assert await aclient.wait(receipts[1], group="b", timeout=PATIENCE) == "2 in b"
+    groups = known(await aclient.get(receipts[1])).groups
+    assert {name: group.result for name, group in groups.items()} == {"a": "2 in a", "b": "2 in b"}
+
+
 @pytest.mark.parametrize("misfire", ["run", "skip"])
 async def test_a_job_that_never_ran_is_not_done(
     aclient: AsyncClient, topic: str, serve: Callable[..., Worker], misfire: Misfire

@@ -14,7 +14,7 @@ import redis
 
 from tests.running import age
 from tests.spec.conftest import Run
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.protocol.keys import Keys
@@ -194,3 +194,44 @@ async def test_entries_past_their_retention_go_although_nothing_follows(
         run(Scheduler.connect(url, short))
         with redis.Redis.from_url(url) as raw:
             await until(lambda: raw.xlen(Keys(settings.prefix).shard(topic, 0).ready) == 0)
+
+
+async def test_a_rerun_of_an_earlier_job_leaves_the_result_of_the_present_one_alone(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    """One group has finished the present job with this id, another one still runs it."""
+    may_end, ran = asyncio.Event(), list[object]()
+    await aclient.configure(topic, keep_done_ms=3_600_000)
+    quick, slow = (
+        Worker.connect(url, group="quick", settings=settings),
+        Worker.connect(url, group="slow", settings=settings),
+    )
+
+    @quick.handler(topic)
+    async def at_once(job: Job) -> str:
+        ran.append(job.payload)
+        return f"{job.payload}"
+
+    @slow.handler(topic)
+    async def later(job: Job) -> None:
+        if job.payload == 2:
+            await may_end.wait()
+
+    run(quick, slow)
+    begun = datetime.now(UTC) - timedelta(minutes=1)
+    await aclient.wait(await aclient.schedule(topic, 1, delay=0, key="x"), timeout=PATIENCE)
+    between = datetime.now(UTC)
+    await asyncio.sleep(0.01)  # the present job's entry is of another millisecond
+    present = await aclient.schedule(topic, 2, delay=0, key="x")
+    assert await aclient.wait(present, group="quick", timeout=PATIENCE) == "2"
+    await aclient.rerun(topic, group="quick", since=begun, until=between)
+    await until(lambda: ran == [1, 2, 1])
+
+    async def is_acknowledged() -> bool:
+        [info] = [info for info in await aclient.topics() if info.name == topic]
+        return info.running == 1
+
+    await until(is_acknowledged)
+    assert await aclient.wait(present, group="quick", timeout=PATIENCE) == "2"
+    may_end.set()
+    await aclient.wait(present, timeout=PATIENCE)

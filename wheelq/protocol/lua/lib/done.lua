@@ -60,8 +60,9 @@ end
 -- kept[n] = {entry, id, started_ms, result, record as its producer made it, or "" if the entry has that, its earlier
 -- attempts in this group, or ""}. One packed record per job: its first entry, due, record, and then for each group that
 -- finished it: group, started, ended, attempt, consumer, result. Call it before the jobs are forgotten. A record of an
--- earlier life is replaced. A job that was run again for one group alone, after its end, has "0-0" in place of its first
--- entry, and does not replace a later life. Only the last run of each group is kept.
+-- earlier life is replaced, and one of a later life is not: lives are in the order of their first entries. A job that was
+-- run again for one group alone, after its end, has "0-0" in place of its first entry. Only the last run of each group is
+-- kept.
 -- Earlier attempts are kept under `id SEPARATOR group`, in a record of the same form, so that both are forgotten in
 -- the same way: it has the attempts in place of the job's record, and the group's `ended` says to which run they belong.
 local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
@@ -70,15 +71,15 @@ local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
     local entry, id, started, result, record, attempts = unpack(one)
     local found = redis.call('XRANGE', ready, entry, entry)[1]
     if found and #found[2] >= 8 then
-      local first = redis.call('HGET', jobs, id)
-      if not first or not is_entry(first) then
-        -- A job that was no longer alive was run again for this group alone.
-        first = #found[2] > 8 and '0-0' or entry
+      local first = #found[2] > 8 and (redis.call('HGET', jobs, id) or '') or entry
+      if not is_entry(first) then
+        first = '0-0' -- a job that was no longer alive was run again for this group alone
       end
       local value = redis.call('HGET', done, id)
       if record == '' then record = found[2][8] end
       local is_this_life = value and life_of(kept_record(value)) == life_of(record)
-      if not value or is_this_life or first ~= '0-0' then
+      local its_first = value and field(value, 1) or ''
+      if not value or is_this_life or after(first, is_entry(its_first) and its_first or '0-0') then
         local others = is_this_life and without(value, group)
         value = (others or pack(first, found[2][4], record)) .. pack(group, started, at, found[2][6], consumer, result)
         redis.call('HSET', done, id, value)
