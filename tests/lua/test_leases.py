@@ -180,6 +180,12 @@ def test_an_acknowledged_lease_is_done_and_forgotten(ready: Shard) -> None:
     assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a), named(b)])) == [False, True]
 
 
+def test_a_kept_job_that_was_leased_has_a_single_record(ready: Shard) -> None:
+    a, _ = lease(ready)
+    ready.send(leases.ack(ready.keys, GROUP, TopicSettings(keep_done_ms=HOUR_MS), [named(a)]))
+    assert (ready.redis.hkeys(ready.keys.done), ready.redis.zrange(ready.keys.ended, 0, -1)) == ([b"a"], [b"a"])
+
+
 def test_a_former_lessee_cannot_settle_the_present_lease(ready: Shard) -> None:
     (before,) = lease(ready, count=1, lease_ms=-1_000)
     (now,) = lease(ready, count=1)

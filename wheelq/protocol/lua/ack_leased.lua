@@ -22,7 +22,7 @@ for n = 6, #ARGV - 2, 3 do
     notes[#notes + 1] = id .. '\31' .. group
     -- The consumer only skipped a retry of another group. Leases do not tell when work began.
     if concerns(member, group) then
-      if n >= dropped_from then expired = expired + 1 else kept[#kept + 1] = {entry, id, '0', ARGV[5], ''} end
+      if n >= dropped_from then expired = expired + 1 else kept[#kept + 1] = {entry, id, '0', ARGV[5], '', ''} end
     end
   end
 end
