@@ -18,7 +18,7 @@ LINES = """\
 {"key": "order-1", "delay": "30m", "payload": {"amount": 12.5, "tags": ["a"]}, "headers": {"source": "web"}}
 
 {"key": "order-2", "at": "2030-01-01T00:00Z", "priority": "high", "partition_key": "bob", "expires": "1h"}
-{"delay": 7200, "spread": "5s", "payload": null}
+{"delay": 7200, "spread": "5s", "payload": null, "attempts": 3, "timeout": "10s"}
 """
 
 REFUSED = {
@@ -37,6 +37,8 @@ REFUSED = {
     '{"delay": 1, "key": ["k"]}': "key: must be a non-empty string",
     '{"delay": 1, "headers": [1]}': "headers: must be a mapping",
     '{"delay": 1, "priority": ["high"]}': "priority: must be high, normal, low",
+    '{"delay": 1, "attempts": 0}': "attempts: must be a whole number from 1 to 1,000,000, not 0",
+    '{"delay": 1, "timeout": "0s"}': "timeout: must be more than 0 seconds",
     '{"delay": 1, "payload": {"n": 99999999999999999999}}': "payload.n: 99999999999999999999 does not fit into 64 bits",
     '{"delay": 1, "payload": {"s": "\\ud800"}}': "payload.s: is not valid Unicode text",
     '{"delay": 1, "payload": "%s"}' % ("x" * 70_000): "payload: 70,005 bytes packed, the limit is 65,536",

@@ -28,6 +28,15 @@ def test_schedule_says_what_and_when(url: str, topic: str) -> None:
     assert re.search(r", in (30m|29m 5\d?s)\n$", answer.out), answer.out
 
 
+def test_a_job_has_limits_of_its_own_and_shows_them(url: str, topic: str) -> None:
+    wheelq("schedule", topic, "--delay", "1h", "--key", "a", "--attempts", "3", "--timeout", "1m", url=url)
+    shown = wheelq("job", topic, "a", url=url).out
+    assert "at most 3 attempts" in shown
+    assert "at most 1m for each attempt" in shown
+    found = wheelq("job", topic, "a", "--json", url=url).json
+    assert (found["max_attempts"], found["timeout"]) == (3, 60)
+
+
 def test_distances_from_now_are_by_the_servers_clock(url: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine whose clock was an hour ahead, a job that was due in a minute was shown as "59m ago"."""
     right = time.time_ns

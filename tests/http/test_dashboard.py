@@ -602,6 +602,18 @@ async def test_spaces_around_what_people_type_do_not_count(http: Http, shop: Asy
     assert found.headers["location"] == "/topics/orders/job?id=typed"
 
 
+async def test_a_job_is_scheduled_with_limits_and_shows_them(http: Http, shop: AsyncClient) -> None:
+    browser, limits = Browser(http), {"attempts": "3", "timeout": "1m"}
+    await browser.send("/schedule", topic="orders", delay="1h", id="limited", payload="7", **limits)
+    info = await ajob_of(shop, "orders", "limited")
+    assert (info.max_attempts, info.timeout) == (3, 60)
+    page = (await browser.get("/topics/orders/job?id=limited")).text
+    assert "1 of at most 3" in page
+    assert "60.0 s" in page
+    refused = await browser.send("/schedule", topic="orders", delay="1h", attempts="0")
+    assert (refused.status_code, "attempts: " in refused.text) == (422, True)
+
+
 async def test_a_moment_that_no_calendar_has_is_refused(http: Http, shop: AsyncClient) -> None:
     browser, late = Browser(http), str(2**53)
     answer = await browser.send("/topics/orders/dead/matching", action="purge", until_ms=late)
@@ -695,16 +707,15 @@ def _note(answer: httpx.Response) -> str:
 
 
 async def test_an_edit_keeps_what_the_form_does_not_show(http: Http, shop: AsyncClient) -> None:
-    await shop.recurring.put("orders", "card", {"n": 1}, every=60, headers={"h": "1"}, expires=30, priority="high")
+    unseen: Any = {"headers": {"h": "1"}, "expires": 30, "priority": "high", "attempts": 3, "timeout": 9}
+    await shop.recurring.put("orders", "card", {"n": 1}, every=60, **unseen)
     edit = "/recurring/edit?topic=orders&name=card"
     await Browser(http).send("/recurring/put", edit, topic="orders", name="card", every="120", payload='{"n": 2}')
     info = await shop.recurring.get("orders", "card")
     assert info is not None
     assert (info.rule.every_ms, info.payload, info.headers, info.priority) == (120_000, {"n": 2}, {"h": "1"}, "high")
-    again = await shop.recurring.put(
-        "orders", "card", {"n": 2}, every=120, headers={"h": "1"}, expires=30, priority="high"
-    )
-    assert again.outcome == "unchanged", "expires is as it was"
+    again = await shop.recurring.put("orders", "card", {"n": 2}, every=120, **unseen)
+    assert again.outcome == "unchanged", "so are expires, attempts and timeout"
 
 
 async def test_the_environment_is_named_on_every_page(serve: Callable[..., Any], shop: AsyncClient) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.found import ajob_of
 from tests.http.conftest import Give, Http
+from tests.running import running
 from tests.transports import ReplyLost
 from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, JobState, Scheduler, Settings, Worker
@@ -156,6 +157,22 @@ async def test_a_request_waits_for_the_end_of_a_job_and_gets_its_result(http: Ht
     again = await in_time(http.get(JOB, params={"wait": 20}))
     assert again.json() == answer.json()
     assert waits(http, 0)()
+
+
+@pytest.mark.parametrize(("stated", "own", "attempts"), [({}, 2, 2), ({}, 6, 6), ({"max_attempts": 3}, 6, 3)])
+async def test_a_leased_job_has_the_attempts_it_was_scheduled_with_but_no_more_than_its_consumer_states(
+    http: Http, aclient: AsyncClient, url: str, settings: Settings, stated: dict[str, int], own: int, attempts: int
+) -> None:
+    body = {"delay": 0, "id": "a", "attempts": own, "timeout": 2.5}
+    assert (await http.post("/v1/topics/orders/jobs", json=body)).status_code == 201
+    shown = (await http.get("/v1/topics/orders/jobs/a")).json()
+    assert (shown["max_attempts"], shown["timeout"]) == (own, 2.5)
+    async with running(Scheduler.connect(url, settings)):
+        for attempt in range(1, attempts + 1):
+            (job,) = await lease(http, wait=20)
+            assert (job["attempt"], job["max_attempts"], job["timeout"]) == (attempt, own, 2.5)
+            assert await done(http, "fail", job["handle"], error="away", pause=0.01, **stated) == [True]
+    assert [dead.attempt for dead in (await aclient.dead.list("orders")).jobs] == [attempts]
 
 
 async def test_it_is_answered_when_the_job_is_given_up_or_the_time_is_over(http: Http, aclient: AsyncClient) -> None:

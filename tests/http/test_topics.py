@@ -202,10 +202,10 @@ async def test_a_job_of_a_paused_topic_is_not_run_now_but_first_later(http: Http
 
 
 async def test_priority_spread_and_expiry_are_the_librarys(http: Http) -> None:
-    wish = {"delay": 600, "id": "a", "priority": "high", "spread": 60, "expires": 30}
+    wish = {"delay": 600, "id": "a", "priority": "high", "spread": 60, "expires": 30, "attempts": 3, "timeout": 10}
     made = await http.post(f"{TOPIC}/jobs", json=wish)
     assert made.status_code == 201
-    for wrong in ({"priority": "urgent"}, {"spread": -1}, {"expires": 0}):
+    for wrong in ({"priority": "urgent"}, {"spread": -1}, {"expires": 0}, {"attempts": 0}, {"timeout": 0}):
         refused = await http.post(f"{TOPIC}/jobs", json={"delay": 1, **wrong})
         assert refused.status_code == 422
         assert next(iter(wrong)) in refused.text

@@ -57,17 +57,19 @@ def test_each_key_of_the_page_is_named_as_it_is() -> None:
 
 def test_bytes_and_figures_are_what_the_page_says_of_them() -> None:
     examples = [bytes.fromhex(line) for line in re.findall(r"^    ((?:[0-9a-f]{2} )+) ", PAGE, re.MULTILINE)]
-    plain, with_headers, with_key = examples
-    assert [codec.decode(record).payload for record in examples] == ["hello"] * 3
+    plain, with_headers, with_key, with_attempts = examples
+    assert [codec.decode(record).payload for record in examples] == ["hello"] * 4
     life = codec.life_of(plain)
     parts = codec.Parts("eu")
     assert examples == [
         codec.encode("hello", None, 100, life=life),
         codec.encode("hello", {"a": "b"}, 100, life=life),
         codec.encode("hello", None, 100, parts, life=life),
+        codec.encode("hello", None, 100, codec.Parts(max_attempts=3), life=life),
     ]
     assert codec.decode(with_headers).headers == {"a": "b"}
     assert codec.decode(with_key).partition_key == "eu"
+    assert codec.decode(with_attempts).max_attempts == 3
     assert f"`\\x{codec.VERSION:02x}`" in PAGE
     assert f"`{LAST_MS}`" in PAGE
     assert r"`\x81\xa6shards\x04` makes four shards" in PAGE

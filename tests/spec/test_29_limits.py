@@ -1,22 +1,43 @@
-"""29. Limits: `concurrency` of a handler.
+"""29. Limits: `concurrency` of a handler, `attempts` and `timeout` of a job.
 
 A worker runs at most `concurrency` jobs of a handler at a time, besides its own limit for all of them. The handler's
 other jobs stay in Redis, and slow no other handler.
+
+A job may bring with it how many `attempts` it gets, and how long each may take (`timeout`). Both win over a default,
+and what the handler states itself caps them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.running import die_at_work, running
-from tests.waiting import until
-from wheelq import AsyncClient, InvalidInput, Job, JobSpec, Retry, Router, Scheduler, Settings, Worker
-from wheelq.testing import AsyncWheelqTest
+from tests.waiting import PATIENCE, until
+from wheelq import (
+    AsyncClient,
+    Client,
+    InvalidInput,
+    Job,
+    JobSpec,
+    JobState,
+    Retry,
+    RetryAfter,
+    Router,
+    Scheduler,
+    Settings,
+    Worker,
+)
+from wheelq.model.dead import Reason
+from wheelq.testing import AsyncWheelqTest, WheelqTest
 from wheelq.worker.handlers.handler import Ordered
 
 Read = Callable[[], int]
@@ -210,3 +231,186 @@ async def test_a_limit_holds_under_time_travel(async_wheelq: AsyncWheelqTest, ga
 def test_a_limit_is_a_whole_number_of_at_least_one(worker: Worker, concurrency: int) -> None:
     with pytest.raises(InvalidInput, match="at least 1"):
         worker.handler("orders", concurrency=concurrency)(lambda job: None)
+
+
+# Limits of a job
+
+
+SOON = Retry(base=0.01, jitter=0)
+
+
+def fails(runs: list[int]) -> Callable[[Job], None]:
+    def handle(job: Job) -> None:
+        runs.append(job.attempt)
+        raise ValueError("no")
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("retry", "attempts", "expected"),
+    [
+        (SOON, 2, 2),
+        (SOON, 7, 7),
+        (SOON, None, 5),
+        (replace(SOON, max_attempts=3), 7, 3),
+        (replace(SOON, max_attempts=None), 7, 7),
+        (Retry(delays=[1]), 7, 2),
+    ],
+)
+def test_a_jobs_attempts_win_over_the_default_and_are_capped_by_what_its_handler_states(
+    wheelq: WheelqTest, retry: Retry, attempts: int | None, expected: int
+) -> None:
+    runs: list[int] = []
+    wheelq.worker.handler("mail", retry=retry)(fails(runs))
+    wheelq.client.schedule("mail", delay=60, key="a", attempts=attempts)
+    wheelq.advance(days=1)
+    assert runs == list(range(1, expected + 1))
+    [dead] = wheelq.client.dead.list("mail").jobs
+    assert (dead.id, dead.reason) == ("a", Reason.FAILED)
+
+
+def test_each_job_of_a_batch_has_its_own_attempts(wheelq: WheelqTest) -> None:
+    runs = Counter[str]()
+
+    @wheelq.worker.batch_handler("mail", retry=SOON)
+    def handle(jobs: list[Job]) -> None:
+        runs.update(job.id for job in jobs)
+        raise ValueError("no")
+
+    specs = [JobSpec(n, delay=60, key=f"{n}", attempts=n) for n in (1, 2, 7)]
+    wheelq.client.schedule_many("mail", specs)
+    wheelq.advance(days=1)
+    assert runs == {"1": 1, "2": 2, "7": 7}
+
+
+@pytest.mark.parametrize("ordered", [True, "key"])
+def test_an_ordered_job_has_its_own_attempts(wheelq: WheelqTest, ordered: Ordered) -> None:
+    runs: list[int] = []
+    wheelq.worker.handler("mail", ordered=ordered, retry=SOON)(fails(runs))
+    wheelq.client.schedule("mail", delay=60, attempts=2)
+    wheelq.advance(days=1)
+    assert runs == [1, 2]
+
+
+def test_asking_for_more_time_and_a_payload_that_does_not_fit_take_no_attempt(wheelq: WheelqTest) -> None:
+    runs: list[int] = []
+
+    @wheelq.worker.handler("mail")
+    def handle(job: Job) -> None:
+        runs.append(job.attempt)
+        if len(runs) < 4:
+            raise RetryAfter(60)
+
+    @wheelq.worker.task("orders")
+    def task(number: int) -> None:
+        raise AssertionError("its payload does not fit")
+
+    wheelq.client.schedule("mail", delay=60, attempts=1)
+    wheelq.client.schedule("orders", {"number": "x"}, delay=60, key="a", attempts=1)
+    wheelq.advance(minutes=10)
+    assert runs == [1, 1, 1, 1]
+    info = wheelq.client.get("orders", "a")
+    assert info is not None
+    assert info.state is JobState.RETRYING
+
+
+def test_a_replay_and_a_rerun_give_the_same_attempts_again_and_replace_gives_new_ones(wheelq: WheelqTest) -> None:
+    runs: list[int] = []
+    wheelq.worker.handler("mail", retry=SOON)(fails(runs))
+    client = wheelq.client
+    client.configure("mail", retention_ms=86_400_000)
+    client.schedule("mail", delay=60, key="a", attempts=9, timeout=9)
+    client.schedule("mail", delay=60, key="a", attempts=2, timeout=5, on_duplicate="replace")
+    client.reschedule("mail", "a", delay=90)
+    info = client.get("mail", "a")
+    assert info is not None
+    assert (info.max_attempts, info.timeout) == (2, 5)
+    began = wheelq.now
+    wheelq.advance(minutes=10)
+    client.dead.replay("mail", all=True)
+    wheelq.advance(minutes=10)
+    assert runs == [1, 2, 1, 2]
+    client.dead.purge("mail", all=True)
+    client.rerun("mail", group="default", since=began, until=wheelq.now)
+    wheelq.advance(minutes=10)
+    assert runs == [1, 2] * 3
+
+
+def test_a_typed_task_and_a_recurring_job_have_limits_of_their_own(wheelq: WheelqTest) -> None:
+    runs: list[tuple[str, int | None, float | None]] = []
+
+    @wheelq.worker.task("mail")
+    def send(job: Job, to: str) -> None:
+        runs.append((to, job.max_attempts, job.timeout))
+
+    wheelq.client.schedule(send.job("ada"), delay=60, attempts=3, timeout=timedelta(seconds=10))
+    wheelq.client.recurring.put(send.job("bob"), "nightly", cron="@daily", attempts=2, timeout=5)
+    unchanged = wheelq.client.recurring.put(send.job("bob"), "nightly", cron="@daily", attempts=2, timeout=5)
+    changed = wheelq.client.recurring.put(send.job("bob"), "nightly", cron="@daily", attempts=4, timeout=5)
+    wheelq.advance(days=1)
+    assert runs == [("ada", 3, 10.0), ("bob", 4, 5.0)]
+    assert (unchanged.outcome, changed.outcome) == ("unchanged", "updated")
+
+
+@pytest.mark.parametrize(("stated", "own"), [(None, 0.05), (600, 0.05), (0.05, 600)])
+@pytest.mark.parametrize("kind", ["async", "thread", "batch"])
+async def test_a_jobs_time_limit_wins_over_none_and_is_capped_by_its_handlers(
+    worker: Worker, aclient: AsyncClient, topic: str, kind: str, stated: float | None, own: float
+) -> None:
+    """A batch may take as long as the least of its jobs says."""
+    may_end = threading.Event()
+
+    async def hang(given: object) -> None:
+        await asyncio.Event().wait()
+
+    def block(job: Job) -> None:
+        may_end.wait(PATIENCE)
+
+    once = Retry(max_attempts=1)
+    if kind == "batch":
+        worker.batch_handler(topic, max_size=2, retry=once, timeout=stated)(hang)
+    else:
+        worker.handler(topic, retry=once, timeout=stated)(block if kind == "thread" else hang)
+    specs = [JobSpec(delay=0, key="a", timeout=own), JobSpec(delay=0, key="b", timeout=700)]
+    async with running(worker):
+        await aclient.schedule_many(topic, specs if kind == "batch" else specs[:1])
+
+        async def is_buried() -> bool:
+            return bool((await aclient.dead.list(topic)).jobs)
+
+        await until(is_buried)
+        may_end.set()
+    assert "took longer than its timeout of 0.05 s" in (await aclient.dead.list(topic)).jobs[0].error
+
+
+async def test_nothing_ends_a_function_on_the_event_loop(worker: Worker, aclient: AsyncClient, topic: str) -> None:
+    ended: list[str] = []
+
+    @worker.handler(topic, inline=True)
+    def handle(job: Job) -> None:
+        time.sleep(0.05)
+        ended.append(job.id)
+
+    async with running(worker):
+        await aclient.schedule(topic, delay=0, key="a", timeout=0.001)
+        await until(lambda: ended == ["a"])
+        await until(lambda: worker.handled == 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"attempts": 0}, "attempts"),
+        ({"attempts": 1.0}, "attempts"),
+        ({"attempts": True}, "attempts"),
+        ({"attempts": 1_000_001}, "attempts"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": timedelta(days=400)}, "timeout"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(client: Client, topic: str, wrong: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        client.schedule(topic, delay=60, **wrong)
+    assert refused.value.field == field

@@ -26,9 +26,11 @@ from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services, Terms
 from wheelq.callbacks.target import Target
 from wheelq.model.job import Job
-from wheelq.model.retry import Bury, RetryAfter
+from wheelq.model.retry import Bury, Retry, RetryAfter
 from wheelq.producer.breaker import BreakerState
 from wheelq.settings import BreakerSettings
+from wheelq.worker.handlers.handler import Handler
+from wheelq.worker.handlers.typed import typed
 
 OLD, NEW = (f"whsec_{base64.b64encode(bytes([n]) * 32).decode()}" for n in (1, 2))
 BREAKER = BreakerSettings(failures=3, failing_ms=100, open_ms=1_000, open_max_ms=4_000)
@@ -454,3 +456,42 @@ async def test_the_head_of_an_answer_decides_although_its_body_breaks_off(
     async with answering(answer.replace(b" 20", b" 41"), is_slow=is_slow) as caller:
         with pytest.raises(Bury, match="answered 41"):
             await caller(job(Target("odd", "/")))
+
+
+# What a job brings with it
+
+
+@pytest.mark.parametrize(
+    ("target", "attempts", "last"),
+    [(PAID, 2, 2), (PAID, 9, 3), (Target("bare"), 2, 2), (Target("bare"), 30, 30), (Target("bare"), None, 24)],
+)
+async def test_a_jobs_attempts_win_over_the_default_and_are_capped_by_the_register(
+    receiver: Receiver, target: Target, attempts: int | None, last: int
+) -> None:
+    receiver.answer = lambda request: httpx.Response(429)
+    assert isinstance(await receiver.outcome(last - 1, target=target, max_attempts=attempts), RetryAfter)
+    assert isinstance(await receiver.outcome(last, target=target, max_attempts=attempts), Bury)
+
+
+@pytest.mark.parametrize(
+    ("stated", "own", "expected"), [(None, None, 10), (None, 30, 30), (5.0, 30, 5), (5.0, 2, 2), (5.0, None, 5)]
+)
+def test_a_jobs_time_limit_wins_over_the_default_and_is_capped_by_the_register(
+    stated: float | None, own: float | None, expected: float
+) -> None:
+    assert Terms(timeout=stated).timeout_of(job(timeout=own)) == expected
+
+
+async def test_a_job_that_is_not_answered_within_its_own_time_limit_is_tried_again(receiver: Receiver) -> None:
+    async def hang(request: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    receiver.caller._transport = lambda allowed: httpx.MockTransport(hang)
+    outcome = await in_time(receiver.outcome(timeout=0.01))
+    assert isinstance(outcome, RetryAfter)
+    assert "did not answer within 0.01 s" in str(outcome)
+
+
+def test_the_time_that_a_callback_waits_for_its_turn_does_not_count(receiver: Receiver) -> None:
+    assert Handler("orders", typed(receiver.caller), Retry(), None).limit(job(timeout=1.0)) is None

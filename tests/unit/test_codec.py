@@ -107,7 +107,8 @@ def test_the_parts_of_the_head_come_back_and_stay_in_the_record_of_a_retry(
     assert codec.parts_of(record) == codec.parts_of(again) == parts
     for found in (codec.decode(record), codec.decode(again)):
         assert (found.payload, found.headers, found.life) == (payload, headers or {}, LIFE)
-        assert found.partition_key == parts.partition_key
+        assert (found.partition_key, found.max_attempts) == (parts.partition_key, parts.max_attempts)
+        assert found.limit_ms == parts.limit_ms
 
 
 def test_parts_of_a_newer_release_are_passed_over_and_stay_in_the_record_of_a_retry() -> None:
@@ -117,6 +118,13 @@ def test_parts_of_a_newer_release_are_passed_over_and_stay_in_the_record_of_a_re
     assert codec.decode(record).partition_key == codec.decode(again).partition_key == "eu"
     assert packed in again
     assert codec.original(again) == record
+
+
+def test_a_number_in_the_head_that_no_clock_reaches_makes_a_record_unreadable() -> None:
+    """As seconds it would be no float, and every worker would stumble over it."""
+    packed = b"l\x00\xff" + b"\xff" * 255
+    with pytest.raises(UnreadableRecord, match="too large"):
+        codec.decode(encode(1)[:8] + b"\x01" + LIFE + len(packed).to_bytes(2, "big") + packed + b"\x01")
 
 
 # What is refused
@@ -242,7 +250,7 @@ def test_the_record_of_the_next_attempt_counts_and_remembers() -> None:
     first = encode({"id": 42}, {"trace": "x"})
     second = codec.again(first, 1_000, "it broke", counts=True)
     third = codec.again(codec.again(second, 2_000, None, counts=False), 3_000, "x" * 9_000, counts=True)
-    rest = (0, None, None, None, (), 0, LIFE, None)
+    rest = (0, None, None, None, (), 0, LIFE, None, None, None)
     assert codec.decode(second) == (2, {"id": 42}, {"trace": "x"}, "it broke", 1_000, *rest)
     assert codec.decode(third) == (3, {"id": 42}, {"trace": "x"}, "x" * 500, 1_000, *rest)
 
@@ -293,6 +301,8 @@ def test_a_replayed_record_starts_over_and_says_so() -> None:
         (),
         0,
         LIFE,
+        None,
+        None,
         None,
     )
 

@@ -187,3 +187,25 @@ def test_an_error_that_is_no_text_is_made_one() -> None:
     error = FileNotFoundError("no file \udcff")
     assert traceback_text(error).encode()
     assert error_line(error).encode()
+
+
+@pytest.mark.parametrize(
+    ("retry", "attempts", "expected"),
+    [
+        (Retry(), None, 5),
+        (Retry(), 2, 2),
+        (Retry(), 7, 7),
+        (Retry(base=9), 7, 7),
+        (Retry(delays=lambda attempt, error: 1), 7, 7),
+        (Retry(max_attempts=5), 7, 5),
+        (Retry(max_attempts=5), 2, 2),
+        (Retry(delays=[1, 2]), 7, 3),
+        (Retry(max_attempts=None), 7, 7),
+        (Retry(), 0, 1),
+    ],
+)
+def test_a_jobs_own_attempts_win_over_the_default_and_are_capped_by_what_is_stated(
+    retry: Retry, attempts: int | None, expected: int
+) -> None:
+    assert retry.for_job(attempts).max_attempts == expected
+    assert retry.for_job(attempts).without_delays().max_attempts == expected

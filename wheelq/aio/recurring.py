@@ -53,6 +53,8 @@ class AsyncRecurring:
         headers: Mapping[str, str] | None = None,
         priority: Priority = "normal",
         expires: float | timedelta | None = None,
+        attempts: int | None = None,
+        timeout: float | timedelta | None = None,
     ) -> RecurringReceipt:
         """Create or change a recurring job; returns CREATED, UPDATED or UNCHANGED, so call it at every start.
 
@@ -68,14 +70,15 @@ class AsyncRecurring:
         is more than `grace` late. A paused job is updated and stays paused. A changed rule counts from now on: overdue
         occurrences that no scheduler has made yet are dropped.
 
-        `priority` and `expires` (a time after the due time) apply to each occurrence, as in `schedule`.
+        `priority`, `expires` (a time after the due time), `attempts` and `timeout` apply to each occurrence, as in
+        `schedule`.
 
         Raises: InvalidInput (names the field), ConfigurationError (cron needs cronsim, which is not installed).
         """
         rule = Rule.of(cron=cron, every=every, tz=tz, start=start, end=end, jitter=jitter, missed=missed, grace=grace)
         if isinstance(topic, TaskJob):
             payload, topic = topic.arguments, topic.without(payload)
-        operation = self._recurrences.put(topic, name, payload, headers, priority, expires, rule)
+        operation = self._recurrences.put(topic, name, payload, headers, priority, expires, attempts, timeout, rule)
         return await self._driver.run(self._changing(operation))
 
     async def get(self, topic: str, name: str) -> RecurringInfo | None:

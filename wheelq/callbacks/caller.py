@@ -75,6 +75,9 @@ NOT_PASSED_ON = frozenset({"host", "expect", *OF_THE_BODY, *HOP_BY_HOP})
 class CallbackCaller:
     """Calls receivers. `transport` is for tests."""
 
+    _wheelq_keeps_time = True
+    """A job's time limit holds for its request, not for its turn before."""
+
     def __init__(
         self,
         services: Services,
@@ -150,14 +153,21 @@ class CallbackCaller:
             **signature_headers(message_id(job), sent, body, place.terms.secrets),
         }
         with telemetry.request("POST", place.shown, job.attempt) as watched:
-            return await self._send(place, body, watched.headers(headers), sent.timestamp(), watched)
+            timeout = place.terms.timeout_of(job)
+            return await self._send(place, timeout, body, watched.headers(headers), sent.timestamp(), watched)
 
     async def _send(
-        self, place: Place, body: bytes, headers: Mapping[str, str], sent_s: float, watched: telemetry.WatchedRequest
+        self,
+        place: Place,
+        timeout: float,
+        body: bytes,
+        headers: Mapping[str, str],
+        sent_s: float,
+        watched: telemetry.WatchedRequest,
     ) -> Verdict:
         try:
             async with (
-                asyncio.timeout(place.terms.timeout) as limit,
+                asyncio.timeout(timeout) as limit,
                 self._client(place).stream("POST", place.url, content=body, headers=headers) as answer,
             ):
                 limit.reschedule(None)
@@ -167,7 +177,7 @@ class CallbackCaller:
                 return verdict
         except TimeoutError as error:
             watched.failed(error)
-            return TryAgain(f"did not answer within {place.terms.timeout:g} s")
+            return TryAgain(f"did not answer within {timeout:g} s")
         except AddressRefused as error:
             watched.failed(error)
             return Hopeless(str(error), is_answer=False)
@@ -194,7 +204,7 @@ class CallbackCaller:
                 self._again(job, place, why, after)
 
     def _again(self, job: Job, place: Place, why: str, after: float | None) -> None:
-        pause_ms = place.terms.retry.pause_ms(job.attempt, random.random())
+        pause_ms = place.terms.retry_of(job).pause_ms(job.attempt, random.random())
         if pause_ms is None:
             raise Bury(f"{place.shown} {why}, and attempt {job.attempt} was the last")
         raise RetryAfter(max(pause_ms / 1000, after or 0.0), f"{place.shown} {why}", counts=True)

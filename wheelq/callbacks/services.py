@@ -15,15 +15,18 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from wheelq.callbacks.addresses import Network, networks, parse_url
 from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.model.job import Job
 from wheelq.model.retry import Retry
 from wheelq.settings.whole import read_toml
 
+TIMEOUT_S = 10.0
+DEFAULT_RETRY = Retry(max_attempts=24, base=5.0, cap=3_600.0)
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -33,18 +36,31 @@ class Terms:
 
     secrets: tuple[str, ...] = ()
     """Standard Webhooks secrets (whsec_ and base64). The newest first; a receiver accepts any that it knows."""
-    timeout: float = 10.0
-    """Seconds for the whole request, from connecting to the last byte of the answer's head."""
+    timeout: float | None = None
+    """Seconds for the whole request, from connecting to the last byte of the answer's head; None: `TIMEOUT_S`, or as
+    the job says."""
     concurrency: int = 20
     """The most requests at the same time."""
     max_rate: float = 0.0
     """The most requests a second; 0: no limit."""
-    retry: Retry = field(default_factory=lambda: Retry(max_attempts=24, base=5.0, cap=3_600.0))
-    """Attempts and pauses; the default gives up after about half a day."""
+    retry: Retry = DEFAULT_RETRY
+    """Attempts and pauses; the default gives up after about half a day, or as the job says."""
     allowed: tuple[Network, ...] = ()
     """Networks that may be connected to although they are not public."""
     may_be_plain: bool = False
     """Whether http:// is allowed."""
+
+    def timeout_of(self, job: Job) -> float:
+        """Returns the seconds for the request of a job: its own limit, but at most what is stated here."""
+        if self.timeout is None:
+            return TIMEOUT_S if job.timeout is None else job.timeout
+        return self.timeout if job.timeout is None else min(self.timeout, job.timeout)
+
+    def retry_of(self, job: Job) -> Retry:
+        """Returns the attempts and pauses of a job: its own number of attempts, but at most what is stated here."""
+        if self.retry is DEFAULT_RETRY and job.max_attempts is not None:
+            return replace(self.retry, max_attempts=job.max_attempts)
+        return self.retry.for_job(job.max_attempts)
 
 
 @dataclass(frozen=True, slots=True)

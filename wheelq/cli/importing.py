@@ -112,7 +112,7 @@ def _job(name: str, number: int, text: bytes, topic: str | None, delay: str | No
         raise InvalidInput("topic", "missing: give it in the line, or with --topic")
     if found.get("delay") is None and found.get("at") is None:
         found["delay"] = delay
-    for duration in ("delay", "spread", "expires"):
+    for duration in ("delay", "spread", "expires", "timeout"):
         if isinstance(found.get(duration), str):
             found[duration] = parse_duration(found[duration], duration)
     if found.get("at") is not None:

@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from wheelq.base.plural import counted
-from wheelq.cli.options import At, Delay, Headers, JobId, Paging, Payload, Session, Topic, Wide
+from wheelq.cli.options import At, Attempts, Delay, Headers, JobId, Paging, Payload, Session, Timeout, Topic, Wide
 from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_content, say_json, table
 from wheelq.cli.values import WHEN, parse_due, parse_headers, parse_json, parse_moment, parse_range
 from wheelq.errors import ServerError
@@ -52,6 +52,8 @@ def schedule(
     on_duplicate: Annotated[
         OnDuplicate, typer.Option("--on-duplicate", help="What to do if a live job has this key.")
     ] = "keep",
+    attempts: Attempts = None,
+    timeout: Timeout = None,
     text: Annotated[bool, typer.Option("--text", help="The payload is plain text, not JSON.")] = False,
 ) -> None:
     """Schedule one job.
@@ -70,6 +72,8 @@ def schedule(
             key=key,
             headers=parse_headers(header or ()),
             on_duplicate=on_duplicate,
+            attempts=attempts,
+            timeout=None if timeout is None else parse_duration(timeout, "timeout"),
         )
     if note is not None:
         say_aside(note)
@@ -142,6 +146,10 @@ def _happened(receipt: Receipt) -> str:
 def _tell(found: JobInfo, now_ms: int) -> None:
     """Print a job as lines of text; groups only if there are several."""
     say(f"{found.topic}/{found.id} is {found.state.value}, due {moment(found.due_ms, now_ms)}, attempt {found.attempt}")
+    if found.max_attempts is not None:
+        say(f"at most {counted(found.max_attempts, 'attempt')}, or fewer if its handler says so")
+    if found.timeout is not None:
+        say(f"at most {span(found.timeout * 1000)} for each attempt, or less if its handler says so")
     for what, ms in (("started", found.started_ms), ("finished", found.finished_ms)):
         if ms is not None:
             say(f"{what} {moment(ms, now_ms)}")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from wheelq.cli.options import Headers, Payload, Session, Topic, Wide
+from wheelq.cli.options import Attempts, Headers, Payload, Session, Timeout, Topic, Wide
 from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_content, say_json, table
 from wheelq.cli.values import parse_at, parse_headers, parse_json
 from wheelq.errors import InvalidInput
@@ -52,6 +52,8 @@ def put(
         str | None, typer.Option("--grace", help="Skip missed occurrences that are later than this.")
     ] = None,
     header: Headers = None,
+    attempts: Attempts = None,
+    timeout: Timeout = None,
 ) -> None:
     """Create a recurring job, or change it. Putting the same job again changes nothing.
 
@@ -74,6 +76,8 @@ def put(
             missed=missed,
             grace=None if grace is None else parse_duration(grace, "grace"),
             headers=parse_headers(header or ()),
+            attempts=attempts,
+            timeout=None if timeout is None else parse_duration(timeout, "timeout"),
         )
     due = (
         "it is paused, or past its end"

@@ -152,6 +152,8 @@ class Client:
         priority: Priority = "normal",
         spread: float | timedelta | None = None,
         expires: float | timedelta | datetime | None = None,
+        attempts: int | None = None,
+        timeout: float | timedelta | None = None,
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
     ) -> Receipt:
@@ -164,7 +166,7 @@ class Client:
         id, "keep" leaves it and returns `created=False`, "replace" gives a waiting job the new payload and time, and
         "raise" raises DuplicateJob.
 
-        `priority`, `spread` and `expires`: see `JobSpec`.
+        `priority`, `spread`, `expires`, `attempts` and `timeout`: see `JobSpec`.
 
         `durability` (None: the settings') says when the call returns: "server", once the server has answered;
         "replicated", once replicas have the job and its topic; "fsynced", once a disk has them.
@@ -178,7 +180,7 @@ class Client:
         task = None
         if isinstance(topic, TaskJob):
             task, topic, payload = topic.task, topic.without(payload), topic
-        spec = JobSpec(payload, delay, at, key, headers, partition_key, priority, spread, expires)
+        spec = JobSpec(payload, delay, at, key, headers, partition_key, priority, spread, expires, attempts, timeout)
         receipt = self._driver.run(self._scheduling.one(topic, spec, on_duplicate, durability))
         return receipt if task is None else receipt._replace(read_result=task.read_result)
 

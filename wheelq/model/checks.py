@@ -24,6 +24,8 @@ C1_PATTERN = r"[\x80-\x9f]"
 _C1 = re.compile(C1_PATTERN)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HAS_CONTROL = "holds control characters, which are not allowed here"
+MOST_ATTEMPTS = 1_000_000
+LONGEST_RUN_MS = 366 * 86_400_000
 PAGE_LIMIT = 500
 """The most jobs on one page."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -114,6 +116,16 @@ def expiry(expires: float | timedelta | datetime, max_delay_ms: int) -> tuple[st
     if isinstance(expires, datetime):
         return "X", _due_ms(expires, 0, 2**62, "expires")
     return "x", span_ms(expires, max_delay_ms, "expires", _NEARER)
+
+
+def limits(attempts: int | None, timeout: float | timedelta | None) -> tuple[int | None, int | None]:
+    """Returns a job's `attempts`, and its `timeout` in ms, as its record holds them. Raises: InvalidInput."""
+    if attempts is not None and (type(attempts) is not int or not 1 <= attempts <= MOST_ATTEMPTS):
+        raise InvalidInput("attempts", f"must be a whole number from 1 to {MOST_ATTEMPTS:,}, not {attempts!r}")
+    limit_ms = None if timeout is None else span_ms(timeout, LONGEST_RUN_MS, "timeout")
+    if limit_ms == 0:
+        raise InvalidInput("timeout", f"must be more than 0 seconds, not {timeout!r}")
+    return attempts, limit_ms
 
 
 _NEARER = "; schedule it nearer, or raise max_delay_ms"

@@ -59,7 +59,9 @@ class JobSpec(Generic[S]):
     chooses the shard instead of the id: jobs with the same partition key share a shard. Among jobs due in the same
     millisecond, those of high `priority` are promoted first. `spread` (seconds or timedelta) delays the due time by up
     to this much: evenly over all ids, and always the same for one id. A job that cannot start by `expires` never runs;
-    `expires` is a time after the due time (seconds or timedelta), or an aware datetime.
+    `expires` is a time after the due time (seconds or timedelta), or an aware datetime. The job gets `attempts` runs,
+    the first included, and each may take `timeout` (seconds or timedelta); a limit that its handler states itself caps
+    both.
     """
 
     payload: Payload = None
@@ -71,6 +73,8 @@ class JobSpec(Generic[S]):
     priority: Priority = "normal"
     spread: float | timedelta | None = None
     expires: float | timedelta | datetime | None = None
+    attempts: int | None = None
+    timeout: float | timedelta | None = None
 
     if TYPE_CHECKING:  # of which task its job is, so that `schedule_many` refuses another's; other payloads say nothing
 
@@ -86,6 +90,8 @@ class JobSpec(Generic[S]):
             priority: Priority = "normal",
             spread: float | timedelta | None = None,
             expires: float | timedelta | datetime | None = None,
+            attempts: int | None = None,
+            timeout: float | timedelta | None = None,
         ) -> None: ...
         @overload
         def __init__(
@@ -99,6 +105,8 @@ class JobSpec(Generic[S]):
             priority: Priority = "normal",
             spread: float | timedelta | None = None,
             expires: float | timedelta | datetime | None = None,
+            attempts: int | None = None,
+            timeout: float | timedelta | None = None,
         ) -> None: ...
         def __init__(self, *args: Any, **options: Any) -> None: ...
 
@@ -114,6 +122,8 @@ class ScheduleOptions(TypedDict, total=False):
     priority: Priority
     spread: float | timedelta | None
     expires: float | timedelta | datetime | None
+    attempts: int | None
+    timeout: float | timedelta | None
     on_duplicate: OnDuplicate
     durability: Durability | None
 
@@ -257,6 +267,10 @@ class Job(Generic[M]):
     """How often it was replayed after its death; each replay starts again at attempt 1."""
     scheduled_ms: int = 0
     """When it was scheduled, by the server's clock."""
+    max_attempts: int | None = None
+    """The `attempts` with which it was scheduled; None: its handler decides alone."""
+    timeout: float | None = None
+    """The `timeout` with which it was scheduled, in seconds; None: its handler decides alone."""
     _tell: Callable[[float, str], None] | None = None
 
     def progress(self, fraction: float, text: str = "") -> Awaitable[None]:

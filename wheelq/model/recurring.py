@@ -268,6 +268,8 @@ class RecurringOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     priority: Priority
     expires: float | timedelta | None
+    attempts: int | None
+    timeout: float | timedelta | None
 
 
 class RecurringReceipt(NamedTuple):

@@ -18,7 +18,7 @@ Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 201
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from wheelq.errors import InvalidInput
@@ -60,8 +60,10 @@ class Retry:
         async def close_order(job: Job) -> None: ...
 
     `max_attempts` includes the first run: 1 means never retried, None means for ever. By default it is 5, or one more
-    than the number of `delays`. Without `delays` the pauses grow: `base` is the first and `cap` the longest, in
-    seconds, `factor` the growth from one to the next, and `jitter` the random share of each (0 = none, 0.5 = half).
+    than the number of `delays`. A job that was scheduled with `attempts` gets that many instead of the default or None,
+    but never more than `max_attempts` or the `delays` allow. Without `delays` the pauses grow: `base` is the first and
+    `cap` the longest, in seconds, `factor` the growth from one to the next, and `jitter` the random share of each (0 =
+    none, 0.5 = half).
 
     `delays` are the pauses themselves, in seconds, and the last is repeated if there are more attempts. Or it is a
     function that takes the failed attempt (1 = the first) and its error, and returns seconds, or None to give up.
@@ -77,6 +79,8 @@ class Retry:
     delays: Delays | None = None
     on: Errors = BaseException
     not_on: Errors = ()
+    _is_default: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether the number of attempts is only the default, which a job's own wins over."""
 
     def __post_init__(self) -> None:
         if self.delays is not None and not callable(self.delays):
@@ -87,6 +91,7 @@ class Retry:
             object.__setattr__(self, "delays", tuple(self.delays))
         if self.max_attempts == FITTING:
             is_list = isinstance(self.delays, tuple)
+            object.__setattr__(self, "_is_default", not is_list)
             object.__setattr__(self, "max_attempts", len(self.delays) + 1 if is_list else 5)  # type: ignore[arg-type]
         if self.max_attempts is not None and self.max_attempts < 1:
             raise InvalidInput("max_attempts", f"must be at least 1, or None for ever, not {self.max_attempts}")
@@ -116,6 +121,15 @@ class Retry:
         except OverflowError:
             full = self.cap
         return round(1000 * full * (1 - self.jitter * draw))
+
+    def for_job(self, attempts: int | None) -> Retry:
+        """Returns the policy for a job that was scheduled with `attempts`: at most what this policy states itself."""
+        if attempts is None:
+            return self
+        attempts = max(1, attempts)  # another program may have written any number
+        if self.max_attempts is not None and not self._is_default:
+            attempts = min(attempts, self.max_attempts)
+        return replace(self, max_attempts=attempts)
 
     def without_delays(self) -> Retry:
         """Returns the same policy with growing pauses."""

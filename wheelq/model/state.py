@@ -147,6 +147,10 @@ class JobInfo:
     """Where it stands in each group, by name."""
     attempts: Sequence[Attempt] = ()
     """The last ten runs that ended, oldest first; known of jobs that were retried, buried or kept."""
+    max_attempts: int | None = None
+    """The `attempts` with which it was scheduled; None: its handler decides alone."""
+    timeout: float | None = None
+    """The `timeout` with which it was scheduled, in seconds; None: its handler decides alone."""
 
     @property
     def due(self) -> datetime:

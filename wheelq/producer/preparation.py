@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wheelq.base.ids import make_id
 from wheelq.errors import DuplicateJob, InvalidInput
-from wheelq.model.checks import check_id, check_new_id, check_spread, due_argument, expiry, shifted
+from wheelq.model.checks import check_id, check_new_id, check_spread, due_argument, expiry, limits, shifted
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.task import TaskJob
 from wheelq.protocol import codec
@@ -44,8 +44,9 @@ class Preparation:
         key, delay = spec.key, spec.delay
         id = make_id() if key is None else check_new_id(key)
         parts = codec.NO_PARTS
-        if spec.partition_key is not None:
-            parts = codec.Parts(check_id(spec.partition_key, "partition_key"))
+        if spec.partition_key is not None or spec.attempts is not None or spec.timeout is not None:
+            key_of_shard = None if spec.partition_key is None else check_id(spec.partition_key, "partition_key")
+            parts = codec.Parts(key_of_shard, None, *limits(spec.attempts, spec.timeout))
         # Jobs scheduled together often have the same delay.
         if delay is None or delay is not self._last_delay or spec.at is not None:
             self._last_due = due_argument(delay, spec.at, self._now_ms, self._max_delay_ms)

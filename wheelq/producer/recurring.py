@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from wheelq.base.ids import make_id
 from wheelq.errors import RecurringUnreadable, TopicFull
-from wheelq.model.checks import check_new_id, check_topic, expiry, shifted
+from wheelq.model.checks import check_new_id, check_topic, expiry, limits, shifted
 from wheelq.model.job import Payload, Priority, Receipt
 from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringReceipt, Rule, check_name
 from wheelq.producer.operation import Operation, ask, ask_all, ask_until_known
@@ -59,6 +59,8 @@ class Recurrences:
         headers: Mapping[str, str] | None,
         priority: Priority,
         expires: float | timedelta | None,
+        attempts: int | None,
+        timeout: float | timedelta | None,
         rule: Rule,
     ) -> Operation[RecurringReceipt]:
         """Create the recurring job with this name, or change it. A paused one stays paused."""
@@ -66,7 +68,8 @@ class Recurrences:
         check_new_id(check_name(name), "name")
         shifted("+0", name, priority, None, self._max_delay_ms)  # refuses an invalid priority
         expiring = None if expires is None else expiry(expires, self._max_delay_ms)
-        record = codec.encode(payload, headers, self._payload_max_bytes, expiry=expiring, life=codec.NO_LIFE)
+        parts = codec.Parts(None, None, *limits(attempts, timeout))
+        record = codec.encode(payload, headers, self._payload_max_bytes, parts, expiring, codec.NO_LIFE)
 
         def decide(found: FoundRecurring) -> _Change:
             before, now_ms = found.entry, found.server_us // 1000
@@ -101,7 +104,8 @@ class Recurrences:
     def _with_payload(self, record: bytes, payload: Payload) -> bytes:
         former = codec.decode(record)
         expiring = ("x", former.expires_after_ms) if former.expires_after_ms is not None else None
-        return codec.encode(payload, former.headers, self._payload_max_bytes, expiry=expiring, life=codec.NO_LIFE)
+        parts = codec.parts_of(record)
+        return codec.encode(payload, former.headers, self._payload_max_bytes, parts, expiring, codec.NO_LIFE)
 
     def pause(self, topic: str, name: str) -> Operation[RecurringOutcome]:
         """PAUSED, UNCHANGED (it was before) or NOT_FOUND."""

@@ -120,6 +120,15 @@ class Record(NamedTuple):
     life: bytes = NO_LIFE
     mismatched_ms: int | None = None
     """When its payload was first found not to fit, by the server's clock; None: it fitted when it last ran."""
+    max_attempts: int | None = None
+    """How many attempts its producer gives it; None: its handler decides alone."""
+    limit_ms: int | None = None
+    """How long each may take; None: its handler decides alone."""
+
+    @property
+    def timeout(self) -> float | None:
+        """`limit_ms` in seconds."""
+        return None if self.limit_ms is None else self.limit_ms / 1000
 
     @property
     def has_run(self) -> bool:
@@ -205,7 +214,10 @@ def decode(record: bytes) -> Record:
     attempt, scheduled_ms = record[_ATTEMPT_AT], int.from_bytes(record[1:_ATTEMPT_AT], "big")
     life = record[_LIFE_AT:_HEAD]
     if not record[_FLAGS_AT]:
-        return _plain_record((attempt, payload, {}, None, None, 0, None, None, None, (), scheduled_ms, life, None))
+        return _plain_record(
+            (attempt, payload, {}, None, None, 0, None, None, None, (), scheduled_ms, life, None, None, None)
+        )
+    parts = parts_of(record)
     return Record(
         options.get("a", attempt),
         payload,
@@ -213,13 +225,15 @@ def decode(record: bytes) -> Record:
         options.get("e"),
         options.get("f"),
         options.get("r", 0),
-        parts_of(record).partition_key,
+        parts.partition_key,
         options.get("x"),
         options.get("X"),
         attempts.read(options["t"]) if "t" in options else (),
         scheduled_ms,
         life,
         options.get("m"),
+        parts.max_attempts,
+        parts.limit_ms,
     )
 
 
@@ -311,7 +325,9 @@ def _read_parts(packed: bytes) -> Parts:
             except UnicodeDecodeError as error:
                 raise UnreadableRecord(f"a part in the head of a record is not text: {error}") from error
         elif name in _NAMES:
-            found[_NAMES[name]] = int.from_bytes(packed[begin:at], "big")
+            found[_NAMES[name]] = number = int.from_bytes(packed[begin:at], "big")
+            if number > LAST_MS:
+                raise UnreadableRecord("a number in the head of a record is too large")
     return Parts(**found)
 
 

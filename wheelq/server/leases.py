@@ -350,26 +350,28 @@ class Failure:
     """The time until the next attempt; None: a pause that grows with the attempts, as in `Retry`."""
     bury: bool = False
     """Whether to give the jobs up at once."""
-    max_attempts: int = 5
-    """After this many attempts a job is given up."""
+    max_attempts: int | None = None
+    """After this many attempts a job is given up; None: after those with which it was scheduled, else 5."""
 
     def settle(self, keys: ShardKeys, group: str, entry: Entry, settings: TopicSettings) -> Call[bool]:
         """Returns the call that settles one leased entry; its answer is False if the lease was no longer valid."""
         said = " ".join(self.error.split())[:ERROR_CHARS]
-        pause_ms = self._pause_ms(entry.attempt)
+        before = codec.decode(entry.record)
+        pause_ms = self._pause_ms(entry.attempt, before.max_attempts)
         if pause_ms is not None:
             record = codec.again(entry.record, entry.due_ms, said, counts=True)
             return worker.retry(keys, group, calls.CONSUMER, entry, pause_ms, record, entry.deliveries)
-        first_due_ms = codec.decode(entry.record).first_due_ms or entry.due_ms
+        first_due_ms = before.first_due_ms or entry.due_ms
         reason = Reason.GIVEN_UP if self.bury else Reason.FAILED
         burial = Burial(reason, said, "", entry.attempt, first_due_ms)
         return worker.bury(keys, group, calls.CONSUMER, entry, burial, settings, entry.deliveries)
 
-    def _pause_ms(self, attempt: int) -> int | None:
+    def _pause_ms(self, attempt: int, attempts: int | None) -> int | None:
         """Returns the pause before the next attempt; None: the job is given up."""
         if self.bury:
             return None
-        pause_ms = Retry(max_attempts=self.max_attempts).pause_ms(attempt, random.random())
+        retry = Retry() if self.max_attempts is None else Retry(max_attempts=self.max_attempts)
+        pause_ms = retry.for_job(attempts).pause_ms(attempt, random.random())
         return pause_ms if pause_ms is None or self.pause_ms is None else self.pause_ms
 
 

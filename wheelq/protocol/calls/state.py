@@ -152,6 +152,8 @@ def _info(
         leading.progress,
         groups,
         leading.attempts,
+        record.max_attempts,
+        record.timeout,
     )
 
 

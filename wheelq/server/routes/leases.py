@@ -10,6 +10,7 @@ from fastapi import Response
 from pydantic import Field, WithJsonSchema
 
 from wheelq.errors import InvalidInput, ServerError
+from wheelq.model.checks import MOST_ATTEMPTS
 from wheelq.protocol.calls.leases import LONGEST_MS
 from wheelq.protocol.calls.worker import Entry
 from wheelq.server import problems
@@ -94,8 +95,15 @@ class FailRequest(HandlesRequest):
     ] = None
     bury: Annotated[bool, Field(description="Give the jobs up at once: they become dead jobs.")] = False
     max_attempts: Annotated[
-        int, Field(ge=1, le=1_000_000, description="A job is buried after this many failed attempts."), WHOLE
-    ] = 5
+        int | None,
+        Field(
+            ge=1,
+            le=MOST_ATTEMPTS,
+            description="A job is buried after this many failed attempts, or after the `attempts` with which it was "
+            "scheduled if these are fewer. Without it, after those `attempts`, else after 5.",
+        ),
+        WHOLE,
+    ] = None
 
 
 @mirrors(Entry, "entry_id", "record", "group")
@@ -107,6 +115,8 @@ class LeasedJob(Answer):
     payload: Any = None
     payload_base64: str | None = None
     headers: dict[str, str]
+    max_attempts: int | None = Field(description="The `attempts` with which the job was scheduled, if any.")
+    timeout: float | None = Field(description="The seconds that this attempt may take, if the job says so.")
     deliveries: int = Field(description="How often it was leased; above 1: another consumer may have begun it.")
 
 
@@ -141,8 +151,15 @@ def leased(found: list[Delivered]) -> dict[str, Any]:
 
 
 def _leased(item: Delivered) -> dict[str, Any]:
-    payload = payload_fields(item.record.payload)
-    return {"handle": item.handle, **LeasedJob.shows(item.entry), **payload, "headers": dict(item.record.headers)}
+    record = item.record
+    return {
+        "handle": item.handle,
+        **LeasedJob.shows(item.entry),
+        **payload_fields(record.payload),
+        "headers": dict(record.headers),
+        "max_attempts": record.max_attempts,
+        "timeout": record.timeout,
+    }
 
 
 def _on(path: str, summary: str, asked: type[Model], answers: type[Answer] = Answered) -> Callable[[H], H]:

@@ -14,7 +14,18 @@ from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import Resource, answer, location, service_of
 from wheelq.server.schemas.jobs import JSON_SCHEMA, Made
-from wheelq.server.schemas.model import Answer, Model, Moment, Topic, besides, mirrors, parse_at, text_schema
+from wheelq.server.schemas.model import (
+    Answer,
+    Attempts,
+    Model,
+    Moment,
+    TimeLimit,
+    Topic,
+    besides,
+    mirrors,
+    parse_at,
+    text_schema,
+)
 
 routes = Resource("recurring", "/v1/topics/{topic}/recurring")
 _DONE: dict[int, str] = {204: "Done."}
@@ -57,6 +68,8 @@ class RecurringRule(Model):
     )
     payload: Annotated[Any, JSON_SCHEMA] = None
     headers: dict[str, str] | None = None
+    attempts: Attempts = None
+    timeout: TimeLimit = None
 
     model_config = ConfigDict(json_schema_extra=besides(oneOf=[{"required": ["cron"]}, {"required": ["every"]}]))
 

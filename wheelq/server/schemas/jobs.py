@@ -18,7 +18,19 @@ from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
 from wheelq.model.job import BulkProgress, JobSpec, Receipt, from_ms
 from wheelq.model.recurring import LAST_MS
 from wheelq.producer.preparation import IdempotentSpec
-from wheelq.server.schemas.model import ID_SCHEMA, KEY_SCHEMA, WHOLE, Answer, Model, Moment, besides, mirrors, parse_at
+from wheelq.server.schemas.model import (
+    ID_SCHEMA,
+    KEY_SCHEMA,
+    WHOLE,
+    Answer,
+    Attempts,
+    Model,
+    Moment,
+    TimeLimit,
+    besides,
+    mirrors,
+    parse_at,
+)
 from wheelq.settings import ClientSettings
 
 BULK = 500
@@ -144,6 +156,8 @@ class NewJob(When):
         json_schema_extra=_UP_TO_LIMIT,
         description="Seconds after its due time by which it must have started; else it never runs.",
     )
+    attempts: Attempts = None
+    timeout: TimeLimit = None
     on_duplicate: Annotated[
         Literal["keep", "replace", "raise"],
         Field(
@@ -179,6 +193,8 @@ class NewJob(When):
             priority=self.priority,
             spread=self.spread,
             expires=self.expires,
+            attempts=self.attempts,
+            timeout=self.timeout,
             life=life,
             **self.due(),
         )

@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from wheelq.base.clock import wall_ms
-from wheelq.model.checks import ID_BYTES_LIMIT, TOPIC_PATTERN
+from wheelq.model.checks import ID_BYTES_LIMIT, LONGEST_RUN_MS, MOST_ATTEMPTS, TOPIC_PATTERN
 from wheelq.model.job import from_ms
 from wheelq.settings import ClientSettings
 
@@ -98,6 +98,23 @@ def _whole(value: Any) -> Any:
 
 
 WHOLE = BeforeValidator(_whole)
+Attempts = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=MOST_ATTEMPTS,
+        description="How many attempts each job gets, the first included; fewer, if its consumer states so.",
+    ),
+    WHOLE,
+]
+TimeLimit = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        le=LONGEST_RUN_MS / 1000,
+        description="How many seconds each attempt may take; fewer, if its consumer states so.",
+    ),
+]
 """Makes a field take integers as JSON has them, including 5.0. It comes last, so that the limits stay in the schema."""
 
 

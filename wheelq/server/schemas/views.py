@@ -68,6 +68,8 @@ class JobView(_Run):
     promoted_ms: int | None = Field(description="When it was promoted for the first time.")
     finished_ms: int | None = Field(description="When the last group finished it.")
     replays: int = Field(description="How often it was replayed.")
+    max_attempts: int | None = Field(description="The `attempts` with which it was scheduled, if any.")
+    timeout: float | None = Field(description="The `timeout` with which it was scheduled, if any.")
     shard: int
     groups: dict[str, GroupView] = Field(
         description="By group; groups of leases are named http.NAME. Empty while the job waits."

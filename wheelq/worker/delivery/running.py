@@ -123,6 +123,8 @@ class Running:
             record.first_due_ms or due_ms,
             record.replays,
             record.scheduled_ms,
+            record.max_attempts,
+            record.timeout,
             partial(self._progress.progress, delivery),
         )
 
@@ -238,7 +240,10 @@ class Running:
                 continue
             return outcome
         return of_failure(
-            unreadable(error), job.attempt, self._handlers[job.topic].retry.without_delays(), random.random()
+            unreadable(error),
+            job.attempt,
+            self._handlers[job.topic].retry.for_job(job.max_attempts).without_delays(),
+            random.random(),
         )
 
     def _outcome(self, delivery: Delivery, job: Job, error: BaseException) -> Again | Buried:
@@ -247,7 +252,7 @@ class Running:
             first_ms = codec.decode(delivery.entry.record).mismatched_ms
             on_mismatch = handler.on_mismatch or terms.on_mismatch
             return of_mismatch(error, first_ms, job.started_ms, terms.mismatch_ms, on_mismatch)
-        retry = handler.retry
+        retry = handler.retry.for_job(job.max_attempts)
         try:
             return of_failure(error, job.attempt, retry, random.random())
         except BaseException:  # `delays` is the user's function

@@ -49,7 +49,8 @@ class Decorators:
         with `on_mismatch="bury"` it is buried at once. Its error names the field. None: what the topic says.
 
         When it returns, the job is done. When it raises or takes more than `timeout` seconds, the job is retried as
-        `retry` says (by default 5 attempts with growing pauses), and then buried.
+        `retry` says (by default 5 attempts with growing pauses), and then buried. A job that was scheduled with
+        `attempts` or `timeout` of its own has these instead, but never more than is stated here.
 
         With `concurrency`, at most so many of its jobs run at the same time in this worker, besides the worker's own
         limit, which holds for all its handlers together. While so many run, its other jobs stay in Redis, for other

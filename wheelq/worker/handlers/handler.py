@@ -24,6 +24,8 @@ Find = Callable[[], Awaitable[Iterable[str]]]
 Ordered = Literal[False, True, "key"]
 Run = Callable[[Any], Awaitable[Any]]
 """Runs a function of either kind with its argument."""
+Limit = Callable[[Any], float | None]
+"""How many seconds a run with this argument may take; None: any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,20 @@ class Handler:
     def bind(self, plain: RunPlain) -> Run:
         """Returns a function that runs a job within the timeout; `plain` runs plain functions, unless `inline`."""
         if self.has_thread:
-            return _in_thread(self.function, plain, self.timeout)
-        run = _on_the_loop(self.function) if self.inline else self.function
-        return run if self.timeout is None else _within(self.timeout, run)
+            return _in_thread(self.function, plain, self.limit)
+        if self.inline:
+            return _on_the_loop(self.function)
+        return _within(self.limit, self.function)
+
+    def limit(self, given: Any) -> float | None:
+        """Returns the seconds that a run of this job, or of these, may take: the least that it or a job states."""
+        if self.batch is not None:
+            stated: list[float] = [limit for limit in (self.timeout, *(job.timeout for job in given)) if limit]
+            return min(stated, default=None)
+        own: float | None = given.timeout
+        if own is None or getattr(self.function, "_wheelq_keeps_time", False):
+            return self.timeout
+        return own if self.timeout is None else min(own, self.timeout)
 
 
 class Handlers:
@@ -164,8 +177,9 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _in_thread(function: Function | BatchFunction, plain: RunPlain, timeout: float | None) -> Run:
+def _in_thread(function: Function | BatchFunction, plain: RunPlain, limit: Limit) -> Run:
     async def run(given: Any) -> Any:
+        timeout = limit(given)
         result = await plain(function, given, timeout)
         if inspect.isawaitable(result):  # `lambda job: close_order(job)`, and many decorators
             async with time_limit(timeout):
@@ -184,9 +198,13 @@ def _on_the_loop(function: Function | BatchFunction) -> Callable[[Any], Awaitabl
     return run
 
 
-def _within(timeout: float, run: Run) -> Run:
-    async def run_within(given: Any) -> Any:
+def _within(limit: Limit, run: Run) -> Run:
+    async def run_within(timeout: float, given: Any) -> Any:
         async with time_limit(timeout):
             return await run(given)
 
-    return run_within
+    def run_it(given: Any) -> Awaitable[Any]:
+        timeout = limit(given)
+        return run(given) if timeout is None else run_within(timeout, given)
+
+    return run_it

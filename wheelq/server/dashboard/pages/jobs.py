@@ -38,7 +38,7 @@ ACTIONS = ("cancel", "reschedule")
 KEPT = ("action", "since", "until", "by", "delay", "at", "name", "count")
 """The fields that lead from one step to the next."""
 PRIORITIES = ("normal", "high", "low")
-FIELDS = ("topic", "payload", "delay", "at", "id", "partition_key", "priority", "expires")
+FIELDS = ("topic", "payload", "delay", "at", "id", "partition_key", "priority", "expires", "attempts", "timeout")
 """The fields of the form for a new job."""
 
 
@@ -261,19 +261,27 @@ async def rerun(visit: Visit) -> Response:
     if info.state is not JobState.DONE:
         raise InvalidInput("id", "is not the id of a finished job")
     receipt = await visit.service.client.schedule(
-        visit.topic, info.payload, delay=timedelta(0), headers=info.headers or None, partition_key=key
+        visit.topic,
+        info.payload,
+        delay=timedelta(0),
+        headers=info.headers or None,
+        partition_key=key,
+        attempts=info.max_attempts,
+        timeout=info.timeout,
     )
     return _to_job(visit, receipt.id, key, f"This is a new job like {id}, due now.")
 
 
 def _arguments(asked: Form) -> dict[str, Any]:
-    expires = asked.typed("expires")
+    expires, timeout = asked.typed("expires"), asked.typed("timeout")
     return {
         "payload": payload_of(asked),
         "key": asked.typed("id"),
         "partition_key": asked.typed("partition_key"),
         "priority": asked.text("priority", "normal"),
         "expires": None if expires is None else parse_duration(expires, "expires"),
+        "attempts": asked.whole("attempts"),
+        "timeout": None if timeout is None else parse_duration(timeout, "timeout"),
         **when_of(asked),
     }
 
