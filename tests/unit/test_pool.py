@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import pytest
 
 from tests.waiting import PATIENCE, in_time
 from wheelq.base.clock import SystemClock
 from wheelq.settings import WorkerSettings
-from wheelq.worker.delivery.places import SharedPlaces
+from wheelq.worker.delivery.limited import LimitedRuns
+from wheelq.worker.delivery.places import LimitedPlaces, SharedPlaces
 from wheelq.worker.delivery.pool import SLICE, Pool
 
 
@@ -128,6 +131,72 @@ async def test_a_read_that_waits_asks_all_its_shards_beside_an_ordered_lane(gate
     assert await places.take(waits=True, shards=1) == 1
     assert await places.take(waits=True, shards=50) == 11
     assert places.spare == 0
+
+
+# A part of it
+
+
+def limited_to(limit: int, gate: Gate, concurrency: int = 9) -> tuple[Any, Pool[int]]:
+    """The part of a pool that a handler with this limit may fill, and the pool."""
+    runs: list[Any] = []
+    pool: Pool[int] = Pool(concurrency, lambda number, task: runs[0].counted(gate.run(number, task)))
+    runs.append(LimitedRuns(cast("Any", pool), limit))
+    return runs[0], pool
+
+
+async def test_what_a_full_handler_was_given_too_much_starts_when_it_has_room(gate: Gate) -> None:
+    """A job of a dead worker is taken over while a read is under way, and the read finds some, too."""
+    limited, pool = limited_to(2, gate)
+    limited.add([1, 2, 3, 4])
+    await settle()
+    assert (gate.running, limited.left, limited.free, pool.free) == ({1, 2}, 0, 0, 7)
+    gate.let_go(1)
+    await settle()
+    assert (gate.running, limited.left) == ({2, 3}, 0)
+    for number in (2, 3, 4):
+        gate.let_go(number)
+    await in_time(limited.idle())
+    assert (gate.done, gate.most, limited.left, pool.free) == ([1, 2, 3, 4], 2, 2, 9)
+
+
+async def test_a_limited_handler_has_no_more_places_than_are_free_in_the_pool(gate: Gate) -> None:
+    limited, pool = limited_to(5, gate, concurrency=3)
+    settings = WorkerSettings(concurrency=3)
+    places = LimitedPlaces(limited, shared(pool, 3), settings, SystemClock())
+    limited.add([1])
+    await settle()
+    assert (limited.left, limited.free, places.spare) == (4, 2, 2)
+    assert await in_time(places.take(waits=False)) == 2
+    waiting = asyncio.create_task(places.take(waits=False))
+    await settle()
+    assert (waiting.done(), places.spare) == (False, 0)
+    places.give_back(2)
+    assert await in_time(waiting) == 2
+    places.give_back(2)
+    gate.let_go(1)
+    await in_time(limited.idle())
+    assert places.spare == 3
+
+
+async def test_a_turn_that_is_given_up_keeps_no_place(gate: Gate) -> None:
+    pool: Pool[int] = Pool(1, gate.run)
+    places = shared(pool, 1)
+    pool.add([1])
+    await settle()
+    for turns in range(6):  # so that it is cancelled at each step of its way to the place
+        waiting = asyncio.create_task(places.take_for_other())
+        await settle()
+        gate.let_go(turns + 1)
+        await settle(turns)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            places.give_back(await waiting)
+        await idle(pool)
+        assert (places.spare, places.wanted) == (1, 0)
+        pool.add([turns + 2])
+        await settle()
+    gate.let_go(7)
+    await idle(pool)
 
 
 async def test_an_idle_pool_is_idle_at_once() -> None:
