@@ -555,7 +555,7 @@ def lasting(stage: Stage, random: Random, seconds: float) -> Steps:
     """
     fleet = stage.fleet
     healthy = {random.choice(fleet.nodes).name, "producer-1", random.choice(["producer-0", "producer-4"])}
-    healthy |= {random.choice(["worker-0", "worker-1"]), "worker-3", BLUNT}
+    healthy |= {random.choice(["worker-0", "worker-1"]), "worker-3"}
     hurt = [part for part in fleet.parts.values() if part.name not in healthy]
     for part in hurt:
         how = random.choice(LASTING_CLOCKED if part in (*fleet.nodes, *fleet.workers) else LASTING)
@@ -578,7 +578,7 @@ def lasting(stage: Stage, random: Random, seconds: float) -> Steps:
 
 
 LASTING = ("is not heard", "does not hear", "has a slow network", "has a slow processor", "has a full disk")
-KEEPING = (WEB, *(f"producer-{number}" for number in WITH_OUTBOX))
+KEEPING = (WEB, BLUNT, *(f"producer-{number}" for number in WITH_OUTBOX))
 """Parts with an outbox, which repeat a call when they hear again; the server knows its answer for a minute."""
 LASTING_CLOCKED = (*LASTING[:-1], "has a fast clock", "has a slow clock")
 

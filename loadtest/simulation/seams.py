@@ -28,12 +28,21 @@ from loadtest.simulation.zones import zone_info
 from wheelq import transport
 from wheelq.base import clock, ids
 from wheelq.model import cron
-from wheelq.producer import breaker
-from wheelq.producer.outbox import courier, store
+from wheelq.producer import breaker, driver
+from wheelq.producer.outbox import courier, file, store
 from wheelq.producer.outbox.file import File
 from wheelq.worker.handlers import threads
 
-WITH_THREADS: tuple[Any, ...] = (courier, store, breaker, transport.blocking, transport.routes, transport.topology)
+WITH_THREADS: tuple[Any, ...] = (
+    courier,
+    file,
+    store,
+    breaker,
+    driver,
+    transport.blocking,
+    transport.routes,
+    transport.topology,
+)
 """The modules whose threads, locks and events are simulated."""
 WITH_CLOCKS: tuple[Any, ...] = (clock, http11)
 """The modules that read clocks; httpcore closes idle connections by its own."""

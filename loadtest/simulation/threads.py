@@ -152,10 +152,40 @@ class SimLock:
         self.release()
 
 
+class SimSemaphore:
+    """`threading.Semaphore`."""
+
+    def __init__(self, value: int = 1) -> None:
+        self._left = value
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Take a place. Returns whether one was free in time."""
+        thread = this_thread()
+        waited = 0.0
+        while not self._left:
+            if not blocking or (timeout is not None and timeout <= waited):
+                return False
+            assert thread is not None, "a loop waits for a place"
+            thread.pause(LOOK_S)
+            waited += LOOK_S
+        self._left -= 1
+        return True
+
+    def release(self) -> None:
+        """Give a place back."""
+        self._left += 1
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class Threading:
     """The part of the module `threading` that producers use."""
 
-    Thread, Event, Lock = SimThread, SimEvent, SimLock
+    Thread, Event, Lock, Semaphore = SimThread, SimEvent, SimLock, SimSemaphore
     RLock = functools.partial(SimLock, is_reentrant=True)
 
 

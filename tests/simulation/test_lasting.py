@@ -79,3 +79,11 @@ def test_a_healthy_node_and_healthy_workers_go_on() -> None:
     assert trial.problems == ()
     assert sum(" FAULT " in line and (" has " in line or "hear" in line) for line in trial.lines) >= 6
     assert trial.jobs > 400
+
+
+@pytest.mark.timeout(300)
+def test_a_blocking_producer_that_is_not_heard_does_not_stop_the_run() -> None:
+    """A thread waited for a real lock, while the thread that held it waited in virtual time."""
+    trial = try_seed(35)
+    assert trial.problems == ()
+    assert any("blunt-0: is not heard" in line for line in trial.lines)
