@@ -21,7 +21,7 @@ from wheelq.base.clock import Clock, SystemClock, sleep
 from wheelq.base.per_loop import PerLoop
 from wheelq.errors import AWAY, CircuitOpen, ServerError
 from wheelq.producer.breaker import Breaker
-from wheelq.producer.operation import Do, LongPoll, Operation, Step, Stream, Wait, Whereabouts
+from wheelq.producer.operation import Do, Operation, Poll, Step, Stream, Wait, Whereabouts
 from wheelq.protocol.call import Call
 from wheelq.settings import BreakerSettings
 from wheelq.telemetry import api
@@ -76,7 +76,7 @@ class Driver:
                     for answer in self._transport.stream(calls, refused):
                         succeeded()
                         take(answer)
-            case LongPoll():
+            case Poll():
                 return self._poll(step)
             case Wait(seconds):
                 sleep(seconds)
@@ -86,7 +86,7 @@ class Driver:
                 return self._transport.node
         return None
 
-    def _poll(self, poll: LongPoll) -> Any:
+    def _poll(self, poll: Poll) -> Any:
         ends_at = _clock.monotonic() + poll.seconds
         if not self._places.acquire(timeout=poll.seconds):
             return None
@@ -157,7 +157,7 @@ class AsyncDriver:
             case Stream():
                 async with self._connections.here().spare.one() as transport:
                     await self._stream(transport, step)
-            case LongPoll():
+            case Poll():
                 return await self._poll(step)
             case Wait(seconds):
                 await self._clock.sleep(seconds)
@@ -167,7 +167,7 @@ class AsyncDriver:
                 return self._transport.node
         return None
 
-    async def _poll(self, poll: LongPoll) -> Any:
+    async def _poll(self, poll: Poll) -> Any:
         places, ends_at = self._connections.here().places, _clock.monotonic() + poll.seconds
         try:
             async with asyncio.timeout(poll.seconds):

@@ -18,7 +18,7 @@ from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, Ser
 from wheelq.model.checks import due_argument
 from wheelq.model.job import CancelOutcome, Payload, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import GroupInfo, JobInfo, JobState
-from wheelq.producer.operation import LongPoll, Operation, ask, wait
+from wheelq.producer.operation import Operation, Poll, ask, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import producer, state
 from wheelq.protocol.keys import ShardKeys
@@ -138,7 +138,7 @@ def _news_of(keys: ShardKeys, id: str, cursor: str, clock: Clock, seconds: float
     ends_at = clock.monotonic() + seconds
     while (left := ends_at - clock.monotonic()) > 0:
         try:
-            news = yield LongPoll(partial(state.news_since, keys, cursor), left)
+            news = yield Poll(partial(state.news_since, keys, cursor), left)
         except ServerError:
             yield from wait(left)
             break

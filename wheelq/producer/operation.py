@@ -4,7 +4,7 @@
 |---------------|------------------------------------------------------------------|---------------------|
 | `Call`        | sends it                                                         | the call's answer   |
 | `Stream`      | sends many calls, and makes the next while the server works      | None; see `take`    |
-| `LongPoll`    | sends a call that the server answers later, if it has a place    | the answer, or None |
+| `Poll`        | sends a call that the server answers later, if it has a place    | the answer, or None |
 | `Wait`        | lets time pass                                                   | None                |
 | `Do`          | calls a function; on asyncio it awaits what the function returns | what is returned    |
 | `Whereabouts` | looks up where the server is                                     | host and port       |
@@ -36,7 +36,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class LongPoll:
+class Poll:
     """A call that keeps its connection until something happens; answered by None if it does not get a place in time.
 
     Three quarters of a client's connections are places for such calls, so that the others never wait for them.
@@ -67,7 +67,7 @@ class Whereabouts:
     """Ask for the host and the port of the server, as the URL names them; nothing is sent."""
 
 
-Step = Call[Any] | Stream | LongPoll | Wait | Do | Whereabouts
+Step = Call[Any] | Stream | Poll | Wait | Do | Whereabouts
 Operation = Generator[Step, Any, T]
 """Yields steps, receives their answers or errors, and returns the outcome. It may handle a `ServerError`; any other
 error ends it.
