@@ -464,6 +464,7 @@ async def test_a_job_leased_too_often_is_buried(serve: Callable[..., Any], aclie
     assert await lease(http) == []
     (dead,) = (await aclient.dead.list("orders")).jobs
     assert (dead.id, dead.group, dead.reason) == ("a", "http.billing", "deliveries")
+    assert dead.error == "leased 2 times, and neither acknowledged nor failed", "a consumer that released it answered"
 
 
 async def test_a_job_that_has_expired_is_not_leased_and_forgotten(http: Http, aclient: AsyncClient) -> None:

@@ -295,7 +295,8 @@ class Leases:
     def _settled(self, entry: Entry, record: codec.Record, now_ms: int, settings: Topic) -> Dropped | Buried | None:
         """Returns the outcome of a job that cannot be leased, by the rules of a worker; None: it is leased."""
         if entry.deliveries > self._settings.max_deliveries:
-            return Buried(Reason.DELIVERIES, f"leased {counted(entry.deliveries - 1, 'time')} without an answer")
+            times = counted(entry.deliveries - 1, "time")
+            return Buried(Reason.DELIVERIES, f"leased {times}, and neither acknowledged nor failed")
         return too_late(now_ms, entry.due_ms, record, settings, is_redelivered=entry.deliveries > 1)
 
     async def _answer(

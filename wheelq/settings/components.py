@@ -324,7 +324,9 @@ class ServerSettings(Checked):
     )
     drain_ms: int = setting(10_000, "How long requests in flight have to finish at a stop.")
     idempotency_ms: int = setting(DAY_MS, "How long the answer to a request with an Idempotency-Key is kept.")
-    max_deliveries: int = setting(10, "A job that was leased this often without an answer is buried.")
+    max_deliveries: int = setting(
+        10, "A job that was leased this often, and neither acknowledged nor failed, is buried."
+    )
     services: str = setting(
         "",
         "The register of receivers (see config/services.toml). Jobs may then have a target, called when they are due.",

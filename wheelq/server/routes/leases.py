@@ -172,8 +172,9 @@ def _on(path: str, summary: str, asked: type[Model], answers: type[Answer] = Ans
 async def lease(request: StrictRequest) -> Response:
     """Run a leased job and acknowledge it before the lease ends; otherwise another consumer gets it.
 
-    With `wait` the answer comes as soon as a job is ready. A job that was leased too often without an answer is buried;
-    one that has expired, or is later than its topic's grace, is dropped or buried as the topic's misfire says.
+    With `wait` the answer comes as soon as a job is ready. A job that was leased too often, and neither
+    acknowledged nor failed, is buried; one that has expired, or is later than its topic's grace, is dropped or buried
+    as the topic's misfire says.
     """
     asked, (topic, group) = await request.read(LeaseRequest), _places(request)
     service = service_of(request)
