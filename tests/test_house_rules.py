@@ -239,5 +239,5 @@ def test_every_module_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """With everything installed: no name that has moved."""
     monkeypatch.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")  # else Locust would make this process gevent's
     for found in pkgutil.walk_packages(wheelq.__path__, "wheelq."):
-        if not found.name.endswith("__main__"):
+        if not found.name.endswith(("__main__", "django.admin", "django.models")):  # Django imports these in a project
             import_module(found.name)

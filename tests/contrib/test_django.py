@@ -77,9 +77,9 @@ class Project:
         assert answer.returncode == 0, answer.stderr
         return json.loads(answer.stdout)
 
-    def run_cases(self) -> None:
-        """Run the tests in cases.py. Raises: AssertionError, with what they said."""
-        command = [self._python, "-m", "django", "test", "project.cases"]
+    def run_cases(self, module: str, settings: str = "settings") -> None:
+        """Run the tests in a module of the project. Raises: AssertionError, with what they said."""
+        command = [self._python, "-m", "django", "test", f"project.{module}", f"--settings=project.{settings}"]
         answer = subprocess.run(command, env=self._env, cwd=HERE, capture_output=True, text=True, check=False)
         assert answer.returncode == 0, answer.stderr
         assert "Ran 0 tests" not in answer.stderr
@@ -133,7 +133,11 @@ def test_tasks_run_and_their_results_can_be_looked_up(working: Project) -> None:
 
 
 def test_djangos_own_cases_for_task_backends(working: Project) -> None:
-    working.run_cases()
+    working.run_cases("cases")
+
+
+def test_the_admin_site_shows_the_queues_and_runs_dead_tasks_again(working: Project) -> None:
+    working.run_cases("admin_cases", "admin_settings")
 
 
 def test_async_tasks_run_and_can_be_enqueued_from_async_code(working: Project) -> None:

@@ -11,8 +11,10 @@
 
     python manage.py wheelq_worker --with-scheduler
 
-apps        the Django app, which brings the command
+admin       the queues and their dead tasks in the admin site
+apps        the Django app, which brings the command and the pages
 backend     `WheelqBackend`: enqueues tasks as jobs, looks results up; its OPTIONS
+models      the queues as a model without a table, for the admin site
 payloads    a task as the payload of a job, and back
 results     a job as a task's result
 tasks       imports the names of Django's tasks from either source

@@ -1,4 +1,4 @@
-"""The Django app: it brings the command `wheelq_worker`."""
+"""The Django app: it brings the command `wheelq_worker` and the pages of the admin site."""
 
 from __future__ import annotations
 
@@ -11,3 +11,4 @@ class WheelqConfig(AppConfig):
     name = "wheelq.contrib.django"
     label = "wheelq"
     verbose_name = "wheelq"
+    default_auto_field = "django.db.models.BigAutoField"
