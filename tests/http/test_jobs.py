@@ -315,6 +315,30 @@ async def test_a_bulk_request_can_be_repeated_with_an_idempotency_key(http: Http
     assert (await aclient.topics())[0].waiting == 2
 
 
+async def test_a_job_that_is_made_is_answered_although_the_answer_cannot_be_kept(
+    serve: Callable[..., Any], aclient: AsyncClient
+) -> None:
+    """503 would say that nothing was done."""
+    http = await serve(Unreachable("remember", after=1))
+    body, key = {"delay": 60}, {"idempotency-key": "k"}
+    first, again = [await http.post(JOBS, json=body, headers=key) for _ in range(2)]
+    assert [(one.status_code, one.json()) for one in (first, again)] == [(201, first.json())] * 2
+    assert (await aclient.topics())[0].waiting == 1
+
+
+async def test_a_job_that_is_moved_and_cannot_be_looked_up_is_not_said_to_be_unmoved(
+    serve: Callable[..., Any], aclient: AsyncClient
+) -> None:
+    http = await serve(Unreachable("get"))
+    await http.post(JOBS, json={"delay": 60, "id": "a"})
+    moved = await http.patch(f"{JOBS}/a", json={"delay": 3600})
+    assert (moved.status_code, moved.json()["type"], moved.json()["ids"]) == (504, "/docs#outcome-unknown", ["a"])
+    assert moved.json()["detail"].startswith("The job was moved")
+    info = await aclient.get("orders", "a")
+    assert info is not None
+    assert info.due_ms > wall_ms() + 1_000_000
+
+
 @pytest.mark.parametrize("more", [{}, {"id": "a"}, {"id": "a", "on_duplicate": "raise"}])
 async def test_a_request_repeated_after_a_lost_reply_is_answered_as_the_first_would_have_been(
     serve: Callable[..., Any], aclient: AsyncClient, more: dict[str, str]

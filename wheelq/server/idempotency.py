@@ -26,6 +26,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from wheelq.errors import ServerError
 from wheelq.protocol import codec
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
@@ -67,7 +68,10 @@ class Answers:
         made = await make(id)
         if not _is_definite(made):
             return made
-        first = await self._transport.send(notes.remember(place, to_json(made), self._kept_ms))
+        try:
+            first = await self._transport.send(notes.remember(place, to_json(made), self._kept_ms))
+        except ServerError:  # what was made is there all the same, and this caller has no reason to repeat the request
+            return made
         return made if first is None else from_json(first)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import Header, Request, Response
 
 from wheelq.base.ids import make_id
-from wheelq.errors import InvalidInput
+from wheelq.errors import InvalidInput, ServerError
 from wheelq.model.checks import check_topic
 from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.model.state import JobState
@@ -263,7 +263,12 @@ async def move_job(
     client = service_of(request).client
     outcome = await client.reschedule(topic, id, partition_key=partition_key, if_due_ms=expected, **when.due())
     _check(outcome)
-    return await _look(request, topic, id, partition_key)
+    try:
+        return await _look(request, topic, id, partition_key)
+    except ServerError as error:
+        raise Problem(
+            problems.OUTCOME_UNKNOWN, "The job was moved, but could not be looked up then.", ids=(id,)
+        ) from error
 
 
 @routes.on("DELETE", "/jobs/{id:path}", "Cancel a job", Verb.CHANGE, {204: "It will never run."}, *_PAST)
