@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Queue(models.Model):
-    """A queue of a wheelq backend in TASKS. Who may `view` it sees its counts and dead tasks; `change` replays them."""
+    """A queue of a wheelq backend in TASKS. The permission `view` shows its counts and dead tasks; `change` replays."""
 
     class Meta:
         managed = False
