@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--servers: {', '.join(sorted(unknown))} unknown; there are {', '.join(FLAVOURS)}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background: its processes would ignore it, too
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if (path := os.environ.get("WHEELQ_TESTS_SKIPPED")) and not hasattr(config, "workerinput"):
+    if (path := os.environ.get("SKIPPED_TESTS")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Skipped(Path(path)))
 
 
