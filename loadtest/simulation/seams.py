@@ -27,6 +27,7 @@ from loadtest.simulation.world import EPOCH_S, World
 from loadtest.simulation.zones import zone_info
 from wheelq import transport
 from wheelq.base import clock, ids
+from wheelq.callbacks import names as resolver
 from wheelq.model import cron
 from wheelq.producer import breaker, driver
 from wheelq.producer.outbox import courier, file, store
@@ -102,7 +103,8 @@ def in_place(world: World) -> Iterator[None]:
         put(socket, "gethostname", host_name)
         put(cron, "ZoneInfo", zone_info)
         put(clock, "_boot_id", boot_id)
-        put(threads, "Daemons", lambda: InlineExecutor(current[-1]))
+        for module in (threads, resolver):
+            put(module, "Daemons", lambda: InlineExecutor(current[-1]))
         put(redis.connection.Connection, "_connect", blocking.connect)
         put(transport.probing, "aspeaks_tls", _no_look)
         put(transport.probing, "speaks_tls", lambda error, address: None)
