@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from tests.records import LIFE
+from tests.faults.stages import Meanwhile, Stage
+from tests.records import LIFE, RECORD
 from tests.running import age, collecting, running
 from tests.waiting import until
 from wheelq import Client, Scheduler, Settings
 from wheelq.model.topic import Topic, shard_of
 from wheelq.producer.preparation import IdempotentSpec
+from wheelq.protocol.calls import producer
+from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import SchedulerSettings
 
@@ -94,3 +97,30 @@ async def test_a_call_that_is_repeated_while_the_topic_drains_does_not_run_its_j
     client.schedule(topic, key=f"{key}-behind", delay=0)
     await until(lambda: len(runs) == 2)
     assert runs.count(key) == 1
+
+
+async def test_settings_that_change_while_a_shard_is_tidied_count_at_once(
+    url: str, raw: redis.Redis, topic: str
+) -> None:
+    """The shard is led under the new terms then, and what is no longer kept does not stay while the shard rests."""
+    change, acquired = Meanwhile("tidy", lambda: stage.shard.configure(Topic())), Meanwhile("acquire", lambda: None)
+    stage = Stage(url, topic, change, acquired)
+    stage.shard.configure(Topic(retention_ms=HOUR_MS))
+    stage.plain.send(worker_calls.make_group(stage.keys, "g"))
+    stage.plain.send(producer.schedule(stage.keys, [("a", "+0", RECORD)], "keep", "1"))
+    [entry] = stage.plain.send(worker_calls.read([stage.keys], "g", "w", 1, 1))[0]
+    raw.xack(stage.keys.ready, "g", entry.entry_id)
+    raw.hdel(stage.keys.counts, "born")
+    assert raw.xlen(stage.keys.ready) == 1
+    await stage.step_until(lambda: raw.xlen(stage.keys.ready) == 0)
+    assert (change.struck, acquired.met) == (1, 2)
+    await stage.close()
+
+
+async def test_settings_that_change_while_the_lease_is_acquired_make_it_acquired_again(url: str, topic: str) -> None:
+    """Producers and the leader must go by the same terms."""
+    acquired = Meanwhile("acquire", lambda: stage.shard.configure(Topic(max_rate=5.0)))
+    stage = Stage(url, topic, acquired)
+    stage.schedule(1, 0)
+    await stage.step_until(lambda: acquired.met > 1)
+    await stage.close()

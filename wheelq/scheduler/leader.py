@@ -220,9 +220,9 @@ class Leader:
         """Remove entries and finished jobs whose retention has passed; if there are very many, the rest goes later."""
         topic = self._parts.topic
         kept = topic.retention_ms, topic.keep_done_ms
+        self._tidy_at = self._server.now_ms() + self._settings.idle_ms  # set back if the settings change meanwhile
         for _ in range(TIDY_CALLS):
             answer = await self._send(calls.tidy(self._keys, self._lease.token, self._settings.lease_ms, *kept))
-            self._tidy_at = answer.server_us / 1000 + self._settings.idle_ms
             if not answer.is_partial:
                 break
 

@@ -44,8 +44,9 @@ class OwnLease:
         self._asked_at = asked_at
 
     def prolonged(self, asked_at: float) -> None:
-        """Record that a leader's request sent at `asked_at` succeeded, which renews the lease."""
-        self._asked_at = max(self._asked_at, asked_at)
+        """Record that a leader's request sent at `asked_at` succeeded, which renews a lease that is not lost."""
+        if self._asked_at != float("-inf"):
+            self._asked_at = max(self._asked_at, asked_at)
 
     def lost(self) -> None:
         """Record that the lease is no longer this node's."""

@@ -227,12 +227,15 @@ class Shard:
 
         If another node has it, or it cannot be taken yet, set the time of the next attempt.
         """
+        topic = self._parts.topic
         match await self._candidate.ask(over):
             case Granted(token, asked_at):
                 self._lease.granted(token, asked_at)
                 self.led_since = asked_at
                 self._is_handing_over = False
                 self._leader.granted()
+                if self._parts.topic != topic:  # the settings have changed meanwhile, and these are the former terms
+                    self._lease.lost()
             case Denied(again_at):
                 self._take_at = again_at
                 self._leader.start_afresh()  # the loaded window is stale if another node has led
