@@ -281,9 +281,9 @@ class Ledger:
         self.table = Table(
             name,
             MetaData(),
-            Column("sink", _Exact(100), primary_key=True),
-            Column("topic", _Exact(100), primary_key=True),
-            Column("job_id", _Exact(256), primary_key=True),
+            Column("sink", Exact(100), primary_key=True),
+            Column("topic", Exact(100), primary_key=True),
+            Column("job_id", Exact(256), primary_key=True),
             Column("stored_ms", BigInteger, nullable=False),
         )
 
@@ -315,7 +315,7 @@ class Ledger:
         return connection.execute(delete(self.table).where(c.sink == self._sink, c.stored_ms < before_ms)).rowcount
 
 
-class _Exact(TypeDecorator[str]):
+class Exact(TypeDecorator[str]):
     """Text that is equal only if each byte is. In MySQL, 'a', 'A' and 'a ' would be the same key."""
 
     impl = String

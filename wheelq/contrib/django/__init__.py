@@ -15,6 +15,7 @@ admin       the queues and their dead tasks in the admin site
 apps        the Django app, which brings the command and the pages
 backend     `WheelqBackend`: enqueues tasks as jobs, looks results up; its OPTIONS
 models      the queues as a model without a table, for the admin site
+outbox      an app of its own: tasks as rows in Django's transaction, delivered by `wheelq courier`
 payloads    a task as the payload of a job, and back
 results     a job as a task's result
 tasks       imports the names of Django's tasks from either source

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -33,8 +34,9 @@ class Options:
 
     url: str | None = None
     """The server; else WHEELQ_URL."""
-    outbox: str | None = None
-    """An SQLite file on a local disk that keeps tasks while the server is away."""
+    outbox: str | bool | None = None
+    """An SQLite file on a local disk that keeps tasks while the server is away; True: the tables of the app
+    `wheelq.contrib.django.outbox`, in Django's own transaction."""
     on_commit: bool = False
     """Whether to enqueue only when the database transaction commits."""
     keep_results: float = 86_400
@@ -54,6 +56,8 @@ class Options:
         made = cls(**options)
         if isinstance(made.max_attempts, bool) or not isinstance(made.max_attempts, int) or made.max_attempts < 1:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: max_attempts must be a whole number from 1 on")
+        if made.outbox is True and made.on_commit:
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: outbox=True needs no on_commit: leave it out")
         if not isinstance(made.keep_results, int | float) or not 0 < made.keep_results < 10**9:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: keep_results must be seconds, above 0")
         return made
@@ -63,8 +67,13 @@ class Options:
         return Retry(max_attempts=self.max_attempts)
 
     def settings(self) -> Settings:
-        """The settings in force, with topics that keep results."""
+        """The settings in force, with topics that keep results.
+
+        Without a URL if WHEELQ_URL is set: a client then reads the variable at its first use, and a test may set it.
+        """
         settings = settings_in_force()
+        if os.environ.get("WHEELQ_URL"):
+            settings = replace(settings, url=None)
         keep_ms = round(self.keep_results * 1000)
         return replace(settings, topic=replace(settings.topic, keep_done_ms=keep_ms, result_max_bytes=RESULT_MAX_BYTES))
 
@@ -72,7 +81,8 @@ class Options:
 @lru_cache
 def client_of(options: Options) -> Client:
     """Returns the client for these options: one for all threads of a process; forks get separate connections."""
-    return Client.connect(options.url, settings=options.settings(), outbox=options.outbox)
+    file = options.outbox if isinstance(options.outbox, str) else None
+    return Client.connect(options.url, settings=options.settings(), outbox=file)
 
 
 class WheelqBackend(BaseTaskBackend):
@@ -130,6 +140,11 @@ class WheelqBackend(BaseTaskBackend):
             after = timezone.make_aware(after)
         payload = payload_of(result, now_ms)
         due: dict[str, Any] = {"delay": 0} if after is None else {"at": after}
-        self.client.schedule(queue, payload, key=id, **due)
+        if self.parsed.outbox is True:
+            from wheelq.contrib.django.outbox.writing import DjangoConnection, DjangoOutbox  # needs SQLAlchemy
+
+            DjangoOutbox(self.parsed.settings()).schedule(cast(Any, DjangoConnection()), queue, payload, key=id, **due)
+        else:
+            self.client.schedule(queue, payload, key=id, **due)
         change(result, enqueued_at=from_ms(now_ms))
         task_enqueued.send(type(self), task_result=result)

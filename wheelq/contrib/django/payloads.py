@@ -2,6 +2,7 @@
 
     {"task": "shop.tasks.send", "args": [42], "kwargs": {}, "enqueued": 1763000000000}
 
+Others may leave out all but the task, as a recurring job does; it then counts as enqueued when its job was scheduled.
 The id of a task's result is QUEUE:ID, with the job's id in the queue's topic: that is enough to look it up.
 """
 
@@ -46,7 +47,7 @@ def new_result(
 
 def queue_and_id(result_id: str) -> tuple[str, str]:
     """Returns the queue's topic and the job's id. Raises: TaskResultDoesNotExist."""
-    queue, separator, id = result_id.rpartition(SEPARATOR)
+    queue, separator, id = result_id.partition(SEPARATOR)
     if not (queue and separator and id):
         raise TaskResultDoesNotExist(result_id)
     return queue, id
@@ -57,14 +58,15 @@ def payload_of(result: TaskResult, enqueued_ms: int) -> dict[str, Any]:
     return {"task": path, "args": result.args, "kwargs": result.kwargs, "enqueued": enqueued_ms}
 
 
-def result_of(payload: Any, id: str, queue: str, backend: str) -> TaskResult:
+def result_of(payload: Any, id: str, queue: str, backend: str, scheduled_ms: int | None) -> TaskResult:
     """Returns a result with status READY for the task in a payload.
 
     Raises: InvalidTaskError, if the task is not found.
     """
     try:
-        path, args, kwargs, enqueued_ms = (payload[name] for name in ("task", "args", "kwargs", "enqueued"))
-    except (TypeError, KeyError) as error:
+        path, args, kwargs = payload["task"], payload.get("args", []), payload.get("kwargs", {})
+        enqueued_ms = payload.get("enqueued", scheduled_ms)
+    except (TypeError, KeyError, AttributeError) as error:
         raise InvalidTaskError(f"the payload of job {id} is not that of a task: {error!r}") from error
     try:
         task = import_string(path)
@@ -76,7 +78,8 @@ def result_of(payload: Any, id: str, queue: str, backend: str) -> TaskResult:
     if not isinstance(task, Task):
         raise InvalidTaskError(f"{path} is not a task: decorate it with @task, then replay job {id}")
     own = task.using(queue_name=queue, backend=backend)
-    return new_result(own, f"{queue}{SEPARATOR}{id}", args, kwargs, backend, from_ms(enqueued_ms))
+    enqueued = from_ms(enqueued_ms) if enqueued_ms else None
+    return new_result(own, f"{queue}{SEPARATOR}{id}", args, kwargs, backend, enqueued)
 
 
 def change(result: TaskResult, **values: Any) -> None:

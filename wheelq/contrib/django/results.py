@@ -31,7 +31,7 @@ def look_up(client: Client, result_id: str, backend: str) -> TaskResult:
     info = client.get(queue, id)
     if info is None:
         raise TaskResultDoesNotExist(result_id)
-    result = result_of(info.payload, id, queue, backend)
+    result = result_of(info.payload, id, queue, backend, info.scheduled_ms)
     workers = [attempt.worker for attempt in info.attempts]
     if info.worker and len(workers) < info.attempt and info.state is not JobState.RETRYING:
         workers.append(info.worker)

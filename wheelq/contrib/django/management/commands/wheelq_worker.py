@@ -10,6 +10,7 @@ import asyncio
 import signal
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from traceback import format_exception
 from typing import Any
@@ -30,7 +31,7 @@ from wheelq.contrib.django.tasks import (
     task_finished,
     task_started,
 )
-from wheelq.errors import WheelqError
+from wheelq.errors import ServerError, WheelqError
 from wheelq.model.job import Job, from_ms
 from wheelq.scheduler import Scheduler
 from wheelq.worker import Worker
@@ -57,6 +58,10 @@ class Command(BaseCommand):
             raise CommandError(f"--queue {', '.join(sorted(unknown))}: TASKS[{name!r}] has {sorted(backend.queues)}")
         if options["concurrency"] is not None and options["concurrency"] < 1:
             raise CommandError("--concurrency: must be at least 1")
+        if backend.parsed.outbox is True:  # else a courier, which does not know what is to be kept, would make them
+            with suppress(ServerError):
+                for queue in backend.queues:
+                    backend.client.configure(queue)
         try:
             asyncio.run(self._run(backend, queues, options["concurrency"], options["with_scheduler"]))
         except WheelqError as error:
@@ -103,7 +108,7 @@ def make_worker(backend: WheelqBackend, queues: Sequence[str] = (), concurrency:
 
 
 def _run(backend: WheelqBackend, worker: str, job: Job) -> Any:
-    result = result_of(job.payload, job.id, job.topic, backend.alias)
+    result = result_of(job.payload, job.id, job.topic, backend.alias, job.scheduled_ms)
     now = from_ms(wall_ms())
     earlier = [worker] * job.attempt  # only their number counts here; the stored result has their workers
     change(result, status=TaskResultStatus.RUNNING, started_at=now, last_attempted_at=now, worker_ids=earlier)

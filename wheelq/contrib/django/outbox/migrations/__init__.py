@@ -1,0 +1,4 @@
+"""The migrations of the outbox's tables.
+
+initial     makes them
+"""

@@ -1,0 +1,13 @@
+"""Makes the tables of the outbox, unless `wheelq courier --create` has made them."""
+
+from __future__ import annotations
+
+from django.db import migrations
+
+from wheelq.contrib.django.outbox.writing import drop_tables, make_tables
+
+
+class Migration(migrations.Migration):
+    """No model stands for the tables: only wheelq reads and writes them."""
+
+    operations = (migrations.RunPython(make_tables, drop_tables),)

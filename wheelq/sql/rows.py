@@ -1,0 +1,394 @@
+"""`Rows`: what a courier does with the tables, each in one short transaction; none is open over a call to Redis.
+
+turn     hold or take the lease ─ delete and release what was answered ─ fix the next rows' calls ─ COMMIT
+
+`Listener` hears from PostgreSQL when there are new rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from wheelq.base.ids import make_tag
+from wheelq.errors import Unavailable
+from wheelq.model.topic import Topic
+from wheelq.producer.outbox.kept import PARCELS_MS, next_place
+from wheelq.protocol import codec
+from wheelq.protocol.calls.producer import BATCH, Fixed
+from wheelq.sql.table import Tables, database_us
+
+logger = logging.getLogger("wheelq.courier")
+
+MOST_ROWS = 2_000
+"""The most rows that one turn takes up."""
+LEAST_ROWS = 16
+"""The fewest that it reads; otherwise four times as many as the last turn took up."""
+MOST_BYTES = 4_000_000
+"""About how many bytes of records one turn takes up."""
+COUNTED = 100_000
+"""Rows beyond this number are not counted."""
+LOOKS_PAST = 16
+"""After so many turns a courier looks past the rows of topics that wait for the answer about an id."""
+SHOWN = 10
+
+
+class Row(NamedTuple):
+    """One call that waits."""
+
+    seq: int
+    kind: str
+    topic: str
+    job_id: str
+    partition_key: str | None
+    due: str
+    on_duplicate: Any
+    record: bytes
+    asked_us: int
+    tries: int
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """The rows that one call takes to one shard; the table says which."""
+
+    topic: str
+    on_duplicate: Any
+    place: Fixed
+    claimed_us: int
+    is_repeated: bool = False
+    """Whether it may have been sent before."""
+    rows: list[Row] = field(default_factory=list)
+    refusals: int = 0
+    """How often it was refused after that."""
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What became of rows; the next turn writes it down. Tags are those with which they were sent, or None."""
+
+    taken: list[tuple[Claim, list[int]]] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+    """Cancel and reschedule calls that were made."""
+    released: list[tuple[bytes | None, list[int], int]] = field(default_factory=list)
+    """To be placed again; and how many more tries that makes."""
+    aside: list[tuple[int, str]] = field(default_factory=list)
+    """Put aside, and why."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What a turn found."""
+
+    leads: bool
+    now_us: int
+    """The database's time, before the rows were read."""
+    is_new: bool = False
+    """Whether the lease was taken just now, or the last turn failed: then these are all claims there are."""
+    claims: list[Claim] = field(default_factory=list)
+    changes: list[Row] = field(default_factory=list)
+    unknown: dict[str, list[Row]] = field(default_factory=dict)
+    """Rows that could not be placed, by topic."""
+    forgettable: list[Claim] = field(default_factory=list)
+    """Claims whose tags will not be sent again."""
+
+
+class Info(NamedTuple):
+    """How much an outbox holds."""
+
+    waiting: int
+    """At most `COUNTED`."""
+    oldest_s: float
+    """How long the first has waited."""
+    aside: int
+
+
+class Rows:
+    """The rows of one outbox, for one courier. Every method raises Unavailable while the database cannot be used."""
+
+    def __init__(self, engine: Engine, tables: Tables, holder: str = "", lease_s: float = 2.0) -> None:
+        self._engine = engine
+        self._tables, self._rows, self._courier = tables, tables.rows, tables.courier
+        self._holder = holder
+        self._lease_us = int(lease_s * 1_000_000)
+        self._reads_all = True
+        self._most = MOST_ROWS // 10
+        self._turns = 0
+
+    def turn(
+        self,
+        outcome: Settlement,
+        known: Callable[[str], Topic | None],
+        not_here: Mapping[int, Collection[tuple[str, int]]],
+        skip: Collection[str],
+        most: int = MOST_ROWS,
+    ) -> Turn:
+        """Write down an outcome, and claim the next rows of the topics that are `known`, unless to `skip` them."""
+        try:
+            with self._transaction() as connection:
+                found = self._turn(connection, outcome, known, not_here, skip, min(most, self._most))
+        except Unavailable:
+            self._reads_all = True  # the commit may have been made
+            raise
+        self._reads_all = not found.leads
+        return found
+
+    def _turn(
+        self,
+        connection: Connection,
+        outcome: Settlement,
+        known: Callable[[str], Topic | None],
+        not_here: Mapping[int, Collection[tuple[str, int]]],
+        skip: Collection[str],
+        most: int,
+    ) -> Turn:
+        held = self._take(connection, self._courier.c.holder == self._holder)
+        deleted = self._delete(connection, outcome)
+        if held:  # else another courier may be sending these rows
+            self._release(connection, outcome)
+        now_us: int = connection.scalar(select(database_us()))  # type: ignore[assignment]
+        if not held and not self._take(connection, self._is_free(now_us)):
+            self._tables.make_lease(connection)  # for the next turn, if it is missing
+            return Turn(False, now_us)
+        turn = Turn(True, now_us, not held or self._reads_all)
+        if turn.is_new:
+            turn.claims = self._claimed(connection)
+        else:
+            turn.forgettable = [claim for claim in deleted if not claim.is_repeated]
+        self._claim(connection, turn, known, not_here, {*skip, *(claim.topic for claim in turn.claims)}, most)
+        return turn
+
+    def _is_free(self, now_us: int) -> ColumnElement[bool]:
+        """Whether the lease is over; also if it would last longer than any does: the database's clock was set back."""
+        until_us = self._courier.c.until_us
+        return (until_us < now_us) | (until_us > now_us + 10 * self._lease_us)
+
+    def _take(self, connection: Connection, condition: ColumnElement[bool]) -> bool:
+        values = {"holder": self._holder, "until_us": database_us() + self._lease_us}
+        return connection.execute(update(self._courier).where(condition).values(values)).rowcount > 0
+
+    def _delete(self, connection: Connection, outcome: Settlement) -> list[Claim]:
+        """Delete what Redis has taken; returns the claims of which no row is left."""
+        c, deleted = self._rows.c, []
+        for claim, seqs in outcome.taken:
+            gone = connection.execute(delete(self._rows).where(c.seq.in_(seqs), c.tag == claim.place.tag))
+            if gone.rowcount == len(claim.rows):
+                deleted.append(claim)
+        if outcome.changed:
+            connection.execute(delete(self._rows).where(c.seq.in_(outcome.changed)))
+        return deleted
+
+    def _release(self, connection: Connection, outcome: Settlement) -> None:
+        c = self._rows.c
+        for tag, seqs, tries in outcome.released:
+            there = c.seq.in_(seqs), c.tag.is_(None) if tag is None else c.tag == tag
+            connection.execute(update(self._rows).where(*there).values(tag=None, tries=c.tries + tries))
+        for seq, error in outcome.aside:
+            connection.execute(update(self._rows).where(c.seq == seq).values(tag=None, error=error))
+
+    def _claimed(self, connection: Connection) -> list[Claim]:
+        """Returns the claims of former couriers: each was, or may have been, sent as it is."""
+        c, found = self._rows.c, dict[bytes, Claim]()
+        query = self._reading(c.tag, c.shard, c.terms, c.turn_ms, c.claimed_us).where(c.tag.is_not(None))
+        for *values, tag, shard, terms, turn_ms, claimed_us in connection.execute(query):
+            row = Row(*values)
+            place = Fixed(bytes(tag), shard, terms, turn_ms)
+            claim = found.setdefault(place.tag, Claim(row.topic, row.on_duplicate, place, claimed_us, True))
+            claim.rows.append(row)
+        return list(found.values())
+
+    def _claim(
+        self,
+        connection: Connection,
+        turn: Turn,
+        known: Callable[[str], Topic | None],
+        not_here: Mapping[int, Collection[tuple[str, int]]],
+        skip: set[str],
+        most: int,
+    ) -> None:
+        """Take up the next rows. The second row of an id waits until the first is delivered, and its topic with it.
+
+        Debounced rows of an id go together, so that they make one job.
+        """
+        seen, found, used, size = dict[tuple[str, str], bool](), 0, 0, 0
+        claims: dict[tuple[str, int], tuple[object, Claim]] = {}  # by topic and shard: the last, which may take more
+        for row in self._next(connection, skip, most, seen):
+            found, size = found + 1, size + len(row.record or b"")
+            is_debounced = row.record is not None and codec.is_debounced(bytes(row.record))
+            may_join = is_debounced and seen.get((row.topic, row.job_id), True)
+            if (row.topic, "") in seen or ((row.topic, row.job_id) in seen and not may_join):
+                seen[row.topic, ""] = False
+                continue
+            is_first = (row.topic, row.job_id) not in seen
+            seen[row.topic, row.job_id] = is_debounced
+            used += 1
+            if row.kind != "schedule":
+                turn.changes.append(row)
+            elif (topic := known(row.topic)) is None:
+                turn.unknown.setdefault(row.topic, []).append(row)
+            else:
+                shard, terms = next_place(row.partition_key or row.job_id, topic, not_here.get(row.seq, ()))
+                alone = row.seq if row.tries else None  # others shall not be refused with it again
+                key = (terms, row.on_duplicate, alone)
+                last_key, claim = claims.get((row.topic, shard), (None, None))
+                if claim is None or last_key != key or len(claim.rows) == BATCH:
+                    if not is_first:
+                        seen[row.topic, ""] = False
+                        continue
+                    place = Fixed(make_tag(), shard, terms, PARCELS_MS)
+                    claim = Claim(row.topic, row.on_duplicate, place, turn.now_us)
+                    claims[row.topic, shard] = key, claim
+                    turn.claims.append(claim)
+                claim.rows.append(row)
+        for claim in turn.claims:
+            if not claim.is_repeated:
+                self._write(connection, claim)
+        if found:
+            self._most = max(1, min(MOST_ROWS, MOST_BYTES // (size // found + 1), max(4 * used, LEAST_ROWS)))
+
+    def _next(
+        self, connection: Connection, skip: set[str], most: int, seen: Mapping[tuple[str, str], bool]
+    ) -> Iterator[Row]:
+        """Yields the next rows in order; now and then also those behind rows of topics that wait, as `seen` says."""
+        self._turns += 1
+        query = self._reading().where(self._rows.c.tag.is_(None))
+        while most:
+            rows = connection.execute(query.where(self._rows.c.topic.not_in(skip)).limit(most)).all()
+            yield from (Row(*values) for values in rows)
+            skip = skip | {topic for topic, _ in seen}
+            if len(rows) < most or self._turns % LOOKS_PAST or all(id for _, id in seen):
+                return
+
+    def _write(self, connection: Connection, claim: Claim) -> None:
+        c, values = self._rows.c, {**claim.place._asdict(), "claimed_us": claim.claimed_us}
+        there = c.seq.in_([row.seq for row in claim.rows]), c.tag.is_(None)
+        if connection.execute(update(self._rows).where(*there).values(values)).rowcount != len(claim.rows):
+            raise SQLAlchemyError("rows of the outbox were changed by another program meanwhile")
+
+    def _reading(self, *more: ColumnElement[Any]) -> Any:
+        """Returns the query for rows that were not put aside, in order; their columns, and these."""
+        c = self._rows.c
+        return select(*(c[name] for name in Row._fields), *more).where(c.error.is_(None)).order_by(c.seq)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise Unavailable(f"the database cannot be used: {_first_line(error)}") from error
+
+    def now_us(self) -> int:
+        """Returns the database's time."""
+        with self._transaction() as connection:
+            return connection.scalar(select(database_us()))  # type: ignore[return-value]
+
+    def retry(self) -> None:
+        """Let all rows that were put aside be delivered again, as new calls."""
+        with self._transaction() as connection:
+            there = self._rows.c.error.is_not(None)
+            connection.execute(update(self._rows).where(there).values(error=None, tries=0))
+
+    def resign(self) -> None:
+        """Give the lease back."""
+        with self._transaction() as connection:
+            c = self._courier.c
+            connection.execute(update(self._courier).where(c.holder == self._holder).values(until_us=0))
+
+    def info(self) -> Info:
+        """Returns how much the outbox holds."""
+        c = self._rows.c
+        with self._transaction() as connection:
+
+            def count(condition: ColumnElement[bool]) -> int:
+                some = select(c.seq).where(condition).limit(COUNTED).subquery()
+                return connection.scalar(select(func.count()).select_from(some)) or 0
+
+            waits = c.error.is_(None)
+            first = connection.execute(select(database_us(), c.asked_us).where(waits).order_by(c.seq).limit(1)).first()
+            oldest_us = 0 if first is None else max(0, first[0] - first[1])
+            return Info(count(waits), oldest_us / 1e6, count(c.error.is_not(None)))
+
+    def shown(self, *, aside: bool) -> Sequence[Mapping[str, Any]]:
+        """Returns the first rows that wait, or that were put aside, as the table has them, without their records."""
+        c = self._rows.c
+        names = ("seq", "kind", "topic", "job_id", "due", "asked_us", "tries", "error")
+        condition = c.error.is_not(None) if aside else c.error.is_(None)
+        with self._transaction() as connection:
+            found = connection.execute(
+                select(*(c[name] for name in names)).where(condition).order_by(c.seq).limit(SHOWN)
+            )
+            return [dict(row._mapping) for row in found]
+
+
+class Listener:
+    """Listens to one channel, for one event loop."""
+
+    def __init__(self, engine: Engine, channel: str) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._connection: Connection | None = None
+        self._driver: Any = None
+        self._has_news = False
+        self.heard = asyncio.Event()
+        """Set when something was announced."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether announcements are heard."""
+        return self._connection is not None
+
+    async def listen(self) -> None:
+        """Begin to listen, and take the announcements that have come: later ones set `heard` again."""
+        if self._engine.dialect.name != "postgresql" or (self.listens and not self._has_news):
+            return
+        try:
+            await asyncio.to_thread(self._take)
+        except SQLAlchemyError as error:
+            logger.debug("new rows are not announced for now: %s", error)
+            await self.close()
+        else:
+            self._has_news = False
+            asyncio.get_running_loop().add_reader(self._driver.fileno(), self._hear)
+
+    def _take(self) -> None:
+        if self._connection is None:
+            made = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            made.exec_driver_sql(f"LISTEN {self._channel}")
+            self._connection, self._driver = made, made.connection.driver_connection
+            if hasattr(self._driver, "add_notify_handler"):  # psycopg 3 would keep them
+                self._driver.add_notify_handler(lambda notice: None)
+        self._connection.exec_driver_sql("SELECT 1")  # reads them
+        if isinstance(getattr(self._driver, "notifies", None), list):  # psycopg2 keeps them
+            self._driver.notifies.clear()
+
+    def _hear(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._driver.fileno())
+        self._has_news = True
+        self.heard.set()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                asyncio.get_running_loop().remove_reader(self._driver.fileno())
+            with suppress(SQLAlchemyError):
+                await asyncio.to_thread(connection.invalidate)
+                await asyncio.to_thread(connection.close)
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+
+
+def seqs_of(rows: Iterable[Any]) -> list[int]:
+    """Returns the numbers of rows or kept jobs."""
+    return [row.seq for row in rows]

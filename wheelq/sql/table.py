@@ -1,0 +1,176 @@
+"""The two tables of an outbox in a SQL database, and what differs between databases.
+
+    {name}           one row for each call, in the order of `seq`; a row with an `error` was put aside
+    {name}_courier   one row: the courier that delivers, and until when
+
+`asked_us` is the database's time of the call, never too early. A row that is being delivered names its call to the
+server: `tag`, `shard`, `terms`, `turn_ms` (see `producer.outbox`), and since when (`claimed_us`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    event,
+    insert,
+    inspect,
+    select,
+)
+from sqlalchemy.dialects.mysql import LONGBLOB, VARBINARY
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.sql.functions import FunctionElement
+
+from wheelq.errors import ConfigurationError
+from wheelq.sinks.sql import Exact
+
+NAME = "wheelq_outbox"
+OLDEST = {"postgresql": (12,), "mariadb": (10, 6), "mysql": (8, 0), "sqlite": (3, 35)}
+"""The oldest release of each database that an outbox can be in."""
+_NAME = re.compile(r"([a-z_][a-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,39}")
+
+
+class database_us(FunctionElement[int]):  # noqa: N801  # a function of SQL
+    """The database's time now, in microseconds since the Unix epoch, rounded down."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+class asked_us(database_us):  # noqa: N801
+    """The same, rounded up."""
+
+    inherit_cache = True
+
+
+@compiles(database_us, "postgresql")
+def _postgres_us(element: database_us, compiler: Any, **_: Any) -> str:
+    return _rounded(element, "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)", 1)
+
+
+@compiles(database_us, "mysql", "mariadb")
+def _mysql_us(element: database_us, compiler: Any, **_: Any) -> str:
+    return _rounded(element, "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))", 1)
+
+
+@compiles(database_us, "sqlite")
+def _sqlite_us(element: database_us, compiler: Any, **_: Any) -> str:  # its clock has whole milliseconds
+    return _rounded(element, "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000", 1000)
+
+
+def _rounded(element: database_us, sql: str, unit: int) -> str:
+    return f"({sql} + {unit})" if isinstance(element, asked_us) else f"({sql})"
+
+
+_BIG = BigInteger().with_variant(Integer(), "sqlite")  # only an INTEGER counts up there
+_BYTES = LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb")
+_TAG = LargeBinary().with_variant(VARBINARY(12), "mysql", "mariadb")
+
+
+class Tables:
+    """The tables of one outbox."""
+
+    def __init__(self, name: str = NAME) -> None:
+        """`name` is that of the outbox, perhaps with a schema before it. Raises: ConfigurationError."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigurationError(f"{name!r} is not a table name: use up to 40 small letters, digits and '_'")
+        schema, _, table = name.rpartition(".")
+        self.name = name
+        self.channel = table
+        """Where PostgreSQL announces new rows."""
+        metadata = MetaData(schema=schema or None)
+        self.rows = Table(
+            table,
+            metadata,
+            Column("seq", _BIG, primary_key=True),
+            Column("kind", String(10), nullable=False),  # schedule, cancel or reschedule
+            Column("topic", Exact(100), nullable=False),
+            Column("job_id", Exact(256), nullable=False),
+            Column("partition_key", Exact(256)),
+            Column("due", String(24), nullable=False),  # "+ms" from the call or "ms" since the epoch; its priority
+            Column("on_duplicate", String(7), nullable=False),
+            Column("record", _BYTES),
+            Column("asked_us", BigInteger, nullable=False, default=asked_us()),
+            Column("tag", _TAG),
+            Column("shard", Integer),
+            Column("terms", String(200)),
+            Column("turn_ms", Integer),
+            Column("claimed_us", BigInteger),
+            Column("tries", SmallInteger, nullable=False, server_default="0"),
+            Column("error", Text),
+            sqlite_autoincrement=True,
+            mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
+        )
+        self.courier = Table(
+            f"{table}_courier",
+            metadata,
+            Column("one", SmallInteger, primary_key=True, autoincrement=False),
+            Column("holder", String(100), nullable=False),
+            Column("until_us", BigInteger, nullable=False),
+            mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
+        )
+        for sql in _trigger(self.rows.fullname, self.channel):
+            announce: DDL = DDL(sql)  # type: ignore[no-untyped-call]
+            event.listen(self.rows, "after_create", announce.execute_if(dialect="postgresql"))
+
+    def create(self, connection: Connection) -> None:
+        """Create what is missing of them."""
+        check_database(connection.dialect)
+        self.rows.metadata.create_all(connection)
+        self.make_lease(connection)
+
+    def make_lease(self, connection: Connection) -> None:
+        """Insert the row of the courier that delivers, if it is missing."""
+        if connection.scalar(select(self.courier.c.one)) is None:
+            connection.execute(insert(self.courier), {"one": 1, "holder": "", "until_us": 0})
+
+    def exist(self, connection: Connection) -> bool:
+        """Whether both are there."""
+        inspector, schema = inspect(connection), self.rows.schema
+        return all(inspector.has_table(table.name, schema) for table in (self.rows, self.courier))
+
+    def sql(self, dialect: Dialect) -> list[str]:
+        """Returns the statements that create them in an empty database."""
+        made = [str(CreateTable(table).compile(dialect=dialect)).strip() for table in (self.rows, self.courier)]
+        first = f"INSERT INTO {self.courier.fullname} (one, holder, until_us) VALUES (1, '', 0)"
+        return [*made, *(_trigger(self.rows.fullname, self.channel) if dialect.name == "postgresql" else ()), first]
+
+
+def check_database(dialect: Dialect) -> None:
+    """Raises: ConfigurationError, if an outbox cannot be in this database. Its version is known once connected."""
+    name = "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
+    if name not in OLDEST:
+        raise ConfigurationError(f"an outbox can be in PostgreSQL, MariaDB, MySQL or SQLite, not in {name}")
+    version = getattr(dialect, "server_version_info", None)
+    if version and tuple(version) < OLDEST[name]:
+        shown, oldest = (".".join(map(str, one)) for one in (version[:3], OLDEST[name]))
+        raise ConfigurationError(f"this database is {name} {shown}; an outbox needs {oldest} or newer")
+
+
+def _trigger(table: str, channel: str) -> tuple[str, str]:
+    """Returns the statements by which PostgreSQL announces new rows, once for each transaction."""
+    body = f"BEGIN PERFORM pg_notify('{channel}', ''); RETURN NULL; END"
+    return (
+        f"CREATE OR REPLACE FUNCTION {table}_notify() RETURNS trigger LANGUAGE plpgsql AS '{_quoted(body)}'",
+        f"CREATE TRIGGER {channel}_notify AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {table}_notify()",
+    )
+
+
+def _quoted(sql: str) -> str:
+    return sql.replace("'", "''")
