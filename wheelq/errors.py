@@ -13,6 +13,7 @@
     ├── JobFailed               the awaited job was given up
     ├── NotFinished             the awaited job has not finished in time
     ├── TopicNotFound           no such topic has ever been used
+    ├── BundleNotFound          no bundle has this id, or it ended longer ago than is kept
     ├── InUse                   a group or topic was not removed, because it still has workers or jobs
     ├── TopicUnreadable         the topic's settings were written by a newer release, or by another program
     ├── RecurringUnreadable     the same of a recurring job's definition
@@ -35,6 +36,7 @@
             ├── WrongServerKind the URL names sentinels or a cluster, and there is a single server, or the reverse
             ├── ServerFull      out of memory: due jobs still run, new ones are refused
             ├── BeingRemoved    the topic or group is just being removed: try again shortly
+            ├── BundleClosed    the bundle takes no more members
             ├── ServerBusy      loading its data, or a long script runs: try again shortly
             ├── NotPrimary      the address leads to a replica, or a cluster slot lives elsewhere
             └── ServerTooOld    the server lacks a command that wheelq needs
@@ -56,6 +58,9 @@ from wheelq.base.plural import counted
 
 class WheelqError(Exception):
     """Something went wrong in wheelq."""
+
+    bundle: str | None = None
+    """The bundle to which jobs were being added, which is open still: add the others, and close it, or cancel it."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
@@ -160,6 +165,13 @@ class TopicNotFound(WheelqError):
         self.topic = topic
 
 
+class BundleNotFound(WheelqError):
+    """No bundle has this id, or it ended longer ago than its topic keeps finished jobs (`keep_done_ms`)."""
+
+    def __init__(self, bundle: str) -> None:
+        super().__init__(f"bundle {bundle!r} is not known: it never was, or it ended longer ago than is kept")
+
+
 class TopicUnreadable(WheelqError):
     """A topic's settings cannot be read here: a newer release or another program wrote them; nothing was done.
 
@@ -222,8 +234,10 @@ class JobFailed(WheelqError):
 class NotFinished(WheelqError, TimeoutError):
     """The job did not finish within the timeout, and keeps running. `state` is its current state."""
 
-    def __init__(self, topic: str, id: str, state: str, timeout: float) -> None:
-        super().__init__(f"job {id} of {topic!r} is {state} after {timeout:g} s of waiting")
+    def __init__(self, topic: str, id: str, state: str, timeout: float, stranger: str | None = None) -> None:
+        """`stranger` is the group that was waited for, if others have got the job and it has not."""
+        why = "" if stranger is None else f"; group {stranger!r} has not got it: is it a group of the topic?"
+        super().__init__(f"job {id} of {topic!r} is {state} after {timeout:g} s of waiting{why}")
         self.topic = topic
         self.id = id
         self.state = state
@@ -343,6 +357,13 @@ class BeingRemoved(Refused):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is just being removed: nothing was done")
+
+
+class BundleClosed(Refused):
+    """The bundle was closed or cancelled, so it takes no more members: nothing was done."""
+
+    def __init__(self, bundle: str) -> None:
+        super().__init__(f"bundle {bundle!r} takes no more members: it was closed or cancelled")
 
 
 class ServerFull(Refused):

@@ -5,11 +5,11 @@ each has stayed the same:
 
     looks      │    │    │    │         │    │
     value      4    4    5    5         5    5
-    silent     0    1    0    1         2½   3½       seconds; the long gap counts as `longest_gap` at most
+    silent     0    1    0    1         2    3        seconds; the long gap counts as a usual one
 
 Only the watcher's clock is used, so steps of the server's clock and differences between clocks do not matter. A gap
-between two looks counts only up to `longest_gap`: while the server was away or the watcher frozen, no heartbeat could
-be seen, and no process may be declared dead because of that.
+between two looks that is longer than `longest_gap` counts as a usual one: while the server was away or the watcher
+frozen, no heartbeat could be seen. No process may be declared dead because of that, nor because it happened twice.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ class _Seen:
 class Watch:
     """Measures how long each of several values has not changed."""
 
-    def __init__(self, longest_gap: float) -> None:
+    def __init__(self, usual_gap: float, longest_gap: float) -> None:
+        self._usual_gap = usual_gap
         self._longest_gap = longest_gap
         self._seen: dict[str, _Seen] = {}
         self._looked_at: float | None = None
 
     def looked(self, now: float, values: Mapping[str, Hashable]) -> None:
         """Record the values, by name, that were read just now; a name that is missing is forgotten."""
-        gap = 0.0 if self._looked_at is None else min(now - self._looked_at, self._longest_gap)
+        gap = 0.0 if self._looked_at is None else now - self._looked_at
+        if gap > self._longest_gap:
+            gap = self._usual_gap
         self._looked_at = now
         before, self._seen = self._seen, {}
         for name, value in values.items():

@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 from wheelq.errors import InvalidInput
-from wheelq.model.job import OnDuplicate
+from wheelq.model.job import SECOND, OnDuplicate
+from wheelq.settings.components import ON_DEAD, ON_DEAD_PROBLEM
 
 TOPIC_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 ID_BYTES_LIMIT = 256
@@ -39,7 +40,7 @@ def check_topic(topic: str) -> str:
         name = getattr(topic, "__name__", "task")
         problem = (
             f"is the function {name}, not a topic name: write schedule({name}.job(…)) for a job of a task, "
-            '@worker.handler("orders") above a handler'
+            f'{name}.topic for its topic, and @worker.handler("orders") above a handler'
         )
         raise InvalidInput("topic", problem)
     if not isinstance(topic, str) or not TOPIC_PATTERN.fullmatch(topic):
@@ -78,6 +79,13 @@ def check_limit(limit: int) -> None:
     """Check the length of a page."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput("limit", f"must be 1 to {PAGE_LIMIT}, not {limit!r}")
+
+
+def check_on_dead(on_dead: str) -> str:
+    """Returns where a dead job is told of, if it is valid. Raises: InvalidInput."""
+    if not isinstance(on_dead, str) or not ON_DEAD.fullmatch(on_dead):
+        raise InvalidInput("on_dead", f"{ON_DEAD_PROBLEM}, not {on_dead!r:.60}")
+    return on_dead
 
 
 _ON_DUPLICATE = get_args(OnDuplicate)
@@ -126,6 +134,25 @@ def limits(attempts: int | None, timeout: float | timedelta | None) -> tuple[int
     if limit_ms == 0:
         raise InvalidInput("timeout", f"must be more than 0 seconds, not {timeout!r}")
     return attempts, limit_ms
+
+
+def most_wait(max_wait: float | timedelta, key: str | None, on_duplicate: str, due: str, max_delay_ms: int) -> int:
+    """Returns a job's `max_wait` in ms, as its record holds it; `due` is its due argument. Raises: InvalidInput."""
+    wait_ms = span_ms(max_wait, max_delay_ms, "max_wait", _NEARER)
+    if wait_ms == 0:
+        raise InvalidInput("max_wait", f"must be more than 0 seconds, not {max_wait!r}")
+    if key is None:
+        raise InvalidInput("max_wait", "needs a key, by which later calls find the job")
+    if on_duplicate != "replace":
+        raise InvalidInput("max_wait", f'needs on_duplicate="replace", not {on_duplicate!r}')
+    if due.startswith("+") and int(due) > wait_ms:
+        raise InvalidInput(
+            "max_wait", f"is shorter than the delay: give at least {int(due) / 1000:g} s, or a shorter delay"
+        )
+    if key.endswith(SECOND) or len(key.encode()) + len(SECOND) > ID_BYTES_LIMIT:
+        limit = ID_BYTES_LIMIT - len(SECOND)
+        raise InvalidInput("key", f"must be at most {limit} bytes long with max_wait, and must not end with {SECOND}")
+    return wait_ms
 
 
 _NEARER = "; schedule it nearer, or raise max_delay_ms"

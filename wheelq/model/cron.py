@@ -34,6 +34,7 @@ NICKNAMES = {
     "@annually": "0 0 1 1 *",
 }
 
+MINUTE_MS = 60_000
 _FIELDS = {
     "second": "0 to 59",
     "minute": "0 to 59",
@@ -61,6 +62,10 @@ class Cron:
 
     def after(self, ms: int) -> int | None:
         """Returns the first moment after `ms`; None if there is none in 50 years."""
+        if self._names_hours:  # a time that was skipped less than a minute ago may run in this minute
+            first = next((int(at.timestamp()) * 1000 for at in self._search(ms - MINUTE_MS)), None)
+            if first is None or first > ms:
+                return first
         moments = (int(at.timestamp()) * 1000 for at in self._search(ms))
         return next((at for at in moments if at > ms), None)  # a repeated hour is searched from its first run
 

@@ -41,6 +41,8 @@ class Reason(StrEnum):
     """It was cancelled while a worker had it."""
     DELIVERIES = "deliveries"
     """It was delivered too often without an answer: it seems to kill its workers."""
+    UNDELIVERED = "undelivered"
+    """It follows another job, and its topic did not take it, or may have taken it too long ago to be asked."""
     NO_RECORD = "no record"
     """Its record had been removed when it fell due, so there is nothing to run again."""
 

@@ -49,6 +49,10 @@ Priority = Literal["high", "normal", "low"]
 """Orders the jobs that are due in the same millisecond. A job that is due earlier is always promoted earlier."""
 
 
+SECOND = "~second"
+"""What the second id of a debounced key ends with."""
+
+
 @dataclass(slots=True)  # not frozen: bulk producers make one for every job, and a frozen one takes five times as long
 class JobSpec(Generic[S]):
     """One job to schedule: `payload` and either `delay` (seconds or timedelta) or `at` (aware datetime).
@@ -61,7 +65,14 @@ class JobSpec(Generic[S]):
     to this much: evenly over all ids, and always the same for one id. A job that cannot start by `expires` never runs;
     `expires` is a time after the due time (seconds or timedelta), or an aware datetime. The job gets `attempts` runs,
     the first included, and each may take `timeout` (seconds or timedelta); a limit that its handler states itself caps
-    both.
+    both. If it dies, a job in the topic `on_dead` tells of it, or the receiver "service:/path" is called; this wins
+    over the topic's setting.
+
+    `max_wait` (seconds or timedelta; with `key` and `on_duplicate="replace"`) debounces: each call gives the waiting
+    job the new payload and moves it to the new due time, but never beyond `max_wait` after the call that made it. If
+    the job is promoted or running already, the call makes one more under the id KEY~second, which later calls replace
+    and which may run beside the first; the receipt has its id. If that one is promoted, too, the call changes nothing
+    until one of the two is done, and its receipt says so: `created` and `replaced` are false.
     """
 
     payload: Payload = None
@@ -75,6 +86,8 @@ class JobSpec(Generic[S]):
     expires: float | timedelta | datetime | None = None
     attempts: int | None = None
     timeout: float | timedelta | None = None
+    on_dead: str | None = None
+    max_wait: float | timedelta | None = None
 
     if TYPE_CHECKING:  # of which task its job is, so that `schedule_many` refuses another's; other payloads say nothing
 
@@ -92,6 +105,8 @@ class JobSpec(Generic[S]):
             expires: float | timedelta | datetime | None = None,
             attempts: int | None = None,
             timeout: float | timedelta | None = None,
+            on_dead: str | None = None,
+            max_wait: float | timedelta | None = None,
         ) -> None: ...
         @overload
         def __init__(
@@ -107,12 +122,14 @@ class JobSpec(Generic[S]):
             expires: float | timedelta | datetime | None = None,
             attempts: int | None = None,
             timeout: float | timedelta | None = None,
+            on_dead: str | None = None,
+            max_wait: float | timedelta | None = None,
         ) -> None: ...
         def __init__(self, *args: Any, **options: Any) -> None: ...
 
 
-class ScheduleOptions(TypedDict, total=False):
-    """The arguments of `client.schedule` besides the job itself."""
+class OutboxOptions(TypedDict, total=False):
+    """The arguments of `SqlOutbox.schedule` besides the job itself."""
 
     delay: float | timedelta | None
     at: datetime | None
@@ -124,7 +141,14 @@ class ScheduleOptions(TypedDict, total=False):
     expires: float | timedelta | datetime | None
     attempts: int | None
     timeout: float | timedelta | None
+    on_dead: str | None
+    max_wait: float | timedelta | None
     on_duplicate: OnDuplicate
+
+
+class ScheduleOptions(OutboxOptions, total=False):
+    """The arguments of `client.schedule` besides the job itself."""
+
     durability: Durability | None
 
 
@@ -132,7 +156,7 @@ class Receipt(NamedTuple, Generic[R]):
     """The answer to a schedule call for one job. For a task's job, `R` is the type of its result."""
 
     id: str
-    """The job's id, unique in the topic; if the job has a partition key, among the jobs of this key."""
+    """The job's id, unique in its shard while the job is alive."""
     due_ms: int
     """When the job is due, in milliseconds since the Unix epoch; if a live job had this id, when that one is due.
 
@@ -150,6 +174,8 @@ class Receipt(NamedTuple, Generic[R]):
     """Converts the stored result of a task's job to what its function returned; None for other jobs."""
     life: bytes = b""
     """Tells this job from every other with its id; `wait` and `get` take the receipt, and answer for this job alone."""
+    bundle: str | None = None
+    """The bundle of which it is a member; None: of none, also because a live job with its id was kept."""
 
     @property
     def due(self) -> datetime:
@@ -243,7 +269,7 @@ class Job(Generic[M]):
             print(job.id, job.payload, f"attempt {job.attempt}, {job.lateness:.3f} s late")
 
     A handler whose parameter is annotated `Job[Order]` gets an `Order` as `job.payload`; a job whose payload does not
-    fit is buried. With `Job` alone, the payload is what the producer sent.
+    fit waits for a worker that it fits. With `Job` alone, the payload is what the producer sent.
     """
 
     id: str
@@ -271,7 +297,10 @@ class Job(Generic[M]):
     """The `attempts` with which it was scheduled; None: its handler decides alone."""
     timeout: float | None = None
     """The `timeout` with which it was scheduled, in seconds; None: its handler decides alone."""
+    partition_key: str | None = None
+    """The `partition_key` with which it was scheduled; None: its id chose the shard."""
     _tell: Callable[[float, str], None] | None = None
+    _follow: Callable[[str | TaskJob[Any], JobSpec, OnDuplicate], str] | None = None
 
     def progress(self, fraction: float, text: str = "") -> Awaitable[None]:
         """Report how far this run is, 0 to 1: `client.get(...).progress` shows it within half a second.
@@ -286,6 +315,40 @@ class Job(Generic[M]):
         if self._tell is not None:
             self._tell(fraction, text)
         return _SAID
+
+    def then(
+        self,
+        topic: str | TaskJob[Any],
+        payload: Payload = None,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        priority: Priority = "normal",
+        spread: float | timedelta | None = None,
+        expires: float | timedelta | datetime | None = None,
+        attempts: int | None = None,
+        timeout: float | timedelta | None = None,
+        on_dead: str | None = None,
+        max_wait: float | timedelta | None = None,
+        on_duplicate: OnDuplicate = "keep",
+    ) -> Following:
+        """Note a job that follows this one: it is made if and only if this very run is acknowledged as done.
+
+            job.then("emails", {"to": order.email}, delay=60)       in an async handler, with or without `await`
+
+        The acknowledgement and the follower are written in one step. A run that fails, is cancelled, takes too long or
+        loses its job to another worker makes nothing. The arguments are those of `schedule`, and are checked now.
+        A delay counts from the acknowledgement; without `delay` and `at` it is 0. Without `key`, the id is derived from
+        this delivery, and no other job has it. Up to 100 for one run, with 1 MiB together. Raises: InvalidInput.
+        """
+        places = (key, headers, partition_key, priority, spread, expires, attempts, timeout, on_dead, max_wait)
+        spec = JobSpec(payload, delay, at, *places)
+        if self._follow is None:  # no worker runs it
+            return Following(key or "")
+        return Following(self._follow(topic, spec, on_duplicate))
 
     @property
     def due(self) -> datetime:
@@ -311,6 +374,17 @@ class _Said:
 
 
 _SAID = _Said()
+
+
+class Following(NamedTuple):
+    """A job that was noted with `job.then`. It may be awaited, which returns its id at once."""
+
+    id: str
+    """Its id, if this run is acknowledged."""
+
+    def __await__(self) -> Generator[None, None, str]:
+        yield from ()
+        return self.id
 
 
 def from_ms(ms: float) -> datetime:

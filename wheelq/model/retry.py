@@ -48,6 +48,18 @@ class RetryAfter(Exception):
         """Whether it counts as a failed attempt."""
 
 
+class Postponed(RetryAfter):
+    """Raised by a sink while its target is away: run this job again after the pause of its handler's `retry`.
+
+    `failures` in a row decide the pause, as failed attempts would; they count neither as attempts nor as failures of
+    the job. The sink logs what is wrong.
+    """
+
+    def __init__(self, message: str, failures: int) -> None:
+        super().__init__(0, message)
+        self.failures = failures
+
+
 class Bury(Exception):
     """Raised by a handler: give this job up at once. The dead job keeps the message as its error."""
 
@@ -121,6 +133,10 @@ class Retry:
         except OverflowError:
             full = self.cap
         return round(1000 * full * (1 - self.jitter * draw))
+
+    def pause_uncounted_ms(self, failures: int, draw: float) -> int:
+        """Returns the milliseconds to wait after so many failures that count no attempt: none is the last."""
+        return replace(self, max_attempts=None).pause_ms(failures, draw) or 0
 
     def for_job(self, attempts: int | None) -> Retry:
         """Returns the policy for a job that was scheduled with `attempts`: at most what this policy states itself."""

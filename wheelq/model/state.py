@@ -151,6 +151,10 @@ class JobInfo:
     """The `attempts` with which it was scheduled; None: its handler decides alone."""
     timeout: float | None = None
     """The `timeout` with which it was scheduled, in seconds; None: its handler decides alone."""
+    second_id: str | None = None
+    """The id of the second job of its key, if that is alive, too; only with `max_wait`."""
+    bundle: str | None = None
+    """The bundle of which it is a member; None: of none."""
 
     @property
     def due(self) -> datetime:

@@ -20,6 +20,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeVar, final, get_args, get_origin, overload
 
 from wheelq.errors import InvalidInput, PayloadMismatch, ResultMismatch
+from wheelq.model import job
 from wheelq.model.checks import check_topic
 from wheelq.model.convert import Convert, arguments_converter, converter
 from wheelq.model.job import Job, Payload
@@ -74,6 +75,10 @@ class TaskJob(Generic[R_co, A]):
         if payload is not None:
             raise InvalidInput("payload", f"leave it out: it is the arguments of {self!r}")
         return self.task.topic
+
+
+vars(job)["TaskJob"] = TaskJob
+"""The annotations of `Job.then` name it; that module cannot import it from here, because this one imports that."""
 
 
 class Task(Generic[P, R_co, C, T_co]):

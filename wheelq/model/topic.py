@@ -189,6 +189,7 @@ class TopicChanges(TypedDict, total=False):
     result_max_bytes: int
     dead_retention_ms: int
     dead_max: int
+    on_dead: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from wheelq.errors import ServerError
-from wheelq.protocol.scripts import Script, script
+from wheelq.errors import Refused, ServerError
+from wheelq.protocol.scripts import Script, script, script_for_many
 
 T = TypeVar("T")
 Argument = str | bytes | int
@@ -58,6 +58,31 @@ class Call(Generic[T]):
 def scripted(name: str, keys: Sequence[str], args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
     """A call of the script `lua/{name}.lua`."""
     return Call(script(name), keys, args, read, key=keys[0])
+
+
+def for_many(calls: Sequence[Call[T]]) -> Call[list[T | Exception]]:
+    """Combine calls of one script, with as many keys each, into one; in a cluster all must lie in one slot.
+
+    The answer has for each call, in order, what it answers, or the error that it raises.
+    """
+    keys, args = list[str](), list[Argument]([len(calls)])
+    for call in calls:
+        keys += call.keys
+        args += (len(call.args), *call.args)
+
+    def read(replies: list[Any]) -> list[T | Exception]:
+        return [_read_one(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+    return Call(script_for_many(calls[0].name), keys, args, read, key=keys[0])
+
+
+def _read_one(call: Call[Any], reply: Any) -> Any:
+    if isinstance(reply, bytes):
+        return Refused(reply.decode(errors="replace"))
+    try:
+        return call.read(reply)
+    except Exception as error:  # noqa: BLE001  # the answer of one must not keep the others from theirs
+        return error
 
 
 def command(name: str, *args: Argument, read: Callable[[Any], T], wait_ms: int = 0, key: str | None = None) -> Call[T]:

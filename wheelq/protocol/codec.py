@@ -15,10 +15,11 @@ Numbers are big-endian. A reader skips the parts it does not know, and a retry k
 | part | value                                                                                                |
 |------|------------------------------------------------------------------------------------------------------|
 | `k`  | partition key: jobs that have one can be kept in order                                               |
-| `d`  | the latest due time that repeated calls may move it to: ms since the epoch                           |
+| `d`  | how long after the call that made it repeated calls may put it off: ms                               |
 | `a`  | how many attempts it gets                                                                            |
 | `l`  | how long one attempt may take: ms                                                                    |
 | `b`  | the bundle it belongs to                                                                             |
+| `o`  | where its death is told of: a topic, or a service and a path                                         |
 
 The body is the packed payload and, if the flag says so, a map of options:
 
@@ -76,6 +77,7 @@ _ONE_ITEM, _TWO_ITEMS = b"\x91", b"\x92"  # msgpack: array of one, array of two
 _MAY_BE_FOREIGN = re.compile(rb"[\xc4-\xc9\xd4-\xd8]").search
 """Finds bytes that begin an extension type, or a value of bytes, perhaps a map's key. Text may hold them too."""
 _SCALARS = (str, bytes, int, float, bool, type(None))
+_PLAIN_KINDS = (*_SCALARS, dict, list, tuple)
 Pack = Callable[[Any], bytes]
 
 
@@ -83,17 +85,18 @@ class Parts(NamedTuple):
     """What the head of a record may hold besides its fixed bytes; None: it does not."""
 
     partition_key: str | None = None
-    latest_due_ms: int | None = None
-    """The latest due time that repeated calls with its id may move it to."""
+    max_wait_ms: int | None = None
+    """How long after the call that made it repeated calls with its id may put it off."""
     max_attempts: int | None = None
     limit_ms: int | None = None
     """How long one attempt may take."""
     bundle: str | None = None
+    on_dead: str | None = None
 
 
 NO_PARTS = Parts()
-_NAMES = dict(zip(b"kdalb", Parts._fields, strict=True))
-_TEXTS = frozenset(b"kb")
+_NAMES = dict(zip(b"kdalbo", Parts._fields, strict=True))
+_TEXTS = frozenset(b"kbo")
 
 
 class Record(NamedTuple):
@@ -124,6 +127,8 @@ class Record(NamedTuple):
     """How many attempts its producer gives it; None: its handler decides alone."""
     limit_ms: int | None = None
     """How long each may take; None: its handler decides alone."""
+    on_dead: str | None = None
+    """Where its death is told of; None: where its topic says."""
 
     @property
     def timeout(self) -> float | None:
@@ -203,6 +208,18 @@ def with_life(record: bytes, life: bytes) -> bytes:
     return record[:_LIFE_AT] + life + record[_HEAD:]
 
 
+def is_debounced(record: bytes) -> bool:
+    """Whether repeated calls may put the job off. Raises: UnreadableRecord."""
+    return bool(record[_FLAGS_AT] & _HAS_PARTS) and parts_of(record).max_wait_ms is not None
+
+
+def asked_at(record: bytes, ms: int) -> bytes:
+    """Returns a debounced job's record with when its call was made, by the server's clock; any other as it is."""
+    if not is_debounced(record):
+        return record
+    return record[:1] + ms.to_bytes(_ATTEMPT_AT - 1, "big") + record[_ATTEMPT_AT:]
+
+
 def parts_of(record: bytes) -> Parts:
     """Returns the parts of the head. Raises: UnreadableRecord."""
     return _read_parts(record[_HEAD + 2 : _body_at(record)])
@@ -215,7 +232,7 @@ def decode(record: bytes) -> Record:
     life = record[_LIFE_AT:_HEAD]
     if not record[_FLAGS_AT]:
         return _plain_record(
-            (attempt, payload, {}, None, None, 0, None, None, None, (), scheduled_ms, life, None, None, None)
+            (attempt, payload, {}, None, None, 0, None, None, None, (), scheduled_ms, life, None, None, None, None)
         )
     parts = parts_of(record)
     return Record(
@@ -234,6 +251,7 @@ def decode(record: bytes) -> Record:
         options.get("m"),
         parts.max_attempts,
         parts.limit_ms,
+        parts.on_dead,
     )
 
 
@@ -386,39 +404,61 @@ def _pack_payload(payload: Payload, pack: Pack = msgpack.packb) -> bytes:
         except TypeError:  # a value in it must be converted first
             packed = msgpack.packb(payload, default=plain)
         if type(payload) not in _SCALARS:
-            # An accepted payload must be readable: this finds integer map keys and nesting beyond msgpack's limit.
-            msgpack.unpackb(_ONE_ITEM + packed)
+            # An accepted payload must be readable, in every language: this finds integer map keys, nesting beyond
+            # msgpack's limit, and what only msgpack has.
+            msgpack.unpackb(_ONE_ITEM + packed, **(_FOREIGN_REFUSED if _MAY_BE_FOREIGN(packed) else {}))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         path, problem = find_offender(payload)
         raise InvalidInput(path, problem or f"cannot be packed by msgpack: {error}") from error
-    if type(payload) not in _SCALARS and _MAY_BE_FOREIGN(packed):  # readable, but not as a payload in every language
-        path, problem = find_offender(payload)
-        if problem is not None:
-            raise InvalidInput(path, problem)
     return packed
 
 
+def _refuse_foreign(items: Any) -> None:
+    """Raises: TypeError, if a list or map holds a value or a key that other languages do not have."""
+    is_map = type(items) is dict
+    values = items.values() if is_map else items
+    if not _FOREIGN.isdisjoint(map(type, values)) or (is_map and bytes in map(type, items)):
+        raise TypeError("a value that only msgpack has")
+
+
+_FOREIGN = frozenset((msgpack.ExtType, msgpack.Timestamp))
+_FOREIGN_REFUSED: Mapping[str, Any] = {"list_hook": _refuse_foreign, "object_hook": _refuse_foreign}
+
+
 def find_offender(payload: Payload) -> tuple[str, str | None]:
-    """Returns the path to the first item that msgpack cannot hold, and what is wrong with it. Does not recurse."""
-    todo: list[tuple[str, Any, int]] = [("payload", payload, 0)]
+    """Returns the path to an item that msgpack cannot hold, and what is wrong with it. Does not recurse."""
+    todo: list[tuple[Any, Any, int]] = [(None, payload, 0)]  # 100,000 paths as text would take gigabytes: see _path
     while todo:
-        path, item, depth = todo.pop()
+        steps, item, depth = todo.pop()
         if depth > 1_000:
-            return path[:60] + "…", "is nested too deeply: the limit is 1,000 levels"
-        if isinstance(item, (msgpack.ExtType, msgpack.Timestamp)):
-            return path, f"is a msgpack {type(item).__name__}, which a payload cannot hold"
-        with suppress(TypeError):
-            item = plain(item)
+            return _path(steps)[:60] + "…", "is nested too deeply: the limit is 1,000 levels"
+        if type(item) not in _PLAIN_KINDS:
+            with suppress(TypeError):
+                item = plain(item)
         if isinstance(item, dict):
-            for key, value in item.items():
+            for key in item:
                 if not isinstance(key, str):
-                    return f"{path}[{key!r}]", f"map keys must be strings, not {type(key).__name__}; write {str(key)!r}"
-                todo.append((f"{path}.{key}", value, depth + 1))
-        elif isinstance(item, (list, tuple)):
-            todo.extend((f"{path}[{n}]", value, depth + 1) for n, value in enumerate(item))
-        elif (problem := _scalar_problem(item)) is not None:
-            return path, problem
+                    told = f"map keys must be strings, not {type(key).__name__}; write {str(key)!r}"
+                    return f"{_path(steps)}[{key!r}]", told
+        elif type(item) in _FOREIGN or not isinstance(item, (list, tuple)):
+            if (problem := _scalar_problem(item)) is not None:
+                return _path(steps), problem
+            continue
+        for step, value in item.items() if isinstance(item, dict) else enumerate(item):
+            if type(value) not in _SCALARS:
+                todo.append(((steps, step), value, depth + 1))
+            elif (problem := _scalar_problem(value)) is not None:
+                return _path((steps, step)), problem
     return "payload", None
+
+
+def _path(steps: Any) -> str:
+    """Returns the path of a chain of steps: (those before it, last step), or None."""
+    parts = []
+    while steps is not None:
+        steps, step = steps
+        parts.append(f".{step}" if isinstance(step, str) else f"[{step}]")
+    return "payload" + "".join(reversed(parts))
 
 
 def _scalar_problem(item: Any) -> str | None:
@@ -432,6 +472,8 @@ def _scalar_problem(item: Any) -> str | None:
         except UnicodeEncodeError as error:
             return f"is not valid Unicode text ({error.reason})"
         return None
+    if type(item) in _FOREIGN:
+        return f"is a msgpack {type(item).__name__}, which a payload cannot hold"
     return (
         f"a {type(item).__qualname__} cannot be sent; use None, bool, int, float, str, bytes, "
         "lists and string-keyed dicts of these, dataclasses, models, UUIDs, dates and enums (a set as a list)"

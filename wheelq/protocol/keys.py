@@ -32,14 +32,19 @@ spread over the cluster. With the prefix `wheelq`:
 | `wheelq:{T:0}:counts`    | hash        | outcome → number of jobs (`calls/counts`); the last leader                  |
 | `wheelq:{T:0}:history:H` | hash        | minute of hour H → what was counted in it; for three days                  |
 | `wheelq:{T:0}:retries`   | hash        | span of about 17 minutes → how many retries are due in it                   |
+| `wheelq:{T:0}:outgoing`  | stream      | followers of settled jobs, on their way to other shards (`calls/outgoing`)  |
+| `wheelq:{T:0}:bundles`   | hash        | bundles with members here, and members that have not ended; `=bundle`:      |
+|                          |             | a bundle that this shard keeps (`calls/bundles`)                            |
 | `wheelq:{T:0}:tags:S:0` | hash       | tag of a call → its answer; this and `…:1` take turns of S seconds          |
 | `wheelq:{T:0}:rate`      | string      | the time (us) from which a limited rate is counted                          |
 | `wheelq:topics`          | hash        | topic → its settings (msgpack); `:version`: the number of the last change   |
 | `wheelq:changes`         | channel     | a topic, a node or the assignment has changed                               |
+| `wheelq:came`            | channel     | ready streams to which entries came, one a line: for workers of many shards |
 | `wheelq:asks:W`          | channel     | `stream entry`: worker W is asked to cancel the delivery of it             |
 | `wheelq:assignment`      | hash        | leader and standby of every shard (msgpack), and its version                |
 | `wheelq:nodes`           | hash        | scheduler node → its last report and when it was sent (msgpack)             |
 | `wheelq:workers`         | hash        | worker → the same                                                           |
+| `wheelq:couriers`        | hash        | SQL outbox → the last report of its courier (msgpack)                      |
 | `wheelq:{wheelq:workers}:beats` | hash | worker → its heartbeat: a number that grows, or `left`, and its group |
 | `wheelq:{wheelq:workers}:histograms` | hash | kind, topic, group → sum and counts; process → number |
 | `wheelq:{wheelq:workers}:measured` | sorted set | the same fields → when they last changed; for an hour |
@@ -108,6 +113,8 @@ class ShardKeys:
     recurring: str = field(init=False)
     occurrences: str = field(init=False)
     counts: str = field(init=False)
+    outgoing: str = field(init=False)
+    bundles: str = field(init=False)
 
     def __post_init__(self) -> None:
         stem = f"{self.prefix}:{{{self.topic}:{self.shard}}}:"
@@ -157,6 +164,10 @@ class Keys:
         return f"{self.prefix}:changes"
 
     @property
+    def came(self) -> str:
+        return f"{self.prefix}:came"
+
+    @property
     def assignment(self) -> str:
         return f"{self.prefix}:assignment"
 
@@ -167,6 +178,10 @@ class Keys:
     @property
     def workers(self) -> str:
         return f"{self.prefix}:workers"
+
+    @property
+    def couriers(self) -> str:
+        return f"{self.prefix}:couriers"
 
     @property
     def histograms(self) -> str:

@@ -31,10 +31,19 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """The script in `lua/{name}.lua`."""
-    own = _own_text(name)
-    uses = _USES.search(own)
+    return _with_parts(name, _own_text(name))
+
+
+@cache
+def script_for_many(name: str) -> Script:
+    """The script in `lua/{name}.lua` for many shards in one call: see `lua/lib/many.lua`."""
+    return _with_parts(name, f"local function one(KEYS, ARGV)\n{_own_text(name)}end\n", library()["many"])
+
+
+def _with_parts(name: str, *own: str) -> Script:
+    uses = _USES.search(own[0])
     parts = [library()[part.strip()] for part in uses[1].split(",")] if uses else []
-    text = "\n".join([*parts, own])
+    text = "\n".join([*parts, *own])
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -6,6 +6,8 @@ bulk        count, cancel and move the jobs that are due in a range; rerun
 dead        find, replay and purge dead jobs
 recurring   recurring jobs and their occurrences
 leader      acquire, renew, release, open_window, promote, sweep
+outgoing    followers on their way to other shards: claim, place, remove, bury
+bundles     jobs that are counted: the numbers of each shard, and the bundle that they are of
 worker      read, ack, retry, bury, keep, take over, hand back, leave
 order       hold, read and release a shard that runs in order; postpone a job there
 leases      deliveries for consumers without a connection of their own

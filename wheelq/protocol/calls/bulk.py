@@ -57,8 +57,9 @@ def count(keys: ShardKeys, due: DueRange) -> Call[int]:
 
 def cancel(keys: ShardKeys, name: str, due: DueRange) -> Call[BulkPart]:
     """Cancel the next jobs of the range."""
-    args = (f":cancel:{name}", repr(due.since), repr(due.until), BATCH, REMEMBERED_MS)
-    return scripted("cancel_due", (keys.delayed, keys.jobs, keys.news, keys.replays), args, _read)
+    args = (f":cancel:{name}", repr(due.since), repr(due.until), BATCH, REMEMBERED_MS, keys.near)
+    wanted = (keys.delayed, keys.jobs, keys.news, keys.replays, keys.bundles, keys.outgoing)
+    return scripted("cancel_due", wanted, args, _read)
 
 
 def move(keys: ShardKeys, name: str, due: DueRange, target: str, by_ms: int) -> Call[BulkPart]:

@@ -131,7 +131,8 @@ def purge(keys: ShardKeys, where: DeadFilter, span: DeadRange) -> Call[Purged]:
         now_ms, looked_to, purged = reply
         return Purged(purged, int(now_ms), _position(looked_to, keys))
 
-    return scripted("purge", (keys.dead, keys.buried), (*span, LOOKED_AT, where.group, where.reason, where.id), read)
+    args = (*span, LOOKED_AT, where.group, where.reason, where.id, keys.near)
+    return scripted("purge", (keys.dead, keys.buried, keys.bundles, keys.outgoing), args, read)
 
 
 _OUTCOMES = (ReplayOutcome.NOT_FOUND, ReplayOutcome.REPLAYED, ReplayOutcome.ALIVE, ReplayOutcome.NO_RECORD)
@@ -149,7 +150,7 @@ def replay(
     for job, record in jobs:
         args += [Position.parse(job.dead_id).entry_id, _replayed(record)]
     wanted = (keys.dead, keys.delayed, keys.jobs, keys.horizon, keys.buried, keys.retries, keys.replays)
-    return scripted("replay", wanted, args, read)
+    return scripted("replay", (*wanted, keys.bundles, keys.outgoing), args, read)
 
 
 def _replayed(record: bytes) -> bytes:

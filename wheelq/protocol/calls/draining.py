@@ -43,6 +43,11 @@ def terms_in_force(keys: ShardKeys) -> Call[str | None]:
     )
 
 
+def holds_bundles(keys: ShardKeys) -> Call[bool]:
+    """Whether the shard counts for bundles that have not ended."""
+    return command("EXISTS", keys.bundles, read=bool, key=keys.bundles)
+
+
 def holds_jobs(keys: ShardKeys) -> Call[bool]:
     """Whether the shard holds waiting or live jobs, or keeps finished ones."""
     return command("EXISTS", keys.delayed, keys.jobs, keys.done, read=bool, key=keys.delayed)

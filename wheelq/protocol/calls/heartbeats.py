@@ -35,6 +35,11 @@ def beat_node_though_full(keys: Keys, node: str, what: Mapping[str, Any]) -> Cal
     return scripted("beat", (keys.nodes,), (node, msgpack.packb(dict(what))), int)
 
 
+def beat_courier(keys: Keys, place: str, what: Mapping[str, Any]) -> Call[None]:
+    """Send the report of the courier that delivers from this SQL outbox."""
+    return command("HSET", keys.couriers, place, msgpack.packb(dict(what)), read=nothing, key=keys.couriers)
+
+
 class Beats(NamedTuple):
     """The answer to a worker's heartbeat."""
 

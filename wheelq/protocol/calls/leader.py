@@ -62,6 +62,8 @@ class Opened(NamedTuple):
     """Whether there are entries or finished jobs that may be due for removal."""
     jobs: list[tuple[str, int]]
     """Member and due_ms, earliest first."""
+    has_outgoing: bool = False
+    """Whether followers are outgoing."""
 
 
 class Promoted(NamedTuple):
@@ -70,6 +72,8 @@ class Promoted(NamedTuple):
     server_us: int
     lateness: Lateness
     """How late the promoted jobs were."""
+    first_due_ms: int | None
+    """When the first job that still waits in the shard is due."""
     waiting: list[tuple[str, int]]
     """Members that are not due yet by the server's clock, with their due_ms."""
 
@@ -115,6 +119,8 @@ class Looked(NamedTuple):
     """How many milliseconds the leader's lease still lasts."""
     horizon_ms: int | None = None
     """The leader is not told of jobs due later than this; None: there has been no leader yet."""
+    has_outgoing: bool = False
+    """Whether followers are outgoing."""
 
 
 class Rested(NamedTuple):
@@ -123,6 +129,8 @@ class Rested(NamedTuple):
     server_us: int
     horizon_ms: int | None
     """None: the shard cannot rest, because there is work to do."""
+    has_outgoing: bool
+    """Whether followers are outgoing in a shard that rests."""
 
 
 def acquire(
@@ -173,11 +181,11 @@ def open_window(
 
     def read(reply: list[Any]) -> Opened:
         _lead(reply, keys)
-        return Opened(int(reply[1]), int(reply[2]), reply[3] == 1, reply[4] == 1, _jobs(reply[5:]))
+        return Opened(int(reply[1]), int(reply[2]), reply[3] == 1, reply[4] % 2 == 1, _jobs(reply[5:]), reply[4] >= 2)
 
     history, hour = _history(keys, now_ms)
     args = (token, lease_ms, "" if loaded_to is None else loaded_to, window_ms, limit, idle_ms, hour)
-    places = (keys.lease, keys.horizon, keys.delayed, keys.ready, keys.ended, keys.counts, history)
+    places = (keys.lease, keys.horizon, keys.delayed, keys.ready, keys.ended, keys.counts, history, keys.outgoing)
     return scripted("open_window", places, args, read)
 
 
@@ -186,9 +194,35 @@ def promote(keys: ShardKeys, token: str, lease_ms: int, members: Sequence[str]) 
 
     def read(reply: list[Any]) -> Promoted:
         _lead(reply, keys)
-        return Promoted(int(reply[1]), _lateness(reply[2]), _jobs(reply[3:]))
+        return _promoted(reply)
 
     return scripted("promote", (*_promotion_keys(keys), keys.counts), (token, lease_ms, *map(_as_sent, members)), read)
+
+
+def promote_some(
+    shards: Sequence[tuple[ShardKeys, str, Sequence[str]]], lease_ms: int
+) -> Call[list[Promoted | NotLeader | str]]:
+    """Promote the members that are due in several shards, each given with its token and members: up to 500 in all.
+
+    One answer per shard, in order; NotLeader, or the text of an error, if nothing is known to be promoted there. In a
+    cluster all shards must lie in one slot.
+    """
+
+    def read_one(shard: ShardKeys, reply: Any) -> Promoted | NotLeader | str:
+        if isinstance(reply, bytes):
+            return reply.decode(errors="replace")
+        return _promoted(reply) if reply[0] == 1 else _not_leader(shard)
+
+    def read(replies: list[Any]) -> list[Promoted | NotLeader | str]:
+        return [read_one(shard, reply) for (shard, _, _), reply in zip(shards, replies, strict=True)]
+
+    keys: list[str] = []
+    args: list[Argument] = [lease_ms]
+    for shard, token, members in shards:
+        keys += _promotion_keys(shard)
+        keys.append(shard.counts)
+        args += (token, len(members), *map(_as_sent, members))
+    return scripted("promote_some", keys, args, read)
 
 
 def sweep(keys: ShardKeys, token: str, lease_ms: int, limit: int, shaping: Shaping | None = None) -> Call[Swept]:
@@ -217,23 +251,25 @@ def look(keys: ShardKeys) -> Call[Looked]:
     """Read the state of the shard, for a standby."""
 
     def read(reply: list[Any]) -> Looked:
-        server_us, first, token, left_ms, horizon = reply
+        server_us, first, token, left_ms, horizon, outgoing = reply
         first_due_ms = codec.due_ms(first) if first else None
+        horizon_ms = int(horizon) if horizon.isdigit() else None
         token = token.decode(errors="replace")
-        return Looked(int(server_us), first_due_ms, token, left_ms, int(horizon) if horizon.isdigit() else None)
+        return Looked(int(server_us), first_due_ms, token, left_ms, horizon_ms, outgoing == 1)
 
-    return scripted("look", (keys.lease, keys.delayed, keys.horizon), (), read)
+    return scripted("look", (keys.lease, keys.delayed, keys.horizon, keys.outgoing), (), read)
 
 
 def rest(keys: ShardKeys, terms: str, window_ms: int, idle_ms: int, now_ms: float | None = None) -> Call[Rested]:
     """Move the horizon of an idle shard forward without a lease; see `open_window`."""
 
     def read(reply: list[Any]) -> Rested:
-        return Rested(int(reply[1]), int(reply[2]) if reply[0] == 1 else None)
+        can_rest = reply[0] == 1
+        return Rested(int(reply[1]), int(reply[2]) if can_rest else None, can_rest and reply[3] == 1)
 
     history, hour = _history(keys, now_ms)
     places = (keys.lease, keys.horizon, keys.delayed, keys.shards, keys.ready, keys.ended, keys.counts, history)
-    return scripted("rest", places, (terms, window_ms, idle_ms, hour), read)
+    return scripted("rest", (*places, keys.outgoing), (terms, window_ms, idle_ms, hour), read)
 
 
 def hedge(keys: ShardKeys, hedge_ms: int, limit: int, terms: str, shaping: Shaping | None = None) -> Call[Swept]:
@@ -270,9 +306,18 @@ def _lateness(reply: list[int]) -> Lateness:
     return Lateness(reply[0], tuple(reply[1:]))
 
 
+def _promoted(reply: list[Any]) -> Promoted:
+    first = codec.due_ms(reply[3]) if reply[3] else None
+    return Promoted(int(reply[1]), _lateness(reply[2]), first, _jobs(reply[4:]))
+
+
 def _lead(reply: list[Any], keys: ShardKeys) -> None:
     if reply[0] != 1:
-        raise NotLeader(f"the lease of {keys.topic}:{keys.shard} is not this node's")
+        raise _not_leader(keys)
+
+
+def _not_leader(keys: ShardKeys) -> NotLeader:
+    return NotLeader(f"the lease of {keys.topic}:{keys.shard} is not this node's")
 
 
 def _jobs(flat: list[bytes]) -> list[tuple[str, int]]:

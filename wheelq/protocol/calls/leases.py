@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wheelq.protocol.call import Argument, Call, command, scripted
+from wheelq.protocol.calls import outgoing
+from wheelq.protocol.calls.outgoing import Follower, Outgoing
 from wheelq.protocol.calls.state import PROGRESS_KEEP_MS
 from wheelq.protocol.calls.worker import Entry, read_entry
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -33,6 +35,8 @@ class LeaseId(NamedTuple):
     entry_id: str
     member: bytes
     number: int
+    in_bundle: bool = False
+    """Whether the job is a member of a bundle."""
 
 
 class LeaseTime(NamedTuple):
@@ -81,20 +85,42 @@ def lease(keys: ShardKeys, group: str, now_ms: int, ends_ms: int, count: int, *,
     return scripted("lease", (keys.ready, keys.counts), args, read)
 
 
-def ack(
-    keys: ShardKeys, group: str, topic: TopicSettings, leases: Sequence[LeaseId], dropped: int = 0, result: bytes = b""
-) -> Call[list[bool]]:
-    """Acknowledge up to 500 leases, with the packed result of each; the last `dropped` were not run.
+class LeasesAcked(NamedTuple):
+    """The answer to `ack`."""
 
-    Returns for each whether it was still valid.
-    """
-    args: list[Argument] = [group, CONSUMER, topic.retention_ms, topic.keep_done_ms, result]
+    done: list[bool]
+    """For each lease, whether it was still valid."""
+    outgoing: list[Outgoing]
+    """The followers of those that were, and reports of their bundles."""
+    is_full: bool = False
+    """Whether a job was not acknowledged because `outgoing` has no room for its followers."""
+
+
+def ack(
+    keys: ShardKeys,
+    group: str,
+    topic: TopicSettings,
+    leases: Sequence[LeaseId],
+    dropped: int = 0,
+    result: bytes = b"",
+    followers: Sequence[Sequence[Follower]] = (),
+) -> Call[LeasesAcked]:
+    """Acknowledge up to 500 leases, with the packed result and followers of each; the last `dropped` did not run."""
+    args: list[Argument] = [group, CONSUMER, topic.retention_ms, topic.keep_done_ms, result, dropped, keys.near]
+    args.append(len(leases))
     for item in leases:
-        args += item
-    if dropped:
-        args.append(dropped)
-    wanted = (keys.ready, keys.jobs, keys.done, keys.ended, keys.news, keys.counts, keys.progress)
-    return scripted("ack_leased", wanted, args, _each)
+        args += item[:3]
+    args += outgoing.packed(followers)
+
+    def read(reply: list[Any]) -> LeasesAcked:
+        behind = len(leases) + sum(map(len, followers))
+        states, entries = reply[: len(leases)], reply[len(leases) : behind]
+        found = outgoing.outgoing_of(followers, entries) + outgoing.claimed(reply[behind:])
+        return LeasesAcked([state == 1 for state in states], found, is_full=2 in states)
+
+    wanted = (keys.ready, keys.jobs, keys.done, keys.ended, keys.news, keys.counts, keys.progress, keys.outgoing)
+    has_members = any(item.in_bundle for item in leases)
+    return scripted("ack_leased", (*wanted, keys.bundles) if has_members else wanted, args, read)
 
 
 def note(keys: ShardKeys, group: str, leases: Sequence[LeaseId], note: bytes) -> Call[list[bool]]:
@@ -140,7 +166,8 @@ def release(
 
 def take(keys: ShardKeys, group: str, id: str) -> Call[bool]:
     """Remove a promoted job from the queue by its id; False if it is not there, or another group needs it."""
-    return scripted("take_ready", (keys.ready, keys.jobs, keys.counts), (group, id), bool)
+    wanted = (keys.ready, keys.jobs, keys.counts, keys.bundles, keys.outgoing)
+    return scripted("take_ready", wanted, (group, id, keys.near), bool)
 
 
 def last_entry(keys: ShardKeys) -> Call[str]:

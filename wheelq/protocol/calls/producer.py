@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple, Self
 
 from wheelq.base.ids import make_tag
-from wheelq.errors import Refused
-from wheelq.model.job import CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
+from wheelq.errors import BundleClosed, Refused
+from wheelq.model.job import SECOND, CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.protocol.call import Argument, Call, command, scripted
+from wheelq.protocol.calls.bundles import FLAGS_AT, HAS_PARTS, bundle_of
 from wheelq.protocol.codec import LAST_MS, LIFE
 from wheelq.protocol.keys import ShardKeys, id_and_group, member_of, raw_member, tag_keys
 from wheelq.settings import ClientSettings
@@ -17,7 +18,7 @@ from wheelq.settings import ClientSettings
 BATCH = 500
 """The most jobs in one call, which keeps the server busy for about two milliseconds."""
 
-KEPT, CREATED, REPLACED, KEPT_PROMOTED, NOT_HERE, FULL = 0, 1, 2, 3, 4, 5
+KEPT, CREATED, REPLACED, KEPT_PROMOTED, NOT_HERE, FULL, OF_SECOND = 0, 1, 2, 3, 4, 5, 6
 
 
 NewJob = tuple[str, str, bytes]
@@ -116,14 +117,17 @@ def schedule(
     """Schedule up to 500 jobs of one shard.
 
     `terms` are the topic's terms that placed the jobs here; with None, only ids of live jobs are written. With a `tag`,
-    the call can be repeated, whatever has happened to its jobs since.
+    the call can be repeated, whatever has happened to its jobs since. The jobs are members of one bundle, or of none.
     """
     how = "replace" if on_duplicate == "replace" else "keep"
     args: list[Argument] = [keys.near, how, terms or "", *(tag or UNTAGGED)]
+    bundle = bundle_of(jobs[0][2]) if jobs and jobs[0][2][FLAGS_AT] & HAS_PARTS else None
     for job in jobs:
         args += job
 
     def read(reply: list[Any]) -> Placed:
+        if reply == [b""]:
+            raise BundleClosed(bundle or "")
         if len(reply) == 1:
             return Placed([], reply[0].decode(errors="replace"))
         end = 2 * len(jobs)
@@ -133,12 +137,12 @@ def schedule(
         if are_all_here := statuses.count(CREATED) == len(jobs):
             pairs = zip(jobs, dues, strict=True)
             receipts = [
-                _receipt((id, due_ms, True, False, False, topic, None, record[LIFE]))
+                _receipt((id, due_ms, True, False, False, topic, None, record[LIFE], bundle))
                 for (id, _, record), due_ms in pairs
             ]
         else:
-            receipts = [_told(topic, *one) for one in zip(jobs, statuses, dues, strict=True)]
-            are_all_here = max(statuses, default=KEPT) < NOT_HERE
+            receipts = [_told(topic, bundle, *one) for one in zip(jobs, statuses, dues, strict=True)]
+            are_all_here = NOT_HERE not in statuses and FULL not in statuses
             full = [n for n, status in enumerate(statuses) if status == FULL]
         return Placed(
             receipts,
@@ -152,18 +156,25 @@ def schedule(
     wanted: tuple[str, ...] = (keys.delayed, keys.jobs, keys.ready, keys.horizon, keys.shards, keys.done, keys.counts)
     if tag is not None:
         wanted += tag_keys(keys.prefix, keys.topic, keys.shard, tag.turn_ms)
+        if bundle is not None or how == "replace":
+            wanted += (keys.bundles, keys.outgoing)
     return scripted("schedule", wanted, args, read)
 
 
 UNTAGGED = ("", 0, 0, "")
 
 
-def _told(topic: str, job: NewJob, status: int, due: int | list[Any]) -> Receipt | None:
+def _told(topic: str, bundle: str | None, job: NewJob, status: int, due: int | list[Any]) -> Receipt | None:
     """Returns the receipt of a job; None if it was refused, or no live job here has its id."""
-    if status >= NOT_HERE:
+    if status in (NOT_HERE, FULL):
         return None
+    id = job[0]
+    if status >= OF_SECOND:
+        id, status = id + SECOND, status - OF_SECOND
     due_ms, life = due if isinstance(due, list) else (due, b"" if status in (KEPT, KEPT_PROMOTED) else job[2][LIFE])
-    return Receipt(job[0], due_ms, 0 < status < 3, status == REPLACED, topic=topic, life=life)
+    is_made = 0 < status < 3
+    bundle = bundle if is_made else None
+    return Receipt(id, due_ms, is_made, status == REPLACED, topic=topic, life=life, bundle=bundle)
 
 
 HALF_MS = 0.5
@@ -227,23 +238,53 @@ _RESCHEDULE = {
 _RUN_NOW = {1: RunNowOutcome.PROMOTED, 2: RunNowOutcome.RUNNING, 0: RunNowOutcome.NOT_FOUND, 3: RunNowOutcome.PAUSED}
 
 
-def cancel(keys: ShardKeys, id: str) -> Call[CancelOutcome]:
-    """Cancel a waiting job."""
-    return scripted("cancel", (keys.delayed, keys.jobs, keys.news, keys.counts), (id,), _CANCEL.__getitem__)
+def cancel(keys: ShardKeys, id: str, life: bytes = b"") -> Call[CancelOutcome]:
+    """Cancel a waiting job, and the second of a debounced key; with a `life`, only the job that has it."""
+    wanted = (keys.delayed, keys.jobs, keys.news, keys.counts, keys.ready, keys.bundles, keys.outgoing)
+    return scripted("cancel", wanted, (id, life, keys.near), _CANCEL.__getitem__)
 
 
-def ask_to_cancel(keys: ShardKeys, channels: str, id: str) -> Call[int]:
-    """Ask the workers that run a job to cancel it. Returns the number of deliveries concerned."""
-    return scripted("ask_to_cancel", (keys.jobs, keys.ready), (id, channels), int)
+class StillWaiting(NamedTuple):
+    """A job that waits for its first run. A change that names its due time and its life changes no other job."""
+
+    shard: int
+    due_ms: int
+    record: bytes
+
+    @property
+    def life(self) -> bytes:
+        return self.record[LIFE]
 
 
-def reschedule(keys: ShardKeys, id: str, due: str, if_due_ms: int | None = None) -> Call[RescheduleOutcome]:
-    """Give a waiting job a new due time; with `if_due_ms`, only if it is due at that time."""
+def still_waiting(keys: ShardKeys, id: str) -> Call[StillWaiting | None]:
+    """Look up the job that waits under this id; None if none does."""
+
+    def read(reply: list[Any]) -> StillWaiting | None:
+        is_waiting = len(reply) == 2 or (len(reply) == 3 and reply[2][1] == id.encode())
+        return StillWaiting(keys.shard, int(reply[0]), reply[1]) if is_waiting else None
+
+    wanted = (keys.delayed, keys.jobs, keys.ready, keys.done, keys.buried, keys.dead, keys.progress)
+    return scripted("get", wanted, (id, b""), read)
+
+
+def ask_to_cancel(keys: ShardKeys, channels: str, id: str, *, only_second: bool = False) -> Call[int]:
+    """Ask the workers that run a job, and the second one of a debounced key, to cancel it, or only the second.
+
+    Returns the number of deliveries concerned.
+    """
+    args = (id, channels, "second") if only_second else (id, channels)
+    return scripted("ask_to_cancel", (keys.jobs, keys.ready), args, int)
+
+
+def reschedule(
+    keys: ShardKeys, id: str, due: str, if_due_ms: int | None = None, life: bytes = b""
+) -> Call[RescheduleOutcome]:
+    """Give a waiting job a new due time; with `if_due_ms` and `life`, only if it has these."""
 
     def read(reply: list[int]) -> RescheduleOutcome:
         return _RESCHEDULE[reply[0]]
 
-    args = (keys.near, id, due, "" if if_due_ms is None else if_due_ms)
+    args = (keys.near, id, due, "" if if_due_ms is None else if_due_ms, *((life,) if life else ()))
     return scripted("reschedule", (keys.delayed, keys.jobs, keys.horizon), args, read)
 
 

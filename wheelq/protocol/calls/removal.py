@@ -97,8 +97,8 @@ def release_ids(keys: ShardKeys, group: str, cursor: str) -> Call[Released | Non
         cursor, forgotten = reply
         return Released("" if cursor == b"0" else cursor.decode(), forgotten)
 
-    wanted = (keys.jobs, keys.delayed, keys.ready, keys.retries, keys.groups, keys.news)
-    return scripted("release_ids", wanted, (group, cursor, AT_ONCE), read)
+    wanted = (keys.jobs, keys.delayed, keys.ready, keys.retries, keys.groups, keys.news, keys.bundles, keys.outgoing)
+    return scripted("release_ids", wanted, (group, cursor, AT_ONCE, keys.near), read)
 
 
 def watch_groups(keys: ShardKeys) -> Call[list[str]]:

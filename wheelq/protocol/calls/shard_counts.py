@@ -126,6 +126,10 @@ class Measure(NamedTuple):
     """Total jobs of the shard, by outcome and group."""
     recurring: int
     """How many recurring jobs have a next occurrence."""
+    outgoing: int = 0
+    """How many followers are on their way to other shards."""
+    claims: int = 0
+    """How often the first of these was claimed, because its target had not taken it."""
 
 
 def measure(shards: Sequence[ShardKeys]) -> Call[list[Measure]]:
@@ -133,13 +137,16 @@ def measure(shards: Sequence[ShardKeys]) -> Call[list[Measure]]:
     keys = [
         name
         for one in shards
-        for name in (one.delayed, one.ready, one.dead, one.jobs, one.retries, one.lease, one.counts, one.occurrences)
+        for name in (
+            *(one.delayed, one.ready, one.dead, one.jobs, one.retries),
+            *(one.lease, one.counts, one.occurrences, one.outgoing),
+        )
     ]
 
     def read(reply: list[Any]) -> list[Measure]:
         return [
-            Measure(read_counts(counts), due, leaders > 0, read_counted(counted), recurring)
-            for counts, due, leaders, counted, recurring in reply
+            Measure(read_counts(counts), due, leaders > 0, read_counted(counted), *others)
+            for counts, due, leaders, counted, *others in reply
         ]
 
     return scripted("measure", keys, tuple(WITHIN_MS.values()), read)

@@ -25,6 +25,9 @@ from wheelq.model.dead import Position
 from wheelq.model.state import ATTEMPTS_KEPT, Attempt, GroupInfo, JobInfo, JobState, ListedJob, Progress, least_far
 from wheelq.protocol import attempts, codec
 from wheelq.protocol.call import Argument, Call, command, scripted, text
+from wheelq.protocol.calls import outgoing
+from wheelq.protocol.calls.bundles import bundle_of
+from wheelq.protocol.calls.outgoing import Conclusion, Follower
 from wheelq.protocol.calls.producer import WaitingMember
 from wheelq.protocol.keys import ShardKeys, member_of
 
@@ -53,6 +56,8 @@ class Concluded(NamedTuple):
     """The record as the producer made it; empty if the entry has the same."""
     attempts: bytes = b""
     """Its earlier attempts in this group, packed; empty if there are none."""
+    life: bytes = b""
+    """The life of a member of a bundle; empty for other jobs."""
 
 
 def conclude(
@@ -63,18 +68,27 @@ def conclude(
     keep_done_ms: int,
     deliveries: Sequence[Concluded],
     dropped: int = 0,
-) -> Call[int]:
-    """Acknowledge up to 500 deliveries and keep their results.
+    followers: Sequence[Sequence[Follower]] = (),
+) -> Call[Conclusion]:
+    """Acknowledge up to 500 deliveries, keep their results, and leave the `followers` of each in `outgoing`.
 
-    Returns how many this consumer still held. The last `dropped` of them expired and never ran.
+    The last `dropped` of them expired and never ran.
     """
-    args: list[Argument] = [group, consumer, retention_ms, keep_done_ms]
+    args: list[Argument] = [group, consumer, retention_ms, keep_done_ms, dropped, keys.near, len(deliveries)]
+    has_members = any(delivery.life for delivery in deliveries)
     for delivery in deliveries:
-        args += delivery
-    if dropped:
-        args.append(dropped)
-    wanted = (keys.ready, keys.jobs, keys.done, keys.ended, keys.progress, keys.news, keys.counts)
-    return scripted("conclude", wanted, args, int)
+        args += delivery if has_members else delivery[:-1]
+    args += outgoing.packed(followers)
+
+    def read(reply: list[Any]) -> Conclusion:
+        numbers = [number for number, some in enumerate(followers) for _ in some]
+        acknowledged, behind = reply[0], 1 + len(numbers)
+        entries, reports = reply[1:behind], outgoing.claimed(reply[behind:])
+        held = {number for number, entry in zip(numbers, entries, strict=True) if entry == outgoing.FULL}
+        return Conclusion(acknowledged, [*outgoing.outgoing_of(followers, entries), *reports], frozenset(held))
+
+    wanted = (keys.ready, keys.jobs, keys.done, keys.ended, keys.progress, keys.news, keys.counts, keys.outgoing)
+    return scripted("conclude", (*wanted, keys.bundles) if has_members else wanted, args, read)
 
 
 def note(keys: ShardKeys, group: str, consumer: str, notes: Sequence[tuple[str, str, bytes]]) -> Call[int]:
@@ -114,9 +128,14 @@ def get(keys: ShardKeys, id: str, life: bytes = b"") -> Call[JobInfo | None]:
     def read(reply: list[Any]) -> JobInfo | None:
         if not reply:
             return None
+        has_second = type(reply[-1]) is list and not reply[-1][0]
+        _, its_id, second = map(text, reply.pop()) if has_second else ("", id, "")
+        info: JobInfo | None
         if len(reply) == 2:
-            return _info(keys, id, GroupInfo(JobState.WAITING, codec.due_ms(reply[0])), reply[1], None, {})
-        return _promoted(keys, id, reply)
+            info = _info(keys, its_id, GroupInfo(JobState.WAITING, codec.due_ms(reply[0])), reply[1], None, {})
+        else:
+            info = _promoted(keys, its_id, reply)
+        return replace(info, second_id=second) if info and second else info
 
     wanted = (keys.delayed, keys.jobs, keys.ready, keys.done, keys.buried, keys.dead, keys.progress)
     return scripted("get", wanted, (id, life), read)
@@ -131,7 +150,7 @@ def _info(
     groups: Mapping[str, GroupInfo],
 ) -> JobInfo:
     """Returns the overall state, which `leading` decides."""
-    record = codec.decode(packed) if packed else codec.Record(1, None, {})
+    record = _record(packed) or codec.Record(1, None, {})
     return JobInfo(
         id,
         keys.topic,
@@ -142,7 +161,7 @@ def _info(
         leading.attempt or record.attempt,
         promoted_ms,
         keys.shard,
-        leading.last_error,
+        leading.last_error or record.last_error,
         record.replays,
         record.scheduled_ms or None,
         leading.started_ms,
@@ -154,13 +173,15 @@ def _info(
         leading.attempts,
         record.max_attempts,
         record.timeout,
+        bundle=bundle_of(packed),
     )
 
 
 def _promoted(keys: ShardKeys, id: str, reply: list[Any]) -> JobInfo | None:
     """Returns the state of a promoted job from the script's reply; None if what is kept under its id is of no job."""
     due, packed, entry, kept = reply[:4]
-    first, its_due, its_record, groups = _kept(kept)
+    first, its_due, kept_record, groups = _kept(kept)
+    its_record = kept_record
     if entry not in (b"", CALLED_BACK):
         first = entry
     for name, state, *details in reply[4:]:
@@ -175,6 +196,8 @@ def _promoted(keys: ShardKeys, id: str, reply: list[Any]) -> JobInfo | None:
         groups[group], its_record = info, found or its_record
     if not entry and not groups:
         return None
+    if not entry and its_record and codec.life_of(its_record) != codec.life_of(kept_record):
+        first = b""  # it is that of an earlier job, which is kept
     leading = least_far(groups) if groups else GroupInfo(JobState.READY)  # there was no group yet
     leading = replace(leading, due_ms=leading.due_ms or int(due or its_due or 0))
     return _info(keys, id, leading, its_record or packed, int(first.partition(b"-")[0] or 0) or None, groups)
@@ -188,7 +211,7 @@ def _group(state: str, details: Sequence[Any]) -> tuple[GroupInfo, bytes]:
         case "dead", [dead_id, flat]:
             return _dead(dead_id, dict(zip(flat[::2], flat[1::2], strict=True)))
         case _, [due, packed, *more]:
-            record = codec.decode(packed) if packed else None
+            record = _record(packed)
             progress, started_ms = _note(more[0]) if more else (None, None)
             info = GroupInfo(
                 JobState(state),
@@ -214,16 +237,17 @@ def _dead(dead_id: bytes, fields: Mapping[bytes, bytes]) -> tuple[GroupInfo, byt
         finished_ms=int(dead_id.partition(b"-")[0]),
         reason=fields.get(b"reason", b"").decode(),
         last_error=fields.get(b"error", b"").decode(errors="replace"),
-        attempts=_attempts_in(packed),
+        attempts=record.attempts if (record := _record(packed)) else (),
     )
     return info, packed
 
 
-def _attempts_in(packed: bytes) -> Sequence[Attempt]:
+def _record(packed: bytes) -> codec.Record | None:
+    """Returns the record; without payload, and with the problem as its last error, if it cannot be read."""
     try:
-        return codec.decode(packed).attempts if packed else ()
-    except codec.UnreadableRecord:
-        return ()
+        return codec.decode(packed) if packed else None
+    except codec.UnreadableRecord as error:
+        return codec.Record(1, None, {}, f"its record is unreadable: {error}")
 
 
 def _note(packed: bytes) -> tuple[Progress | None, int | None]:
@@ -324,7 +348,7 @@ def due(keys: ShardKeys, which: JobState, behind: Score, to: float) -> Call[Scor
         return Scored([_due(which, *row) for row in rows], looked_to)
 
     args = (repr(behind.score), repr(to), behind.member, str(which), LOOKED_AT, MOST_BYTES)
-    return scripted("list_due", (keys.delayed, keys.jobs), args, read)
+    return scripted("list_due", (keys.delayed, keys.jobs, keys.ready), args, read)
 
 
 def done(keys: ShardKeys, before: Score, to: float) -> Call[Scored]:
@@ -371,14 +395,8 @@ def _position(keys: ShardKeys, looked_to: bytes) -> Position | None:
 
 def _due(which: JobState, member: bytes, score: bytes, packed: bytes) -> tuple[Score, ListedJob]:
     job = WaitingMember(member_of(member), float(score))
-    attempt, error = 1, None
-    try:
-        record = codec.decode(packed) if packed else None
-    except codec.UnreadableRecord:
-        record = None
-    if record is not None:
-        attempt, error = record.attempt, record.last_error
-    listed = ListedJob(job.id, which, job.due_ms, job.due_ms, job.group, attempt, error=error)
+    record = _record(packed) or codec.Record(1, None, {})
+    listed = ListedJob(job.id, which, job.due_ms, job.due_ms, job.group, record.attempt, error=record.last_error)
     return Score(job.score, member), listed
 
 

@@ -5,14 +5,19 @@ A ready entry is a raw list of fields: `id`, `due`, `attempt`, `record`, and `gr
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from wheelq.errors import BeingRemoved
+from wheelq.base.ids import make_tag
+from wheelq.errors import BeingRemoved, Refused
 from wheelq.protocol import codec
 from wheelq.protocol.call import Argument, Call, command, nothing, scripted
+from wheelq.protocol.calls import outgoing
 from wheelq.protocol.codec import LAST_MS
 from wheelq.protocol.keys import MEMBER_SEPARATOR, ShardKeys
 from wheelq.settings import TopicSettings
@@ -147,6 +152,35 @@ def ack(
     return scripted("ack", (keys.ready, keys.jobs, keys.counts), args, int)
 
 
+class Acks(NamedTuple):
+    """Finished deliveries of one shard, for `ack_some`; the fields are the arguments of `ack`."""
+
+    keys: ShardKeys
+    safe_until_ms: int
+    retention_ms: int
+    deliveries: Sequence[tuple[str, str]]
+    dropped: int = 0
+
+
+def ack_some(shards: Sequence[Acks], group: str, consumer: str) -> Call[Sequence[int | str]]:
+    """Acknowledge deliveries in several shards, up to 500 in all; see `ack`.
+
+    One answer per shard, in order; or the text of an error, if it is unknown what was acknowledged there. In a cluster
+    all shards must lie in one slot.
+    """
+    keys: list[str] = []
+    args: list[Argument] = [group, consumer]
+    for one in shards:
+        keys += (one.keys.ready, one.keys.jobs, one.keys.counts)
+        args += (one.safe_until_ms, one.retention_ms, one.dropped, len(one.deliveries))
+        args.extend(chain.from_iterable(one.deliveries))
+
+    def read(replies: list[Any]) -> Sequence[int | str]:
+        return [reply.decode(errors="replace") if isinstance(reply, bytes) else reply for reply in replies]
+
+    return scripted("ack_some", keys, args, read)
+
+
 Counted = Literal["retried", "mismatched"]
 """What a delivery counts as that runs again later."""
 
@@ -183,6 +217,16 @@ class Burial(NamedTuple):
     """The record with its last attempt; empty if the entry has the same."""
 
 
+TOLD = "wheelq-tells-of-death"
+"""The header of a job that tells of a dead one: nothing tells of its own death, so that no circle arises."""
+TARGET = "wheelq-target"
+"""The header that names the receiver of a callback."""
+CALLED_ON_DEATH = "wheelq-on-dead"
+"""The topic of jobs that tell a service of dead ones."""
+_NOTICE_BYTES = 2**31
+"""A notice may be larger than a payload, because it has one in it."""
+
+
 def bury(
     keys: ShardKeys,
     group: str,
@@ -192,14 +236,56 @@ def bury(
     settings: TopicSettings,
     lease: int | None = None,
 ) -> Call[bool]:
-    """Move a job to the dead stream; False if this consumer no longer held the delivery, as for `retry`."""
+    """Move a job to the dead stream; False if this consumer no longer held the delivery, as for `retry`.
+
+    What tells of its death is left in `outgoing`. Raises Refused if that has no room: then nothing was done.
+    """
     facts = (burial.attempt, burial.first_due_ms, burial.reason, burial.error, burial.traceback)
     kept = (settings.retention_ms, settings.dead_retention_ms, settings.dead_max)
     args: list[Argument] = [group, consumer, entry.entry_id, entry.id, entry.member, *facts, *kept, burial.record]
-    if lease is not None:
-        args.append(lease)
-    wanted = (keys.ready, keys.jobs, keys.dead, keys.buried, keys.progress, keys.news, keys.counts)
-    return scripted("bury", wanted, args, bool)
+    notice = notice_of(keys, group, entry, burial, settings)
+    args += ["" if lease is None else lease, keys.near, *([] if notice is None else outgoing.sent_on(notice))]
+
+    def read(reply: bytes) -> bool:
+        if reply == outgoing.FULL:
+            raise Refused(f"{keys.outgoing} has no room for the job that tells of the death of {entry.id}")
+        return bool(reply)
+
+    wanted = (keys.ready, keys.jobs, keys.dead, keys.buried, keys.progress, keys.news, keys.counts, keys.outgoing)
+    return scripted("bury", (*wanted, keys.bundles), args, read)
+
+
+def notice_of(
+    keys: ShardKeys, group: str, entry: Entry, burial: Burial, settings: TopicSettings
+) -> outgoing.Follower | None:
+    """Returns the job that tells of a dead one; None if nothing is to tell of it."""
+    record = None
+    with suppress(codec.UnreadableRecord):
+        record = codec.decode(burial.record or entry.record)
+    to = (record and record.on_dead) or settings.on_dead
+    if not to or (record and TOLD in record.headers):
+        return None
+    payload = {
+        "id": entry.id,
+        "topic": keys.topic,
+        "group": group,
+        "reason": burial.reason,
+        "error": burial.error,
+        "attempt": burial.attempt,
+        "first_due_ms": burial.first_due_ms,
+        "due_ms": entry.due_ms,
+        "scheduled_ms": record.scheduled_ms if record else None,
+        "attempts": [list(one) for one in record.attempts] if record else [],
+        "payload": record.payload if record else None,
+    }
+    headers, topic = {TOLD: entry.id}, to
+    if ":" in to:
+        service, _, path = to.partition(":")
+        headers[TARGET], topic = json.dumps({"service": service, "path": path}), CALLED_ON_DEATH
+    source = "\0".join((keys.topic, str(keys.shard), entry.entry_id, group))
+    id = f"dead-{hashlib.sha256(source.encode()).hexdigest()[:24]}"
+    packed = codec.encode(payload, headers, _NOTICE_BYTES)
+    return outgoing.Follower(topic, id, "+0", "", "", packed, make_tag())
 
 
 def keep(keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str]) -> Call[tuple[int, list[str]]]:
@@ -248,14 +334,20 @@ def own(keys: ShardKeys, group: str, consumer: str, count: int) -> Call[list[str
     return command("XPENDING", *args, read=lambda reply: [one[0].decode() for one in reply], key=keys.ready)
 
 
-def adopt(keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str]) -> Call[list[Entry]]:
-    """Read the entries of up to 500 claimed deliveries. A delivery without an entry is acknowledged and left out."""
+def adopt(
+    keys: ShardKeys, group: str, consumer: str, entry_ids: Sequence[str], *, counts: bool = True
+) -> Call[list[Entry]]:
+    """Read the entries of up to 500 claimed deliveries, and count the deliveries unless they start later.
+
+    A delivery without an entry is acknowledged and left out.
+    """
 
     def read(reply: list[Any]) -> list[Entry]:
         groups_of_three = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [read_entry(entry_id, fields, deliveries) for entry_id, deliveries, fields in groups_of_three]
 
-    return scripted("adopt", (keys.ready,), (group, consumer, *entry_ids), read)
+    args = (group, consumer, *entry_ids) if counts else (group, consumer, "look", *entry_ids)
+    return scripted("adopt", (keys.ready,), args, read)
 
 
 def hand_back(keys: ShardKeys, group: str, consumer: str, idle_ms: int, entry_ids: Sequence[str]) -> Call[int]:
@@ -286,8 +378,11 @@ def clear_out(shards: Sequence[tuple[ShardKeys, TopicSettings]], group: str, sil
     def read(reply: list[Any]) -> list[ClearedOut]:
         return [ClearedOut(consumers, dead, codec.due_ms(first) if first else None) for consumers, dead, first in reply]
 
-    keys = [key for shard, _ in shards for key in (shard.ready, shard.dead, shard.buried, shard.delayed)]
-    limits = [limit for _, topic in shards for limit in (topic.dead_retention_ms, topic.dead_max)]
+    keys: list[str] = []
+    limits: list[Argument] = []
+    for shard, topic in shards:
+        keys += (shard.ready, shard.dead, shard.buried, shard.delayed, shard.bundles, shard.outgoing)
+        limits += (topic.dead_retention_ms, topic.dead_max, shard.near)
     args: list[Argument] = [group, silent_ms, *limits]
     return scripted("clear_out", keys, args, read)
 

@@ -1,40 +1,61 @@
 -- Acknowledge up to 500 finished deliveries of one group, as `ack` does, and keep a record of the finished jobs.
--- uses: clock, stored, owned, parts, pack, field, kept_record, without, life, keep_done, forget, finish, trim, tell, count, concerns
--- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 progress, 6 news, 7 counts
+-- uses: clock, full, stored, owned, parts, pack, field, kept_record, without, life, head_parts, keep_done, forget, finish, trim, hint, tell, count, concerns, outgoing, followers, bundles, ended_members
+-- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 progress, 6 news, 7 counts, 8 outgoing, 9 bundles (only if a job
+--       is a member of one)
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing, only remove the progress that handlers
---       reported), then for each delivery: entry id, member, started_ms, result,
---       record of a retried job as its producer made it, its earlier attempts or ""; then, if the last of them were
---       dropped without running, how many
--- Returns: how many were acknowledged; fewer than asked means that the rest had been given to another worker.
--- The owner of each delivery is always looked up, so that one acknowledged before is not recorded a second time.
+--       reported), 5 how many of the last were dropped without running, 6 near channel, 7 how many deliveries, then for
+--       each: entry id, member, started_ms, result, record of a retried job as its producer made it, its earlier attempts
+--       or ""; with 9, also the life of a member of a bundle, or ""; then for each follower: the number of its delivery, and what `send_on` takes
+-- Returns: {how many were acknowledged, then for each follower its entry in `outgoing` and due time, "" if its delivery had been given
+--          to another worker, "full" if `outgoing` has no room: then its delivery was not acknowledged; then the entries of
+--          reports of bundles in `outgoing`, and their values}.
+-- The owner of each delivery is always looked up, so that one acknowledged before is not recorded a second time. A
+-- delivery is acknowledged and leaves its followers in one step, or neither.
 local ready, jobs, done, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local progress, news, counts = KEYS[5], KEYS[6], KEYS[7]
+local progress, news, counts, outgoing, bundles = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local group, consumer, retention_ms, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local now = now_ms()
+local near, FIRST, FULL = ARGV[6], 8, 'full'
+local now, amount = now_ms(), tonumber(ARGV[7])
 local entries, members, notes, ids, kept, expired = {}, {}, {}, {}, {}, 0
-local dropped_from = #ARGV % 6 == 5 and #ARGV - 6 * ARGV[#ARGV] or #ARGV
-for n = 5, #ARGV - 5, 6 do
+local lives, outcomes, SIZE = {}, {}, bundles and 7 or 6
+local behind_last = FIRST + SIZE * amount
+local has_followers = #ARGV >= behind_last
+local wanted = has_followers and wants(ARGV, behind_last) or {}
+local room, states = has_followers and room_in(outgoing) or 0, {}
+for d = 1, amount do
+  local n = FIRST + SIZE * (d - 1)
   local entry, member = ARGV[n], ARGV[n + 1]
-  if owns(ready, group, consumer, entry) then
+  local is_theirs = owns(ready, group, consumer, entry)
+  states[d] = is_theirs and ((wanted[d] or 0) <= room or FULL) or ''
+  if states[d] == true then
+    room = room - (wanted[d] or 0)
     local id = string.match(member, '^[^\31]*')
     entries[#entries + 1], members[#members + 1] = entry, member
     ids[#ids + 1], notes[#notes + 1] = id, id .. '\31' .. group
+    outcomes[#ids], lives[#ids] = d > amount - ARGV[5] and 'cancelled' or 'done', bundles and ARGV[n + 6] or ''
     -- A retry of another group was only skipped. What did not run leaves nothing: it is not done.
     if concerns(member, group) then
-      if n >= dropped_from then expired = expired + 1 else kept[#kept + 1] = {entry, id, unpack(ARGV, n + 2, n + 5)} end
+      if d > amount - ARGV[5] then expired = expired + 1 else kept[#kept + 1] = {entry, id, unpack(ARGV, n + 2, n + 5)} end
     end
   end
 end
-if #entries == 0 then return 0 end
+local reply = {#entries}
+if has_followers then
+  write_though_full(ready)
+  for _, one in ipairs(send_all_on(outgoing, near, ARGV, behind_last, states)) do reply[#reply + 1] = one end
+end
+if #entries == 0 then return reply end
 redis.call('XACK', ready, group, unpack(entries))
 redis.call('HDEL', progress, unpack(notes))
 if keep_ms > 0 then
   forget_done(done, ended, now - keep_ms, 2 * #entries)
   keep_done(ready, jobs, done, ended, group, consumer, now, kept)
 end
-finish(ready, jobs, group, entries, members)
+local finished = finish(ready, jobs, group, entries, members)
 trim(ready, retention_ms, now, counts)
 tell_ended(news, ids)
 count(counts, 'done\31' .. group, #kept)
 count(counts, 'expired\31' .. group, expired)
-return #entries
+local reports = bundles and count_ends(bundles, outgoing, near, ended_of(lives, ids, finished, outcomes)) or {}
+for _, one in ipairs(reports) do reply[#reply + 1] = one end
+return reply

@@ -1,5 +1,6 @@
--- List the deliveries that consumers hold, in the order in which their jobs were promoted.
--- uses: fields, parts
+-- List the deliveries that consumers hold, in the order in which their jobs were promoted, without those that wait for
+-- their next run in an ordered group.
+-- uses: clock, fields, parts, put_off
 -- KEYS: 1 ready
 -- ARGV: 1 entry id to begin with, 2 entry id to end with, 3 most deliveries of each group looked at
 -- Returns: {entry id of the last one looked at or "" if that was all, then for each delivery: entry id, group, consumer,
@@ -23,7 +24,13 @@ for _, one in ipairs(held) do
   local found = redis.call('XRANGE', ready, entry, entry)[1]
   local fields = found and #found[2] >= 8 and found[2]
   if fields and (not fields[10] or fields[10] == group) then -- a retry of another group is only skipped
-    for _, value in ipairs({entry, group, one[3], one[4], fields[2], fields[4], fields[6]}) do reply[#reply + 1] = value end
+    local due, record = next_run(order_of(ready, group), entry)
+    if not due or tonumber(due) <= now_ms() then
+      local attempt = due and tostring(string.byte(record, 8)) or fields[6]
+      for _, value in ipairs({entry, group, one[3], one[4], fields[2], due or fields[4], attempt}) do
+        reply[#reply + 1] = value
+      end
+    end
   end
 end
 return reply

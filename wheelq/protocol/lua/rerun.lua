@@ -1,5 +1,5 @@
 -- Run again, in one group, the next part of the jobs that this shard promoted between two times.
--- uses: clock, parts, emit, count
+-- uses: clock, parts, emit, count, hint, came
 -- KEYS: 1 ready, 2 jobs, 3 replays, 4 counts
 -- ARGV: 1 name of the rerun, 2 entry id after which it begins, 3 entry id with which it ends ("" = the last one here),
 --       4 group, 5 most entries looked at (up to 500), 6 ms for which its progress is kept
@@ -43,4 +43,5 @@ end
 redis.call('HSET', reruns, name, string.format('%s %s %.0f %.0f', cursor, last, rerun, left_out))
 redis.call('PEXPIRE', reruns, keep_ms)
 count(counts, 'promoted', rerun - before)
+tell_came()
 return {is_all and 1 or 0, tonumber(rerun), tonumber(left_out)}

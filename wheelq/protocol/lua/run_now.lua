@@ -1,5 +1,5 @@
 -- Promote one waiting job now, before its due time.
--- uses: clock, primary, full, score, emit, lateness, retries, count, promote
+-- uses: clock, primary, full, score, emit, lateness, retries, count, promote, hint, came
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 shards, 6 counts (may be left out)
 -- ARGV: 1 id
 -- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting), 3 the topic is
@@ -17,4 +17,5 @@ if string.find(redis.call('GET', shards) or '', 'paused', 1, true) then
   return 3
 end
 local promoted = promote_all(delayed, jobs, ready, dead, nil, {id}, {now_ms()}, counts)
+tell_came()
 return promoted == 1 and 1 or -1

@@ -17,3 +17,35 @@ local function is_leased(ready, group, consumer, entry, number)
   local pending = redis.call('XPENDING', ready, group, entry, entry, 1)[1]
   return pending ~= nil and pending[2] == consumer and pending[4] == tonumber(number)
 end
+
+-- part: ack
+-- ack_all(ready, jobs, counts, group, consumer, safe_until, retention_ms, dropped, args, from, to): acknowledges the
+-- deliveries args[from] to args[to], each an entry id and a member, forgets the finished jobs, and trims the stream. The
+-- last `dropped` of them never ran. Returns how many were acknowledged. Until the ms `safe_until` no other worker can own
+-- them, so their owners are not looked up.
+local function ack_all(ready, jobs, counts, group, consumer, safe_until, retention_ms, dropped, args, from, to)
+  local now = now_ms()
+  local is_safe = now <= tonumber(safe_until)
+  local entries, members, held, expired, others = {}, {}, 0, 0, 0
+  local dropped_from = to + 1 - 2 * dropped
+  for n = from, to, 2 do
+    local entry, member = args[n], args[n + 1]
+    if is_safe or owns(ready, group, consumer, entry) then
+      held = held + 1
+      entries[held], members[held] = entry, member
+      if not concerns(member, group) then
+        others = others + 1
+      elseif n >= dropped_from then
+        expired = expired + 1
+      end
+    end
+  end
+  if held == 0 then return 0 end
+  local acked = redis.call('XACK', ready, group, unpack(entries))
+  if acked == 0 then return 0 end
+  finish(ready, jobs, group, entries, members)
+  trim(ready, tonumber(retention_ms), now, counts)
+  count(counts, 'done\31' .. group, acked - expired - others)
+  count(counts, 'expired\31' .. group, expired)
+  return acked
+end

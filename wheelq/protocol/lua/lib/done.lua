@@ -61,10 +61,17 @@ end
 -- attempts in this group, or ""}. One packed record per job: its first entry, due, record, and then for each group that
 -- finished it: group, started, ended, attempt, consumer, result. Call it before the jobs are forgotten. A record of an
 -- earlier life is replaced, and one of a later life is not: lives are in the order of their first entries. A job that was
--- run again for one group alone, after its end, has "0-0" in place of its first entry. Only the last run of each group is
--- kept.
+-- run again for one group alone, after its end, has "0-0" in place of its first entry, and is in the order of the times at
+-- which the jobs were scheduled. Only the last run of each group is kept.
 -- Earlier attempts are kept under `id SEPARATOR group`, in a record of the same form, so that both are forgotten in
 -- the same way: it has the attempts in place of the job's record, and the group's `ended` says to which run they belong.
+local function scheduled_after(record, other) -- byte by byte: how texts compare depends on the server's locale
+  for n = 2, 7 do
+    local one, two = string.byte(record, n) or 0, string.byte(other, n) or 0
+    if one ~= two then return one > two end
+  end
+  return false
+end
 local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
   local at = string.format('%.0f', now)
   for _, one in ipairs(kept) do
@@ -72,14 +79,17 @@ local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
     local found = redis.call('XRANGE', ready, entry, entry)[1]
     if found and #found[2] >= 8 then
       local first = #found[2] > 8 and (redis.call('HGET', jobs, id) or '') or entry
-      if not is_entry(first) then
+      if record == '' then record = found[2][8] end
+      local pointed = first ~= entry and is_entry(first) and redis.call('XRANGE', ready, first, first)[1]
+      if not is_entry(first) or (pointed and life_of(pointed[2][8] or '') ~= life_of(record)) then
         first = '0-0' -- a job that was no longer alive was run again for this group alone
       end
       local value = redis.call('HGET', done, id)
-      if record == '' then record = found[2][8] end
-      local is_this_life = value and life_of(kept_record(value)) == life_of(record)
+      local its_record = value and kept_record(value) or ''
+      local is_this_life = value and life_of(its_record) == life_of(record)
       local its_first = value and field(value, 1) or ''
-      if not value or is_this_life or after(first, is_entry(its_first) and its_first or '0-0') then
+      local is_later = first == '0-0' and scheduled_after(record, its_record)
+      if not value or is_this_life or is_later or after(first, is_entry(its_first) and its_first or '0-0') then
         local others = is_this_life and without(value, group)
         value = (others or pack(first, found[2][4], record)) .. pack(group, started, at, found[2][6], consumer, result)
         redis.call('HSET', done, id, value)
@@ -114,7 +124,7 @@ local function forget_done(done, ended, before, limit)
 end
 
 -- part: finish
--- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish.
+-- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish. Returns their members.
 -- entries[n] was just acked for members[n], which is `id` or `id SEPARATOR group`. If there is one group, the job is done.
 -- If there are several, it is done when no other group has its entry unread or pending, or waits for a retry of it.
 -- The pointer in `jobs` is compared with the entry, because a late ack must not forget a newer job with the same id. Nor
@@ -145,7 +155,7 @@ local function needed(ready, jobs, others, entry, id)
   return false
 end
 local function finish(ready, jobs, group, entries, members)
-  if #entries == 0 then return end
+  if #entries == 0 then return {} end
   local others, own_read_to = groups_of(ready, group)
   local pointers = redis.call('HMGET', jobs, unpack(members))
   local done, is_alone = {}, #others == 0
@@ -165,4 +175,5 @@ local function finish(ready, jobs, group, entries, members)
     end
   end
   if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end
+  return done
 end

@@ -6,7 +6,8 @@
 -- this job waiting and still records what was added before it.
 -- A member is an id, or `id SEPARATOR group`, perhaps with `SEPARATOR entry` behind it (see retry).
 -- Entry fields, in this order: id, due, attempt, record, and group (only for a retry, which concerns one group).
-local SEPARATOR = '\31'
+-- arrived: the streams to which this call has added entries; `tell_came` tells workers.
+local SEPARATOR, arrived = '\31', {}
 local function emit(ready, member, due, record)
   local attempt = string.byte(record, 8) or 0 -- 0 if another program wrote less than a head
   local cut = string.find(member, SEPARATOR, 1, true)
@@ -18,6 +19,7 @@ local function emit(ready, member, due, record)
     entry = redis.pcall('XADD', ready, '*', 'id', member, 'due', due, 'attempt', attempt, 'record', record)
   end
   if type(entry) == 'table' then return nil end
+  if arrived[#arrived] ~= ready then arrived[#arrived + 1] = ready end
   return entry
 end
 

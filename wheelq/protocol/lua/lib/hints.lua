@@ -8,6 +8,14 @@ local function hint(channel, message)
   return type(redis.pcall('PUBLISH', channel, message)) == 'number'
 end
 
+-- part: came
+-- tell_came(): hint to the workers with many shards, which listen to PREFIX:came, that entries came (see emit).
+local function tell_came()
+  if #arrived == 0 then return end
+  local prefix = string.match(arrived[1], '^(.-):{')
+  hint(prefix .. ':came', table.concat(arrived, '\n'))
+end
+
 -- part: horizon
 -- loaded_to(horizon): due_ms up to which the leader has loaded the waiting jobs; -1 if it is not known.
 -- ANY: the hint that there may be a job that the leader does not know of. If the horizon has passed or is missing, either

@@ -42,6 +42,53 @@ local function standing(delayed, ready, id, stored, record, due, replace, now)
   return KEPT, due, life_of(stored)
 end
 
+-- part: latest
+-- latest(records, n, id): the last value for this id among {id, value, …}, of `n` items.
+local function latest(records, n, id)
+  while records[n - 1] ~= id do n = n - 2 end
+  return records[n]
+end
+
+-- part: debounce
+-- A job is debounced if its record has the part `d` (max_wait, in ms). While the job of its key is promoted, calls with the
+-- key make one more job under a second id, and replace that.
+-- wait_of(record): its max_wait; nil if it has none. second_of(jobs, ready, id): the second id of this key, and what `jobs`
+-- holds of it, if such a job is alive.
+local SECOND = '~second'
+local function wait_of(record)
+  local wait = #record > 17 and string.byte(record, 9) % 2 == 1 and head_of(record).d
+  return wait and number_of(wait) or nil
+end
+local function second_of(jobs, ready, id)
+  local stored = redis.call('HGET', jobs, id .. SECOND)
+  local entry = stored and is_entry(stored) and redis.call('XRANGE', ready, stored, stored)[1]
+  if stored and wait_of(entry and entry[2][8] or stored) then return id .. SECOND, stored end
+end
+
+-- part: debounced
+-- debounced(jobs, delayed, ready, id, sent, due, now, own, other): which id a debounced job takes: that of the job that
+-- waits; else the second, if the job of its key is promoted. `own` is what is stored under its key, and `other` what this
+-- call has written under the second id. Returns the id, what is stored under it, the due time, at most max_wait after the
+-- call that made the job, its record, and whether it may replace a job that waits. A record that was sent later than its
+-- call (by an outbox) says when the call was made.
+local function debounced(jobs, delayed, ready, id, sent, due, now, own, other)
+  other = other or redis.call('HGET', jobs, id .. SECOND)
+  local function waits(stored) return stored and not is_entry(stored) end
+  local function is_this_call(name, stored)
+    return stored and standing(delayed, ready, name, stored, sent, nil, false, now) == 1
+  end
+  local second, stored, may_replace = id .. SECOND, own, true
+  if not waits(own) and waits(other) and wait_of(other) then
+    id, stored = second, other
+  elseif not waits(own) and (own and not is_this_call(id, own) or is_this_call(second, other)) then
+    id, stored, may_replace = second, other, not waits(other) -- one that waits is not of this key
+  end
+  local first = waits(stored) and wait_of(stored) and stored or sent
+  local made = number_of(string.sub(first, 2, 7))
+  if made == 0 or made > now then made = now end
+  return id, stored, math.min(due, made + wait_of(sent)), stamped(sent, stamp_of(made)), may_replace
+end
+
 -- part: terms
 -- by_terms(delayed, terms): how many more jobs may wait here, and whether new ones that are due go to the stream at once.
 -- The terms of a topic without limits are only its number of shards, and need no count.

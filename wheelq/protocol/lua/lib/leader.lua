@@ -84,6 +84,41 @@ local function promote_all(delayed, jobs, ready, dead, retries, members, dues, c
   return promoted, is_all, lateness
 end
 
+-- part: named
+-- promote_named(token, lease_ms, args, from, to, its keys as in promote.lua): promotes those of the members args[from] to
+-- args[to] of a shard that are due. Returns {1, now_us, how late they were (see
+-- lateness), score of the first job that still waits or "", member, score, ...} with those that wait for a later time;
+-- {0} if the caller is not the leader. The sorted set alone says whether a member waits, and until when; cancelled ones
+-- are skipped.
+local function promote_named(token, lease_ms, args, from, to, lease, delayed, jobs, ready, dead, retries, counts)
+  if not leads(lease, token, lease_ms) then return {0} end
+  local last = by(now_ms())
+  local scores = redis.call('ZMSCORE', delayed, unpack(args, from, to))
+  local reply, members, dues, seen, found, is_ranked = {1, now_us(), {0}, ''}, {}, {}, {}, 0, false
+  for n = 1, #scores do
+    local member, score = args[from + n - 1], scores[n]
+    if score and not seen[member] then
+      local due = tonumber(score)
+      if due <= last then
+        seen[member] = true
+        found = found + 1
+        members[found], dues[found] = member, due
+        is_ranked = is_ranked or due % 1 ~= 0
+      else
+        reply[#reply + 1] = member
+        reply[#reply + 1] = score
+      end
+    end
+  end
+  if is_ranked then
+    members, dues = ranked(members, dues)
+  end
+  local _, _, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
+  reply[3] = lateness
+  reply[4] = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2] or ''
+  return reply
+end
+
 -- part: shape
 -- How many jobs a topic's shaping lets through. The key `rate` is in the shard, so that it outlives a takeover.
 -- tokens(rate, interval_us, burst): how many jobs may go now, and the time (us) they are counted from: the time in `rate`,

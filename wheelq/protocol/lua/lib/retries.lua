@@ -1,4 +1,4 @@
--- Counting the retries that wait.
+-- Retries that wait: counting them, and those that an ordered group keeps beside its deliveries.
 
 -- part: retries
 -- Counts the jobs that wait for a retry, by when they are due: a field for each span of 2^20 ms, about 17 minutes.
@@ -30,3 +30,12 @@ local function waiting_retries(retries, first)
   until cursor == '0'
   return found
 end
+
+-- part: put_off
+-- order_of(ready, group): the key where an ordered group keeps the next runs of its failed deliveries (see put_off.lua).
+-- No caller knows the groups, so it is put together here; its hash tag is that of the shard.
+-- put_off(kept): due_ms and record of a next run; nil if there is none.
+-- next_run(order, entry): the same of a delivery.
+local function order_of(ready, group) return string.gsub(ready, 'ready$', 'order:') .. group end
+local function put_off(kept) return string.match(kept or '', '^(%d+) (.*)$') end
+local function next_run(order, entry) return put_off(redis.call('HGET', order, entry)) end

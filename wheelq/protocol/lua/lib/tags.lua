@@ -31,11 +31,11 @@ local function keep_answer(tag, replies, even, odd, turn_ms)
   local now = now_ms()
   local turn = math.floor(now / turn_ms)
   local function keep_in(key)
+    local left = redis.pcall('PTTL', key)
+    local is_in_use = type(left) == 'number' and left >= turn_ms
+    if not is_in_use then redis.pcall('PEXPIRE', key, 0) end -- a hash can be seen in the millisecond in which it ends
     redis.pcall('HSET', key, tag, table.concat(answer))
-    local left = redis.pcall('PTTL', key) -- less than a turn: it is new, or the last turn but one ends at this moment
-    if type(left) ~= 'number' or left < turn_ms then
-      redis.pcall('PEXPIRE', key, string.format('%.0f', (turn + 2) * turn_ms - now))
-    end
+    if not is_in_use then redis.pcall('PEXPIRE', key, string.format('%.0f', (turn + 2) * turn_ms - now)) end
   end
   keep_in(turn % 2 == 0 and even or odd)
 end

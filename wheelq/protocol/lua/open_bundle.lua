@@ -1,0 +1,18 @@
+-- Make a bundle, or note shards that are to have members of it.
+-- uses: clock, pack, field, home
+-- KEYS: 1 bundles of the shard that keeps the bundle, 2 done
+-- ARGV: 1 bundle, 2 "all_done", "all_ended", or "" to make none, 3 its follower, packed, then the names of shards
+-- Returns: 1 noted, 0 it takes no members any more, -1 there is no such bundle.
+-- A shard is noted before it gets members, so that whoever closes the bundle closes it there, too.
+local bundles, done, bundle, when = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local FIRST, SHARDS = 4, 4
+local home = home_of(bundles, bundle) or when ~= '' and {'open', when, ARGV[3]}
+if not home then return redis.call('HEXISTS', done, '\31bundle\31' .. bundle) == 1 and 0 or -1 end
+if home[1] ~= 'open' then return 0 end
+local known = {}
+for n = SHARDS, #home, 2 do known[home[n]] = true end
+for n = FIRST, #ARGV do
+  if not known[ARGV[n]] then home[#home + 1], home[#home + 2] = ARGV[n], '' end
+end
+keep_home(bundles, nil, nil, bundle, home)
+return 1

@@ -1,0 +1,11 @@
+-- Let a shard take no more members of a bundle.
+-- uses: clock, full, head_parts, hint, outgoing, bundles
+-- KEYS: 1 bundles
+-- ARGV: 1 bundle
+-- Returns: what the shard reports of the bundle (see `tally_bundle`); "" while members are left here.
+local bundles, bundle = KEYS[1], ARGV[1]
+local totals = totals_in(bundles, bundle)
+if not totals then return report_of(bundles, {0, 0, 0, 0, 0}) end
+write_though_full(bundles)
+put_totals(bundles, bundle, totals, 'closed')
+return left_in(totals) == 0 and report_of(bundles, totals) or ''
