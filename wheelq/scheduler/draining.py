@@ -7,7 +7,8 @@
 No such job is left when all of this is true:
 
     every shard                requires the topic's terms, so no client with a former number can write there
-    a shard beyond the number  is empty: it has no waiting, live or dead job, and keeps no entry or finished job
+    a shard beyond the number  is empty: it has no waiting, live or dead job, keeps no entry or finished job, no
+                               follower is outgoing, and it counts for no bundle
     any other shard            has no job, live or dead, that the number in force places elsewhere
 
 Draining does not wait for the answers to parcels of outboxes, because they outlive it: a repeated call goes to its
@@ -24,6 +25,8 @@ Otherwise the shards are searched again, which takes at most a tenth of the time
     XGROUP DESTROY from outside        notifies nobody: retries, dead jobs and taken ids of the group would stay
     a removal whose client has died    is continued from where it stopped
 
+It also finds members of bundles whose end was not counted: see `check_members.lua`.
+
 Each shard stores the names of its groups (`groups`), so a look is one short call. A group that is missing at two looks
 in a row is removed: in between, a live worker would have created its group again, and a removal would have ended. The
 leader of a topic's first shard looks at all its shards once in ten minutes, spread over that time.
@@ -39,11 +42,12 @@ from typing import Any
 
 from wheelq import reminders
 from wheelq.errors import ServerError, TopicUnreadable
+from wheelq.model.job import SECOND
 from wheelq.model.topic import Topic, shard_of
 from wheelq.protocol import codec, registry_codec
 from wheelq.protocol.call import Call
+from wheelq.protocol.calls import bundles, registry, removal
 from wheelq.protocol.calls import draining as calls
-from wheelq.protocol.calls import registry, removal
 from wheelq.protocol.calls.draining import Stored
 from wheelq.protocol.keys import ShardKeys, id_and_group
 from wheelq.protocol.recurring_codec import is_occurrence
@@ -149,7 +153,8 @@ class Draining:
         return False
 
     async def _is_used(self, keys: ShardKeys) -> bool:
-        for question in (calls.holds_jobs(keys), calls.holds_entries(keys.ready), calls.holds_entries(keys.dead)):
+        streams = (keys.ready, keys.dead, keys.outgoing)
+        for question in (calls.holds_jobs(keys), *map(calls.holds_entries, streams), calls.holds_bundles(keys)):
             if await self._transport.send(question):
                 return True
         return False
@@ -175,11 +180,12 @@ class Draining:
 
 def _is_in_place(topic: Topic, shard: int, member: str, record: bytes) -> bool:
     """Whether the number of shards in force places a job in this shard."""
-    id, _ = id_and_group(member)
+    id = id_and_group(member)[0]
     if shard == 0 and is_occurrence(id):  # all occurrences of recurring jobs live there
         return True
     with suppress(codec.UnreadableRecord):
-        return shard_of(codec.decode(record).partition_key or id, topic.shards) == shard
+        key = codec.decode(record).partition_key or id
+        return shard in (shard_of(key, topic.shards), shard_of(key.removesuffix(SECOND), topic.shards))
     return shard_of(id, topic.shards) == shard
 
 
@@ -226,6 +232,9 @@ class EndedGroups:
             logger.info("%s:%d: cleaned up after group %r", keys.topic, keys.shard, group)
         if left := leaving - before:
             self._leaving[keys.ready] = left
+        cursor = "0"
+        while (cursor := (await self._transport.send(bundles.check_members(keys, cursor)))[0]) != "0":
+            await self._clock.sleep(PAUSE_S)
 
     async def _carry_out(self, steps: removal.Steps) -> None:
         answer: Any = None

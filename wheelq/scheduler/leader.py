@@ -1,14 +1,14 @@
 """`Leader`: the work of a shard's lease holder. `act()` does the work that is due and returns when to act again.
 
-    ids are due      promote them, up to 500 in one call; more than that, or with limits: sweep
-    sweep beat       promote all due jobs by range, which makes every lost hint harmless
-    coalescing       after a promotion, wait so that jobs that are due close together share the next (`coalescing`)
+    ids are due      the node's `promoter` takes them; a herd, and the jobs of a topic with limits: sweep
+    beat             look whether a job is waiting that is not known, which makes every lost hint harmless; a promotion
+                     whose answer names no such job puts it off. A topic with limits sweeps at this beat
     window           move the horizon forward, put the loaded ids into the wheel
     retention over   tidy the shard, if it keeps anything; together with the window
-    lease            renew it, unless there is nothing to do before it ends
+    lease            renew it, unless there is nothing to do before it ends; together with the look
 
-**Failures only cause lateness.** Ids taken from the wheel are hints: if a promotion fails, they are dropped, and the
-next sweep finds the jobs in the sorted set. A call that was answered "not the leader" changed nothing.
+**Failures only cause lateness.** Ids taken from the wheel are hints: if a promotion fails, they are dropped, and a
+sweep at once finds the jobs in the sorted set. A call that was answered "not the leader" changed nothing.
 
 `Window`, which is pure, tells which jobs of a shard are loaded, and when to load more:
 
@@ -36,6 +36,7 @@ from wheelq.protocol.calls import leader as calls
 from wheelq.protocol.calls.leader import Opened
 from wheelq.scheduler.lease import OwnLease
 from wheelq.scheduler.parts import ShardParts
+from wheelq.scheduler.promoter import Promotable
 from wheelq.scheduler.wheel import Wheel
 from wheelq.settings import SchedulerSettings
 
@@ -43,6 +44,8 @@ logger = logging.getLogger("wheelq.scheduler")
 
 COALESCE_MS = 5.0
 """How many milliseconds the due jobs of a rate-limited topic wait to share a promotion."""
+TOLERANCE_MS = 0.001
+"""By how much an instant may miss its millisecond, because it was computed from it."""
 TIDY_CALLS = 10
 """The most calls in a row that tidy a shard; each keeps the server busy for about a millisecond."""
 
@@ -52,8 +55,10 @@ Answer = TypeVar("Answer", bound=calls.LeaderAnswer)
 class Leader:
     """Loads, promotes and sweeps one shard, as long as the lease holds."""
 
-    def __init__(self, parts: ShardParts, lease: OwnLease) -> None:
+    def __init__(self, parts: ShardParts, lease: OwnLease, promotable: Promotable) -> None:
+        """The node's promoter asks `promotable` for the ids that are due."""
         self._parts = parts
+        self._promotable = promotable
         self._keys = parts.keys
         self._transport = parts.node.transport
         self._settings = parts.node.settings
@@ -64,36 +69,48 @@ class Leader:
         self._window = Window(self._settings)
         self._wheel = Wheel(0)
         self._sweep_at = 0.0
+        self._look_at = float("inf")  # when to look for jobs that are not known
+        self._is_promoting = False  # ids were taken from the wheel, and no answer has come
+        self._promoted_us = 0  # the server's time of the last promotion
         self._is_behind = False  # the last sweep did not reach the end of the due jobs
         self._tidy_at = 0.0
+        self._acts_at = 0.0  # monotonic, as `act` last returned
         self.lateness = Lateness()
         """How late the jobs promoted so far were."""
 
-    def hint(self, jobs: list[tuple[str, int]]) -> None:
-        """Take jobs (member, due_ms) that were scheduled before the horizon."""
-        now_ms = self._server.now_ms()
+    def hint(self, jobs: list[tuple[str, int]]) -> bool:
+        """Take jobs (member, due_ms) that were scheduled before the horizon; returns whether there is earlier work."""
+        now_ms, next_ms, before = self._server.now_ms(), self._wheel.next_due(), self._window.open_at
         for member, due_ms in jobs:
             if self._window.takes(due_ms, now_ms):
                 self._wheel.insert(member, due_ms)
+        return next_ms is None or self._wheel.next_due() != next_ms or self._window.open_at != before
 
     def start_afresh(self) -> None:
         """Drop everything loaded, which may be wrong: sweep, and load everything near again."""
         self._wheel = Wheel(int(self._server.now_ms()))
         self._window.forget()
         self._sweep_at = 0.0
+        self._look_at = float("inf")
+        self._is_promoting = False
         self._tidy_at = 0.0  # the topic may keep less than before
 
     def granted(self) -> None:
-        """The lease was acquired: first promote the jobs that fell due meanwhile."""
-        self._sweep_at = 0.0
+        """The lease was acquired: promote the jobs that fell due meanwhile, unless all of them are known."""
+        now_ms = self._server.now_ms()
+        if self._window.covers(int(now_ms)) and not self._parts.topic.is_shaped:
+            self._look_at = now_ms
+        else:
+            self._sweep_at = 0.0
         self._window.open_at = 0.0
+        self._window.is_at_leisure = self._sweep_at > 0
 
     def busy_at(self) -> float:
         """The monotonic instant of the next work, apart from renewing the lease."""
         if self._is_behind:  # a sweep finds everything that is due
             return self._server.monotonic_at(self._sweep_at)
-        near = self._wheel.next_tick()
-        act_ms = min(self._window.open_at, self._sweep_at)
+        near = self._wheel.next_due()
+        act_ms = min(self._window.open_at, self._sweep_at, self._look_at)
         if near is not None:
             act_ms = min(act_ms, max(near, self._coalescing.ends_ms(self._server)))
         return self._server.monotonic_at(act_ms)
@@ -103,7 +120,7 @@ class Leader:
 
         Then only one call is left to make when that job is due: its promotion.
         """
-        near, busy_at = self._wheel.next_tick(), self.busy_at()
+        near, busy_at = self._wheel.next_due(), self.busy_at()
         if near is None or self._is_behind:
             return busy_at
         return min(busy_at, self._server.monotonic_at(near - self._settings.window_ms / 2))
@@ -119,52 +136,108 @@ class Leader:
         self._window.opening()
         now_ms = self._server.now_ms()
         call = calls.rest(self._keys, self._parts.topic.terms, settings.window_ms, settings.idle_ms, now_ms)
-        rested = await self._server.asking(self._transport.send(call))
+        asked_at, rested = await self._parts.node.gathering.ask(call)
+        self._server.observe(asked_at, rested.server_us)
+        if rested.has_outgoing:
+            self._parts.node.found_outgoing(self._keys)
         if rested.horizon_ms is None:
             return False
         self._window.opened(calls.Opened(rested.server_us, rested.horizon_ms, False, False, []), 0)
         if self._window.loaded_to is not None:  # else the window was forgotten meanwhile
-            self._sweep_at = float("inf")
+            self._sweep_at = self._look_at = float("inf")
         return True
 
     async def act(self) -> float:
         """Do the work that is due; returns the monotonic instant of the next work. Raises: NotLeader, ServerError."""
         now = self._clock.monotonic()
         now_ms = self._server.at(now)
-        expired = [] if now_ms < self._coalescing.ends_ms(self._server) else self._wheel.advance(int(now_ms))
         try:
-            in_one_call = not self._parts.topic.is_shaped and len(expired) <= self._settings.batch
-            if now_ms >= self._sweep_at or (expired and not in_one_call and not self._is_behind):
-                await self._sweep(expired)
-            elif expired and not self._is_behind:
-                await self._promote(expired)
+            if now_ms >= self._sweep_at or self._must_sweep(now_ms):
+                await self._sweep(self._wheel.advance(int(now_ms)))
         except BaseException:
-            self._sweep_at = 0.0  # sweeping finds the jobs taken from the wheel again
+            self.doubt()
             raise
+        self._expect()  # what is known does not wait for what follows
         # While a sweep is behind it will find every due job, so loading more is useless.
         if now_ms >= self._window.open_at and not self._is_behind:
             has_kept = await self._open()
             if has_kept and now_ms >= self._tidy_at:
                 await self._tidy()
-        if now >= self._lease.renew_at and self._needs_lease(self.busy_at()):
-            await self._renew()
-        busy_at = self.busy_at()
-        return min(busy_at, self._lease.renew_at) if self._needs_lease(busy_at) else busy_at
+        if now_ms >= self._look_at or (now >= self._lease.renew_at and self._needs_lease()):
+            await self._look()
+        self._expect()
+        self._acts_at = self._next_act()
+        return self._acts_at
 
-    def _needs_lease(self, busy_at: float) -> bool:
+    def _next_act(self) -> float:
+        """The monotonic instant of the next work that the promoter does not do."""
+        if not self._needs_lease():  # it may lapse, and is then taken again before the next job
+            return min(self.busy_at(), max(self.lease_at(), self._lease.trusted_until))
+        act_ms = min(self._sweep_at, self._look_at, float("inf") if self._is_behind else self._window.open_at)
+        act_at = self.busy_at() if self._parts.topic.is_shaped else self._server.monotonic_at(act_ms)
+        return min(act_at, self._lease.renew_at)
+
+    def _must_sweep(self, now_ms: float) -> bool:
+        """Whether jobs are due that only a sweep may promote, because the topic has limits."""
+        if not self._parts.topic.is_shaped or self._is_behind or now_ms < self._coalescing.ends_ms(self._server):
+            return False
+        near = self._wheel.next_due()
+        return near is not None and near <= now_ms
+
+    def _needs_lease(self) -> bool:
         """Whether there is work before a lease taken now would end; if not, the lease may lapse."""
-        return busy_at < self._clock.monotonic() + self._settings.lease_ms / 1000
+        return self.busy_at() < self._clock.monotonic() + self._settings.lease_ms / 1000
 
-    async def _promote(self, expired: list[tuple[str, int]]) -> None:
-        members = [member for member, _ in expired]
-        answer = await self._send(calls.promote(self._keys, self._lease.token, self._settings.lease_ms, members))
+    # --- promotion by the node's promoter --------------------------------------------------------------------------
+
+    def _expect(self) -> None:
+        near = self._wheel.next_due()
+        if near is not None and not self._is_behind and not self._parts.topic.is_shaped:
+            self._parts.node.promoter.expect(self._promotable, self._server.monotonic_at(near))
+
+    def take(self, now: float) -> list[str] | None:
+        """Take the ids that are due from the wheel, in order; None if `act` must promote them."""
+        if self._is_behind or self._parts.topic.is_shaped:
+            return None
+        expired = self._wheel.advance(int(self._server.at(now) + TOLERANCE_MS))
+        if len(expired) <= self._settings.batch:
+            if not expired:
+                self._expect()
+            self._is_promoting = bool(expired)
+            return [member for member, _ in expired]
+        for member, due_ms in expired:
+            self._wheel.insert(member, due_ms)
+        self._sweep_at = 0.0
+        return None
+
+    def promoted(self, asked_at: float, answer: calls.Promoted) -> bool:
+        """Take the answer to a promotion; returns whether there is work before the next `act`."""
+        self._lease.prolonged(asked_at)
+        self._server.observe(asked_at, answer.server_us)
+        self._is_promoting, self._promoted_us = False, answer.server_us
         self.lateness += answer.lateness
-        if answer.promoted:  # else this node's clock was a little ahead, and it asks again at once
-            self._coalescing.promoted(self._clock.monotonic())
-        self._sweep_by(answer.server_us / 1000)
         for member, due_ms in answer.waiting:  # rescheduled, or this node's clock was slightly ahead
             if self._window.covers(due_ms):
                 self._wheel.insert(member, due_ms)
+        self._put_off(answer)
+        self._expect()
+        return self._server.monotonic_at(self._sweep_at) < self._acts_at
+
+    def _put_off(self, answer: calls.Promoted) -> None:
+        """Look later, because the answer names the first waiting job; if that was missed, sweep when it is due."""
+        now_ms = answer.server_us / 1000
+        if self._is_behind or self._sweep_at <= now_ms:
+            return
+        self._sweep_at = self._look_at = float("inf")
+        self._look_by(now_ms)
+        first, expected = answer.first_due_ms, self._wheel.next_due()
+        if first is not None and self._window.covers(first) and (expected is None or first < expected):
+            self._sweep_at = min(self._sweep_at, first)
+
+    def doubt(self) -> None:
+        """Sweep at once: it finds the jobs that were taken from the wheel and perhaps not promoted."""
+        self._sweep_at = 0.0
+        self._is_promoting = False
 
     async def _sweep(self, expired: list[tuple[str, int]]) -> None:
         """Promote up to a batch of due jobs; those of `expired` that are not due yet go back to the wheel."""
@@ -183,37 +256,43 @@ class Leader:
         if answer.wait_ms:
             self._sweep_at = now_ms + max(answer.wait_ms, COALESCE_MS)
             return
-        self._sweep_at = now_ms if answer.is_partial and answer.promoted else float("inf")
-        if self._wheel or answer.is_partial:  # partial and nothing promoted: the stream refuses, so wait
-            self._sweep_by(now_ms)
+        self._sweep_at = self._look_at = float("inf")
+        if answer.is_partial:  # and nothing promoted: the stream refuses, so wait
+            self._sweep_at = now_ms if answer.promoted else now_ms + self._settings.sweep_ms
+        self._look_by(now_ms)
 
-    def _sweep_by(self, now_ms: float) -> None:
-        """While any job is near, sweep at a slow, regular beat."""
-        self._sweep_at = min(self._sweep_at, now_ms + self._settings.sweep_ms)
+    def _look_by(self, now_ms: float) -> None:
+        """While any job is near, look at a slow, regular beat; a topic with limits sweeps."""
+        beat_ms = now_ms + self._settings.sweep_ms if self._wheel else float("inf")
+        if self._parts.topic.is_shaped:
+            self._sweep_at = min(self._sweep_at, beat_ms)
+        else:
+            self._look_at = min(self._look_at, beat_ms)
 
     async def _open(self) -> bool:
         """Move the horizon forward. Returns whether there may be something to tidy."""
         settings = self._settings
         # With an empty wheel nothing near is loaded: reading from the beginning finds a job whose hint was lost.
         loaded_to = self._window.loaded_to if self._wheel else None
+        is_at_leisure = self._window.is_at_leisure
         self._window.opening()
-        answer = await self._send(
-            calls.open_window(
-                self._keys,
-                self._lease.token,
-                settings.lease_ms,
-                loaded_to,
-                settings.window_ms,
-                settings.window_ids,
-                settings.idle_ms,
-                self._server.now_ms(),
-            )
+        call = calls.open_window(
+            self._keys,
+            self._lease.token,
+            settings.lease_ms,
+            loaded_to,
+            settings.window_ms,
+            settings.window_ids,
+            settings.idle_ms,
+            self._server.now_ms(),
         )
+        answer = await (self._ask(call) if is_at_leisure else self._send(call))
         for member, due_ms in answer.jobs:
             self._wheel.insert(member, due_ms)
         self._window.opened(answer, len(self._wheel))
-        if self._wheel:
-            self._sweep_by(answer.server_us / 1000)
+        if answer.has_outgoing:
+            self._parts.node.found_outgoing(self._keys)
+        self._look_by(answer.server_us / 1000)
         return answer.has_kept
 
     async def _tidy(self) -> None:
@@ -222,14 +301,19 @@ class Leader:
         kept = topic.retention_ms, topic.keep_done_ms
         self._tidy_at = self._server.now_ms() + self._settings.idle_ms  # set back if the settings change meanwhile
         for _ in range(TIDY_CALLS):
-            answer = await self._send(calls.tidy(self._keys, self._lease.token, self._settings.lease_ms, *kept))
+            answer = await self._ask(calls.tidy(self._keys, self._lease.token, self._settings.lease_ms, *kept))
             if not answer.is_partial:
                 break
 
-    async def _renew(self) -> None:
+    async def _look(self) -> None:
+        """Renew the lease, and look whether a job waits that is not known."""
         now_ms = self._server.now_ms()
-        answer = await self._send(calls.renew(self._keys, self._lease.token, self._settings.lease_ms, now_ms))
-        expected = self._wheel.next_tick()
+        answer = await self._ask(calls.renew(self._keys, self._lease.token, self._settings.lease_ms, now_ms))
+        self._look_at = float("inf")
+        self._look_by(answer.server_us / 1000)
+        if self._is_promoting or self._promoted_us >= answer.server_us:  # a promotion, which looks too, was under way
+            return
+        expected = self._wheel.next_due()
         first = answer.first_due_ms
         is_missed = first is not None and self._window.covers(first) and (expected is None or first < expected)
         if is_missed and not self._is_behind:
@@ -239,7 +323,13 @@ class Leader:
     async def _send(self, call: Call[Answer]) -> Answer:
         """Send a leader's call, which renews the lease and returns the server's time."""
         asked_at = self._clock.monotonic()
-        answer = await self._transport.send(call)
+        return self._took(asked_at, await self._transport.send(call))
+
+    async def _ask(self, call: Call[Answer]) -> Answer:
+        """Send a leader's call that may wait for those of other shards."""
+        return self._took(*await self._parts.node.gathering.ask(call))
+
+    def _took(self, asked_at: float, answer: Answer) -> Answer:
         self._lease.prolonged(asked_at)
         self._server.observe(asked_at, answer.server_us)
         return answer
@@ -255,6 +345,8 @@ class Window:
         """The horizon; None if nothing is known to be loaded."""
         self.open_at = 0.0
         """When to load more, in server milliseconds."""
+        self.is_at_leisure = False
+        """Whether what is due until then was read, so that opening may wait a little."""
         self._is_opening = False
         self._is_forgotten = False  # whether it was forgotten while it was being opened
         self._was_hinted = False  # whether a hint named a later job while it was being opened
@@ -262,12 +354,14 @@ class Window:
     def opening(self) -> None:
         """Record that more is being loaded. Events until the answer is taken may be missing in it."""
         self._is_opening = True
+        self.is_at_leisure = False
         self._is_forgotten = self._was_hinted = False
 
     def forget(self) -> None:
         """Hints may have been lost, or another node may have led: load everything near again, now."""
         self.loaded_to = None
         self.open_at = 0.0
+        self.is_at_leisure = False
         self._is_forgotten = self._is_opening
 
     def opened(self, answer: Opened, held: int) -> None:
@@ -280,6 +374,7 @@ class Window:
         self.loaded_to = answer.horizon_ms
         if not answer.is_partial:
             self.open_at = answer.horizon_ms - self._window_ms / 2
+            self.is_at_leisure = not self._was_hinted
         elif held < self._room and (before is None or answer.horizon_ms > before):
             self.open_at = now_ms
         else:  # full, or before a herd: continue when the loaded jobs are due, because later ones send no hint
@@ -297,6 +392,7 @@ class Window:
         if due_ms <= now_ms + self._window_ms:
             return True
         self.open_at = now_ms
+        self.is_at_leisure = False
         self._was_hinted = self._is_opening
         return False
 

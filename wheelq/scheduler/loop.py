@@ -1,12 +1,14 @@
 """`Scheduler`: one node. Finds topics, listens for hints, and serves every shard that is assigned to it.
 
-Four tasks run beside the shards:
+Five tasks run beside the shards:
 
+    promoter       promotes what is due in the shards that this node leads (`promoter`)
     hints          listens on one connection to changes and to the `near` channels of this node's shards
     changes        reads topics when their version number has changed, and nodes and assignment on every heartbeat;
                    after a notice, at once
     draining       drops former numbers of shards when none of their jobs is left (`draining`)
     ended groups   cleans up after groups that another program destroyed (`draining`)
+    outgoing       carries followers that the process which settled their jobs has left (`outgoing`)
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import inf
 from typing import Any, Self
 
 from wheelq import reminders
@@ -26,14 +29,17 @@ from wheelq.base.metrics import Lateness, Observations
 from wheelq.base.timers import PreciseClock
 from wheelq.base.version import __version__
 from wheelq.errors import ServerError
+from wheelq.following.carrier import Carrier
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import counts
+from wheelq.protocol.calls.outgoing import OUTGOING
 from wheelq.protocol.calls.recurring import NOTICE
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.reminders import Loop
 from wheelq.scheduler.draining import Draining, EndedGroups
 from wheelq.scheduler.membership import Membership
+from wheelq.scheduler.outgoing import OutgoingFollowers
 from wheelq.scheduler.parts import NodeParts, ShardParts
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Role, Shard
@@ -57,7 +63,9 @@ class Scheduler:
         keys: Keys | None = None,
         settings: SchedulerSettings | None = None,
         clock: Clock | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
+        """`carrier` takes followers of jobs to their topics."""
         self.node = f"{socket.gethostname().replace(':', '-')}-{os.getpid()}-{secrets.token_hex(3)}"
         """The name of this node in Redis: host, process and a random part."""
         self._transport = transport
@@ -75,6 +83,9 @@ class Scheduler:
         self._occurrences: dict[str, Occurrences] = {}  # by near channel of shard 0
         self._hints = HintSubscription(parts, lambda: [keys.changes, *self._shards], self._enter, self._hear)
         self._topics = TopicList(parts)
+        self._carrier = carrier or Carrier(transport, keys, clock=clock)
+        self._outgoing = OutgoingFollowers(parts, self._carrier, lambda: self._shards)
+        parts.found_outgoing = self._outgoing.found
         self._is_noticed = False
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -88,7 +99,9 @@ class Scheduler:
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
         """A node on the server at `url` (else WHEELQ_URL). Connects when run. Raises: ConfigurationError."""
         given, settings = settings, settings or settings_in_force()
-        return cls(AsyncTransport(server_address(url, given)), Keys(settings.prefix), settings.scheduler)
+        transport, keys = AsyncTransport(server_address(url, given)), Keys(settings.prefix)
+        carrier = Carrier(transport, keys, settings.client, settings.topic)
+        return cls(transport, keys, settings.scheduler, carrier=carrier)
 
     @property
     def promoted(self) -> int:
@@ -121,6 +134,7 @@ class Scheduler:
                     await self._work()
             finally:
                 await self._hints.close()
+                await self._carrier.close()
                 await self._transport.close()
 
     async def _start(self) -> None:
@@ -135,9 +149,11 @@ class Scheduler:
 
     async def _work(self) -> None:
         background = [
+            promoting := asyncio.create_task(self._parts.promoter.run(), name="wheelq promoter"),
             asyncio.create_task(self._hints.run(), name="wheelq subscription"),
             asyncio.create_task(self._draining.run(), name="wheelq former shards"),
             asyncio.create_task(self._ended_groups.run(), name="wheelq ended groups"),
+            asyncio.create_task(self._outgoing.run(), name="wheelq outgoing followers"),
             asyncio.create_task(self._watch(), name="wheelq changes"),
         ]
         try:
@@ -148,6 +164,8 @@ class Scheduler:
             for shard in self._shards.values():
                 shard.stop(node_goes=True)
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._parts.promoter.stop()
+            await asyncio.wait([promoting])
             with contextlib.suppress(ServerError):
                 await self._promotion_lateness.send(self._shards)
                 await self._members.leave()
@@ -168,6 +186,9 @@ class Scheduler:
             self._woken.set()
         elif data is None:
             shard.heard()
+            self._outgoing.found(shard.keys)  # a paused or busy shard makes none of the calls that tell
+        elif data.endswith(OUTGOING):
+            self._outgoing.found(shard.keys)
         elif data != NOTICE:
             shard.hint(data)
 
@@ -188,12 +209,14 @@ class Scheduler:
             self._looks = is_unsure or not (self._looks and self._members.is_alone)
             changed |= self._looks
             await self._topics.lost.restore()
+        again_s = inf
         if changed or self._is_noticed:
             self._is_noticed = False
-            await self._members.refresh(self._topics.shards(), self._topics.never_read)
+            again_s = await self._members.refresh(self._topics.shards(), self._topics.never_read)
+            self._is_noticed |= again_s < inf
             await self._play_parts()
         self._beat_at = beat_at
-        return min(self._settings.topics_ms, self._settings.heartbeat_ms) / 1000
+        return min(self._settings.topics_ms / 1000, self._settings.heartbeat_ms / 1000, again_s)
 
     async def _tell_time(self, asked_at: float, server_us: int) -> None:
         """Tell each shard the time of its server: a resting shard would not notice a step of the clock by itself.

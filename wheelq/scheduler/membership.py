@@ -3,8 +3,9 @@
 A node writes a heartbeat every `heartbeat_ms`. The others consider it dead when three heartbeats are missing, by their
 own clocks (`liveness`), or at once when one of them takes over its lease because its connection is closed. The
 assignment of shards to nodes is kept in Redis. When it no longer fits the live nodes and the topics, the first live
-node (by name) replaces it (see `assignment`) and tells all the others. If two nodes do so at once, the script accepts
-one. A node that starts or stops cleanly announces it at once.
+node (by name) replaces it (see `assignment`) and tells all the others. While it does not, because it hangs, the next
+node does so a second later, and so on. If two nodes do so at once, the script accepts one. A node that starts or stops
+cleanly announces it at once.
 
 Membership only spreads the shards evenly. The lease ensures that each shard has one leader at a time, and the standby
 replaces a dead leader at once.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from wheelq.base.liveness import Watch
@@ -23,6 +25,8 @@ from wheelq.scheduler.assignment import Assignment, Post, ShardName, assign
 from wheelq.scheduler.parts import NodeParts
 
 BEATS_TO_DEATH = 3
+TURN_S = 1.0
+"""Seconds that each node leaves to those before it to replace an assignment that does not fit."""
 FORGOTTEN_AFTER_S = 3_600.0
 """Seconds after which a dead node is removed from the list."""
 
@@ -45,7 +49,8 @@ class Membership:
         self.seen_at: dict[str, float] = {}
         """When the latest heartbeat of each live node was first seen, by this node's monotonic clock."""
         self._silence = BEATS_TO_DEATH * parts.settings.heartbeat_ms / 1000
-        self._watch = Watch(self._silence / 2)
+        self._watch = Watch(self._silence / BEATS_TO_DEATH, self._silence / 2)
+        self._unfit_since: float | None = None  # when this node found that the assignment does not fit
         self._old_words: dict[str, int] = {}  # last heartbeats of nodes that were already stale when first seen
 
     async def beat(self) -> int:
@@ -78,10 +83,11 @@ class Membership:
         """Whether no other node lives, as last read. A node that starts announces itself."""
         return self.seen_at.keys() == {self._node}
 
-    async def refresh(self, shards: Iterable[ShardName], unreadable: Collection[str] = ()) -> None:
+    async def refresh(self, shards: Iterable[ShardName], unreadable: Collection[str] = ()) -> float:
         """Read the live nodes and the assignment; replace the assignment if it no longer fits `shards`.
 
-        The shards of `unreadable` topics stay assigned: a newer node may be able to serve them.
+        The shards of `unreadable` topics stay assigned: a newer node may be able to serve them. Returns the seconds
+        after which to call this again, if another node has not replaced the assignment; infinity if it fits.
         """
         await self._read_nodes()
         if self._node not in self.seen_at:  # the list was lost, or another node removed this one
@@ -90,16 +96,23 @@ class Membership:
         await self._read_posts()
         wanted = set(shards) | {name for name in self.posts if name[0] in unreadable}
         if self._fits(wanted):
-            return
-        while (first := min(self.seen_at, default=self._node)) != self._node:
-            if not await self._forget_if_gone(first):
-                return  # it is alive, and will replace it
+            self._unfit_since = None
+            return inf
+        before = sorted(node for node in self.seen_at if node < self._node)
+        while before and await self._forget_if_gone(before[0]):
+            del before[0]
+        now = self._clock.monotonic()
+        self._unfit_since = now if self._unfit_since is None else self._unfit_since
+        if (left := self._unfit_since + len(before) * TURN_S - now) > 0:
+            return left
+        self._unfit_since = None
         posts = assign(wanted, self.seen_at or [self._node], self.posts)
         call = heartbeats.put_assignment(self._keys, self._version, self._version + 1, posts)
         if await self._transport.send(call):
             self._version, self.posts = self._version + 1, posts
         else:
             await self._read_posts()
+        return inf
 
     def _fits(self, wanted: set[ShardName]) -> bool:
         """Whether the assignment covers these shards with live nodes, and uses all nodes if there are enough shards."""

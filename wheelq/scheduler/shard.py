@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 
+from wheelq.base.clock import ServerClock
 from wheelq.base.metrics import Lateness
 from wheelq.errors import NotLeader, ServerError
 from wheelq.model.topic import Topic
@@ -26,6 +27,7 @@ from wheelq.scheduler.candidate import Candidate, Denied, Granted, Unpublished
 from wheelq.scheduler.leader import Leader
 from wheelq.scheduler.lease import OwnLease
 from wheelq.scheduler.parts import ShardParts
+from wheelq.scheduler.promoter import Answer, Taken
 from wheelq.scheduler.standby import Standby, StandbyRules
 
 logger = logging.getLogger("wheelq.scheduler")
@@ -57,11 +59,12 @@ class Shard:
         self._clock = clock = parts.node.clock
         self._server = parts.server
         self._lease = OwnLease(settings)
-        self._leader = Leader(parts, self._lease)
+        self._leader = Leader(parts, self._lease, self)
         self._rules = StandbyRules(settings)
         self._standby = Standby(parts, self._rules)
         self._candidate = Candidate(parts, report_gone)
         self._take_at = 0.0  # monotonic; later than now while another node holds the lease
+        self._given_back = 0  # how often the holder gave the lease back, as it said
         self._loop = Loop(
             clock,
             logger,
@@ -84,12 +87,13 @@ class Shard:
             return
         if not jobs:  # the holder gave the lease back
             self._take_at = 0.0
-            self._rules.look_at = 0.0
+            self._given_back += 1
+            self._rules.look_by(0.0)
             self._may_take = message == calls.GOING.encode()
         elif self.role is Role.STANDBY and not self.is_leading:
             self._rules.hint(jobs)
-        elif self._clock.monotonic() >= self._take_at:
-            self._leader.hint(jobs)
+        elif self._clock.monotonic() >= self._take_at and not self._leader.hint(jobs):
+            return
         self._wake.set()
 
     def heard(self) -> None:
@@ -165,6 +169,7 @@ class Shard:
             elif rest <= 0:
                 await asyncio.sleep(0)
             self._wake.clear()
+        self._parts.node.promoter.forget(self)
         if self.is_leading:
             try:
                 call = calls.release(self.keys, self._lease.token, is_going=self._is_going)
@@ -180,9 +185,7 @@ class Shard:
         try:
             return await self._do_most_urgent()
         except NotLeader:
-            logger.warning("%s:%d is led by another node now", self.keys.topic, self.keys.shard)
-            self._lease.lost()
-            self._start_afresh()
+            self._is_led_by_another()
             return 0.0
         except ServerError:
             raise
@@ -220,6 +223,41 @@ class Shard:
                 return 0.0
         return max(0.0, act_at - self._clock.monotonic())
 
+    def _is_led_by_another(self) -> None:
+        logger.warning("%s:%d is led by another node now", self.keys.topic, self.keys.shard)
+        self._lease.lost()
+        self._start_afresh()
+
+    # --- for the node's promoter -----------------------------------------------------------------------------------
+
+    @property
+    def server(self) -> ServerClock:
+        """The clock of the server that has the shard."""
+        return self._server
+
+    def take(self, now: float) -> Taken | None:
+        """Take the ids that are due; None if there are none, or if the shard must act by itself, which it then does."""
+        has_jumped = self._server.jumps != self._jumps
+        is_leading = self._lease.is_held(now) and not (self._is_handing_over or self._is_stopping)
+        if self._parts.topic.paused or has_jumped or not is_leading:
+            self._wake.set()
+            return None
+        members = self._leader.take(now)
+        if members is None:
+            self._wake.set()
+        return Taken(self, self._lease.token, members) if members else None
+
+    def answered(self, asked_at: float, taken: Taken, answer: Answer) -> None:
+        """Take the answer to a promotion that was sent at `asked_at`."""
+        if isinstance(answer, calls.Promoted):
+            if not self._leader.promoted(asked_at, answer) and self._server.jumps == self._jumps:
+                return
+        elif isinstance(answer, NotLeader) and taken.token == self._lease.token:
+            self._is_led_by_another()
+        else:
+            self._leader.doubt()
+        self._wake.set()
+
     # --- the lease -------------------------------------------------------------------------------------------------
 
     async def _take(self, over: str = "") -> None:
@@ -227,7 +265,7 @@ class Shard:
 
         If another node has it, or it cannot be taken yet, set the time of the next attempt.
         """
-        topic = self._parts.topic
+        topic, given_back = self._parts.topic, self._given_back
         match await self._candidate.ask(over):
             case Granted(token, asked_at):
                 self._lease.granted(token, asked_at)
@@ -237,7 +275,8 @@ class Shard:
                 if self._parts.topic != topic:  # the settings have changed meanwhile, and these are the former terms
                     self._lease.lost()
             case Denied(again_at):
-                self._take_at = again_at
+                # The message that the lease was given back may overtake this answer.
+                self._take_at = again_at if self._given_back == given_back else 0.0
                 self._leader.start_afresh()  # the loaded window is stale if another node has led
             case Unpublished(again_at):
                 self._take_at = again_at

@@ -57,13 +57,27 @@ class StandbyRules:
         self._idle_ms = settings.idle_ms
         self.look_at = 0.0
         """When to look, in server milliseconds."""
+        self._hinted_at = float("inf")
 
     def hint(self, jobs: list[tuple[str, int]]) -> None:
         """Take jobs (member, due_ms) that were scheduled before the horizon."""
-        self.look_at = min(self.look_at, min(due_ms for _, due_ms in jobs) + self._hedge_ms)
+        self.look_by(min(due_ms for _, due_ms in jobs) + self._hedge_ms)
+
+    def look_by(self, at_ms: float) -> None:
+        """Look at this time at the latest, also if a look is under way, which may not know why."""
+        self.look_at, self._hinted_at = min(self.look_at, at_ms), min(self._hinted_at, at_ms)
+
+    def looking(self) -> None:
+        """Record that a look begins: it knows of all hints so far."""
+        self._hinted_at = float("inf")
 
     def looked(self, look: calls.Looked) -> Advice:
         """Returns the advice after a look."""
+        advice = self._advice(look)
+        self.look_at = min(self.look_at, self._hinted_at)
+        return advice
+
+    def _advice(self, look: calls.Looked) -> Advice:
         now_ms = look.server_us / 1000
         is_blind = look.horizon_ms is not None and look.horizon_ms + self._hedge_ms <= now_ms
         if look.first_due_ms is None or look.first_due_ms + self._hedge_ms > now_ms:
@@ -110,7 +124,10 @@ class Standby:
 
     async def look(self) -> bool:
         """Look once and act on it; returns whether the lease should be taken. Raises: ServerError."""
+        self._rules.looking()
         look = await self._server.asking(self._transport.send(calls.look(self._keys)))
+        if look.has_outgoing:
+            self._parts.node.found_outgoing(self._keys)
         ends_ms = look.server_us / 1000 + look.left_ms
         is_over = self._held.is_over(self._clock.monotonic(), look.token, ends_ms)
         self.over = look.token if is_over else ""
