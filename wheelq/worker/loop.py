@@ -27,7 +27,7 @@ from wheelq.errors import ConfigurationError
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
 from wheelq.reminders import Loop
-from wheelq.settings import Settings, WorkerSettings, settings_in_force
+from wheelq.settings import ClientSettings, Settings, TopicSettings, WorkerSettings, settings_in_force
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.startup import StartupPolicy, check_server, until_usable
 from wheelq.worker.delivery.parts import WorkerParts
@@ -50,6 +50,8 @@ TOPICS_MS = 5_000
 """Milliseconds between reads otherwise, because the number of shards may change."""
 HEARD_TOPICS_MS = 10_000
 """Milliseconds between reads while changes are heard, in case the notice of one was lost."""
+CARRY_S = 1.0
+"""Seconds that a worker which stops still carries followers; afterwards the nodes that serve their shards do."""
 
 
 class Worker(WorkerDecorators):
@@ -74,8 +76,13 @@ class Worker(WorkerDecorators):
         clock: Clock | None = None,
         start: GroupStart = "beginning",
         report: Callable[[], Mapping[str, Any]] = dict,
+        client: ClientSettings | None = None,
+        new_topics: TopicSettings | None = None,
     ) -> None:
-        """`report()` is called every few seconds, and returns more fields for the worker's report."""
+        """`report()` is called every few seconds, and returns more fields for the worker's report.
+
+        Followers of jobs are checked and confirmed by `client`; topics that they create have the settings `new_topics`.
+        """
         super().__init__()
         self.group = group
         """The worker's group."""
@@ -89,7 +96,9 @@ class Worker(WorkerDecorators):
         self._was_run = False
         self._noticed = asyncio.Event()
         self._grace = settings.grace_ms / 1000
-        parts = self._parts = WorkerParts(transport, keys or Keys(), group, self.name, settings, clock)
+        keys = keys or Keys()
+        ours = client or ClientSettings(), new_topics or TopicSettings()
+        parts = self._parts = WorkerParts(transport, keys, group, self.name, settings, clock, *ours)
         self._shards = ServedShards(parts, self._handlers, self._bind, start)
         self._progress = ProgressWriter(parts)
         self._running = Running(parts, self._handlers, self._progress)
@@ -122,7 +131,8 @@ class Worker(WorkerDecorators):
         given, settings = settings, settings or settings_in_force()
         own = settings.worker if concurrency is None else replace(settings.worker, concurrency=concurrency)
         transport = AsyncTransport(server_address(url, given))
-        return cls(transport, group, Keys(settings.prefix), own, start=start)
+        keys = Keys(settings.prefix)
+        return cls(transport, group, keys, own, start=start, client=settings.client, new_topics=settings.topic)
 
     @property
     def lateness(self) -> Histogram:
@@ -222,6 +232,8 @@ class Worker(WorkerDecorators):
                 task.cancel()
             await asyncio.gather(*background, self._lanes.abandon(), return_exceptions=True)
             await self._heartbeat.leave(self._shards.shards)
+            if (carrier := self._parts.carrier_in_use) is not None:
+                await carrier.idle(CARRY_S)
 
     def _bind(self) -> None:
         assert self._threads is not None
@@ -269,4 +281,6 @@ class Worker(WorkerDecorators):
 
     async def _close(self) -> None:
         await self._lanes.close()
+        if (carrier := self._parts.carrier_in_use) is not None:
+            await carrier.close()
         await self._transport.close()

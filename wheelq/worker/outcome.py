@@ -17,7 +17,7 @@ from typing import Any
 
 from wheelq.errors import PayloadMismatch
 from wheelq.model.dead import Reason
-from wheelq.model.retry import Bury, Retry, RetryAfter
+from wheelq.model.retry import Bury, Postponed, Retry, RetryAfter
 from wheelq.protocol.codec import Record
 from wheelq.settings import OnMismatch, TopicSettings
 
@@ -64,10 +64,16 @@ class Dropped:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The delivery was given to another worker, which settles it."""
+
+
 Outcome = Done | Again | Buried
-NotRun = Done | Dropped | Buried
+NotRun = Done | Dropped | Buried | Superseded
 """The outcome of a delivery whose handler is not called."""
 DONE = Done()
+SUPERSEDED = Superseded()
 
 
 def too_late(
@@ -95,6 +101,8 @@ def too_late(
 
 def of_failure(error: BaseException, attempt: int, retry: Retry, draw: float) -> Again | Buried:
     """Returns the outcome after attempt number `attempt` raised `error`; `draw` in [0, 1) decides the jitter."""
+    if isinstance(error, Postponed):
+        return Again(retry.pause_uncounted_ms(error.failures, draw), _message(error), counts=False)
     if isinstance(error, RetryAfter) and not error.counts:
         return Again(error.pause_ms, _message(error) or None, counts=False)
     if isinstance(error, Bury):

@@ -7,6 +7,7 @@ places      how readers and ordered lanes share the free places of a pool
 held        this worker as one consumer of its group, and the deliveries that Redis has not confirmed as settled
 settling    reports outcomes to Redis: acks in batches, retries, burials
 recovery    renews running deliveries, and takes over those of dead workers
+news        hints of new entries, for readers of many shards
 peers       which other workers are alive, by their heartbeats (pure)
 parts       the objects that all parts of a worker share; whether it ends, so that its handlers were cancelled
 progress    stores the progress of handlers

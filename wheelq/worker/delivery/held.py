@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wheelq.base.clock import Clock, ServerClock
@@ -12,11 +13,13 @@ from wheelq.model.topic import Topic
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.worker import Counted, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.settings import WorkerSettings
+from wheelq.settings import ClientSettings, TopicSettings, WorkerSettings
 from wheelq.transport import AsyncTransport
 from wheelq.worker.delivery.peers import Peers
 
 if TYPE_CHECKING:
+    from wheelq.following.carrier import Carrier
+    from wheelq.following.notes import Notes
     from wheelq.telemetry.spans import Processing
 
 
@@ -43,6 +46,10 @@ class TurnKeeper(Protocol):
 
     def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
         """Record that Redis has postponed the delivery."""
+        ...
+
+    def hasten(self, delivery: Delivery) -> None:
+        """Let a delivery that is cancelled have its turn before its next run is due."""
         ...
 
     def run(self, delivery: Delivery, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:
@@ -80,6 +87,10 @@ class Delivery:
     """Whether it was too late to start its handler."""
     has_progress: bool = False
     """Whether its handler has reported progress."""
+    run: int = 0
+    """The number of its present run in this worker; negative once that has ended."""
+    notes: Notes | None = None
+    """What its present run asked to follow."""
     span: Processing | None = None
     """The span around its handler, while a tracer provider is set."""
 
@@ -128,13 +139,25 @@ class Held:
         """Returns the deliveries of one shard, by entry id."""
         return self._by_shard.setdefault(shard, {})
 
+    def __contains__(self, delivery: Delivery) -> bool:
+        """Whether it is held still: not settled, and not given to another worker."""
+        return self._by_shard.get(delivery.shard, {}).get(delivery.entry.entry_id) is delivery
+
     def find(self, ready: str, entry_id: str) -> Delivery | None:
         """Returns the delivery of an entry in this stream; None if it is not held."""
         shards = (shard for shard in self._by_shard if shard.keys.ready == ready)
-        return next((self._by_shard[shard].get(entry_id) for shard in shards), None)
+        return next((found for shard in shards if (found := self._by_shard[shard].get(entry_id))), None)
 
     def drop(self, delivery: Delivery) -> None:
-        self._by_shard[delivery.shard].pop(delivery.entry.entry_id, None)
+        """Forget a delivery; a later one of the same entry stays."""
+        if delivery in self:
+            del self._by_shard[delivery.shard][delivery.entry.entry_id]
+
+    def mistrust(self) -> None:
+        """Record that the server may have lost writes: other workers may own these entries, or others of their ids."""
+        for held in self._by_shard.values():
+            for delivery in held.values():
+                delivery.safe_until_ms = 0
 
     def leave(self, shard: ServedShard) -> None:
         """Forget a shard that is gone, unless deliveries of it are held."""
@@ -148,7 +171,7 @@ class Held:
 
 @dataclass(eq=False)
 class Consumer:
-    """One consumer: its server, its names, its settings, its clocks and its deliveries."""
+    """One consumer: its server, names, settings, clocks and deliveries, and what carries their followers."""
 
     transport: AsyncTransport
     keys: Keys
@@ -157,8 +180,24 @@ class Consumer:
     """The worker's name in the group."""
     settings: WorkerSettings
     clock: Clock
+    client: ClientSettings = field(default_factory=ClientSettings)
+    """By which followers are checked and confirmed."""
+    new_topics: TopicSettings = field(default_factory=TopicSettings)
+    """The settings of topics that followers create."""
 
     def __post_init__(self) -> None:
         self.server = ServerClock(self.clock)
         self.held = Held()
         self.peers = Peers(self.name, self.group, self.settings)
+
+    @cached_property
+    def carrier(self) -> Carrier:
+        """Carries followers; made for the first one, because it imports the producer."""
+        from wheelq.following.carrier import Carrier
+
+        return Carrier(self.transport, self.keys, self.client, self.new_topics, self.clock)
+
+    @property
+    def carrier_in_use(self) -> Carrier | None:
+        """The carrier, if there have been followers."""
+        return vars(self).get("carrier")

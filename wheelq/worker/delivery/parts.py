@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from wheelq.worker.delivery.held import Consumer
+from wheelq.worker.delivery.news import News
 from wheelq.worker.delivery.recovery import Recovery
 from wheelq.worker.delivery.settling import Settler
 
@@ -24,6 +25,7 @@ class WorkerParts(Consumer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.ending = Ending()
+        self.news = News()
         self.settler = Settler(self)
         self.recovery = Recovery(self, self.settler)
 

@@ -39,8 +39,9 @@ class Peers:
         self._group = group
         self._renew = settings.renew_ms / 1000
         self._abandoned = settings.abandoned_ms / 1000
+        self._block = settings.block_ms / 1000
         self._beats: Mapping[str, str] = {}  # of this group
-        self._watch = Watch(self._abandoned / 2)
+        self._watch = Watch(self._renew, self._abandoned / 2)
         self._gone: frozenset[str] = frozenset()
         self._has_heard = False
 
@@ -51,10 +52,15 @@ class Peers:
         self._beats = mine
         self._watch.looked(now, mine)
         gone = frozenset(name for name in mine if self.standing(name) is Standing.GONE)
-        is_news = bool(gone - self._gone) or not self._has_heard
+        is_news = bool(gone - self._gone) or not self._has_heard or any(map(self._may_receive, gone))
         self._has_heard = True
         self._gone = gone
         return is_news
+
+    def _may_receive(self, gone: str) -> bool:
+        """Whether its last read may wait in the server still, which gives it new entries then: it may be frozen."""
+        has_left = self._beats[gone].partition(" ")[0] == LEFT
+        return not has_left and self._watch.silent(gone) < self._abandoned + self._block + self._renew
 
     def standing(self, consumer: str) -> Standing:
         """Returns the state of a consumer of the group."""
@@ -92,7 +98,7 @@ class OtherHolders:
 
     def forget(self) -> None:
         """Record that no other worker holds the shard."""
-        self._watch = Watch(self._abandoned / 2)
+        self._watch = Watch(self._renew, self._abandoned / 2)
         self.over = ""
         """The hold that may be replaced."""
 

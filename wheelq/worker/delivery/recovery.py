@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from wheelq import reminders
 from wheelq.base.plural import counted
-from wheelq.errors import ServerError
+from wheelq.errors import GroupNotFound, ServerError
 from wheelq.model.dead import Reason
 from wheelq.protocol.calls import worker as calls
 from wheelq.worker.delivery.held import Consumer, Delivery, ServedShard, Start, in_calls
@@ -237,22 +237,29 @@ class Recovery:
 
         Jobs that run beside such a job would be delivered as often, and be buried in the end. Raises: ServerError.
         """
-        suspect_after = max(LEAST_SUSPECT, self._me.settings.max_deliveries // 2)
-        chosen, others, suspect = [], [], self._suspect
+        chosen: list[Delivery] = []
+        others: list[Delivery] = []
         for delivery in deliveries:
-            if delivery.entry.deliveries <= suspect_after:
-                chosen.append(delivery)
-            elif suspect is None or self._me.held.of(suspect.shard).get(suspect.entry.entry_id) is not suspect:
-                self._suspect = suspect = delivery
-                chosen.append(delivery)
-            else:
-                others.append(delivery)
+            (others if self.is_second_suspect(delivery, delivery.entry.deliveries) else chosen).append(delivery)
         if others:
             for delivery in others:
                 self._me.held.drop(delivery)
             await self._settler.hand_back(shard, [delivery.entry.entry_id for delivery in others])
             self.look_soon()
         return chosen
+
+    def is_second_suspect(self, delivery: Delivery, deliveries: int) -> bool:
+        """Whether a job delivered this often is suspected of killing workers, while another such one comes first."""
+        if deliveries > max(LEAST_SUSPECT, self._me.settings.max_deliveries // 2):
+            if self._suspect is None or self._suspect not in self._me.held:
+                self._suspect = delivery
+            return self._suspect is not delivery
+        return False
+
+    def ended(self, delivery: Delivery) -> None:
+        """Record that the run of a delivery has ended here, which may stay held: it is no suspect any more."""
+        if self._suspect is delivery:
+            self._suspect = None
 
     async def _claim_of_others(self, shard: ServedShard, found: _Found, count: int) -> list[str]:
         standing = self._me.peers.standing
@@ -267,26 +274,48 @@ class Recovery:
             found.gone, found.unknown = [], []
         return taken
 
-    async def adopt(self, shard: ServedShard, entry_ids: Sequence[str], asked_ms: int) -> list[Delivery]:
+    async def adopt(
+        self, shard: ServedShard, entry_ids: Sequence[str], asked_ms: int, *, counts: bool = True
+    ) -> list[Delivery]:
         """Returns the deliveries that a call at `asked_ms` gave to this worker, without those it held before.
 
-        Deliveries made too often are buried. Raises: ServerError.
+        Deliveries made too often are buried. Without `counts`, their starts are counted later, by `count`. Raises:
+        ServerError.
         """
         new = [entry_id for entry_id in entry_ids if entry_id not in self._me.held.of(shard)]
         if not new:
             return []
-        entries = await self._me.transport.send(calls.adopt(shard.keys, self._me.group, self._me.name, new))
+        entries = await self._me.transport.send(
+            calls.adopt(shard.keys, self._me.group, self._me.name, new, counts=counts)
+        )
         safe_until_ms = asked_ms + self._me.settings.abandoned_ms - SAFETY_MS
         deliveries = []
         for entry in entries:
             delivery = Delivery(shard, entry, safe_until_ms, is_redelivered=True)
             self._me.held.add(delivery)
-            if entry.deliveries > self._me.settings.max_deliveries:
-                error = f"delivered {counted(entry.deliveries - 1, 'time')} without an answer"
-                await self._settler.settle(delivery, Buried(Reason.DELIVERIES, error))
-            else:
+            if not (counts and await self._is_given_up(delivery, entry.deliveries)):
                 deliveries.append(delivery)
         if deliveries:
             found = counted(len(deliveries), "abandoned delivery", "abandoned deliveries")
             logger.info("took over %s of %s", found, shard.keys.topic)
         return deliveries
+
+    async def count(self, delivery: Delivery) -> None:
+        """Count the start of an adopted delivery; given up or lost, it is not held any more. Raises: ServerError."""
+        keys, entry_id = delivery.shard.keys, delivery.entry.entry_id
+        try:
+            found = await self._me.transport.send(calls.adopt(keys, self._me.group, self._me.name, [entry_id]))
+        except GroupNotFound:
+            found = []
+        if not found:
+            self._me.held.drop(delivery)
+        else:
+            await self._is_given_up(delivery, found[0].deliveries)
+
+    async def _is_given_up(self, delivery: Delivery, deliveries: int) -> bool:
+        """Bury a delivery that was made too often; returns whether it was."""
+        if deliveries <= self._me.settings.max_deliveries:
+            return False
+        error = f"delivered {counted(deliveries - 1, 'time')} without an answer"
+        await self._settler.settle(delivery, Buried(Reason.DELIVERIES, error))
+        return True

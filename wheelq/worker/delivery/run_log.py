@@ -17,7 +17,7 @@ import logging
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.dead import Reason
 from wheelq.model.job import Job
-from wheelq.model.retry import RetryAfter
+from wheelq.model.retry import Postponed, RetryAfter
 from wheelq.worker.delivery.held import Delivery
 from wheelq.worker.handlers.handler import Handlers
 from wheelq.worker.outcome import Again, Buried, Outcome
@@ -80,7 +80,8 @@ class RunLog:
                     exc_info=shown,
                 )
             case Again(pause_ms):
-                logger.info("job %s of %s asks to run again in %.1f s", job.id, job.topic, pause_ms / 1000)
+                level = logging.DEBUG if isinstance(error, Postponed) else logging.INFO
+                logger.log(level, "job %s of %s asks to run again in %.1f s", job.id, job.topic, pause_ms / 1000)
 
     def _mismatched(self, job: Job, outcome: Again | Buried) -> None:
         """Log that payloads do not fit: of jobs that wait and of jobs that are buried, a line a minute each."""

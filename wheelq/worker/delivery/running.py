@@ -13,13 +13,14 @@ import logging
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wheelq import logs
 from wheelq.base.metrics import Durations
-from wheelq.errors import PayloadMismatch, ResultMismatch
+from wheelq.errors import InvalidInput, PayloadMismatch, ResultMismatch
 from wheelq.model.dead import Reason
-from wheelq.model.job import Job
+from wheelq.model.job import Job, JobSpec, OnDuplicate
+from wheelq.model.task import TaskJob
 from wheelq.protocol import codec
 from wheelq.telemetry import api
 from wheelq.worker.delivery.held import Delivery
@@ -29,11 +30,13 @@ from wheelq.worker.delivery.run_log import HoldWarning, RunLog
 from wheelq.worker.handlers.handler import Handlers, Run
 from wheelq.worker.outcome import (
     DONE,
+    SUPERSEDED,
     Again,
     Buried,
     Dropped,
     NotRun,
     Outcome,
+    Superseded,
     as_failure,
     of_failure,
     of_mismatch,
@@ -95,6 +98,8 @@ class Running:
     def begin(self, delivery: Delivery) -> Job | NotRun:
         """Returns the job for the handler; if there is nothing to run, the outcome for `settle_not_run`."""
         entry, topic = delivery.entry, delivery.shard.keys.topic
+        if delivery not in self._held:
+            return SUPERSEDED
         if entry.group is not None and entry.group != self._group:
             return DONE  # a retry that concerns another group
         if delivery.is_cancelled:
@@ -108,6 +113,7 @@ class Running:
             return late
         started_ms = max(now_ms, due_ms)  # an estimate, but the job was due by the server's clock
         delivery.started_ms = started_ms
+        delivery.run, delivery.notes = abs(delivery.run) + 1, None
         self.durations.started(topic, started_ms - due_ms)
         return Job(
             entry.id,
@@ -125,11 +131,28 @@ class Running:
             record.scheduled_ms,
             record.max_attempts,
             record.timeout,
+            record.partition_key,
             partial(self._progress.progress, delivery),
+            partial(self._note, delivery, delivery.run),
         )
+
+    def _note(
+        self, delivery: Delivery, run: int, topic: str | TaskJob[Any], spec: JobSpec, on_duplicate: OnDuplicate
+    ) -> str:
+        """Note a follower of a run; returns its id. Raises: InvalidInput."""
+        if delivery.run != run:
+            raise InvalidInput("then", f"this run of job {delivery.entry.id} has ended: nothing can follow it any more")
+        if delivery.notes is None:
+            from wheelq.following.notes import Notes  # imports the producer
+
+            keys, entry_id = delivery.shard.keys, delivery.entry.entry_id
+            delivery.notes = Notes(keys, entry_id, self._group, self._parts.client, self._parts.clock.wall_ms())
+        return delivery.notes.add(topic, spec, on_duplicate)
 
     async def settle_not_run(self, delivery: Delivery, outcome: NotRun) -> None:
         """Settle a delivery that has nothing to run."""
+        if isinstance(outcome, Superseded):
+            return
         job_id, topic = delivery.entry.id, delivery.shard.keys.topic
         if isinstance(outcome, Buried):
             if outcome.reason is Reason.CANCELLED:
@@ -183,6 +206,7 @@ class Running:
     async def _cancelled(self, delivery: Delivery) -> None:
         logger.info("job %s of %s was cancelled while it ran", delivery.entry.id, delivery.shard.keys.topic)
         outcome = Buried(Reason.CANCELLED, "cancelled while it ran")
+        delivery.run, delivery.notes = -delivery.run, None
         self._decided(delivery, outcome)
         await self._settle(delivery, outcome, self._server.now_ms() - delivery.started_ms)
 
@@ -193,6 +217,8 @@ class Running:
             self._held.cancel_early(ready, entry_id)
         elif delivery.task is None:
             delivery.is_cancelled = True  # no matter if it has ended and waits for its acknowledgement
+            if delivery.turn_keeper is not None:
+                delivery.turn_keeper.hasten(delivery)
         elif not delivery.is_cancelled and self._handlers[delivery.shard.keys.topic].can_be_cancelled:
             delivery.is_cancelled = True
             delivery.task.cancel()
@@ -201,6 +227,7 @@ class Running:
         """Settle a delivery whose handler has returned. Never raises: an unsettled delivery would be held for ever."""
         self.handled += 1
         self._observe(delivery)
+        delivery.run = -delivery.run
         delivery.returned = result
         if self._has_lines or self._spans is not None:
             self._decided(delivery, DONE)
@@ -208,6 +235,7 @@ class Running:
 
     async def fail(self, delivery: Delivery, job: Job, error: BaseException) -> None:
         """Settle a delivery whose handler has raised. Never raises, whatever the error: see `succeed`."""
+        delivery.run, delivery.notes = -delivery.run, None
         outcome = self._failure(delivery, job, error)
         self.failed += not (isinstance(outcome, Again) and not outcome.counts)
         self._observe(delivery)

@@ -15,6 +15,9 @@ that stops when there is no more room:
        ▲   └──────▶ perhaps more: to the end of the queue                                                      │
        └───────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
+A call that listens costs the server a little for each shard. So a reader of more than `MANY` shards waits for hints of
+new entries instead, as long as these can be relied on: see `news`.
+
 At a stop a current read is unblocked, not cut off, because it may just have received entries.
 """
 
@@ -37,6 +40,7 @@ from wheelq.settings import WorkerSettings
 from wheelq.transport import AsyncTransport
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.limited import LimitedRuns
+from wheelq.worker.delivery.news import Hearing
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.places import LEND_S, LimitedPlaces, SharedPlaces
 from wheelq.worker.delivery.pool import Pool
@@ -54,6 +58,10 @@ MANY = 64
 READ_AT_ONCE = 500
 LISTEN_APART = 0.005
 """Seconds between a listening call that heard of entries and the next; each costs the server a little per shard."""
+HEAR_APART = 0.002
+"""Seconds between a read of shards that hints named and the next."""
+CHECK_MS = 1
+"""How long a check waits for entries of which no hint came."""
 READ_ALL_EVERY = 60.0
 """Seconds after which all shards are read again without news, because their groups may have been changed."""
 SOME_SHARDS_MS = 5
@@ -172,6 +180,8 @@ class ReadingLane:
     async def stop(self) -> None:
         """Stop reading, and end current reads without losing entries that they may just have received."""
         self.is_stopping = True
+        for reader in self._readers.values():
+            reader.hearing.told.set()
         clock = self.parts.clock
         patience_ends = clock.monotonic() + UNBLOCK_PATIENCE
         while clock.monotonic() < patience_ends:
@@ -231,6 +241,8 @@ class Reader:
         self._parts = lane.parts
         self._waits = True  # the last read was not full: there is nothing more
         self._backlog = Backlog()
+        self.hearing = Hearing(lane.parts.news)
+        """Hints of new entries."""
         self._listened_at = float("-inf")
         self._read_all_at = float("-inf")
         self._look_at = float("inf")  # the next look for deliveries of a lost reply
@@ -240,6 +252,7 @@ class Reader:
         """Read these shards from the next read on."""
         self.shards = shards
         self._backlog.follow(shards)
+        self.hearing.follow(shards)
         self.has_shards.set()
 
     @property
@@ -350,6 +363,7 @@ class Reader:
         if not shards:  # paused meanwhile
             lane.places.give_back(places)
             return Read(0, 0)
+        self.hearing.forget(shards)
         safe_until_ms = int(parts.server.now_ms()) + lane.settings.abandoned_ms - SAFETY_MS
         call = calls.read_some([shard.keys for shard in shards], parts.group, parts.name, places)
         try:
@@ -384,15 +398,29 @@ class Reader:
 
     async def _listen(self) -> None:
         """Wait until an entry has come to any of the shards, or the time for a read is over."""
-        lane, clock = self._lane, self._parts.clock
-        too_soon = self._listened_at + LISTEN_APART - clock.monotonic()
+        clock = self._parts.clock
+        patience = self.hearing.patience(clock.monotonic()) if len(self.shards) > MANY else None
+        too_soon = self._listened_at + (LISTEN_APART if patience is None else HEAR_APART) - clock.monotonic()
         if too_soon > 0:
             await clock.sleep(too_soon)
-        shards, places = self._backlog.listening()
-        if shards and not lane.is_stopping:
-            came = await self._asked(calls.listen(places, self._block_ms))
-            self._backlog.came(shards[place] for place in came)
+        if patience is None:
+            await self._listen_to_all(self._block_ms)
+        elif patience > 0:
+            await clock.wait(self.hearing.told, min(patience, self._block_ms / 1000))
+            self._backlog.came(self.hearing.take())
+        else:
+            era = self._parts.news.era
+            self.hearing.checked(clock.monotonic(), era, await self._listen_to_all(CHECK_MS))
         self._listened_at = clock.monotonic()
+
+    async def _listen_to_all(self, block_ms: int) -> list[ServedShard]:
+        """Wait until an entry has come to any shard that was read to its end; returns the shards to which one came."""
+        shards, places = self._backlog.listening()
+        if not shards or self._lane.is_stopping:
+            return []
+        came = [shards[place] for place in await self._asked(calls.listen(places, block_ms))]
+        self._backlog.came(came)
+        return came
 
     async def _asked(self, call: Call[T]) -> T:
         """Returns the answer to a read that can be ended while it waits."""

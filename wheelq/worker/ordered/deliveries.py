@@ -132,7 +132,7 @@ class OrderedDeliveries:
             self._put_off.add(entry.entry_id)
             delivery.entry = _next_run(entry, put_off.due_ms, put_off.record)
         key = _key(entry) if self._state.is_by_key else ONE_KEY
-        self._sequence.add(delivery, key, rank, put_off.due_ms if put_off else 0)
+        self._sequence.add(delivery, key, rank, put_off.due_ms if put_off and self._is_put_off(delivery) else 0)
 
     def give_up(self) -> list[Delivery]:
         """Remove and return the deliveries that have not started or wait for their next run."""
@@ -144,21 +144,35 @@ class OrderedDeliveries:
         state = self._state
         state.started += 1
         try:
-            await self._parts.ending.finish(partial(self.until_due, delivery))
+            await self._parts.ending.finish(partial(self._prepare, delivery))
             if self.may_run(delivery):  # else this worker was frozen after the delivery was chosen
                 await state.handle(delivery, task)
         finally:
+            self._parts.recovery.ended(delivery)
             state.running -= 1
             state.ended.set()
             asyncio.get_running_loop().call_soon(state.advance)  # its place is free after this coroutine
 
+    async def _prepare(self, delivery: Delivery) -> None:
+        """Wait until a delivery is due, and count the first start of one that was taken over: most only wait here."""
+        await self.until_due(delivery)
+        if self._is_first_start(delivery) and not self._must_wait(delivery):
+            asking = Loop(self._parts.clock, logger, f"the start of job {delivery.entry.id} waits")
+            await asking.insist(partial(self._parts.recovery.count, delivery))
+
+    def _is_first_start(self, delivery: Delivery) -> bool:
+        return delivery.is_redelivered and not delivery.run and not delivery.is_cancelled
+
+    def _must_wait(self, delivery: Delivery) -> bool:
+        return self._parts.recovery.is_second_suspect(delivery, delivery.entry.deliveries + 1)
+
     async def until_due(self, delivery: Delivery) -> None:
         """Wait until a postponed delivery is due by the server's clock, which this worker only estimates.
 
-        Also renews it. Returns at once if it was not postponed.
+        Also renews it. Returns at once if it was not postponed, or is cancelled.
         """
         parts, entry = self._parts, delivery.entry
-        if entry.entry_id not in self._put_off:
+        if not self._is_put_off(delivery):
             return
 
         async def left() -> float:
@@ -167,8 +181,11 @@ class OrderedDeliveries:
             return entry.due_ms / 1000 - server_us / 1e6
 
         asking = Loop(parts.clock, logger, f"the next run of job {entry.id} waits")
-        while entry.entry_id in self._put_off and (pause := await asking.attempt(left)) > 0:
+        while self._is_put_off(delivery) and (pause := await asking.attempt(left)) > 0:
             await parts.clock.sleep(min(pause, parts.settings.renew_ms / 1000))  # the server's clock may be stepped
+
+    def _is_put_off(self, delivery: Delivery) -> bool:
+        return delivery.entry.entry_id in self._put_off and not delivery.is_cancelled
 
     def advance(self, reserved: int | None = None) -> int:
         """Start the deliveries whose turn it is, in free places, or in reserved ones. Returns how many started."""
@@ -181,13 +198,12 @@ class OrderedDeliveries:
             return 0
         now, now_ms = parts.clock.monotonic(), parts.server.now_ms()
         overdue_ms = self.overdue_ms if now - self._overdue_since < PATIENCE else None
-        held = parts.held.of(self._shard)
         while started := self._sequence.start(now_ms, overdue_ms, most - begun):
             for delivery in started:
-                if delivery.entry.entry_id in held:
+                if delivery in parts.held:
                     state.pool.add([delivery])
                     begun += 1
-                else:  # another worker has taken it meanwhile
+                else:  # another worker has taken it meanwhile, or it was delivered here once more
                     self._sequence.end(delivery)
         state.running += begun
         if not self._sequence.lacks_room:
@@ -202,11 +218,14 @@ class OrderedDeliveries:
         return begun
 
     def may_run(self, delivery: Delivery) -> bool:
-        if delivery.entry.entry_id not in self._parts.held.of(self._shard):
+        if delivery not in self._parts.held:
             self._sequence.end(delivery)
             return False
         if not self._may_begin():
             self._sequence.again(delivery, 0)
+            return False
+        if self._is_first_start(delivery) and self._must_wait(delivery):
+            self._sequence.again(delivery, int(self._parts.server.now_ms()) + self._parts.settings.renew_ms)
             return False
         return True
 
@@ -224,8 +243,12 @@ class OrderedDeliveries:
     def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
         delivery.entry = _next_run(delivery.entry, due_ms, record)
         self._put_off.add(delivery.entry.entry_id)
-        self._sequence.again(delivery, due_ms)
+        self._sequence.again(delivery, 0 if delivery.is_cancelled else due_ms)
         self._tell_end()
+        self.advance()
+
+    def hasten(self, delivery: Delivery) -> None:
+        self._sequence.hasten(delivery)
         self.advance()
 
     def end(self, delivery: Delivery) -> None:
@@ -320,6 +343,11 @@ class Sequence(Generic[T]):
         place = self._places[item]
         del self._running[place.key]
         self._enqueue(_Turn(item, place.key, place.rank, not_before_ms))
+
+    def hasten(self, item: T) -> None:
+        """Let a delivery start as soon as it is its turn."""
+        if (place := self._places.get(item)) is not None:
+            place.not_before_ms = 0
 
     def next_ms(self, now_ms: float) -> int | None:
         """When the first delivery that waits for its time may start; None if none does."""

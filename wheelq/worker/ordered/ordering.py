@@ -348,7 +348,7 @@ class OrderedShard:
             ids = entry_ids[first : first + 500]
             before = await parts.transport.send(calls.put_off_before(self.shard.keys, parts.group, ids))
             put_off = dict(zip(ids, before, strict=True))
-            for delivery in await parts.recovery.adopt(self.shard, ids, asked_ms):
+            for delivery in await parts.recovery.adopt(self.shard, ids, asked_ms, counts=False):
                 self._deliveries.add(delivery, put_off[delivery.entry.entry_id])
 
     async def _tidy(self) -> None:

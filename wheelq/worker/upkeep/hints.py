@@ -1,4 +1,4 @@
-"""Listens for changes of a worker's topics, for new workers of its group, and for requests to cancel a job.
+"""Listens for changes of a worker's topics, for new workers of its group, for requests to cancel a job, and for `News`.
 
 Changes and workers are also found by asking every few seconds, so a lost hint only delays them. A request to cancel a
 running job may be lost; then the job runs on. A worker whose Redis user may not subscribe works without hints.
@@ -6,9 +6,12 @@ running job may be lost; then the job runs on. A worker whose Redis user may not
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
+from wheelq.errors import ServerError
 from wheelq.protocol.calls.heartbeats import newcomer
 from wheelq.reminders import Loop
 from wheelq.worker.delivery.parts import WorkerParts
@@ -34,6 +37,7 @@ class HintListener:
         """
         self._parts = parts
         self._asks = parts.keys.asks + parts.name
+        self._came = parts.keys.came
         self._concerns = concerns
         self._changed = changed
         self._newcomer = newcomer(parts.group)
@@ -48,13 +52,23 @@ class HintListener:
         loop = Loop(self._parts.clock, logger, "this worker asks for changes of its topics", 0.05)
 
         async def listen() -> None:
+            more: asyncio.Task[None] | None = None
             try:
                 await subscription.open([self._parts.keys.changes, self._asks])
+                more = asyncio.create_task(hear_news())
                 async for channel, data in subscription.messages():
                     loop.backoff.failures = 0  # not earlier: a server refuses this user only now
                     self._hear(channel, data)
             finally:
                 self.is_listening = False
+                self._parts.news.end()
+                if more is not None:
+                    more.cancel()
+
+        async def hear_news() -> None:
+            await self._parts.news.is_wanted.wait()
+            with contextlib.suppress(ServerError):  # the connection is broken: it is opened again
+                await subscription.listen(self._came)
 
         try:
             await loop.run(listen)
@@ -63,9 +77,15 @@ class HintListener:
 
     def _hear(self, channel: str, data: bytes | None) -> None:
         text = "" if data is None else data.decode(errors="replace")
-        if channel == self._asks:
-            ready, _, entry_id = text.rpartition(" ")
-            self._cancel(ready, entry_id)
+        if channel == self._came:
+            if data is None:
+                self._parts.news.begin()
+            else:
+                self._parts.news.tell(text.split("\n"))
+        elif channel == self._asks:
+            if data is not None:  # None: the server listens now
+                ready, _, entry_id = text.rpartition(" ")
+                self._cancel(ready, entry_id)
         elif text == self._newcomer:
             self._joined()
         else:

@@ -40,7 +40,7 @@ class Janitor:
         """`found_late()` is called when a job has been due for `OVERDUE_MS` and was not promoted."""
         self._found_late = found_late
         self._parts = parts
-        self._watch = Watch(2 * TIDY_MS / 1000)
+        self._watch = Watch(TIDY_MS / 1000, 2 * TIDY_MS / 1000)
 
     async def run(self, shards: Callable[[], Sequence[ServedShard]]) -> None:
         """Tidy until cancelled."""
