@@ -26,11 +26,13 @@ The other rooms, from the top down; a module imports only from rooms below its o
     contrib         wheelq in the frameworks of others: Django
     server          the HTTP server: jobs, topics, dashboard, metrics
     client, aio     `Client`, and `AsyncClient`, from which it is generated
+    sql             `SqlOutbox`: schedules in a transaction of the user's database; its courier
     callbacks       calls HTTP receivers when jobs are due
-    sinks           batch handlers that store jobs exactly once
+    sinks           handlers that pass jobs on: to a SQL database exactly once, to Kafka at least once
     admin           shows operators what a server holds; `diagnosis` explains it
     worker          runs handlers
     scheduler       promotes due jobs; makes the occurrences of recurring jobs
+    following       what follows a job: carries it to its shard
     producer        all client calls, written once for both clients: schedule, cancel, look up, wait, rerun, configure
     transport       connections to Redis; the only room that imports redis
     protocol        keys, records, calls and Lua scripts; `PROTOCOL.md` explains them for other languages
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from wheelq.errors import AuthenticationFailed as AuthenticationFailed
     from wheelq.errors import BatchFailed as BatchFailed
     from wheelq.errors import BeingRemoved as BeingRemoved
+    from wheelq.errors import BundleClosed as BundleClosed
+    from wheelq.errors import BundleNotFound as BundleNotFound
     from wheelq.errors import CircuitOpen as CircuitOpen
     from wheelq.errors import ConfigurationError as ConfigurationError
     from wheelq.errors import DuplicateJob as DuplicateJob
@@ -97,12 +101,17 @@ if TYPE_CHECKING:
     from wheelq.errors import WheelqError as WheelqError
     from wheelq.errors import WrongDatabase as WrongDatabase
     from wheelq.errors import WrongServerKind as WrongServerKind
+    from wheelq.model.bundle import Bundle as Bundle
+    from wheelq.model.bundle import BundleState as BundleState
+    from wheelq.model.bundle import Continuation as Continuation
+    from wheelq.model.bundle import Receipts as Receipts
     from wheelq.model.dead import DeadJob as DeadJob
     from wheelq.model.dead import DeadPage as DeadPage
     from wheelq.model.dead import Replayed as Replayed
     from wheelq.model.dead import ReplayOutcome as ReplayOutcome
     from wheelq.model.job import BulkProgress as BulkProgress
     from wheelq.model.job import CancelOutcome as CancelOutcome
+    from wheelq.model.job import Following as Following
     from wheelq.model.job import Job as Job
     from wheelq.model.job import JobSpec as JobSpec
     from wheelq.model.job import Receipt as Receipt
@@ -144,14 +153,17 @@ _NAMES = {
     "wheelq.base.metrics": "Histogram Lateness",
     "wheelq.client": "Client",
     "wheelq.errors": (
-        "AuthenticationFailed BatchFailed BeingRemoved CircuitOpen ConfigurationError DuplicateJob GroupNotFound InUse "
-        "InvalidInput InvalidJob InvalidSetting JobFailed JobNotFound NotFinished NotLeader NotPermitted NotPrimary "
-        "NotReplicated OutboxFull OutcomeUnknown PartlyScheduled PayloadMismatch PayloadTooLarge "
-        "RecurringUnreadable Refused ResultMismatch ServerBusy ServerError ServerFull ServerTooOld TlsFailed TopicFull "
-        "TopicNotFound TopicUnreadable Unavailable WheelqError WrongDatabase WrongServerKind"
+        "AuthenticationFailed BatchFailed BeingRemoved BundleClosed BundleNotFound CircuitOpen ConfigurationError "
+        "DuplicateJob GroupNotFound InUse InvalidInput InvalidJob InvalidSetting JobFailed JobNotFound NotFinished "
+        "NotLeader NotPermitted NotPrimary NotReplicated OutboxFull OutcomeUnknown PartlyScheduled PayloadMismatch "
+        "PayloadTooLarge RecurringUnreadable Refused ResultMismatch ServerBusy ServerError ServerFull ServerTooOld "
+        "TlsFailed TopicFull TopicNotFound TopicUnreadable Unavailable WheelqError WrongDatabase WrongServerKind"
     ),
+    "wheelq.model.bundle": "Bundle BundleState Continuation Receipts",
     "wheelq.model.dead": "DeadJob DeadPage Replayed ReplayOutcome",
-    "wheelq.model.job": "BulkProgress CancelOutcome Job JobSpec Receipt RescheduleOutcome RunNowOutcome WaitingPage",
+    "wheelq.model.job": (
+        "BulkProgress CancelOutcome Following Job JobSpec Receipt RescheduleOutcome RunNowOutcome WaitingPage"
+    ),
     "wheelq.model.recurring": "RecurringInfo RecurringOutcome RecurringReceipt",
     "wheelq.model.retry": "Bury Retry RetryAfter",
     "wheelq.model.state": "Attempt GroupInfo JobInfo JobPage JobState ListedJob Progress",

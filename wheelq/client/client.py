@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 from wheelq.base.clock import Clock, ServerClock, SystemClock
 from wheelq.client.dead import DeadLetters
 from wheelq.client.recurring import Recurring
+from wheelq.model.bundle import Bundle, Continuation, Receipts
 from wheelq.model.checks import check_id
 from wheelq.model.job import (
     BulkProgress,
@@ -31,6 +32,7 @@ from wheelq.model.state import JobInfo, JobPage, JobState
 from wheelq.model.task import Task, TaskJob
 from wheelq.model.topic import Group, Span, Topic, TopicChanges, TopicInfo, TopicMinute
 from wheelq.producer.bulk import Bulk, Report
+from wheelq.producer.bundles import Bundles
 from wheelq.producer.confirmation import Confirmation, Confirmer
 from wheelq.producer.dead import Dead
 from wheelq.producer.driver import Driver
@@ -112,6 +114,7 @@ class Client:
             self._outbox = Courier(kept, self._scheduling, self._driver.run, outbox.retry_ms)
             self._scheduling = Fallback(*terms, self._outbox)
             self._outbox.resume()
+        self._bundles = Bundles(self._topics, self._keys, self._settings, self._clock, self._scheduling)
 
     @classmethod
     def connect(
@@ -154,6 +157,8 @@ class Client:
         expires: float | timedelta | datetime | None = None,
         attempts: int | None = None,
         timeout: float | timedelta | None = None,
+        on_dead: str | None = None,
+        max_wait: float | timedelta | None = None,
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
     ) -> Receipt:
@@ -166,7 +171,7 @@ class Client:
         id, "keep" leaves it and returns `created=False`, "replace" gives a waiting job the new payload and time, and
         "raise" raises DuplicateJob.
 
-        `priority`, `spread`, `expires`, `attempts` and `timeout`: see `JobSpec`.
+        `priority`, `spread`, `expires`, `attempts`, `timeout`, `on_dead` and `max_wait`: see `JobSpec`.
 
         `durability` (None: the settings') says when the call returns: "server", once the server has answered;
         "replicated", once replicas have the job and its topic; "fsynced", once a disk has them.
@@ -180,7 +185,8 @@ class Client:
         task = None
         if isinstance(topic, TaskJob):
             task, topic, payload = topic.task, topic.without(payload), topic
-        spec = JobSpec(payload, delay, at, key, headers, partition_key, priority, spread, expires, attempts, timeout)
+        places = (key, headers, partition_key, priority, spread, expires, attempts, timeout, on_dead, max_wait)
+        spec = JobSpec(payload, delay, at, *places)
         receipt = self._driver.run(self._scheduling.one(topic, spec, on_duplicate, durability))
         return receipt if task is None else receipt._replace(read_result=task.read_result)
 
@@ -192,7 +198,10 @@ class Client:
         *,
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
-    ) -> list[Receipt[R]]: ...
+        then: Continuation | None = None,
+        bundle: str | None = None,
+        close: bool = True,
+    ) -> Receipts[R]: ...
 
     @overload
     def schedule_many(
@@ -202,7 +211,10 @@ class Client:
         *,
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
-    ) -> list[Receipt]: ...
+        then: Continuation | None = None,
+        bundle: str | None = None,
+        close: bool = True,
+    ) -> Receipts[Any]: ...
 
     def schedule_many(
         self,
@@ -211,20 +223,55 @@ class Client:
         *,
         on_duplicate: OnDuplicate = "keep",
         durability: Durability | None = None,
-    ) -> list[Receipt]:
+        then: Continuation | None = None,
+        bundle: str | None = None,
+        close: bool = True,
+    ) -> Receipts[Any]:
         """Schedule many jobs in batches; returns one receipt for each, in order.
 
         Jobs of a task: `schedule_many(close_order, [JobSpec(close_order.job(42), delay=1800)])`.
 
+        With `then`, the jobs are the members of a bundle: that one job follows when all of them have ended. The list
+        of receipts has its id as `bundle`. With `close=False` it takes more members, by calls with `bundle=`, until
+        `close_bundle`. Members are not kept in an outbox.
+
         The first two batches have 250 jobs, the others 500. Each is checked and packed while the server works on the
         one before it, so jobs before a bad one may be scheduled. Raises as `schedule` does; `InvalidJob` tells which
-        job is bad and which were scheduled before it, `PartlyScheduled` which jobs have no reply.
+        job is bad and which were scheduled before it, `PartlyScheduled` which jobs have no reply. `BundleClosed` and
+        `BundleNotFound` tell that nothing was done. Any error has the id of a new bundle, which is still open then.
         """
         name = topic.topic if isinstance(topic, Task) else topic
-        receipts = self._driver.run(self._scheduling.many(name, jobs, on_duplicate, durability))
+        if then is None and bundle is None:
+            found = self._driver.run(self._scheduling.many(name, jobs, on_duplicate, durability))
+            receipts = Receipts(found)
+        else:
+            terms = (then, bundle, close, on_duplicate, durability)
+            receipts = self._driver.run(self._bundles.schedule(name, jobs, *terms))
         if isinstance(topic, Task):
-            return [receipt._replace(read_result=topic.read_result) for receipt in receipts]
+            receipts[:] = [receipt._replace(read_result=topic.read_result) for receipt in receipts]
         return receipts
+
+    def close_bundle(self, bundle: str) -> None:
+        """Close a bundle that was made with `close=False`: it takes no more members, and ends with those that it has.
+
+        May be repeated, also after it has ended. Until this call has returned, nothing follows the bundle.
+        Raises: BundleNotFound.
+        """
+        self._driver.run(self._bundles.close(bundle))
+
+    def bundle(self, bundle: str) -> Bundle | None:
+        """Returns how many members of a bundle are done, dead, cancelled and left; None if it is not known.
+
+        An ended bundle is known for the `keep_done_ms` of its follower's topic.
+        """
+        return self._driver.run(self._bundles.get(bundle))
+
+    def cancel_bundle(self, bundle: str) -> int:
+        """Cancel a bundle: nothing follows it. Cancels its waiting members, and returns how many; running ones go on.
+
+        May be repeated. Raises: BundleNotFound.
+        """
+        return self._driver.run(self._bundles.cancel(bundle))
 
     def reschedule(
         self,
@@ -246,10 +293,12 @@ class Client:
     def cancel(self, topic: str, id: str, *, partition_key: str | None = None, running: bool = False) -> CancelOutcome:
         """Cancel a waiting job; returns CANCELLED, RUNNING (too late) or NOT_FOUND.
 
+        The key of a job with `max_wait` cancels its second job too; the outcome is that of the first while it is alive.
+
         With `running`, a job that is running is cancelled too: CANCELLING means that its worker was asked. An `async`
         handler gets CancelledError at its next await; the job is not retried, and is buried with the reason
         "cancelled". A job that ends first is done. Plain handlers, which run in threads, and batches keep running. A
-        job that waits in its worker, for its turn or for an ordered retry, is buried when its turn comes.
+        job that waits in its worker is buried when its turn comes; one that waits for an ordered retry, at once.
         """
         return self._about(topic, id, self._jobs.cancel(topic, id, partition_key, running), "cancel")
 

@@ -63,7 +63,7 @@ class Recurring:
 
         Give either `cron`, five fields (six with seconds first) or a name like "@daily", in the zone `tz`; or `every`,
         in seconds (at least 1) or as a timedelta, counted from `start`, else from 1970 in UTC. When clocks change, a
-        skipped or repeated hour makes no occurrence drop out or run twice (see `model.cron`).
+        skipped or repeated hour makes no occurrence drop out or run twice.
 
         Nothing occurs before `start` or after `end`. Each occurrence is delayed by up to `jitter`, always the same for
         the same occurrence. If no scheduler ran in time, `missed` says which missed occurrences run: the last

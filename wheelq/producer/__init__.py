@@ -22,6 +22,7 @@ no I/O itself. A driver runs it, blocking or on asyncio.
     fallback      new jobs of a client with an outbox: sent to the server, or kept while it is away
     outbox        the file that keeps jobs, and its delivery
 
+    bundles       jobs that are counted, and the job that follows them: schedule, close, look up, cancel
     jobs          one job: cancel, reschedule, run now, look up, wait for its end
     listing       the waiting jobs, or those in another state, page by page
     bulk          the jobs that are due in a range: count, cancel, move

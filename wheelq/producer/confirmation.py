@@ -46,9 +46,10 @@ BATCHES = 10
 """The most schedule calls, of up to 500 jobs each, before one WAIT."""
 CHANGES = {
     *("cancel", "reschedule", "run_now", "cancel_due", "move_due", "rerun", "replay", "purge"),
-    *("recurring_change", "schedule", "register_topic"),
+    *("recurring_change", "schedule", "register_topic", "place_outgoing"),
+    *("open_bundle", "close_bundle", "shut_bundle", "tally_bundle", "cancel_members", "enter_bundle"),
 }
-"""The scripts by which an operation changes jobs, recurring jobs and topics."""
+"""The scripts by which an operation changes jobs, recurring jobs, followers and topics."""
 
 T = TypeVar("T")
 U = TypeVar("U")

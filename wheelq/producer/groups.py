@@ -23,7 +23,8 @@ from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol import registry_codec
-from wheelq.protocol.calls import heartbeats, registry, removal, shard_counts
+from wheelq.protocol.calls import bundles, heartbeats, registry, removal, shard_counts
+from wheelq.protocol.calls.bundles import Totals
 from wheelq.protocol.calls.heartbeats import BELIEVED_MS
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.calls.shard_counts import ShardCounts
@@ -127,8 +128,22 @@ class Groups:
             if not found.removing or (yield from ask(registry.drop_topic(self._keys, topic, stored))):
                 return
 
+    def _leave_bundles(self, shard: ShardKeys) -> Operation[None]:
+        """Reports that no member of any bundle is left in a shard, which is about to be deleted."""
+        cursor, is_all = "0", False
+        while not is_all:
+            cursor, found = yield from ask(bundles.all_totals(shard, cursor))
+            is_all = cursor == "0"
+            for bundle, one in found.items():
+                version = yield from ask(server_time_us(shard.counts))
+                last = Totals(one.members, one.done, 0, one.members - one.done, max(version, one.version + 1))
+                yield from ask(
+                    bundles.tally(bundles.keeping(self._keys, bundle), bundle, [bundles.report(shard, last)])
+                )
+
     def _drop(self, shards: Sequence[ShardKeys], *, is_last: bool) -> Operation[None]:
         for shard in shards:
+            yield from self._leave_bundles(shard)
             names = {*(yield from ask(shard_counts.groups(shard))), *(yield from ask(removal.groups_known(shard)))}
             now_ms = (yield from ask(server_time_us(shard.counts))) // 1000
             yield from ask(removal.drop_shard(shard, sorted(names), now_ms, is_last=is_last))

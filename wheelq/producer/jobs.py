@@ -50,9 +50,10 @@ class Jobs:
         """CANCELLED, CANCELLING, RUNNING or NOT_FOUND."""
         call = partial(producer.cancel, id=id)
         outcome = yield from self._topics.find(topic, id, partition_key, call, CancelOutcome.NOT_FOUND)
-        if outcome is CancelOutcome.RUNNING and running:
-            ask = partial(producer.ask_to_cancel, channels=self._topics.asks, id=id)
-            if (yield from self._topics.find(topic, id, partition_key, ask, 0)):
+        if running and outcome is not CancelOutcome.NOT_FOUND:
+            is_done = outcome is CancelOutcome.CANCELLED  # the second job of a debounced key may run
+            ask = partial(producer.ask_to_cancel, channels=self._topics.asks, id=id, only_second=is_done)
+            if (yield from self._topics.find(topic, id, partition_key, ask, 0)) and not is_done:
                 return CancelOutcome.CANCELLING
         return outcome
 
@@ -96,13 +97,16 @@ def wait_for(
 
     It waits by this machine's clock, also in a test whose own clock stands still.
     """
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout
+    ):
         raise InvalidInput("timeout", f"must be seconds (a number), or None, not {timeout!r}")
     topic, id, life = job.topic, job.id, job.life
     clock = SystemClock()
     ends_at = None if timeout is None else clock.monotonic() + timeout
     if not (yield from topics.read_existing(topic)).keep_done_ms:
-        raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: set its keep_done_ms to wait for them")
+        how = f"to wait for them, set its keep_done_ms (wheelq configure {topic} --keep-done 1h)"
+        raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: {how}")
     info = yield from topics.find(topic, id, partition_key, lambda keys: state.get(keys, id, life), None, changes=False)
     if info is None:
         raise JobNotFound(topic, id, UNKNOWN)
@@ -118,7 +122,9 @@ def wait_for(
             return one.result
         left = LOOK_AGAIN if ends_at is None else min(LOOK_AGAIN, ends_at - clock.monotonic())
         if left <= 0 and timeout is not None:
-            raise NotFinished(topic, id, info.state.value, timeout)
+            its = info.groups.get(group or "")
+            stranger = group if its is None and info.groups else None
+            raise NotFinished(topic, id, (its or info).state.value, timeout, stranger)
         cursor = yield from _news_of(keys, id, cursor or latest, clock, left)
 
 

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -102,6 +102,14 @@ def ask_all(calls: Iterable[Call[T]]) -> Operation[list[T]]:
     answers: list[T] = []
     yield Stream(calls, answers.append)
     return answers
+
+
+def ask_all_until_known(calls: Sequence[Call[T]]) -> Operation[list[T]]:
+    """Sends many calls together that may be done twice; sends all once more if a reply is lost."""
+    try:
+        return (yield from ask_all(calls))
+    except OutcomeUnknown:
+        return (yield from ask_all(calls))
 
 
 def wait(seconds: float) -> Operation[None]:

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from wheelq.base.ids import make_id
 from wheelq.errors import DuplicateJob, InvalidInput
-from wheelq.model.checks import check_id, check_new_id, check_spread, due_argument, expiry, limits, shifted
+from wheelq.model.checks import (
+    check_id,
+    check_new_id,
+    check_on_dead,
+    check_spread,
+    due_argument,
+    expiry,
+    limits,
+    most_wait,
+    shifted,
+)
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.task import TaskJob
 from wheelq.protocol import codec
@@ -25,15 +35,27 @@ class IdempotentSpec(JobSpec):
     life: bytes | None = None
 
 
+NO_PARTS_WANTED = (None, None, None, None, None)
+
+
 class Preparation:
     """Checks and packs the jobs of one call."""
 
-    def __init__(self, topic: str, settings: ClientSettings, now_ms: int) -> None:
-        """`now_ms` is this machine's clock, used only to refuse absurd due times."""
+    def __init__(
+        self,
+        topic: str,
+        settings: ClientSettings,
+        now_ms: int,
+        on_duplicate: OnDuplicate = "keep",
+        bundle: str | None = None,
+    ) -> None:
+        """`now_ms` is this machine's clock, used only to refuse absurd due times. `bundle`: the jobs join it."""
         self._topic = topic
         self._max_delay_ms = settings.max_delay_ms
         self._payload_max_bytes = settings.payload_max_bytes
         self._now_ms = now_ms
+        self._on_duplicate = on_duplicate
+        self._bundle = bundle
         self._pack = codec.packer()
         self._last_delay: object = None
         self._last_due = ""
@@ -43,14 +65,14 @@ class Preparation:
         life = None if type(spec) is JobSpec else _life_of(spec)  # nearly always
         key, delay = spec.key, spec.delay
         id = make_id() if key is None else check_new_id(key)
-        parts = codec.NO_PARTS
-        if spec.partition_key is not None or spec.attempts is not None or spec.timeout is not None:
-            key_of_shard = None if spec.partition_key is None else check_id(spec.partition_key, "partition_key")
-            parts = codec.Parts(key_of_shard, None, *limits(spec.attempts, spec.timeout))
         # Jobs scheduled together often have the same delay.
         if delay is None or delay is not self._last_delay or spec.at is not None:
             self._last_due = due_argument(delay, spec.at, self._now_ms, self._max_delay_ms)
             self._last_delay = delay
+        parts = codec.NO_PARTS
+        wanted = spec.partition_key, spec.attempts, spec.timeout, spec.on_dead, spec.max_wait
+        if wanted != NO_PARTS_WANTED or self._bundle is not None:
+            parts = self._parts(spec)
         expires = None if spec.expires is None else expiry(spec.expires, self._max_delay_ms)
         payload = spec.payload
         record = codec.encode(
@@ -67,6 +89,14 @@ class Preparation:
         if spec.spread is not None:
             check_spread(self._last_due, spec.spread, self._now_ms, self._max_delay_ms)
         return id, shifted(self._last_due, id, spec.priority, spec.spread, self._max_delay_ms), record
+
+    def _parts(self, spec: JobSpec) -> codec.Parts:
+        wait_ms = None
+        if spec.max_wait is not None:
+            wait_ms = most_wait(spec.max_wait, spec.key, self._on_duplicate, self._last_due, self._max_delay_ms)
+        key_of_shard = None if spec.partition_key is None else check_id(spec.partition_key, "partition_key")
+        on_dead = None if spec.on_dead is None else check_on_dead(spec.on_dead)
+        return codec.Parts(key_of_shard, wait_ms, *limits(spec.attempts, spec.timeout), self._bundle, on_dead)
 
 
 def _life_of(spec: object) -> bytes | None:

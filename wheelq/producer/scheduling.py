@@ -18,18 +18,26 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.errors import OutcomeUnknown, PartlyScheduled, ServerError, TopicFull, Unavailable, WheelqError
+from wheelq.errors import (
+    BundleClosed,
+    OutcomeUnknown,
+    PartlyScheduled,
+    ServerError,
+    TopicFull,
+    Unavailable,
+    WheelqError,
+)
 from wheelq.model.checks import check_on_duplicate, check_topic
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic, shards_in
 from wheelq.producer.confirmation import Confirmation, Confirmer
-from wheelq.producer.operation import Operation, Stream, ask
+from wheelq.producer.operation import Operation, Stream, ask, ask_all, ask_all_until_known
 from wheelq.producer.outbox.kept import Parcel, Sending
 from wheelq.producer.preparation import Preparation, accepted
 from wheelq.producer.submission import Submission
 from wheelq.producer.topics import Topics
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import producer
+from wheelq.protocol.calls import bundles, producer
 from wheelq.protocol.calls.producer import NewJob, Placed, Tag, Tagging
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.codec import LAST_MS
@@ -70,7 +78,7 @@ class Scheduling:
         """Check a call for one job, and pack the job. Raises: InvalidInput."""
         check_on_duplicate(on_duplicate)
         check_topic(topic)
-        return Preparation(topic, self._settings, self._clock.wall_ms()).job(spec)
+        return Preparation(topic, self._settings, self._clock.wall_ms(), on_duplicate).job(spec)
 
     def _checked(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Submission:
         """Check a call for many jobs; each job is checked and packed in its turn. Raises: InvalidInput."""
@@ -121,6 +129,34 @@ class Scheduling:
         make = partial(self._many, topic, on_duplicate=on_duplicate, durability=durability)
         return tracing.many(topic, specs, make, self._settings.trace_jobs)
 
+    def members(
+        self,
+        topic: str,
+        specs: Iterable[JobSpec],
+        bundle: str,
+        on_duplicate: OnDuplicate,
+        durability: Durability | None,
+    ) -> Operation[list[Receipt]]:
+        """Schedule many jobs as members of a bundle; no outbox keeps them. Raises as `many`; BundleClosed."""
+        check_on_duplicate(on_duplicate)
+        check_topic(topic)
+        make = partial(self._members, topic, bundle=bundle, on_duplicate=on_duplicate, durability=durability)
+        if api._TRACER_PROVIDER is None:
+            return make(specs)
+        from wheelq.producer import tracing
+
+        return tracing.many(topic, specs, make, self._settings.trace_jobs)
+
+    def _members(
+        self,
+        topic: str,
+        specs: Iterable[JobSpec],
+        bundle: str,
+        on_duplicate: OnDuplicate,
+        durability: Durability | None,
+    ) -> Operation[list[Receipt]]:
+        return self._submitted(self._submission(topic, specs, on_duplicate, bundle=bundle), durability)
+
     def _many(
         self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate, durability: Durability | None
     ) -> Operation[list[Receipt]]:
@@ -165,6 +201,7 @@ class Scheduling:
         answered = [
             (parcel, answer) for parcel, answer in zip(sending.parcels, answers, strict=False) if answer is not None
         ]
+        sending.is_answered = bool(answered)
         try:
             for parcel, answer in answered:
                 if answer.terms_in_force is not None:
@@ -268,14 +305,36 @@ class Scheduling:
 
     def _place(self, submission: Submission, confirming: Confirmation[Placed] | None) -> Operation[None]:
         found = yield from self._topics.register(submission.topic_name, confirming)
-        submission.place_by(found.topic)
+        yield from _confirmed(self._place_by(submission, found.topic), confirming)
+
+    def _place_by(self, submission: Submission, topic: Topic) -> Operation[None]:
+        """Places the jobs of a submission by a topic, whose shards take members of its bundle from then on."""
+        submission.place_by(topic)
+        if (bundle := submission.bundle) is not None:
+            shards = [self._keys.shard(submission.topic_name, number) for number in range(topic.all_shards)]
+            names = [bundles.name_of(shard) for shard in shards]
+            noting = bundles.open(bundles.keeping(self._keys, bundle), bundle, None, None, names)
+            entering: list[Call[Any]] = [bundles.enter(shard, bundle) for shard in shards]
+            try:
+                yield from ask_all_until_known([*entering, noting])
+            except BundleClosed:
+                yield from ask_all(
+                    bundles.forget(shard, bundle, bundles.report(shard, bundles.NONE), "", False) for shard in shards
+                )
+                raise
 
     def _submission(
-        self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate, made: list[Submission] | None = None
+        self,
+        topic: str,
+        specs: Iterable[JobSpec],
+        on_duplicate: OnDuplicate,
+        made: list[Submission] | None = None,
+        bundle: str | None = None,
     ) -> Submission:
         """Returns a submission, and adds it to those `made`."""
         now_ms, server = self._clock.wall_ms(), self._server_clock
-        found = Submission(self._keys, topic, specs, on_duplicate, self._settings, now_ms, self._tagging, server)
+        terms = (self._settings, now_ms, self._tagging, server, bundle)
+        found = Submission(self._keys, topic, specs, on_duplicate, *terms)
         if made is not None:
             made.append(found)
         return found
@@ -288,7 +347,7 @@ class Scheduling:
                 if submission.may_be_lost:
                     found = yield from self._topics.restore(submission.topic_name, submission.placed_by, confirming)
                     submission.may_be_lost = False
-                    submission.place_by(found.topic)
+                    yield from _confirmed(self._place_by(submission, found.topic), confirming)
                     continue
                 if confirming is None:
                     yield Stream(submission.unanswered(), submission.settle, submission.refused)
@@ -297,7 +356,7 @@ class Scheduling:
                 if submission.terms_in_force is not None:
                     terms, shard = submission.terms_in_force, submission.refused_by
                     found = yield from self._topics.catch_up(submission.topic_name, terms, shard, confirming)
-                    submission.place_by(found.topic)
+                    yield from _confirmed(self._place_by(submission, found.topic), confirming)
             except OutcomeUnknown as error:
                 self._topics.forget(submission.topic_name)
                 if not repeats:
@@ -330,6 +389,10 @@ class Scheduling:
                 "the server forbids this user to publish: jobs that are due soon may start a minute late; "
                 "give the user wheelq's channels (config/acl shows how)"
             )
+
+
+def _confirmed(operation: Operation[None], confirming: Confirmation[Any] | None) -> Operation[None]:
+    return operation if confirming is None else confirming.each(operation)
 
 
 def _placed_by(topic: Topic, parcels: Iterable[Parcel]) -> Topic:

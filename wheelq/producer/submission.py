@@ -65,16 +65,18 @@ class Submission:
         now_ms: int,
         tagging: Tagging,
         server_clock: ServerClock | None = None,
+        bundle: str | None = None,
     ) -> None:
-        """`server_clock` takes a sample from each answer."""
+        """`server_clock` takes a sample from each answer. `bundle`: the jobs are its members."""
         self.topic_name = name
+        self.bundle = bundle
         self.on_duplicate = on_duplicate
         self._keys = keys
         self._topic = Topic()
         if not isinstance(specs, Iterable):
             raise InvalidInput("jobs", f"must be JobSpecs in a list or another iterable, not {type(specs).__name__}")
         self._specs = enumerate(specs)
-        self._prepare = Preparation(name, settings, now_ms)
+        self._prepare = Preparation(name, settings, now_ms, on_duplicate, bundle)
         self._server_clock = server_clock
         self._tagging = tagging
         self._has_one_shard = True

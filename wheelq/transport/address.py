@@ -17,8 +17,8 @@ refused, not misread. With TLS the server's certificate and name are always chec
 client certificate if the server requires one. `config/acl` has users with exactly the rights that a producer, a
 scheduler, a worker or a monitor needs.
 
-A module may call `connect()` before a server is named, because tests and programs import it first and set WHEELQ_URL
-later. `server_address` then looks the address up at first use.
+A module may call `connect()` before a server is named, or while WHEELQ_URL still names another, because tests and
+programs import it first and set the variable later. `server_address` then looks the address up at first use.
 
 No password is ever shown: errors and logs use `Address.shown`, which ends before the options.
 """
@@ -281,16 +281,18 @@ def _has_stray_at(url: str) -> bool:
 
 
 def server_address(url: str | None, settings: Settings | None) -> Address:
-    """Returns the address of `url`, else of the URL in the settings, else of WHEELQ_URL.
+    """Returns the address of `url`, else of the URL in `settings`; else the one in force at its first use.
 
-    If none of them is set yet, the URL is looked up at first use. Without `settings`, those in force are used.
+    So the clients of a module that a test imports use the test's server, whatever WHEELQ_URL was before.
     Raises: ConfigurationError, also at first use.
     """
     if url is not None and not url.strip():
         raise ConfigurationError("the URL is empty: write redis://host:port/0, or give none to use WHEELQ_URL")
     known = settings or settings_in_force()
     found = find_url(url, known)
-    return Address(found, known.connection, login_of(known)) if found else LateAddress(settings)
+    address = Address(found, known.connection, login_of(known)) if found else None  # so that a wrong URL is told now
+    is_given = url is not None or (settings is not None and settings.url)
+    return address if address is not None and is_given else LateAddress(settings)
 
 
 def login_of(settings: Settings) -> Login:
@@ -311,19 +313,12 @@ class LateAddress(Address):
     def __init__(self, settings: Settings | None) -> None:
         self._given = settings
 
-    @property
-    def reply_timeout_ms(self) -> int:
-        """How long a call waits for its reply; known before the URL is."""
-        return (self._given or settings_in_force()).connection.reply_timeout_ms
-
-    @property
-    def max_connections(self) -> int:
-        """The most connections of a client; known before the URL is."""
-        return (self._given or settings_in_force()).connection.max_connections
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "settings":  # known before the URL is
+            self.settings = (self._given or settings_in_force()).connection
+            return self.settings
         settings = self._given or settings_in_force()
         found = Address(resolve_url(None, settings), settings.connection, login_of(settings))
         self.__dict__.update(vars(found))

@@ -133,6 +133,11 @@ class AsyncTransport:
         """Which of several servers, each with its own clock, serves the key; None if there is only one."""
         return self._link.topology.slots.owner(key) if isinstance(self._link, AsyncRoutes) else None
 
+    @property
+    def interruptions(self) -> int:
+        """Grows when a connection breaks or the servers change: the server may have lost its latest writes."""
+        return 0 if self._link is None else self._link.interruptions
+
     async def unblock(self, spare: AsyncTransport) -> None:
         """End the blocking reads of a spare at once, as if their time were up. Raises as `send` does."""
         for node, pipe in list(spare._pipes().items()):  # a failover adds one meanwhile

@@ -81,6 +81,8 @@ class Pipe:
         self._run_id = ""
         self._is_of_replica = False
         self._leave_at = 0.0
+        self.interruptions = 0
+        """How many connections have broken."""
         self.connection_id = 0
         """The server's number for the connection; 0 if there is none or it is unknown."""
         self.is_of_cluster = False
@@ -293,6 +295,7 @@ class Pipe:
             if not request.answer.done():
                 request.answer.set_exception(not_answered(error, self._address, request.name))
         if connection is not None:
+            self.interruptions += 1
             await connection.disconnect(nowait=True)
 
     def _watch(self, deadline: float) -> None:

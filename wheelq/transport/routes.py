@@ -54,6 +54,7 @@ class AsyncRoutes:
         self.pipes: dict[Node, Pipe] = {}
         """The connections in use."""
         self._on_map = on_map
+        self._interruptions = 0
         self._keeping_up: asyncio.Task[None] | None = None
         self.topology = topology
 
@@ -65,6 +66,11 @@ class AsyncRoutes:
                 self._address.at(node), self._clock, self._address.settings.connect_timeout_ms
             )
         return found
+
+    @property
+    def interruptions(self) -> int:
+        """How many connections have broken, and how often shards may have got another server."""
+        return self._interruptions + sum([pipe.interruptions for pipe in self.pipes.values()])
 
     async def ask(self, call: Call[Any]) -> Any:
         """The reply to one call. Raises: Unavailable, Refused, OutcomeUnknown."""
@@ -114,10 +120,12 @@ class AsyncRoutes:
             if not self.topology.slots.nodes:
                 raise
         self._on_map(self.topology.slots)
+        self._interruptions += 1
         for node in self.pipes.keys() - set(self.topology.slots.nodes):
             pipe = self.pipes.get(node)  # None: another call has closed it meanwhile
             if pipe is not None and pipe.is_idle:
                 del self.pipes[node]
+                self._interruptions += pipe.interruptions
                 await pipe.close()
 
 

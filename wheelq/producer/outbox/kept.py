@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.model.job import OnDuplicate
+from wheelq.model.job import OnDuplicate, Receipt
 from wheelq.model.topic import Topic
+from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import Fixed, Placed
 
 PackedJob = tuple[str, str, bytes]
 """A checked and packed job: id, due ("+ms" from the call, or "ms" since the epoch, and its priority), record."""
 
 PRIORITIES = "hl"
+TAKEN = "a live job had this id when it was delivered"
 
 
 class Asked(NamedTuple):
@@ -65,7 +68,8 @@ class Kept(NamedTuple):
         if self.asked is None or not server.is_set:
             return self
         correction_ms = self.asked.server_ms(server) - self.asked.wall_ms
-        return self._replace(due_ms=self.due_ms + correction_ms, asked=None)
+        record = codec.asked_at(self.record, self.asked.server_ms(server))
+        return self._replace(due_ms=self.due_ms + correction_ms, record=record, asked=None)
 
     @property
     def due(self) -> str:
@@ -105,6 +109,45 @@ class Sending:
     parcels: list[Parcel]
     answers: list[Placed | None] = field(default_factory=list)
     """In order, as far as they are known; None: the call was refused."""
+    is_answered: bool = False
+    """Whether any was answered, also if the answers are of no use, because the topic could not be looked after."""
+
+
+class JobsOfAnswer(NamedTuple):
+    """What the answer to a parcel says of its jobs."""
+
+    taken: list[tuple[Kept, Receipt]]
+    full: list[Kept]
+    """The topic has no room for them."""
+    elsewhere: list[Kept]
+    """They have to be sent to another shard."""
+    refused: dict[int, str]
+    """By `seq`, the taken ones that the server has refused for good, and why."""
+
+
+def answered(parcel: Parcel, answer: Placed) -> JobsOfAnswer:
+    """Sorts the jobs of a parcel by the server's answer."""
+    found = JobsOfAnswer([], [], [], {})
+    receipts = answer.receipts or [None] * len(parcel.jobs)
+    for n, (job, receipt) in enumerate(zip(parcel.jobs, receipts, strict=True)):
+        if receipt is None:
+            (found.full if n in answer.full else found.elsewhere).append(job)
+            continue
+        found.taken.append((job, receipt))
+        if parcel.on_duplicate == "raise" and not receipt.created:
+            found.refused[job.seq] = TAKEN
+    return found
+
+
+def next_place(key: str, placed: Topic, asked: Collection[tuple[str, int]] = ()) -> tuple[int, str]:
+    """Returns the shard to ask next for the job with this partition key, else id, and the terms to send.
+
+    Those come first where former numbers of shards may have placed a job with its id, unless they were `asked` (terms,
+    shard).
+    """
+    *former, last = placed.places(key)[::-1]
+    left = [shard for shard in former if (placed.terms, shard) not in asked]
+    return (left[0], "") if left else (last, placed.terms)
 
 
 class Settled(NamedTuple):

@@ -20,6 +20,7 @@ from wheelq.model.topic import Topic
 from wheelq.producer.outbox.file import File
 from wheelq.producer.outbox.kept import (
     PARCELS_MS,
+    TAKEN,
     Asked,
     Kept,
     Parcel,
@@ -27,8 +28,10 @@ from wheelq.producer.outbox.kept import (
     Sending,
     Settled,
     ToKeep,
+    answered,
     due_at,
     is_relative,
+    next_place,
 )
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import Fixed
@@ -40,7 +43,6 @@ log = logging.getLogger(__name__)
 PARCEL = 500
 """The most jobs of a topic that are delivered at a time."""
 NOWHERE = (None, None, None, None)
-TAKEN = "a live job had this id when it was delivered"
 NO_CALL = (None, None, None)
 """In place of an `Asked`: the due time needs no correction."""
 
@@ -114,6 +116,8 @@ class Outbox:
         for (id, due, record), partition_key, fixed in jobs:
             due_ms, priority = due_at(due, asked_ms)
             counted_from = call if is_relative(due) else NO_CALL
+            if is_relative(due) or self._server.is_set:
+                record = codec.asked_at(record, asked_ms)
             rows.append(
                 (topic, id, due_ms, priority, record, partition_key, how, now, *counted_from, *(fixed or NOWHERE))
             )
@@ -203,13 +207,15 @@ class Outbox:
                     )
                     if parcel.place.tag == place.tag:
                         parcel.jobs.append(job)
-            in_flight, ids = frozenset(parcels), {job.id for job in jobs if job.place is not None}
+            in_flight, sent = frozenset(parcels), {job.id for job in jobs if job.place is not None}
+            ids = set(sent)
             waiting = [job for job in jobs if job.place is None]
             for job in waiting:
-                if job.id in ids or job.on_duplicate != waiting[0].on_duplicate:
-                    break  # the second job of an id gets an answer of its own, after the first
+                is_next = job.id in ids and (job.id in sent or not codec.is_debounced(job.record))
+                if is_next or job.on_duplicate != waiting[0].on_duplicate:
+                    break  # the second job of an id gets an answer of its own, after the first, unless it replaces it
                 ids.add(job.id)
-                shard, terms = self._next_place(job, placed)
+                shard, terms = next_place(job.partition_key or job.id, placed, self._not_here.get(job.seq, ()))
                 if shard in in_flight or (shard in parcels and parcels[shard].place.terms != terms):
                     continue
                 if shard not in parcels:
@@ -232,13 +238,6 @@ class Outbox:
             tags.add(tag or b"none")
         return found
 
-    def _next_place(self, job: Kept, placed: Topic) -> tuple[int, str]:
-        """Returns the shard to ask next: first those where former numbers may have placed a job with its id."""
-        *former, last = placed.places(job.partition_key or job.id)[::-1]
-        asked = self._not_here.get(job.seq, ())
-        left = [shard for shard in former if (placed.terms, shard) not in asked]
-        return (left[0], "") if left else (last, placed.terms)
-
     def take_answers(self, sending: Sending) -> Settled:
         """Settle the parcels that were answered. The others stay as they are, to be sent again.
 
@@ -256,25 +255,17 @@ class Outbox:
                 shard = parcel.place.shard
                 if not parcel.is_repeated:  # else its first call may still be on its way
                     done[parcel.topic, shard] = parcel.place.tag
-                taken, refused = [], {}
-                receipts = answer.receipts or [None] * len(parcel.jobs)
-                for n, (job, receipt) in enumerate(zip(parcel.jobs, receipts, strict=True)):
-                    if receipt is not None:
-                        taken.append(job)
-                        if parcel.on_duplicate == "raise" and not receipt.created:
-                            refused[job.seq] = TAKEN
-                        continue
-                    self._places[job.seq] = None
-                    if n in answer.full:
-                        full[job.seq] = job.id
-                        continue
-                    is_moved = True
-                    if answer.terms_in_force is None and not parcel.is_repeated:  # else other terms may have been asked
+                found = answered(parcel, answer)
+                self._places.update((job.seq, None) for job in (*found.full, *found.elsewhere))
+                full |= {job.seq: job.id for job in found.full}
+                is_moved |= bool(found.elsewhere)
+                if answer.terms_in_force is None and not parcel.is_repeated:  # else other terms may have been asked
+                    for job in found.elsewhere:
                         self._not_here.setdefault(job.seq, set()).add((sending.placed.terms, shard))
-                if refused:
-                    log.warning("%s of topic %s put aside: %s", counted(len(refused), "job"), parcel.topic, TAKEN)
-                self._settle(taken, refused)
-                delivered += len(taken)
+                if found.refused:
+                    log.warning("%s of topic %s put aside: %s", counted(len(found.refused), "job"), parcel.topic, TAKEN)
+                self._settle((job for job, _ in found.taken), found.refused)
+                delivered += len(found.taken)
             if self.write():
                 self._done |= done
         return Settled(delivered, full, is_moved)
