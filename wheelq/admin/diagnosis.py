@@ -100,6 +100,8 @@ class JobFacts:
     """Paused topic → how long its first waiting job has been due, in ms."""
     leaderless: Mapping[str, int] = field(default_factory=dict)
     """Topic → shards with a job that is due within half a second, or overdue, and no leader."""
+    outgoing: Mapping[str, int] = field(default_factory=dict)
+    """Topic whose jobs have followers that their topics did not take at the second attempt → how many are left."""
     lost_workers: int = 0
     """Workers that ended without a word in the last ten minutes."""
     missed: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -110,6 +112,8 @@ class JobFacts:
     """Topics whose removal has begun but not ended."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Topics whose settings cannot be read here, and why."""
+    couriers: tuple[tuple[bool, str, str], ...] = ()
+    """What is wrong with SQL outboxes: see `CourierInfo.troubles`."""
     prefix: str = "wheelq"
     other_prefixes: tuple[str, ...] = ()
     """Other prefixes in use on the server."""
@@ -117,9 +121,7 @@ class JobFacts:
     """API keys of the HTTP server that cannot be read here, and why; "" stands for all keys."""
 
 
-ok = partial(Finding, Level.OK)
-warning = partial(Finding, Level.WARNING)
-problem = partial(Finding, Level.PROBLEM)
+ok, warning, problem = (partial(Finding, level) for level in Level)
 
 
 def number(values: Mapping[str, str], name: str) -> int:
@@ -402,10 +404,8 @@ def _schedulers(jobs: JobFacts) -> Iterator[Finding]:
 def _versions(jobs: JobFacts) -> Iterator[Finding]:
     if len(jobs.versions) > 1:
         shown = ", ".join(f"{version} ({count})" for version, count in sorted(jobs.versions.items()))
-        yield warning(
-            f"Schedulers and workers run different versions of wheelq: {shown}",
-            "During an upgrade this is as it should be. Otherwise some were not restarted: wheelq stats shows which.",
-        )
+        why = "During an upgrade this is as it should be. Otherwise some were not restarted: wheelq stats shows which."
+        yield warning(f"Schedulers and workers run different versions of wheelq: {shown}", why)
 
 
 def _prefixes(jobs: JobFacts) -> Iterator[Finding]:
@@ -426,20 +426,20 @@ def _prefixes(jobs: JobFacts) -> Iterator[Finding]:
 def _planned(jobs: JobFacts) -> Iterator[Finding]:
     """Yields findings about leaders, paused topics, recurring jobs and receivers."""
     for topic, shards in sorted(jobs.leaderless.items()):
-        yield problem(
-            f"{counted(shards, 'shard')} of {topic} with jobs that are due has no leader",
-            "Look for a scheduler that runs and reaches this server; start one: wheelq scheduler.",
-        )
+        what = f"{counted(shards, 'shard')} of {topic} with jobs that are due has no leader"
+        yield problem(what, "Look for a scheduler that runs and reaches this server; start one: wheelq scheduler.")
+    for topic, left in sorted(jobs.outgoing.items()):
+        why = "Look for the topics that follow it: a full topic (max_pending), or a server that is away; logs say more."
+        yield warning(f"{counted(left, 'job')} that follow jobs of {topic} could not be delivered yet", why)
     if paused := {topic: ms for topic, ms in sorted(jobs.paused.items()) if topic not in jobs.leaving}:
         since = f", and jobs have been due for {max(paused.values()) / 1000:,.0f} s" if any(paused.values()) else ""
         title = _together([*paused], "Topic {} is paused", "{} topics are paused", since)
         topic = "TOPIC" if len(paused) > 1 else next(iter(paused))
         yield warning(title, f"None of its jobs run. Resume it: wheelq resume {topic}.")
     for (topic, name), ms in sorted(jobs.missed.items()):
-        yield problem(
-            f"Recurring job {name} of {topic} was due {ms / 1000:,.0f} s ago and is not scheduled",
-            "Start a scheduler, or upgrade those that run: a newer release may have written its rule.",
-        )
+        what = f"Recurring job {name} of {topic} was due {ms / 1000:,.0f} s ago and is not scheduled"
+        yield problem(what, "Start a scheduler, or upgrade those that run: a newer release may have written its rule.")
+    yield from (problem(*words) if nobody_delivers else warning(*words) for nobody_delivers, *words in jobs.couriers)
     if jobs.open_destinations:
         title = _together(jobs.open_destinations, "Receiver {} is not called", "{} receivers are not called")
         yield warning(title, "It failed too often. It will be tried again; check its state.")

@@ -78,6 +78,11 @@ def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:
         versions=Counter(node.version for node in nodes) + Counter(worker.version for worker in workers),
         overdue_ms={topic.name: topic.overdue_ms for topic in topics if topic.name not in paused},
         paused=paused,
+        outgoing={
+            topic: sum(one.outgoing for one in shards)
+            for topic, shards in seen.shards.items()
+            if any(one.claims > 1 for one in shards)
+        },
         leaderless={topic: n for topic in seen.shards if (n := seen.without_leader(topic))},
         lost_workers=seen.processes.lost_workers,
         missed={place: ms for place, ms in missed.items() if ms > MISSED_MS and place[0] not in paused},
@@ -87,6 +92,7 @@ def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:
         unserved=(yield from _unserved(keys, seen)),
         leaving=tuple(topic.name for topic in topics if topic.settings.removing),
         unreadable=seen.registered.unreadable,
+        couriers=tuple(trouble for one in seen.processes.couriers for trouble in one.troubles()),
         prefix=keys.prefix,
         other_prefixes=others,
         unreadable_keys=(yield from _unreadable_keys(keys)),

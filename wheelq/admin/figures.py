@@ -11,13 +11,14 @@ with the number of shards and groups, never with that of jobs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 from wheelq.base.metrics import Lateness, Series
+from wheelq.base.plural import counted
 from wheelq.errors import Refused
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.operation import Operation, ask, ask_all
@@ -34,6 +35,9 @@ NEAR_MS = 500
 """A shard with a job that is due within this time needs a leader."""
 LOST_MS = 600_000
 """How long a worker that ended without a word is counted as lost."""
+COURIER_LATE_S = 60
+COURIER_FORGOTTEN_MS = 7 * 86_400_000
+"""How long a SQL outbox is listed after its last courier has ended without a word."""
 NOT_TOLD = Lateness()
 NO_VERSION = "-"
 _YEAR_MS = 366 * 86_400_000
@@ -84,6 +88,40 @@ class WorkerInfo:
     """The version of wheelq that it runs; "-" if its heartbeats do not tell it."""
 
 
+@dataclass(frozen=True, slots=True)
+class CourierInfo:
+    """The last report of the courier that delivers from a SQL outbox."""
+
+    place: str
+    """The outbox: host, database and table."""
+    seen_ms: int
+    """When it was sent, by the server's clock."""
+    courier: str
+    waiting: int
+    """Calls that wait in the table, counted up to 100,000."""
+    oldest_s: float
+    """How long the first of them has waited."""
+    aside: int
+    """Calls that were put aside."""
+    delivered: int
+    """Calls that this courier has delivered."""
+    version: str
+    lives: bool
+    """Whether the report is recent."""
+
+    def troubles(self) -> Iterator[tuple[bool, str, str]]:
+        """Yields for `doctor` what is wrong: whether nobody delivers, what it is, and what to do."""
+        where = f"in the SQL outbox {self.place}"
+        if not self.lives:
+            yield True, f"No courier delivers what is {where}", "Start one: wheelq courier --database URL."
+        elif self.oldest_s > COURIER_LATE_S:
+            why = "Look at the courier's log, and at full topics: wheelq outbox --database URL."
+            yield False, f"The first call {where} has waited for {self.oldest_s:,.0f} s", why
+        if self.aside:
+            why = "wheelq outbox --database URL says why; with --retry they are sent again."
+            yield False, f"{counted(self.aside, 'call was', 'calls were')} put aside {where}", why
+
+
 P = TypeVar("P", NodeInfo, WorkerInfo)
 
 
@@ -98,6 +136,8 @@ class Processes(NamedTuple):
     """Workers that ended without a word in the last ten minutes."""
     open_destinations: frozenset[str] = frozenset()
     """Receivers of callbacks that some worker does not call, because they failed too often."""
+    couriers: tuple[CourierInfo, ...] = ()
+    """What the courier of each SQL outbox has told last, also of those that are gone."""
 
 
 class GroupFigures(NamedTuple):
@@ -318,7 +358,21 @@ def processes(keys: Keys) -> Operation[Processes]:
         [_worker(name, what) for name, what in sorted(living.items())],
         sum(0 < ms <= LOST_MS for ms in silent_ms),
         frozenset(name for what in living.values() for name in what.get("open_destinations", ())),
+        tuple((yield from _couriers(keys, now_ms))),
     )
+
+
+def _couriers(keys: Keys, now_ms: int) -> Operation[list[CourierInfo]]:
+    told = yield from ask(heartbeats.alive(keys.couriers))
+    living = heartbeats.living(told, now_ms)
+    figures = ("seen_ms", "courier", "waiting", "oldest_s", "aside", "delivered")
+    return [
+        CourierInfo(
+            place, **{name: what.get(name, 0) for name in figures}, version=_version(what), lives=place in living
+        )
+        for place, what in sorted(told.items())
+        if now_ms - what.get("seen_ms", 0) < COURIER_FORGOTTEN_MS
+    ]
 
 
 def recurring_times(keys: Keys, seen: Fleet) -> Operation[Mapping[tuple[str, str], RecurringTimes]]:

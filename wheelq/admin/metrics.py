@@ -109,6 +109,7 @@ def expose(fleet: Fleet | None, version: str, may_read: Callable[[str], bool] = 
         _gauges(page, fleet, topics)
         _groups(page, fleet, readable)
         _recurring(page, fleet, readable)
+        _couriers(page, fleet)
         _server(page, fleet)
         _histograms(page, fleet, readable)
     return "".join(page)
@@ -174,6 +175,9 @@ def _gauges(page: list[str], fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
         "Jobs by state; each live one counts once, a dead one for each group that gave it up.",
         jobs,
     )
+    left = ((f'{{topic="{info.name}"}}', sum(one.outgoing for one in fleet.shards[info.name])) for info in topics)
+    text = "Followers of finished jobs, on their way to their topics."
+    gauge(page, "wheelq_outgoing_jobs", text, (sample for sample in left if sample[1]))
     due = (
         (f'{{topic="{info.name}",within="{within}"}}', sum(one.due[n] for one in fleet.shards[info.name]))
         for info in topics
@@ -217,6 +221,22 @@ def _recurring(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
     following = ((labels, one.next_ms / 1000) for labels, one in times if one.next_ms is not None)
     text = "When the next occurrence that is not scheduled yet is due."
     gauge(page, "wheelq_recurring_next_timestamp_seconds", text, following)
+
+
+def _couriers(page: list[str], fleet: Fleet) -> None:
+    told = [(labels_of(outbox=one.place), one) for one in fleet.processes.couriers]
+    if not told:
+        return
+    text = "1 if the courier of a SQL outbox has reported in the last 15 seconds."
+    gauge(page, "wheelq_courier_up", text, ((labels, int(one.lives)) for labels, one in told))
+    text = "Calls that wait in a SQL outbox, counted up to 100,000."
+    gauge(page, "wheelq_courier_waiting_calls", text, ((labels, one.waiting) for labels, one in told))
+    text = "How long the first call of a SQL outbox has waited."
+    gauge(page, "wheelq_courier_oldest_seconds", text, ((labels, one.oldest_s) for labels, one in told))
+    text = "Calls that were put aside in a SQL outbox."
+    gauge(page, "wheelq_courier_aside_calls", text, ((labels, one.aside) for labels, one in told))
+    text = "Calls that the courier of a SQL outbox has delivered since it started."
+    counter(page, "wheelq_courier_delivered_total", text, ((labels, one.delivered) for labels, one in told))
 
 
 def _server(page: list[str], fleet: Fleet) -> None:

@@ -346,7 +346,8 @@ class CallbackWorker:
         keys, clock = Keys(settings.prefix), clock or SystemClock()
         self._caller = CallbackCaller(services, clock, settings.callbacks)
         own = replace(settings.worker, concurrency=PLACES)
-        self._worker = Worker(transport, GROUP, keys, own, clock, report=self._open_destinations)
+        new, told = settings.topic, self._open_destinations
+        self._worker = Worker(transport, GROUP, keys, own, clock, report=told, client=settings.client, new_topics=new)
         # The caller decides about retries, by the terms of each receiver.
         served = self._worker.handler_for_each(lambda: transport.send(registry.callback_topics(keys)), retry=FOR_EVER)
         served(self._caller)

@@ -15,8 +15,9 @@ from urllib.parse import SplitResult, unquote
 from wheelq.callbacks.addresses import URL_CHARS, parse_url
 from wheelq.callbacks.services import DEFAULT_PORTS, Services, Terms
 from wheelq.errors import InvalidInput
+from wheelq.protocol.calls.worker import TARGET
 
-HEADER = "wheelq-target"
+HEADER = TARGET
 _PATH = re.compile(r"/[!-~]*\Z")
 
 

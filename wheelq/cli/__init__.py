@@ -7,12 +7,14 @@ importing   import
 topics      topics, topic list, topic remove, group list, group remove, configure, pause, resume, forecast
 recurring   recurring put, list, show, pause, resume, trigger, remove
 dead        dead list, show, replay, purge
+bundles     bundle show, cancel
 process     scheduler, worker: commands that run until a signal
 supervisor  keeps processes running, restarts them when code changes, and ends them with their parent
 up          up: everything at once
 init        init: a starter
 serve       server, keys, callbacks, secret
-outbox      outbox
+forward     forward
+outbox      outbox, courier
 stats       stats, doctor
 top         top
 health      health

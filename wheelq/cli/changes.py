@@ -33,7 +33,7 @@ _WORDS = {
     "promoted": "is with the workers now",
     "cancelling": "runs: its worker was asked to cancel it",
     "paused": "is due now, and runs when its topic is resumed",
-    "running": "is with the workers already: too late",
+    "running": "is with the workers already, or waits for a retry: too late",
     "not_found": "not found: no live job has this id",
 }
 _EXIT_CODES = {"not_found": NOT_FOUND, "running": TOO_LATE}

@@ -31,7 +31,7 @@ from wheelq.model.job import JobSpec
 
 CHUNK = 5_000
 """Lines at a time: enough for round trips that overlap, and few enough for any memory."""
-FIELDS = ("topic", *(item.name for item in fields(JobSpec)))
+FIELDS = ("topic", *(item.name for item in fields(JobSpec) if item.name != "max_wait"))
 
 
 def import_jobs(
@@ -129,7 +129,7 @@ def _schedule(
     """Schedules the jobs of a topic; yields the numbers of those that the client refuses, and why."""
     while jobs:
         try:
-            receipts = client.schedule_many(topic, [spec for _, spec in jobs])
+            receipts = [*client.schedule_many(topic, [spec for _, spec in jobs])]
             jobs = []
         except InvalidJob as error:
             receipts = list(error.receipts.values())

@@ -12,7 +12,20 @@ import typer
 from rich.console import RenderableType
 
 from wheelq.base.plural import counted
-from wheelq.cli.options import At, Attempts, Delay, Headers, JobId, Paging, Payload, Session, Timeout, Topic, Wide
+from wheelq.cli.options import (
+    At,
+    Attempts,
+    Delay,
+    Headers,
+    JobId,
+    MaxWait,
+    Paging,
+    Payload,
+    Session,
+    Timeout,
+    Topic,
+    Wide,
+)
 from wheelq.cli.output import NOT_FOUND, distance, moment, receipt_fields, say, say_aside, say_content, say_json, table
 from wheelq.cli.values import WHEN, parse_due, parse_headers, parse_json, parse_moment, parse_range
 from wheelq.errors import ServerError
@@ -54,6 +67,7 @@ def schedule(
     ] = "keep",
     attempts: Attempts = None,
     timeout: Timeout = None,
+    max_wait: MaxWait = None,
     text: Annotated[bool, typer.Option("--text", help="The payload is plain text, not JSON.")] = False,
 ) -> None:
     """Schedule one job.
@@ -74,6 +88,7 @@ def schedule(
             on_duplicate=on_duplicate,
             attempts=attempts,
             timeout=None if timeout is None else parse_duration(timeout, "timeout"),
+            max_wait=None if max_wait is None else parse_duration(max_wait, "max_wait"),
         )
     if note is not None:
         say_aside(note)
@@ -153,12 +168,12 @@ def _tell(found: JobInfo, now_ms: int) -> None:
     for what, ms in (("started", found.started_ms), ("finished", found.finished_ms)):
         if ms is not None:
             say(f"{what} {moment(ms, now_ms)}")
-    if found.worker is not None:
-        say(f"worker: {found.worker}")
     if found.progress is not None:
         say(f"progress: {found.progress.fraction:.0%} {found.progress.text}")
-    if found.last_error is not None:
-        say(f"last error: {found.last_error}")
+    told = ("worker", found.worker), ("second job of its key", found.second_id), ("last error", found.last_error)
+    for what, text in told:
+        if text is not None:
+            say(f"{what}: {text}")
     for attempt in found.attempts:
         said = attempt.error or "succeeded"
         say(

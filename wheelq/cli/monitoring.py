@@ -26,7 +26,7 @@ from wheelq.base.clock import SystemClock
 from wheelq.errors import ConfigurationError
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, resolve_url
-from wheelq.transport import Address, AsyncTransport
+from wheelq.transport import AsyncTransport, server_address
 
 if TYPE_CHECKING:
     from wheelq.admin.metrics import FleetMetrics
@@ -57,7 +57,7 @@ async def monitored(port: int | None, host: str, url: str | None, settings: Sett
         return
     from wheelq.admin.metrics import FleetMetrics  # most processes have no port
 
-    transport = AsyncTransport(Address(resolve_url(url, settings), settings.connection))
+    transport = AsyncTransport(server_address(resolve_url(url, settings), settings))
     fleet = FleetMetrics(transport, Keys(settings.prefix), SystemClock(), __version__)
     handler = type("Answering", (_Answering,), {"loop": asyncio.get_running_loop(), "fleet": fleet})
     try:

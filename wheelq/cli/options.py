@@ -80,6 +80,10 @@ Config = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
 Attempts = Annotated[int | None, typer.Option("--attempts", help="How many attempts it gets, the first included.")]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="How long each attempt may take: 30s, 5m, or seconds.")]
+MaxWait = Annotated[
+    str | None,
+    typer.Option("--max-wait", help="With --on-duplicate replace: put off at most this long after the first."),
+]
 Wide = Annotated[bool, typer.Option("--wide", help="Show every column whole, however long the lines get.")]
 LogLevel = Annotated[str | None, overrides(Settings, "log_level", "LEVEL")]
 LogFormat = Annotated[str | None, overrides(Settings, "log_format", "FORMAT")]

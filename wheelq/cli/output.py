@@ -97,7 +97,7 @@ def plain(value: Any) -> Any:
         return value.decode(errors="backslashreplace")
     if isinstance(value, datetime):
         return value.isoformat()
-    return value
+    return value.to_unix() if hasattr(value, "to_unix") else value  # a msgpack timestamp of another program
 
 
 def say_content(payload: object, headers: Mapping[str, str]) -> None:

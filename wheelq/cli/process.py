@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import inspect
 import logging
 import os
 import signal
@@ -66,6 +67,10 @@ Reload = Annotated[
 ]
 WithScheduler = Annotated[
     bool, typer.Option("--with-scheduler", help="Run a scheduler, too, in a process beside the workers.")
+]
+WithCourier = Annotated[
+    str | None,
+    typer.Option("--courier", help="Run a courier, too, for the outbox in this database (SQLAlchemy's URL)."),
 ]
 LogJobs = Annotated[bool, typer.Option("--log-jobs", help="Log a line for every job: attempt, lateness, duration.")]
 
@@ -154,15 +159,23 @@ class Daemon(Logged):
             runner.run(listen_and_run())
 
 
-def scheduler(daemon: Daemon) -> None:
+def scheduler(daemon: Daemon, courier: WithCourier = None) -> None:
     """Run a scheduler node until SIGINT or SIGTERM. Start as many as you like: each shard has one leader.
 
-    If the server is away or loading its data, the command waits for it.
+    If the server is away or loading its data, the command waits for it. With --courier, the scheduler and the courier
+    are two processes.
     """
     from wheelq.admin import Inspector  # a worker process needs neither, and starts sooner without
     from wheelq.scheduler import Scheduler
 
     settings = daemon.begin()
+    if courier:
+        if daemon.url or settings.url:
+            os.environ["WHEELQ_URL"] = resolve_url(daemon.url, settings)
+        with lifeline() as line:
+            node_part = CommandPart("scheduler", ["scheduler", *daemon.monitoring_options(0)], line)
+            parts = [[node_part], [*courier_parts(courier, line)]]
+            raise typer.Exit(Supervisor(parts).run(lambda: logger.info("a scheduler and a courier run")))
     node, stopping = Scheduler.connect(daemon.url, settings), asyncio.Event()
 
     async def look_and_run() -> None:
@@ -232,11 +245,19 @@ def _run_processes(
             return Supervisor([[*schedulers], [*workers]]).run(started)
 
 
-def needs_extra(command: str, *modules: str) -> None:
+def courier_parts(database: str | None, line: int) -> list[CommandPart]:
+    """Returns the courier's process, if there is a database, whose URL no list of processes shows."""
+    if database is None:
+        return []
+    os.environ["WHEELQ_DATABASE"] = database
+    return [CommandPart("courier", ["courier"], line)]
+
+
+def needs_extra(command: str, *modules: str, extra: str = "server") -> None:
     """Raises: ConfigurationError, if a module that a command needs is not installed."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise ConfigurationError(f"{command} needs {', '.join(missing)}: pip install 'wheelq[server]'")
+        raise ConfigurationError(f"{command} needs {', '.join(missing)}: pip install 'wheelq[{extra}]'")
 
 
 def _warn_of_problems(inspector: Inspector) -> None:
@@ -284,7 +305,7 @@ def load_worker(target: str) -> Worker:
         workers = sorted(other for other, value in vars(module).items() if isinstance(value, Worker))
         has = f"it has {', '.join(workers)}" if workers else "it has no Worker at its top level"
         raise ConfigurationError(f"module {module_name} has no {name!r}; {has}") from error
-    if not isinstance(found, Worker) and callable(found):
+    if not isinstance(found, Worker) and _is_factory(found):
         with _explained(target, "fails"):
             found = found()
     if not isinstance(found, Worker):
@@ -293,6 +314,15 @@ def load_worker(target: str) -> Worker:
             "without arguments that returns one"
         )
     return found
+
+
+def _is_factory(found: Any) -> bool:
+    """Whether it can be called without arguments."""
+    try:
+        inspect.signature(found).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _import(name: str) -> ModuleType:

@@ -80,7 +80,7 @@ def create(
     key, token = new_key(name, tuple(scope), now_ms, expires_ms)
     with _transport(session) as (transport, names):
         transport.send(calls.put_api_key(names, key.id, key.stored()))
-    say(token)
+    session.answer({"id": key.id, "token": token}, token)
 
 
 @keys.command("list")
@@ -112,7 +112,7 @@ def rotate(
             raise _missing(id)
         key, token = ApiKey.read(id, stored).rotated(wall_ms(), round(parse_duration(keep, "keep") * 1000))
         transport.send(calls.put_api_key(names, id, key.stored()))
-    say(token)
+    session.answer({"id": key.id, "token": token}, token)
 
 
 @keys.command("revoke")
@@ -121,7 +121,7 @@ def revoke(session: Session, id: Id) -> None:
     with _transport(session) as (transport, names):
         if not transport.send(calls.drop_api_key(names, id)):
             raise _missing(id)
-    say(f"key {id} is revoked")
+    session.answer({"id": id, "revoked": True}, f"key {id} is revoked")
 
 
 @contextmanager

@@ -71,6 +71,7 @@ def configure(
     result_max_bytes: Annotated[int | None, _changes("result_max_bytes")] = None,
     dead_retention: Annotated[str | None, _changes("dead_retention_ms")] = None,
     dead_max: Annotated[int | None, _changes("dead_max")] = None,
+    on_dead: Annotated[str | None, _changes("on_dead")] = None,
 ) -> None:
     """Change settings of a live topic, or create a new topic with them.
 
@@ -162,7 +163,7 @@ def settings_shown(topic: TopicState) -> str:
         if name == "misfire":
             words.append(f"{value} after {span(topic.grace_ms)}")
         else:
-            shown = span(value) if SETTINGS[name].unit == "ms" else value if SETTINGS[name].one_of else f"{value:,.15g}"
+            shown = span(value) if SETTINGS[name].unit == "ms" else value if type(value) is str else f"{value:,.15g}"
             words.append(f"{name.removesuffix('_ms')}={shown}")
     return ", ".join(words)
 

@@ -51,6 +51,7 @@ def up(
     processes: process.Processes = 1,
     reload: process.Reload = False,
     log_jobs: process.LogJobs = False,
+    courier: process.WithCourier = None,
 ) -> None:
     """Run everything: a server of its own, a scheduler and a worker, each in a process. Needs no Redis.
 
@@ -73,16 +74,19 @@ def up(
         count = processes if target else 1
         monitoring = [logged.monitoring_options(number) for number in range(count + 1)]
         scheduling = CommandPart("scheduler", ["scheduler", *monitoring[0]], line)
+        carrying = process.courier_parts(courier, line)
         jobs = ["--log-jobs"] if log_jobs else []
         runs = target or (PRINTING if server is not None else None)
         working = worker_parts(runs, jobs, monitoring[1:], line, reload=reload and bool(target)) if runs else []
         stack.enter_context(restarting_on_change(working))
         serving = [CommandPart("http", ["server"], line)] if http else []
-        groups: list[list[Part]] = [[server] if server else [], [scheduling], [*working], [*serving]]
+        groups: list[list[Part]] = [[server] if server else [], [scheduling], [*carrying], [*working], [*serving]]
 
         def started() -> None:
             say(f"server     {url}, process {server.pid}, data in {data}" if server else f"server     {shown}")
             say(f"scheduler  process {scheduling.pid}")
+            for part in carrying:
+                say(f"courier    process {part.pid}")
             for part in working:
                 say(f"worker     process {part.pid}, {target or 'prints every job that falls due'}")
             if not working:

@@ -51,7 +51,7 @@ def make_app(service: Service) -> FastAPI:
     for resource in (jobs, callbacks, classic, leases, topics, dead, recurring, health):
         # Not include_router, which would match every request twice: by router, then by route.
         app.router.routes += resource.routes.routes
-    app.router.routes += topics.group_routes.routes
+    app.router.routes += [*topics.group_routes.routes, *jobs.bundle_routes.routes]
     site.install(app, service)
     settings = service.settings.server
     _install_document(app, service.needs_key, service.intake.is_open, settings.base_path)
@@ -245,6 +245,7 @@ def _complete(schemas: dict[str, Any], has_receivers: bool) -> None:
     schemas["JsonValue"] = JSON_VALUE
     schemas["ManyJobs"]["properties"]["jobs"]["items"] = {"$ref": "#/components/schemas/NewJob"}
     if not has_receivers:
-        del schemas["NewJob"]["properties"]["target"]
+        for name in ("NewJob", "FollowingJob"):
+            del schemas[name]["properties"]["target"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

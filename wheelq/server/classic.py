@@ -34,7 +34,6 @@ proxies and retrying clients know.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,7 +44,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from wheelq.aio import AsyncClient
-from wheelq.base.as_json import as_json
+from wheelq.base.as_json import as_text
 from wheelq.base.as_json import parse as parse_json
 from wheelq.base.clock import Clock
 from wheelq.callbacks.target import HEADER
@@ -310,7 +309,7 @@ class Tasks:
             if not leased:
                 break
             job = leased[0]
-            task = PulledTask(job.entry.id, _text(job.record.payload))
+            task = PulledTask(job.entry.id, as_text(job.record.payload))
             note = await self._transport.send(
                 notes.remember(self._note(topic, task.id), _IN_LINE + task.content.encode(), self._kept_ms)
             )
@@ -330,18 +329,10 @@ class Tasks:
             if note is None:
                 raise Problem(NO_TASK)
             return PulledTask(id, note[1:].decode())
-        content = _text(info.payload)
+        content = as_text(info.payload)
         note = await self._transport.send(notes.remember(key, _BY_ID + content.encode(), self._kept_ms))
         await self._leases.take(topic, GROUP, id, info.shard)
         return PulledTask(id, content if note is None else note[1:].decode())
 
     def _note(self, topic: str, id: str) -> str:
         return self._keys.note("task", f"{topic}\n{id}")
-
-
-def _text(payload: Any) -> str:
-    """Returns the content of a task; for a job made in another way, its payload as JSON."""
-    if isinstance(payload, bytes):
-        payload = base64.b64encode(payload).decode()  # as in payload_base64; as_json has the URL-safe alphabet
-        return f'"{payload}"'
-    return payload if isinstance(payload, str) else as_json(payload).decode()

@@ -121,7 +121,7 @@ class Coalescing:
     ) -> list[Outcome]:
         """Check each job that was not sent, and schedule the valid ones."""
         outcomes: dict[int, Outcome] = {**known}
-        check = Preparation(topic, self._settings, self._clock.wall_ms()).job
+        check = Preparation(topic, self._settings, self._clock.wall_ms(), on_duplicate).job
         good: list[int] = []
         for place, spec in enumerate(specs):
             if place not in outcomes:

@@ -23,20 +23,25 @@ import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from wheelq import reminders
 from wheelq.base.clock import Clock
 from wheelq.base.plural import counted
-from wheelq.errors import GroupNotFound, InvalidInput, ServerError
+from wheelq.errors import GroupNotFound, InvalidInput, ServerBusy, ServerError
+from wheelq.following.carrier import Carrier
+from wheelq.following.notes import Notes
 from wheelq.model.dead import Reason
-from wheelq.model.job import Payload
+from wheelq.model.job import JobSpec, OnDuplicate, Payload
 from wheelq.model.retry import Retry
 from wheelq.model.topic import Topic
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leases as calls
 from wheelq.protocol.calls import worker
-from wheelq.protocol.calls.leases import LONGEST_MS, LeaseId, LeaseTime
+from wheelq.protocol.calls.bundles import bundle_of
+from wheelq.protocol.calls.leases import LONGEST_MS, LeaseId, LeasesAcked, LeaseTime
+from wheelq.protocol.calls.outgoing import MOST_IN_A_CALL, Follower
 from wheelq.protocol.calls.state import TEXT_CHARS, pack_note
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -54,14 +59,19 @@ TOPICS_S = 1.0
 AGAIN_S = 1.0
 """How often a waiting request looks again without a wake-up, for ended leases and failed reads."""
 PREFIX = "http."
-HANDLE_PATTERN = r"([0-9]{1,4})\.([0-9]{1,19}-[0-9]{1,19})\.([0-9]{1,9})\.((?:[0-9a-f]{2}){1,400})"
-"""A handle names a lease for consumers: SHARD.ENTRY.NUMBER.MEMBER, with the member in hex."""
+HANDLE_PATTERN = r"([0-9]{1,4})\.([0-9]{1,19}-[0-9]{1,19})\.([0-9]{1,9})\.((?:[0-9a-f]{2}){1,400})(\.b)?"
+"""A handle names a lease for consumers: SHARD.ENTRY.NUMBER.MEMBER, with the member in hex; .b: a bundle counts it."""
 ERROR_CHARS = 500
 """The most characters of an error's beginning that are kept."""
 TELL_EVERY_S = 1.0
 """How often a server tells Redis the time by the clock of leases."""
 TOLERATED_MS = 1_000
 """How far the clock may be ahead of the Redis server's before leases are limited."""
+CARRY_S = 1.0
+"""Seconds that a server which stops still carries followers; afterwards the nodes that serve their shards do."""
+Then = tuple[str, JobSpec, OnDuplicate]
+"""A job that follows an acknowledged one."""
+T = TypeVar("T")
 Gone = Callable[[], Awaitable[None]]
 
 
@@ -78,7 +88,13 @@ class Leases:
     """Leases of all topics and groups."""
 
     def __init__(
-        self, client: ServerClient, transport: AsyncTransport, keys: Keys, clock: Clock, settings: ServerSettings
+        self,
+        client: ServerClient,
+        transport: AsyncTransport,
+        keys: Keys,
+        clock: Clock,
+        settings: ServerSettings,
+        carrier: Carrier,
     ) -> None:
         self._client = client
         self._transport = transport
@@ -86,6 +102,7 @@ class Leases:
         self._clock = clock
         self._lease_clock = LeaseClock(transport, keys, clock)
         self._settings = settings
+        self._carrier = carrier
         self._next_look: dict[tuple[str, str], float] = {}
         self._first: defaultdict[str, int] = defaultdict(int)
         self._polls = LongPolls(transport)
@@ -127,12 +144,45 @@ class Leases:
             leaving.cancel()
             self.waiting -= 1
 
-    async def ack(self, topic: str, group: str, handles: Sequence[str], result: bytes = b"") -> list[bool]:
-        """Acknowledge jobs. Returns for each whether its lease was still valid. Raises as `lease` does."""
+    async def ack(
+        self, topic: str, group: str, handles: Sequence[str], result: bytes = b"", then: Sequence[Then] = ()
+    ) -> list[bool]:
+        """Acknowledge jobs, each followed by the jobs in `then`. Returns for each whether its lease was still valid.
+
+        Raises as `lease` does; also InvalidInput, and ServerBusy if there is no room for followers (then some of the
+        jobs may be acknowledged).
+        """
+        if len(handles) * len(then) > MOST_IN_A_CALL:
+            raise InvalidInput(
+                "then", f"one request may make {MOST_IN_A_CALL} followers, and each of its jobs has its own"
+            )
         settings = await self._topic(topic)
-        return await self._answer(
-            topic, handles, lambda keys, leases: calls.ack(keys, PREFIX + group, settings, leases, result=result)
-        )
+        is_full = False
+
+        def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[LeasesAcked]:
+            followers = [self._followers(keys, PREFIX + group, lease, then) for lease in leases] if then else ()
+            return calls.ack(keys, PREFIX + group, settings, leases, result=result, followers=followers)
+
+        def take(keys: ShardKeys, acked: LeasesAcked) -> list[bool]:
+            nonlocal is_full
+            is_full |= acked.is_full
+            self._carrier.carry(keys, acked.outgoing)
+            return acked.done
+
+        for handle in handles if then else ():  # all of them are right before one is settled
+            shard, lease = parse_handle(handle)
+            self._followers(self._keys.shard(topic, shard), PREFIX + group, lease, then)
+        done = await self._answer(topic, handles, call, take)
+        if is_full:
+            raise ServerBusy(f"topic {topic} has no room for more followers now; repeat the request")
+        return done
+
+    def _followers(self, keys: ShardKeys, group: str, lease: LeaseId, then: Sequence[Then]) -> list[Follower]:
+        """Returns what follows one job. Raises: InvalidInput."""
+        notes = Notes(keys, lease.entry_id, group, self._carrier.settings, self._clock.wall_ms())
+        for topic, spec, on_duplicate in then:
+            notes.add(topic, spec, on_duplicate)
+        return self._carrier.placed(notes.followers)
 
     async def pack(self, topic: str, result: Payload) -> tuple[bytes, str | None]:
         """Returns a result for `ack`; if it cannot be kept, nothing and why: the job has run all the same."""
@@ -208,6 +258,8 @@ class Leases:
 
     async def close(self) -> None:
         await self._polls.close()
+        await self._carrier.idle(CARRY_S)
+        await self._carrier.close()
 
     async def _lease_later(
         self, topic: str, group: str, count: int, lease_ms: int, wait_s: float, leaving: asyncio.Future[None]
@@ -270,7 +322,8 @@ class Leases:
     async def _look_at(self, keys: ShardKeys, group: str, entry: Entry, now_ms: int) -> Delivered | None:
         """Returns the delivery if it can be leased out; otherwise settles it."""
         settings = await self._topic(keys.topic)
-        lease = LeaseId(entry.entry_id, entry.member.encode(), entry.deliveries)
+        in_bundle = bundle_of(entry.record) is not None
+        lease = LeaseId(entry.entry_id, entry.member.encode(), entry.deliveries, in_bundle)
         if entry.group is not None and entry.group != group:  # another group's retry
             await self._transport.send(calls.ack(keys, group, settings, [lease]))
             return None
@@ -300,8 +353,13 @@ class Leases:
         return too_late(now_ms, entry.due_ms, record, settings, is_redelivered=entry.deliveries > 1)
 
     async def _answer(
-        self, topic: str, handles: Sequence[str], call: Callable[[ShardKeys, Sequence[LeaseId]], Call[list[bool]]]
+        self,
+        topic: str,
+        handles: Sequence[str],
+        call: Callable[[ShardKeys, Sequence[LeaseId]], Call[T]],
+        take: Callable[[ShardKeys, T], list[bool]] = lambda keys, answers: cast(list[bool], answers),
     ) -> list[bool]:
+        """Answers for leases, shard by shard; `take` returns for each whether it was valid from the shard's answer."""
         await self._topic(topic)
         by_shard: defaultdict[int, list[tuple[int, LeaseId]]] = defaultdict(list)
         for place, handle in enumerate(handles):
@@ -309,10 +367,9 @@ class Leases:
             by_shard[shard].append((place, lease))
         done = [False] * len(handles)
         for shard, items in by_shard.items():
+            keys = self._keys.shard(topic, shard)
             try:
-                answers = await self._transport.send(
-                    call(self._keys.shard(topic, shard), [lease for _, lease in items])
-                )
+                answers = take(keys, await self._transport.send(call(keys, [lease for _, lease in items])))
             except GroupNotFound:  # it has leased nothing
                 answers = [False] * len(items)
             for (place, _), answer in zip(items, answers, strict=True):
@@ -327,7 +384,7 @@ class Leases:
 
 
 def make_handle(shard: int, lease: LeaseId) -> str:
-    return f"{shard}.{lease.entry_id}.{lease.number}.{lease.member.hex()}"
+    return f"{shard}.{lease.entry_id}.{lease.number}.{lease.member.hex()}{'.b' if lease.in_bundle else ''}"
 
 
 def parse_handle(handle: str) -> tuple[int, LeaseId]:
@@ -335,8 +392,8 @@ def parse_handle(handle: str) -> tuple[int, LeaseId]:
     found = re.fullmatch(HANDLE_PATTERN, handle)
     if found is None:
         raise InvalidInput("handles", f"{handle[:60]!r} is not the handle of a lease")
-    shard, entry_id, number, member = found.groups()
-    return int(shard), LeaseId(entry_id, bytes.fromhex(member), int(number))
+    shard, entry_id, number, member, in_bundle = found.groups()
+    return int(shard), LeaseId(entry_id, bytes.fromhex(member), int(number), in_bundle is not None)
 
 
 @dataclass(frozen=True, slots=True)

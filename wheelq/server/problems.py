@@ -45,15 +45,19 @@ JOB_NOT_FOUND = Kind(
 )
 DEAD_NOT_FOUND = Kind(404, "dead-not-found", "No dead job has this id", "It was replayed, purged or trimmed.")
 RECURRING_NOT_FOUND = Kind(404, "recurring-not-found", "The topic has no recurring job with this name")
+BUNDLE_NOT_FOUND = Kind(
+    404, "bundle-not-found", "No bundle has this id", "It never was, or it ended longer ago than is kept."
+)
 GROUP_NOT_FOUND = Kind(404, "group-not-found", "The topic has no group with this name")
-TOPIC_NOT_FOUND = Kind(404, "topic-not-found", "There is no such topic", "The first job of a topic creates it.")
+TOPIC_NOT_FOUND = Kind(404, "topic-not-found", "There is no such topic", "A PATCH of its settings creates it, too.")
 METHOD_NOT_ALLOWED = Kind(405, "method-not-allowed", "This path does not take this method")
 TOO_SLOW = Kind(408, "too-slow", "The request did not come in time")
-TOO_LATE = Kind(409, "too-late", "The job is ready for its consumers, or with them already")
+TOO_LATE = Kind(409, "too-late", "The job is ready for its consumers, with them already, or waits for a retry")
 PAUSED = Kind(409, "paused", "The topic is paused", "The job is due now, and runs first when the topic is resumed.")
 DUPLICATE = Kind(409, "duplicate", "A live job has this id", 'Leave on_duplicate out to keep it, or say "replace".')
 IN_USE = Kind(409, "in-use", "It is in use: nothing was removed", "Stop its workers first, or add ?force=true.")
 BEING_REMOVED = Kind(409, "being-removed", "The topic or group is just being removed", "Try again.", 5)
+BUNDLE_CLOSED = Kind(409, "bundle-closed", "The bundle takes no more members")
 CHANGED = Kind(412, "changed", "The job has another due time by now", "Look it up, and decide again.")
 TOO_LARGE = Kind(413, "too-large", "The request is too large")
 UNSUPPORTED = Kind(415, "unsupported", "The body's media type is not known here", "Send application/json.")
@@ -100,11 +104,13 @@ _BY_ERROR: tuple[tuple[type[errors.WheelqError], Kind], ...] = (  # the first th
     (errors.InvalidInput, INVALID),
     (errors.DuplicateJob, DUPLICATE),
     (errors.TopicNotFound, TOPIC_NOT_FOUND),
+    (errors.BundleNotFound, BUNDLE_NOT_FOUND),
     (errors.TopicUnreadable, TOPIC_UNREADABLE),
     (errors.RecurringUnreadable, RECURRING_UNREADABLE),
     (errors.TopicFull, TOPIC_FULL),
     (errors.InUse, IN_USE),
     (errors.BeingRemoved, BEING_REMOVED),
+    (errors.BundleClosed, BUNDLE_CLOSED),
     (errors.NotReplicated, NOT_CONFIRMED),
     (errors.OutcomeUnknown, OUTCOME_UNKNOWN),
     (errors.Unavailable, UNAVAILABLE),

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from wheelq.base.as_json import as_json
+from wheelq.errors import InvalidInput
 from wheelq.server import problems
 from wheelq.server.access import Caller, Verb
 from wheelq.server.problems import Problem
@@ -121,6 +123,7 @@ class Route(APIRoute):
         needed = Verb(verb)
         takes_many = told.get(_TAKES_MANY, False)
         takes_json = self.body_field is not None
+        known = {field.alias for field in get_flat_params(self.dependant)}
 
         async def guarded(request: Request) -> Response:
             service = service_of(request)
@@ -128,6 +131,9 @@ class Route(APIRoute):
             with service.audit.of(request, needed, address) as entry:
                 entry.caller = caller = await service.caller_of(request)
                 service.admit(caller, address, needed, request.path_params.get("topic"))
+                if request.scope["query_string"] and self.path.startswith("/v1/"):
+                    for name in sorted(request.query_params.keys() - known):
+                        raise InvalidInput(name[:100], "is not known here")
                 if takes_json and not is_json(request.headers.get("content-type", "")):  # FastAPI would say 422
                     raise Problem(problems.UNSUPPORTED, field="Content-Type")
                 request.scope["wheelq.caller"] = caller

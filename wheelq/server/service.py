@@ -24,6 +24,7 @@ from wheelq.base.fresh import Fresh
 from wheelq.callbacks.caller import CallbackWorker
 from wheelq.callbacks.services import Services
 from wheelq.errors import JobFailed, JobNotFound, NotFinished, ServerError
+from wheelq.following.carrier import Carrier
 from wheelq.model.job import Payload
 from wheelq.protocol.keys import Keys
 from wheelq.reminders import Reminders
@@ -79,7 +80,8 @@ class Service:
         self.keyring = Keyring(transport, self.keys, self.clock, settings.server.keys_ms)
         self.rates = Rates(settings.server.rate)
         self.audit = Audit(settings.server.audit)
-        self.leases = Leases(self.client, transport, self.keys, self.clock, settings.server)
+        carrier = Carrier(transport, self.keys, settings.client, settings.topic, self.clock)
+        self.leases = Leases(self.client, transport, self.keys, self.clock, settings.server, carrier)
         ids, kept_ms = TaskIds(transport, self.keys, self.clock), settings.server.classic_kept_ms
         self.tasks = Tasks(
             self.client, self.coalescing, self.leases, self.intake, transport, self.keys, kept_ms, self.clock, ids

@@ -110,6 +110,11 @@ class ClientSettings(Checked):
     )
 
 
+ON_DEAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}|[^:\s]{1,100}:(?:/[!-~]{0,500})?")
+"""A topic, or a service and a path."""
+ON_DEAD_PROBLEM = 'must be a topic, or a service and a path, as in "billing:/dead-jobs"'
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSettings(Checked):
     """The settings of a new topic. Redis stores them, and `configure` changes them there."""
@@ -163,11 +168,17 @@ class TopicSettings(Checked):
     dead_max: int = setting(
         100_000, "Most dead jobs kept in each shard. Beyond that the oldest are removed.", zero="no limit"
     )
+    on_dead: str = setting(
+        "",
+        "Where a job is made that tells of each dead job: a topic, or NAME:/path of a service in config/services.toml. "
+        "Empty: nowhere.",
+    )
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         has_grace = self.misfire == "run" or self.grace_ms > 0
         self._require(has_grace, "grace_ms", f"must be more than 0, because misfire is {self.misfire!r}")
+        self._require(not self.on_dead or bool(ON_DEAD.fullmatch(self.on_dead)), "on_dead", ON_DEAD_PROBLEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +216,9 @@ class SchedulerSettings(Checked):
         zero="the jobs of each millisecond have a call of their own",
     )
     sweep_ms: int = setting(
-        500, "How often the sweep runs while a job is due soon: the most lateness that a lost hint can cause."
+        500,
+        "How often a leader looks for jobs that it does not know of, while a job is due soon: the most lateness that a "
+        "lost hint can cause.",
     )
     hedge_ms: int = setting(
         100, "How long a job may be overdue before the standby promotes it: the lateness that a killed leader causes."

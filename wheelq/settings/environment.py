@@ -30,7 +30,7 @@ logger = logging.getLogger("wheelq.settings")
 PREFIX = "WHEELQ_"
 CONFIG = "WHEELQ_CONFIG"
 """Names the settings file."""
-_NOT_SETTINGS = frozenset({CONFIG, "WHEELQ_DEBUG", "WHEELQ_ENV_FILE", "WHEELQ_SERVER_BINARY"})
+_NOT_SETTINGS = frozenset({CONFIG, "WHEELQ_DATABASE", "WHEELQ_DEBUG", "WHEELQ_ENV_FILE", "WHEELQ_SERVER_BINARY"})
 _NOT_OURS = "WHEELQ_TEST_"
 """Variables of wheelq's own tests."""
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://")

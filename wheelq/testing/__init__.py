@@ -17,8 +17,8 @@ leader promotes, and the real worker reads, runs handlers, retries and buries. T
     locust      load tests of your own topics with Locust (extra `locust`)    limits    limits for their figures
 
 Code under test that connects by itself finds the server by WHEELQ_URL, which is set while the test runs; pass
-`wheelq.url` to code that has settings of its own. A module that creates its worker or client at import needs the
-variable earlier: in conftest.py, `os.environ["WHEELQ_URL"] = wheelq.testing.URL`.
+`wheelq.url` to code that has settings of its own. A module may create its worker or client at import, also while
+WHEELQ_URL names a real server: the variable is read at their first use.
 
 Not simulated: interaction between machines (take-over, recovery, renewal of long jobs), and the real time that a
 handler takes. Needs the extra `testing`.

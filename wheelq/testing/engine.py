@@ -66,7 +66,7 @@ class SteppedWorker(Worker):
         self, other: Worker, transport: AsyncTransport, keys: Keys, clock: ManualClock, outermost: Middleware
     ) -> None:
         """`outermost` runs around all hooks of `other`."""
-        super().__init__(transport, other.group, keys, other._settings, clock)
+        super().__init__(transport, other.group, keys, other._settings, clock, client=other._parts.client)
         self._handlers.share(other._handlers)
         self._hooks.lifespans, self._hooks.of_routers = other._hooks.lifespans, other._hooks.of_routers
         self._hooks.middleware = [outermost, *other._hooks.middleware]
@@ -92,6 +92,8 @@ class SteppedWorker(Worker):
         if is_last:
             await self._lanes.idle()
         await self._parts.settler.flush()
+        if (carrier := self._parts.carrier_in_use) is not None:
+            await carrier.idle()
         return started
 
     def next_ms(self) -> int | None:

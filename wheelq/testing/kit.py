@@ -77,7 +77,14 @@ class _Kit:
         self._transport = Transport(address)
         self.client = Client(self._transport, self._keys, settings.client, settings.topic, self.clock)
         """A blocking client; it works on asyncio too, because nothing here waits."""
-        self.worker = Worker(AsyncTransport(address), "default", self._keys, settings.worker, self.clock)
+        self.worker = Worker(
+            AsyncTransport(address),
+            keys=self._keys,
+            settings=settings.worker,
+            clock=self.clock,
+            client=settings.client,
+            new_topics=settings.topic,
+        )
         """A worker that is already added: decorate handlers with `@wheelq.worker.handler(topic)`."""
         workers = [self.worker]
         moved = on_move or (lambda now: None)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from wheelq.base.clock import ManualClock
+from wheelq.following.carrier import Carrier
 from wheelq.model.topic import Topic
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call, command
-from wheelq.protocol.calls import registry
+from wheelq.protocol.calls import outgoing, registry
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.scheduler.outgoing import OutgoingFollowers
 from wheelq.scheduler.parts import NodeParts, ShardParts
+from wheelq.scheduler.promoter import Gathering
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.scheduler.shard import Shard
 from wheelq.settings import DAY_MS, SchedulerSettings, TopicSettings
 from wheelq.transport import AsyncTransport, Transport
+
+T = TypeVar("T")
 
 NODE = "test"
 FOREVER_MS = 3_660 * DAY_MS
@@ -28,6 +33,13 @@ class _Held(NamedTuple):
 
     since_ms: int
     until_ms: int
+
+
+class _AtOnce(Gathering):
+    """Asks each question alone: no shard can wait for the questions of others while time stands still."""
+
+    async def ask(self, call: Call[T]) -> tuple[float, T]:
+        return self._clock.monotonic(), await self._transport.send(call)
 
 
 class Leading:
@@ -42,16 +54,21 @@ class Leading:
         # occurrence of a recurring job is always made at once, so that a test sees it.
         settings = SchedulerSettings(idle_ms=FOREVER_MS, lease_ms=FOREVER_MS, recurring_ahead_ms=FOREVER_MS)
         self._parts = NodeParts(transport, keys, clock, settings, NODE)
+        self._parts.gathering = _AtOnce(transport, clock)
         self._shards: dict[ShardKeys, Shard] = {}
         self._occurrences: dict[ShardKeys, Occurrences] = {}
         self._first_due_ms: dict[ShardKeys, int | None] = {}  # when last looked
         self._make_ms: dict[ShardKeys, int | None] = {}  # the same, of occurrences
         self._held: dict[ShardKeys, _Held] = {}  # shards that hold due jobs back
+        self._carrier = Carrier(transport, keys, clock=clock)
+        self._outgoing = OutgoingFollowers(self._parts, self._carrier, dict)
+        self._carry_ms: dict[ShardKeys, int | None] = {}  # when to carry again what a target did not take
 
     async def promote(self) -> int:
         """Run each shard with due jobs until it rests; returns how many jobs were promoted."""
         await self._parts.server.asking(self._transport.send(server_time_us()))
         shards = all_shards(self._registry, self._keys)
+        self._carry_ms = {keys: await self._carry(keys) for keys in shards}
         self._make_ms = {keys: await self._make(keys) for keys in shards if keys.shard == 0}
         self._first_due_ms = {keys: await self._transport.send(_first(keys.delayed)) for keys in shards}
         promoted = 0
@@ -63,15 +80,24 @@ class Leading:
         return promoted
 
     def next_ms(self) -> int | None:
-        """Returns the next moment at which a job is due, as of the last `promote`; None if there is none."""
+        """Returns the next moment at which something is due, as of the last `promote`; None if nothing is."""
         due = (self._held[keys].until_ms if keys in self._held else ms for keys, ms in self._first_due_ms.items() if ms)
-        return min((*due, *(ms for ms in self._make_ms.values() if ms)), default=None)
+        others = (*self._make_ms.values(), *self._carry_ms.values())
+        return min((*due, *(ms for ms in others if ms)), default=None)
 
     async def give_back(self) -> None:
         """Release all leases, for the next leader."""
         for shard in self._shards.values():
             shard.stop()
             await shard.run()
+
+    async def _carry(self, keys: ShardKeys) -> int | None:
+        """Carry the followers that were left; returns when to do so again."""
+        if not await self._transport.send(outgoing.how_many(keys)):
+            return None
+        rest = await self._outgoing.carry(keys, at_once=True)
+        await self._carrier.idle()
+        return None if rest is None else self._clock.wall_ms() + math.ceil(rest * 1000)
 
     async def _make(self, keys: ShardKeys) -> int | None:
         """Make the due occurrences of a topic's recurring jobs; returns when the next must be made."""

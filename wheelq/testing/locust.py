@@ -51,7 +51,7 @@ from wheelq.protocol.calls import counts
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Settings, resolve_url, settings_in_force
 from wheelq.testing.limits import LoadLimit
-from wheelq.transport import Address, Transport
+from wheelq.transport import Address, Transport, server_address
 
 LATENESS = "lateness"
 """The kind of the entries that tell how late jobs started."""
@@ -141,10 +141,10 @@ def record_lateness(environment: Environment, topic: str, late_ms: float) -> Non
 class LatenessReader:
     """Reads what workers measured since the test started, and adds it to Locust's entries."""
 
-    def __init__(self, environment: Environment, url: str, prefix: str, last_word_s: float) -> None:
+    def __init__(self, environment: Environment, address: Address, prefix: str, last_word_s: float) -> None:
         """`last_word_s`: for how many seconds to read on after the test, for late jobs and figures."""
         self._environment = environment
-        self._url = url
+        self._address = address
         self._keys = Keys(prefix)
         self._last_word_s = last_word_s
         self._known: Mapping[tuple[str, str], list[int]] | None = None
@@ -177,7 +177,7 @@ class LatenessReader:
                 self._add_new()
 
     def _counts(self) -> dict[tuple[str, str], list[int]]:
-        with closing(Transport(Address(self._url))) as transport:
+        with closing(Transport(self._address)) as transport:
             found = transport.send(counts.histograms(self._keys))
         return {
             (topic, group): counts for (kind, topic, group), (_, *counts) in found.items() if kind is Measured.START
@@ -273,9 +273,10 @@ def _reader(environment: Environment, url: str | None, last_word_s: float) -> La
     settings = next((user.settings for user in users if user.settings), None) or settings_in_force()
     host = next((environment.host or user.host for user in users), None)
     try:
-        return LatenessReader(environment, resolve_url(url or host, settings), settings.prefix, last_word_s)
+        address = server_address(resolve_url(url or host, settings), settings)
     except ConfigurationError:
         return None
+    return LatenessReader(environment, address, settings.prefix, last_word_s)
 
 
 _events.init_command_line_parser.add_listener(_add_options)

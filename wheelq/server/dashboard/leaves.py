@@ -85,8 +85,9 @@ def _target(href: str, name: str, places: Places) -> str:
     if href.startswith(("https://", "http://", "#")):
         return href
     path, hash, part = href.partition("#")
-    here = name if name == "zh" else ""  # the folder of the page
-    there = posixpath.normpath(posixpath.join(here, path)).removesuffix(".md").removesuffix(f"/{guide.INDEX}")
+    here = posixpath.dirname(guide.paths().get(name, ""))
+    there = posixpath.normpath(posixpath.join(here, path)).removesuffix(".md")
     if there == guide.INDEX:
         return f"{places.index}{hash}{part}"
-    return f"{places.page.format(there)}{hash}{part}" if there in guide.names() else ""
+    found = next((page for page, at in guide.paths().items() if at == there), None)
+    return f"{places.page.format(found)}{hash}{part}" if found else ""

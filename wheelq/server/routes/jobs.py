@@ -1,4 +1,7 @@
-"""`/v1/topics/{topic}/jobs`: schedule, look up, move, cancel and run jobs, one or all that are due in a range."""
+"""`/v1/topics/{topic}/jobs`: schedule, look up, move, cancel and run jobs, one or all that are due in a range.
+
+`/v1/bundles/{id}`: look up and cancel a bundle of jobs. Its id begins with the topic of its follower.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from typing import Annotated, Any
 from fastapi import Header, Request, Response
 
 from wheelq.base.ids import make_id
-from wheelq.errors import InvalidInput, ServerError
+from wheelq.errors import BundleNotFound, InvalidInput, ServerError
+from wheelq.model.bundle import Bundle
 from wheelq.model.checks import check_topic
 from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.model.state import JobState
@@ -33,6 +37,10 @@ from wheelq.server.schemas.jobs import (
 )
 from wheelq.server.schemas.model import TOPIC, PartitionKey, PathId, Topic
 from wheelq.server.schemas.views import (
+    BundleName,
+    BundleView,
+    CancelledCount,
+    DeadMember,
     ErrorText,
     From,
     JobCursor,
@@ -321,3 +329,35 @@ async def _look(request: Request, topic: str, id: str, partition_key: str | None
         raise Problem(problems.JOB_NOT_FOUND)
     headers = {"etag": f'"{info.due_ms}"'} if info.state is JobState.WAITING else None
     return answer(JobView.shows(info), headers=headers)
+
+
+bundle_routes = Resource("bundles", "/v1/bundles")
+_BUNDLE = "/{topic}:{name}"
+
+
+async def _bundle(request: Request, topic: str, name: str) -> Bundle:
+    found = await service_of(request).client.bundle(f"{topic}:{name}")
+    if found is None:
+        raise BundleNotFound(f"{topic}:{name}")
+    return found
+
+
+@bundle_routes.on("GET", _BUNDLE, "Look up a bundle", Verb.READ, BundleView, problems.BUNDLE_NOT_FOUND)
+async def get_bundle(request: Request, topic: Topic, name: BundleName) -> Response:
+    """Returns how many members are done, dead, cancelled and left; names dead ones in topics that the key may read."""
+    found, caller = await _bundle(request, topic, name), caller_of(request)
+    dead = [
+        {name: getattr(job, name) for name in DeadMember.model_fields}
+        for job in found.dead_jobs
+        if caller.may(Verb.READ, job.topic)
+    ]
+    return answer({**BundleView.shows(found), "dead_jobs": dead})
+
+
+@bundle_routes.on("DELETE", _BUNDLE, "Cancel a bundle", Verb.CHANGE, CancelledCount, problems.BUNDLE_NOT_FOUND)
+async def cancel_bundle(request: Request, topic: Topic, name: BundleName) -> Response:
+    """Nothing follows it, and its members that wait are cancelled. The key must be allowed to change them."""
+    found, caller = await _bundle(request, topic, name), caller_of(request)
+    if not all(caller.may(Verb.CHANGE, one) for one in found.topics):
+        raise Problem(problems.NOT_ALLOWED, "It has members in a topic that the key may not change.")
+    return answer({"cancelled": await service_of(request).client.cancel_bundle(found.id)})

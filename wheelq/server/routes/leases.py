@@ -12,13 +12,14 @@ from pydantic import Field, WithJsonSchema
 from wheelq.errors import InvalidInput, ServerError
 from wheelq.model.checks import MOST_ATTEMPTS
 from wheelq.protocol.calls.leases import LONGEST_MS
+from wheelq.protocol.calls.outgoing import MOST_IN_A_CALL
 from wheelq.protocol.calls.worker import Entry
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure
+from wheelq.server.leases import HANDLE_PATTERN, Delivered, Failure, Then
 from wheelq.server.problems import Problem
-from wheelq.server.routing import H, Resource, StrictRequest, answer, service_of, takes
-from wheelq.server.schemas.jobs import payload_fields
+from wheelq.server.routing import TAKES_MANY, H, Resource, StrictRequest, answer, caller_of, service_of, takes
+from wheelq.server.schemas.jobs import FollowingJob, payload_fields
 from wheelq.server.schemas.model import TOPIC, WHOLE, Answer, Model, mirrors
 from wheelq.server.schemas.views import LONGEST_WAIT_S
 
@@ -62,6 +63,16 @@ class AckRequest(HandlesRequest):
         Any,
         Field(description="The result of each of the jobs; kept for the topic's keep_done_ms."),
     ] = None
+    then: Annotated[
+        list[FollowingJob],
+        Field(
+            default_factory=list,
+            max_length=MOST,
+            description="Jobs that follow each of the jobs, made in the same step as its acknowledgement. They need "
+            "the scope `schedule` for their topics. A delay counts from the acknowledgement; without `id`, an id is "
+            f"made that no other job has. One request makes at most {MOST_IN_A_CALL}.",
+        ),
+    ]
 
 
 class ProgressRequest(HandlesRequest):
@@ -164,7 +175,7 @@ def _leased(item: Delivered) -> dict[str, Any]:
 
 def _on(path: str, summary: str, asked: type[Model], answers: type[Answer] = Answered) -> Callable[[H], H]:
     """Makes a function the handler of a route that takes leases, or settles them."""
-    told = takes(asked, TOPIC, GROUP)
+    told = {**takes(asked, TOPIC, GROUP), **(TAKES_MANY if asked is AckRequest else {})}
     return routes.on("POST", path, summary, Verb.CONSUME, answers, problems.TOPIC_NOT_FOUND, **told)
 
 
@@ -193,12 +204,26 @@ async def lease(request: StrictRequest) -> Response:
 @_on("/ack", "Acknowledge leased jobs", AckRequest, Acked)
 async def ack(request: StrictRequest) -> Response:
     """The jobs are done, and this group does not get them again. A repeated request finds that they are no longer
-    leased. A result that cannot be kept, because it is larger than the topic's result_max_bytes, is left out.
+    leased. A result that cannot be kept, because it is larger than the topic's result_max_bytes, is left out. What
+    follows a job is made if and only if this request acknowledges it.
     """
     asked, (topic, group) = await request.read(AckRequest), _places(request)
     leases = service_of(request).leases
+    then = [await _following(request, job) for job in asked.then]
     result, not_kept = await leases.pack(topic, asked.result)
-    return answer({"done": await leases.ack(topic, group, asked.handles, result), "not_kept": not_kept})
+    return answer({"done": await leases.ack(topic, group, asked.handles, result, then), "not_kept": not_kept})
+
+
+async def _following(request: StrictRequest, job: FollowingJob) -> Then:
+    """Returns a job that follows others, checked as in a request to schedule it. Raises: Problem, InvalidInput."""
+    service, caller = service_of(request), caller_of(request)
+    for verb in (Verb.SCHEDULE, *([Verb.CHANGE] if job.on_duplicate == "replace" else [])):
+        if not caller.may(verb, job.topic):
+            raise Problem(problems.NOT_ALLOWED, f"The key has no scope for {verb} on topic {job.topic!r}.", "then")
+    if job.target is not None:
+        service.intake.check(job.target)
+        await service.intake.prepare(job.topic)
+    return job.topic, job.spec(job.id), job.on_duplicate
 
 
 @_on("/progress", "Say how far leased jobs are", ProgressRequest)

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from wheelq.base.ids import make_id
 from wheelq.callbacks.target import HEADER, Target
 from wheelq.errors import InvalidInput
-from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, check_new_id
+from wheelq.model.checks import C1_PATTERN, DOTS_PATTERN, TOPIC_PATTERN, check_new_id
 from wheelq.model.job import BulkProgress, JobSpec, Receipt, from_ms
 from wheelq.model.recurring import LAST_MS
 from wheelq.producer.preparation import IdempotentSpec
@@ -158,13 +158,23 @@ class NewJob(When):
     )
     attempts: Attempts = None
     timeout: TimeLimit = None
-    on_duplicate: Annotated[
-        Literal["keep", "replace", "raise"],
-        Field(
-            description="If a live job has the id: keep it, replace it while it waits (which needs the scope `change`, "
-            "too), or refuse."
-        ),
-    ] = "keep"
+    on_dead: str | None = Field(
+        default=None,
+        description="If the job dies, a job in this topic tells of it, or a registered service: NAME:/path.",
+    )
+    max_wait: float | None = Field(
+        default=None,
+        gt=0,
+        json_schema_extra=_UP_TO_LIMIT,
+        description='With `id` and `on_duplicate` "replace": each request moves the job to its new time, but never '
+        "beyond this many seconds after the request that made it. If the job is promoted already, one more is made "
+        "under the id ID~second, which the answer names.",
+    )
+    on_duplicate: Literal["keep", "replace", "raise"] = Field(
+        default="keep",
+        description="If a live job has the id: keep it, replace it while it waits (which needs the scope `change`, "
+        "too), or refuse.",
+    )
 
     @model_validator(mode="after")
     def _has_one_payload(self) -> NewJob:
@@ -195,37 +205,37 @@ class NewJob(When):
             expires=self.expires,
             attempts=self.attempts,
             timeout=self.timeout,
+            on_dead=self.on_dead,
+            max_wait=self.max_wait,
             life=life,
             **self.due(),
         )
 
 
+class FollowingJob(NewJob):
+    """A job that follows an acknowledged one: its topic, and the rest as in the request to schedule it."""
+
+    topic: Annotated[str, Field(pattern=f"^{TOPIC_PATTERN.pattern}$", description="Its topic.", examples=["emails"])]
+    on_duplicate: Annotated[
+        Literal["keep", "replace"],
+        Field(
+            description="If a live job has the id: keep it, or replace it while it waits (which needs the scope "
+            "`change`, too)."
+        ),
+    ] = "keep"
+
+
 class ManyJobs(Model):
     """Jobs to schedule together. Each is checked separately: an invalid one does not stop the others."""
 
-    jobs: Annotated[
-        list[Any],
-        WithJsonSchema(
-            {
-                "type": "array",
-                "items": {},
-                "minItems": 1,
-                "maxItems": BULK,
-                "description": "Each as in the single request; the problem of an invalid job is its outcome.",
-            }
-        ),
-    ] = Field(min_length=1, max_length=BULK)
-    on_duplicate: Annotated[
-        Literal["keep", "replace", "raise"],
-        Field(description="As in the single request, for each job that says nothing else itself."),
-    ] = "keep"
-
-    @model_validator(mode="after")
-    def _are_objects(self) -> ManyJobs:
-        for place, job in enumerate(self.jobs):
-            if type(job) is not dict:
-                raise PydanticCustomError("jobs", "jobs[{place}] must be an object", {"place": place})
-        return self
+    jobs: list[Any] = Field(
+        min_length=1,
+        max_length=BULK,
+        description="Each as in the single request; the problem of an invalid job is its outcome.",
+    )
+    on_duplicate: Literal["keep", "replace", "raise"] = Field(
+        default="keep", description="As in the single request, for each job that says nothing else itself."
+    )
 
 
 class DueRangeBody(Model):
@@ -308,7 +318,7 @@ def bulk_answer(progress: BulkProgress) -> dict[str, Any]:
     return {"jobs": progress.jobs, "done": progress.is_done, "cursor": progress.name}
 
 
-@mirrors(Receipt, "topic", "read_result", "life")
+@mirrors(Receipt, "topic", "read_result", "life", "bundle")
 class Made(Answer):
     """The outcome of scheduling a job."""
 

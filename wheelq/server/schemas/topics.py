@@ -27,7 +27,9 @@ def _change(name: str) -> Any:
     """Returns a field that changes a setting, with its declared meaning and range, and may be left out."""
     one = _SETTINGS[name]
     document: dict[str, Any] = {"enum": list(one.one_of), "description": one.full}
-    if not one.one_of:
+    if type(one.default) is str and not one.one_of:
+        document = {"type": "string", "description": one.full}
+    elif not one.one_of:
         kind = "number" if isinstance(one.default, float) else "integer"
         document = {"type": kind, "minimum": one.lowest, "maximum": one.most, "description": one.full}
 
@@ -53,6 +55,7 @@ class TopicSettingsChange(Model):
     result_max_bytes: _Whole = _change("result_max_bytes")
     dead_retention_ms: _Whole = _change("dead_retention_ms")
     dead_max: _Whole = _change("dead_max")
+    on_dead: str | None = _change("on_dead")
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -1,5 +1,5 @@
 """Jobs as they are looked up and listed: the view of a job, with all that the library's `client.get` returns; query
-parameters of lists, and pages of jobs.
+parameters of lists, and pages of jobs; bundles.
 """
 
 from __future__ import annotations
@@ -7,14 +7,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
+from fastapi import Path, Query
 from pydantic import Field, WithJsonSchema
 
+from wheelq.model.bundle import Bundle
 from wheelq.model.dead import DeadJob
 from wheelq.model.job import WaitingJob
 from wheelq.model.state import Attempt, GroupInfo, JobInfo, JobState, ListedJob, Progress
 from wheelq.producer.listing import CURSOR_PATTERN
-from wheelq.server.schemas.model import ID_SCHEMA, Answer, Moment, mirrors, parse_at
+from wheelq.server.schemas.model import NOT_CONTROL, Answer, Moment, mirrors, parse_at
 
 
 @mirrors(Progress)
@@ -70,6 +71,9 @@ class JobView(_Run):
     replays: int = Field(description="How often it was replayed.")
     max_attempts: int | None = Field(description="The `attempts` with which it was scheduled, if any.")
     timeout: float | None = Field(description="The `timeout` with which it was scheduled, if any.")
+    second_id: str | None = Field(
+        description="The id of the second job of its key, if that is alive, too (`max_wait`)."
+    )
     shard: int
     groups: dict[str, GroupView] = Field(
         description="By group; groups of leases are named http.NAME. Empty while the job waits."
@@ -99,8 +103,7 @@ ErrorText = Annotated[
 ]
 Prefix = Annotated[
     str | None,
-    Query(description="Only jobs whose id begins with this."),
-    WithJsonSchema({**ID_SCHEMA, "description": "The beginning of a job's id."}),
+    Query(max_length=256, pattern=NOT_CONTROL, description="Only jobs whose id begins with this."),
 ]
 Name = Annotated[str | None, Query(pattern=r"^[ -~]{1,64}$", description="Only dead jobs with this value.")]
 All = Annotated[
@@ -158,6 +161,33 @@ class PurgedCount(Answer):
     """How many dead jobs were removed for good."""
 
     purged: int
+
+
+BundleName = Annotated[str, Path(pattern=r"^[0-9A-Za-z]{1,64}$", description="The rest of its id, behind the colon.")]
+
+
+class DeadMember(Answer):
+    """A dead member; the dead letters of its topic tell more."""
+
+    topic: str
+    dead_id: str = Field(description="Names it, to replay it.")
+    id: str
+    group: str
+    reason: str
+    error: str
+
+
+@mirrors(Bundle, "dead_jobs")
+class BundleView(Answer):
+    """A bundle, and how many of its members stand where."""
+
+    dead_jobs: list[DeadMember] = Field(description="Up to 100 of the dead members.")
+
+
+class CancelledCount(Answer):
+    """How many waiting members were cancelled."""
+
+    cancelled: int
 
 
 def waiting(job: WaitingJob) -> dict[str, Any]:

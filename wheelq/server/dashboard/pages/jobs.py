@@ -32,7 +32,7 @@ WITH_ERROR = ("retrying", "dead")
 
 ROUNDS = 10
 """How many rounds one step takes: each changes up to 500 jobs in every shard."""
-TOO_LATE = "Too late: the job is ready for its consumers, or with them already."
+TOO_LATE = "Too late: the job is ready for its consumers, with them already, or waits for a retry."
 EPOCH = from_ms(0)
 ACTIONS = ("cancel", "reschedule")
 KEPT = ("action", "since", "until", "by", "delay", "at", "name", "count")
@@ -208,6 +208,7 @@ async def job(visit: Visit) -> Response:
         now_ms=now_ms,
         steps=_steps(info, now_ms),
         delays=_delays(info),
+        bundle=await visit.service.client.bundle(info.bundle) if info.bundle else None,
         delays_of={name: _delays_of(info, group) for name, group in info.groups.items()},
         partition_key=visit.query.text("partition_key"),
         can_change=info.state is JobState.WAITING and visit.may(Verb.CHANGE, visit.topic),

@@ -131,6 +131,7 @@ async def fleet(visit: Visit) -> Response:
         "fleet.html",
         seen=seen,
         nodes=seen.processes.nodes if sees_all else [],
+        couriers=seen.processes.couriers if sees_all else (),
         workers=workers[:MOST_WORKERS],
         workers_left_out=max(0, len(workers) - MOST_WORKERS),
         may_read={topic for worker in workers for topic in worker.topics if visit.may(Verb.READ, topic)},
