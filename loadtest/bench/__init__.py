@@ -8,6 +8,7 @@ figures    a figure, its target, and the table          scale      one server be
 rate       what a job costs, by rate                    highest    the highest rate, by search
 payload    larger payloads                              growth     more waiting jobs, more topics
 network    a server that is 1 ms away                   shares     several workers side by side
+shards     one topic of many shards                     killed     a worker with many topics is killed
 machine    the machine and the versions                 plots      the figures as SVG
 floor      Redis and redis-py alone: bare, chain
 """

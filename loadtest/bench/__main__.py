@@ -13,6 +13,8 @@ One scheduler process and one worker process, both with default settings:
     read      100,000 jobs that were promoted before the worker started
     payload   64 bytes, 4 and 64 kilobytes: bulk, drain, lateness
     growth    10,000 and a million jobs wait; 1, 100 and 3,000 topics: see `growth`
+    shards    one topic of 64 shards beside one of a single shard
+    many-killed   a worker is killed with 3,000 topics: when its jobs run again
     network   1,300 jobs a second, with 1 ms each way to the server
     shares    three worker processes: whether they share the reads fairly
     idle      100,000 jobs due in an hour: what waiting costs
@@ -42,7 +44,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench import floor, growth, highest, network, payload, plots, rate, running, scale, shares, waiting
+from loadtest.bench import (
+    floor,
+    growth,
+    highest,
+    killed,
+    network,
+    payload,
+    plots,
+    rate,
+    running,
+    scale,
+    shards,
+    shares,
+    waiting,
+)
 from loadtest.bench.figures import Outcome, as_table
 from loadtest.bench.machine import machine, versions
 from loadtest.bench.stage import QUICK, Sizes, Stage
@@ -60,6 +76,8 @@ SCENARIOS: Mapping[str, Callable[[Stage], Outcome]] = {
     "read": running.read,
     "payload": payload.payload,
     "growth": growth.growth,
+    "shards": shards.shards,
+    "many-killed": killed.many_killed,
     "network": network.network,
     "shares": shares.shares,
     "idle": waiting.idle,

@@ -105,6 +105,11 @@ class Part:
             time.sleep(LOOK_S)
         return True
 
+    def kill(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.join()
+
     def stop(self) -> Any:
         """Stop it cleanly; returns its result (a worker: its `Runs`)."""
         self._process.terminate()
@@ -131,8 +136,7 @@ class Part:
 
     def __exit__(self, *_: object) -> None:
         """Kill the process if it still runs."""
-        self._process.kill()
-        self._process.join()
+        self.kill()
 
 
 @contextmanager
@@ -156,7 +160,14 @@ def run_scheduler(pipe: Connection, url: str, settings: Settings, loop: str) -> 
     _run(loop, pipe, lambda: Scheduler.connect(url, settings), {}, lambda: None)
 
 
-def run_worker(pipe: Connection, url: str, settings: Settings, topics: Sequence[str], loop: str) -> None:
+def run_stuck_worker(pipe: Connection, url: str, settings: Settings, topics: Sequence[str], loop: str) -> None:
+    """The process of a worker whose jobs do not end."""
+    run_worker(pipe, url, settings, topics, loop, is_stuck=True)
+
+
+def run_worker(
+    pipe: Connection, url: str, settings: Settings, topics: Sequence[str], loop: str, *, is_stuck: bool = False
+) -> None:
     """The worker's process."""
     runs = Runs()
     add_id, add_entry_id = runs.ids.append, runs.entry_ids.append
@@ -167,6 +178,8 @@ def run_worker(pipe: Connection, url: str, settings: Settings, topics: Sequence[
         add_entry_id(job.entry_id)
         add_due(job.due_ms)
         add_start(job.started_ms)
+        if is_stuck:
+            await asyncio.Event().wait()
 
     def make() -> Worker:
         worker = Worker.connect(url, settings=settings)

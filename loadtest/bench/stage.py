@@ -61,6 +61,8 @@ class Sizes:
     growth_topics: tuple[int, ...] = (1, 100, 3_000)
     growth_s: int = 3
     shares_s: int = 5
+    shards: int = 64
+    """Of one topic."""
     workers: int = 3
     """Worker processes that share the reads of a topic."""
 
@@ -84,6 +86,7 @@ QUICK = Sizes(
     growth_topics=(1, 100),
     growth_s=1,
     shares_s=2,
+    shards=8,
     workers=2,
 )
 

@@ -146,3 +146,12 @@ class Cluster(Servers):
         slot, owner = key_slot(key.encode()), to.ask("CLUSTER", "MYID")
         for node in (to, source, *(node for node in self.living if node.is_master())):
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", owner)
+        until("the masters agree on the slots", self._is_settled)
+
+    def _is_settled(self) -> bool:
+        """Whether all masters see the same owners: a message from before a move could undo a later one."""
+        views = []
+        for node in filter(Node.is_master, self.living):
+            rows = [line.split() for line in node.ask("CLUSTER", "NODES").splitlines() if "master" in line]
+            views.append({(row[0], row[6], *(word for word in row[8:] if word[0] != "[")) for row in rows})
+        return all(view == views[0] for view in views)

@@ -25,6 +25,7 @@
     threads      the threads of a process, and what they wait for
     fleet        the nodes, workers, producers and their handlers
     faults       the faults
+    combined     faults in which several things go wrong at the same moment
     zones        time zones whose clocks change during a run
     knobs        small limits of the product, which a seed draws
     reached      counts scripts, branches and messages that runs reach

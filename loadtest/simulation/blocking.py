@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import queue
 import select
 import socket
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from loadtest.simulation.ledger import Ledger
@@ -19,6 +21,9 @@ from loadtest.simulation.process import Process, current
 from loadtest.simulation.threads import SimThread, in_thread, this_thread
 from wheelq import Client
 from wheelq.settings import OutboxSettings, Settings
+
+LOOK_S = 0.005
+"""How often a thread looks for a free connection."""
 
 
 class SimSocket:
@@ -121,6 +126,16 @@ def connect(connection: Any) -> SimSocket:
     process.connections[made] = None
     thread.sleep(link.latency())
     return made
+
+
+def take(pool: queue.LifoQueue[Any], block: bool = True, timeout: float | None = None) -> Any:
+    """`LifoQueue.get`: wait for a free connection in virtual time."""
+    thread, until = this_thread(), inf
+    if thread is not None and timeout is not None:
+        until = thread.process.monotonic() + timeout
+    while block and thread is not None and pool.empty() and thread.process.monotonic() < until:
+        thread.sleep(LOOK_S)
+    return queue.Queue.get(pool, block=False)
 
 
 class Threaded:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
-from loadtest.simulation import knobs
+from loadtest.simulation import combined, knobs
 from loadtest.simulation.faults import FAULTS
 from loadtest.simulation.operations import OPERATIONS, Operation
 from loadtest.simulation.plan import APART, LOAD_S, OWN_TOPICS, PRODUCERS, RATE, TRAITS, Draft, Plan, Step, TopicPlan
 
-BESIDE = ("power", "deaths")
+BESIDE = ("power", "deaths", *combined.TRAITS)
 """Traits of `APART` that have one more fault."""
 LONG = ("pause", "recurring", "cron", "group", "due-range", "late-group", "rerun")
 """Steps that put back what they have changed, which a producer that is killed or cut off does not."""

@@ -132,10 +132,11 @@ def freeze_worker(stage: Stage, random: Random, seconds: float) -> Steps:
 @fault("restart-worker", 4, (0.2, 12))
 def restart_worker(stage: Stage, random: Random, seconds: float) -> Steps:
     part = random.choice(stage.fleet.workers)
-    yield from _restart(stage, part, seconds, "restart-worker", DEAD_S)
+    yield from restart(stage, part, seconds, "restart-worker", DEAD_S)
 
 
-def _restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) -> Steps:
+def restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) -> Steps:
+    """Stop a part, which must end soon, and start it again later."""
     process = part.process
     if not process.is_alive:
         return  # it was killed, and that fault starts it again
@@ -184,7 +185,7 @@ def _hurt_node(stage: Stage, kind: str, part: Part, seconds: float) -> None:
 
 @fault("restart-node", 3, (0.2, 3))
 def restart_node(stage: Stage, random: Random, seconds: float) -> Steps:
-    yield from _restart(stage, random.choice(stage.fleet.nodes), seconds, "restart-node", 0.0)
+    yield from restart(stage, random.choice(stage.fleet.nodes), seconds, "restart-node", 0.0)
 
 
 @fault("node-clock", 2, (5, 30))
@@ -234,7 +235,7 @@ def kill_keeping(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("restart-web", 4, (0.2, 3), needs="web")
 def restart_web(stage: Stage, random: Random, seconds: float) -> Steps:
-    yield from _restart(stage, stage.fleet.parts[WEB], seconds, "restart-web", DEAD_S)
+    yield from restart(stage, stage.fleet.parts[WEB], seconds, "restart-web", DEAD_S)
 
 
 @fault("freeze-web", 4, (1, 10), needs="web")
@@ -331,7 +332,7 @@ def slow_network(stage: Stage, random: Random, seconds: float) -> Steps:
 
 
 @fault("server-restart", 4, (0.3, 8))
-def server_restart(stage: Stage, random: Random, seconds: float) -> Steps:
+def serverrestart(stage: Stage, random: Random, seconds: float) -> Steps:
     yield from _down(stage, random, seconds, None)
 
 
@@ -592,6 +593,7 @@ def _hurt_for_good(stage: Stage, part: Part, how: str) -> None:
             network.unhearing.add(part.name)
         case "has a slow network":
             network.slow[part.name] = 60.0
+            stage.ledger.slow.add(part.name)
         case "has a slow processor":
             process.slowness = 50.0
         case "has a full disk":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from loadtest.simulation import blocking, knobs
-from loadtest.simulation.ledger import Ledger, Run
+from loadtest.simulation.ledger import Asked, Ledger, Run
 from loadtest.simulation.network import Network
 from loadtest.simulation.operations import OPERATIONS
 from loadtest.simulation.parts import Actor, Part
@@ -203,6 +203,12 @@ class Handling:
                 worker.handler(name, retry=retry, ordered="key")(self.handle)
             case "thread":
                 worker.handler(name, retry=retry)(self.handle_in_thread)
+            case "chained":
+                worker.handler(name, retry=retry)(self.handle_link)
+            case "told":
+                worker.handler(name, retry=retry)(self.handle_notice)
+            case "chained in order":
+                worker.handler(name, retry=retry, ordered=True)(self.handle_link)
             case "batch":
                 worker.batch_handler(name, max_size=8, max_wait=0.1, retry=retry)(self.handle_batch)
 
@@ -216,6 +222,29 @@ class Handling:
         except BaseException as error:
             self._end(run, type(error).__name__)
             raise
+        self._end(run, "done")
+
+    async def handle_link(self, job: Job) -> None:
+        """Handle a job that others follow: the last part of its payload."""
+        run = self._begin(job)
+        takes, *_ = _payload(job)
+        following = job.payload[3] if isinstance(job.payload, list) else []
+        try:
+            for topic, delay, payload in following:
+                id = await job.then(topic, payload, delay=delay)
+                self._fleet.ledger.asked.append(Asked(topic, id, run))
+            await asyncio.sleep(takes)
+            self._fail(job)
+        except BaseException as error:
+            self._end(run, type(error).__name__)
+            raise
+        self._end(run, "done")
+
+    async def handle_notice(self, job: Job) -> None:
+        """Handle a job that tells of a dead one."""
+        run = self._begin(job)
+        if isinstance(job.payload, dict):
+            self._fleet.ledger.told.append((job.payload["topic"], job.payload["id"], job.id))
         self._end(run, "done")
 
     async def handle_and_answer(self, job: Job) -> Any:

@@ -78,10 +78,12 @@ KNOBS: Mapping[str, Knob] = {
     "window": _setting("scheduler.window_ids", 3, 10, 30),
     "wheel": _setting("scheduler.wheel_ids", 3, 10, 30),
     "promotions": _setting("scheduler.batch", 1, 4, 15),
+    "shards-promoted": _at("scheduler.promoter:MOST_SHARDS", 1, 2),
     "tidy-calls": _at("scheduler.leader:TIDY_CALLS", 2, 4),
     # workers
     "acks": _setting("worker.ack_batch", 1, 4),
     "deliveries": _setting("worker.max_deliveries", 3),
+    "shards-acked": _at("worker.delivery.settling:MOST_SHARDS", 1, 2),
     "hand-back": _at("worker.delivery.settling:HAND_BACK_AT_ONCE", 1, 3),
     "notes": _at("worker.delivery.progress:BATCH", 1, 3),
     "recovered": _at("worker.delivery.recovery:BATCH", 1, 4),

@@ -111,6 +111,15 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A follower that a run asked for."""
+
+    topic: str
+    id: str
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
 class Hand:
     """A delivery that came into a worker's hands."""
 
@@ -189,6 +198,8 @@ class Ledger:
         """Killed workers, with the time."""
         self.stops: list[tuple[str, float]] = []
         """Workers that were asked to stop, with the time when their process ended."""
+        self.slow: set[str] = set()
+        """The parts whose network is slow for good."""
         self.hands: list[Hand] = []
         """Every delivery, in the order of the server."""
         self.beats: defaultdict[str, list[float]] = defaultdict(list)
@@ -206,6 +217,10 @@ class Ledger:
         """The consumer that has a delivery, and whether it has handed it back."""
         self.counted: list[tuple[Call, int, int]] = []
         """Calls that counted the jobs they changed: one of the jobs, the count in the answer, and the true count."""
+        self.told: list[tuple[str, str, str]] = []
+        """What was told of dead jobs: their topics and ids, and the ids of the jobs that told."""
+        self.asked: list[Asked] = []
+        """Followers that runs asked for."""
         self.keyed: list[Keyed] = []
         """Requests under Idempotency-Keys."""
         self.marked: defaultdict[str, set[str]] = defaultdict(set)

@@ -33,7 +33,8 @@ APART = {
     "terms": 0.3,
     "removal": 0.2,
 }
-APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3}
+APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3, "chains": 0.4}
+APART |= {"leaving": 0.25, "keeping": 0.25}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 
@@ -44,7 +45,7 @@ class TopicPlan:
     name: str
     settings: Mapping[str, Any]
     handling: str
-    """single, result, thread, batch, ordered or keyed."""
+    """single, result, thread, batch, ordered, keyed, chained, chained in order or told."""
     weight: float
     groups: tuple[str, ...] = ("default",)
     retry_delays: tuple[float, ...] = (0.3, 0.7, 1.5)
@@ -70,6 +71,13 @@ OWN_TOPICS = (
     TopicPlan("joined", {"shards": 2}, "single", 1.0, trait="removal"),
     TopicPlan("asked", {"shards": 2, "keep_done_ms": 20_000}, "leased", 1.0, groups=("http.askers",), trait="callers"),
     TopicPlan("timed", {"shards": 1}, "single", 1.0, trait="crons"),
+    TopicPlan("long", {"shards": 4}, "single", 1.0, trait="leaving"),
+    TopicPlan("kept", {"shards": 2}, "single", 1.0, trait="keeping"),
+    TopicPlan("chain", {"shards": 2, "on_dead": "deaths"}, "chained", 2.0, trait="chains"),
+    TopicPlan("link", {"shards": 3, "on_dead": "deaths"}, "chained", 2.0, trait="chains"),
+    TopicPlan("deaths", {"shards": 2}, "told", 0.01, trait="chains"),
+    TopicPlan("queue", {"shards": 1}, "chained in order", 1.0, trait="chains"),
+    TopicPlan("sparse", {"shards": 1, "max_pending": 4, "keep_done_ms": 3_000}, "chained", 1.0, trait="chains"),
     TopicPlan("rivals", {"shards": 2, "keep_done_ms": 2_000}, "single", 1.0, trait="rivals"),
 )
 """The topics of the traits in `APART`."""

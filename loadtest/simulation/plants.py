@@ -44,7 +44,7 @@ class Plant:
 
 
 _DUE = "math.ceil(tonumber(time[2]) / 1000) + ms"
-_CANCELLED = "if redis.call('ZREM', delayed, id) == 1 then\n  redis.call('HDEL', jobs, id)"
+_CANCELLED = "if redis.call('ZREM', delayed, id) == 1 then\n    redis.call('HDEL', jobs, id)"
 _CANCELLED_DUE = "if #ids > 0 then\n  redis.call('ZREM', delayed, unpack(ids))\n  redis.call('HDEL', jobs, unpack(ids))"
 
 PLANTS: Mapping[str, Plant] = {
@@ -105,7 +105,7 @@ PLANTS: Mapping[str, Plant] = {
         "early: order",
         python={
             "wheelq.worker.ordered.deliveries:OrderedDeliveries.until_due": (
-                "while entry.entry_id in self._put_off and",
+                "while self._is_put_off(delivery) and",
                 "while False and",
             )
         },
@@ -214,8 +214,8 @@ PLANTS: Mapping[str, Plant] = {
         "doubled",
         python={
             "wheelq.producer.outbox.store:Outbox.take_answers": (
-                "self._settle(taken, refused)",
-                "self._settle([] if answer.full else taken, refused)",
+                "self._settle((job for job, _ in found.taken), found.refused)",
+                "self._settle([] if found.full else (job for job, _ in found.taken), found.refused)",
             )
         },
         first=87,
@@ -307,7 +307,7 @@ PLANTS: Mapping[str, Plant] = {
         "",
         {
             "local answer = is_tagged and answer_to(tag, even, odd)": "local answer",
-            "if not (stored or live_due) and terms == '' then": "if not stored and terms == '' then",
+            "if not (stored or live_due or is_second) and terms == '' then": "if not stored and terms == '' then",
         },
         by_scenario=True,
     ),
@@ -352,6 +352,51 @@ PLANTS: Mapping[str, Plant] = {
                 "list(found.gone)",
             )
         },
+        by_scenario=True,
+    ),
+    "no-outgoing": Plant(
+        "one acknowledgement in ten leaves nothing behind, as if its worker had died before a second step",
+        "followed: .* was never made",
+        {
+            "local is_theirs = owns(ready, group, consumer, entry)\n  states[d] = is_theirs and": (
+                "local is_theirs = owns(ready, group, consumer, entry)\n"
+                "  if is_theirs and now % 10 == 0 then wanted, has_followers = {}, false end\n"
+                "  states[d] = is_theirs and"
+            )
+        },
+        within=5,
+        needs="chain",
+    ),
+    "not-removed": Plant(
+        "followers that have arrived are not removed",
+        "left: .*followers are left|not everything is done",
+        python={"wheelq.following.carrier:Carrier._remove": ("yield from ask(calls.remove(source, some))", "0")},
+        within=5,
+        needs="chain",
+    ),
+    "removed-early": Plant(
+        "followers are removed before they are carried",
+        "followed: .* was never made",
+        python={
+            "wheelq.following.carrier:Carrier._delivery": (
+                "failure = yield from self._send(sending)",
+                "yield from self._remove(batch); failure = yield from self._send(sending)",
+            )
+        },
+        within=5,
+        needs="chain",
+    ),
+    "silent-death": Plant(
+        "one burial in five leaves nothing that tells of it",
+        "told: .* than it was told of",
+        {"if ARGV[NOTICE] then\n  local size": "if ARGV[NOTICE] and now_ms() % 5 > 0 then\n  local size"},
+        within=12,
+        needs="chain",
+    ),
+    "superseded-follows": Plant(
+        "a run leaves its followers although another worker has taken its delivery over",
+        "followed: ",
+        {"local is_theirs = owns(ready, group, consumer, entry)\n  states[d]": ("local is_theirs = true\n  states[d]")},
         by_scenario=True,
     ),
     "last-shard-only": Plant(

@@ -11,6 +11,7 @@ from loadtest.simulation.ledger import part_of
 from loadtest.simulation.plan import WEB
 from loadtest.simulation.store.sorted_set import SortedSet
 from loadtest.simulation.store.stream import Stream
+from wheelq.model.topic import Topic
 from wheelq.protocol import registry_codec
 
 DEFAULT_WORKERS = [f"worker-{n}" for n, group in enumerate(GROUPS) if group == "default"]
@@ -32,6 +33,8 @@ def is_quiet(fleet: Fleet) -> bool:
     """Whether no job waits, and no delivery is pending."""
     for key, value in fleet.primary.store.values.items():
         if type(value) is SortedSet and key.endswith(b":delayed") and len(value):
+            return False
+        if type(value) is Stream and key.endswith(b":outgoing") and len(value):
             return False
         if type(value) is Stream and any(one.pending or one.last < value.last for one in value.groups.values()):
             return False
@@ -57,6 +60,8 @@ def leftovers(fleet: Fleet) -> Iterator[str]:
             yield f"{key.decode()}: {len(value)} jobs wait: {[member for _, member in value.order[:3]]}"
         elif name == b"jobs":
             yield f"{key.decode()}: {len(value)} jobs are remembered: {sorted(value)[:3]}"
+        elif name == b"outgoing":
+            yield f"{key.decode()}: {len(value)} followers are left" if len(value) else ""
         elif name == b"ready":
             yield from _left_in_stream(key, value, topic)
         elif name.startswith(b"order:"):
@@ -84,20 +89,24 @@ def _left_in_stream(key: bytes, stream: Stream, topic: str) -> Iterator[str]:
 
 def shards(fleet: Fleet) -> dict[str, int]:
     """Returns how many shards each topic of the plan has, by the settings on the server."""
+    return {name: topic.shards for name, topic in _topics(fleet).items()}
+
+
+def _topics(fleet: Fleet) -> dict[str, Topic]:
     stored = fleet.primary.store.values.get(b"wheelq:topics", {})
     names = [topic.name for topic in fleet.plan.topics if topic.name.encode() in stored]
-    return {name: registry_codec.decode_topic(stored[name.encode()], name).shards for name in names}
+    return {name: registry_codec.decode_topic(stored[name.encode()], name) for name in names}
 
 
 def holds(fleet: Fleet) -> Iterator[str]:
     """Yields the ordered shards that no living worker holds, and workers that hold too many."""
     server, living = fleet.primary, {f"{part.name}-{part.process.pid}-" for part in fleet.workers}
-    now_ms = server.clock_us() // 1000
+    now_ms, stored = server.clock_us() // 1000, _topics(fleet)
     for topic in fleet.plan.topics:
-        if topic.handling not in ("ordered", "keyed"):
+        if topic.handling not in ("ordered", "keyed") or topic.name not in stored:
             continue
         held = Counter(dict.fromkeys(DEFAULT_WORKERS, 0))
-        for shard in range(shards(fleet).get(topic.name, 0)):
+        for shard in range(stored[topic.name].all_shards):  # former ones too: dead jobs may keep them
             hold = server.store.values.get(f"wheelq:{{{topic.name}:{shard}}}:order:default".encode(), {})
             owner, until = hold.get(b"owner", b"").decode(), int(hold.get(b"until", b"0"))
             if until < now_ms or not any(owner.startswith(one) for one in living):

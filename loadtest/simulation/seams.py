@@ -8,6 +8,7 @@ simulated time, even the parts that take no clock.
 from __future__ import annotations
 
 import os
+import queue
 import random
 import socket
 import sqlite3
@@ -106,6 +107,7 @@ def in_place(world: World) -> Iterator[None]:
         for module in (threads, resolver):
             put(module, "Daemons", lambda: InlineExecutor(current[-1]))
         put(redis.connection.Connection, "_connect", blocking.connect)
+        put(queue.LifoQueue, "get", blocking.take)
         put(transport.probing, "aspeaks_tls", _no_look)
         put(transport.probing, "speaks_tls", lambda error, address: None)
         for module in WITH_THREADS:

@@ -29,6 +29,8 @@ from loadtest.simulation.world import EPOCH_S, World
 _REGISTERED = (_pending, _ranges)  # their commands are known because they are imported
 TWO_WORDS = {b"XGROUP", b"XINFO", b"CLIENT", b"SCRIPT", b"CONFIG", b"CLUSTER", b"SENTINEL"}
 NO_ANSWER = object()
+TICK = 1e-9
+"""Seconds by which sums of moments may be off."""
 
 
 def encode(reply: Any) -> bytes:
@@ -431,26 +433,30 @@ class Server:
         return OK
 
     def wait(self, session: Session, words: list[bytes]) -> Any:
-        """WAIT and WAITAOF: answers when enough servers have the writes of this session, or after the time-out."""
-        is_aof = words[0] == b"WAITAOF"
+        """WAIT and WAITAOF: answers when enough servers have the writes of this session, or after the time-out.
+
+        A replica that is cut off meanwhile does not count.
+        """
+        is_aof, began = words[0] == b"WAITAOF", self.world.now
         wanted, timeout_s = int(words[-2]), int(words[-1]) / 1000
-        known = [
-            self.log_times[session.written - 1] + lag - self.world.now if session.written else 0.0
-            for lag in self.replica_lag
-        ]
-        delays = sorted(max(delay, 0.0) for delay in known)
+        written_at = self.log_times[session.written - 1] if session.written else float("-inf")
+        delays = sorted(max(written_at + lag - began, 0.0) for lag in self.replica_lag)
         takes = delays[wanted - 1] if 0 < wanted <= len(delays) else timeout_s if wanted else 0.0
-        takes = min(takes, timeout_s)
-        count = sum(delay <= takes for delay in delays)
         session.blocked = blocked = _Blocked(words, (), float("inf"))
 
         def answer() -> None:
-            if session.blocked is blocked and not session.is_gone:
-                session.blocked = None
-                session.send([1, count] if is_aof else count)
-                self.work()
+            if session.blocked is not blocked or session.is_gone:
+                return
+            now = self.world.now
+            count = sum(written_at + lag <= now + TICK for lag in self.replica_lag)
+            if count < wanted and now + TICK < began + timeout_s:
+                self.world.after(began + timeout_s - now, answer)
+                return
+            session.blocked = None
+            session.send([1, count] if is_aof else count)
+            self.work()
 
-        self.world.after(takes + (self.random.uniform(0, 1.0) if is_aof else 0.0), answer)
+        self.world.after(min(takes, timeout_s) + (self.random.uniform(0, 1.0) if is_aof else 0.0), answer)
         return NO_ANSWER
 
     def _new_run_id(self) -> str:

@@ -28,12 +28,12 @@ VARIABLE = "LOADTEST_PLANT"
 _REMOVE = "if removed > 0 then redis.call('ZREM', delayed, unpack(gone)) end"
 _EMIT = "local entry = emit(ready, member, due, record)"
 _FAILING_EMIT = "local entry = due % 10 > 0 and emit(ready, member, due, record)"
-_ASK = "if due <= last then\n      seen[member] = true"
+_ASK = "if due <= last then\n        seen[member] = true"
 _RANGE = "'-inf', by(now_ms()), 'WITHSCORES'"
 
 BROKEN_SCRIPTS: Mapping[str, Mapping[str, str]] = {
     "no-removal": {_REMOVE: ""},
-    "no-due-check": {_ASK: "if true then\n      seen[member] = true"},
+    "no-due-check": {_ASK: "if true then\n        seen[member] = true"},
     "early-sweep": {_RANGE: "'-inf', by(now_ms() + 500), 'WITHSCORES'"},
     "removed-first": {
         _EMIT: f"redis.call('ZREM', delayed, member)\n      {_FAILING_EMIT}",

@@ -118,12 +118,12 @@ class Producer(threading.Thread):
             self._note(asked, topic, error.ids[0], Answer.KEPT, due_ms, spec)
         except NotReplicated as error:
             self._transport.was_not_confirmed()
-            self._note_receipt(asked, topic, error.receipts[0], spec)
+            self._note_receipt(asked, topic, error.receipts[0], due_ms, spec)
         except ServerError as error:
             for id in self._transport.sent:
                 self._note(asked, topic, id, _answer_of(error), due_ms, spec)
         else:
-            self._note_receipt(asked, topic, receipt, spec)
+            self._note_receipt(asked, topic, receipt, due_ms, spec)
 
     def _schedule_many(self) -> None:
         topic = self._random.choice(self._topics)
@@ -142,7 +142,7 @@ class Producer(threading.Thread):
         except ServerError as error:
             receipts, unknown, nothing = {}, {}, _answer_of(error)
         for place, receipt in receipts.items():
-            self._note_receipt(Asked.SCHEDULE, topic, receipt, specs[place])
+            self._note_receipt(Asked.SCHEDULE, topic, receipt, due_ms[place], specs[place])
         for place, id in unknown.items():
             self._note(Asked.SCHEDULE, topic, id, Answer.UNKNOWN, due_ms[place], specs[place])
         # Nothing was done for the other jobs, as the client reports. The producer does not know the ids of jobs
@@ -181,9 +181,10 @@ class Producer(threading.Thread):
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    def _note_receipt(self, asked: Asked, topic: str, receipt: Receipt, spec: JobSpec) -> None:
+    def _note_receipt(self, asked: Asked, topic: str, receipt: Receipt, least_ms: int, spec: JobSpec) -> None:
         answer = Answer.REPLACED if receipt.replaced else Answer.CREATED if receipt.created else Answer.KEPT
-        self._note(asked, topic, receipt.id, answer, receipt.due_ms, spec)
+        due_ms = receipt.due_ms if self._transport.is_confirmed else min(receipt.due_ms, least_ms)
+        self._note(asked, topic, receipt.id, answer, due_ms, spec)
 
     def _note(self, asked: Asked, topic: str, id: str, answer: Answer, due_ms: int, spec: JobSpec) -> None:
         call = Call(asked, id, answer, due_ms, spec.payload["fails"], self._transport.is_confirmed)

@@ -14,7 +14,9 @@ answer it leaves the job alone. Then everything that the call may have done is a
 
 If servers replicate, producers ask for a replica's confirmation of every change (`durability="replicated"` for schedule
 calls, a WAIT behind each cancel, reschedule and run now). A confirmed change survives a failover, and is promised as on
-one server. A failover may undo a change that was answered but not confirmed in time; less is promised for it:
+one server. A failover may undo a change that was answered but not confirmed in time; less is promised for it. If the
+client repeated a schedule call, two servers may have carried it out, and either job may stay: so it is due at the
+earliest when it was asked for plus its delay, which may be before the time in its receipt.
 
 | answered, and not confirmed | allowed                                                                            |
 |-----------------------------|------------------------------------------------------------------------------------|
@@ -26,7 +28,7 @@ Replicas do not confirm promotions. A promotion that a failover undoes is made a
 reads at the end were set back together with the waiting jobs. Only the workers' logs show the first promotion;
 `loadtest.judge` describes what it allows.
 
-The client itself repeats a schedule call whose reply was lost, with the same tag: both make one job.
+The client itself repeats a schedule call whose reply was lost, with the same tag: on one server both make one job.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Call:
     id: str
     answer: Answer
     due_ms: int
-    """From the receipt; without one, the earliest due time that this call can have set."""
+    """From the receipt; without one, or if it is not confirmed, the earliest due time that this call can have set."""
     fails: int = 0
     """How many attempts of this job's handler fail."""
     is_confirmed: bool = True

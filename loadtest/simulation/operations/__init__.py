@@ -4,6 +4,7 @@ registry     what an operation is, and all of them by name
 jobs         schedule, change and read single jobs
 topics       change a topic
 crons        recurring jobs by cron expressions, in time zones whose clocks change
+chains       jobs that are followed by others
 due_ranges   change all jobs that are due in a range
 http         callers over HTTP
 callers      callers that repeat requests under a key, look for results, and have API keys
@@ -14,12 +15,15 @@ looks        lists and counts of jobs
 terms        expiry, priority and misfires
 removal      remove groups and topics
 rivals       several producers with the same job
+beside       the load beside combined faults
 """
 
 from __future__ import annotations
 
 from loadtest.simulation.operations import (
+    beside,
     callers,
+    chains,
     crons,
     dead,
     due_ranges,
@@ -38,7 +42,9 @@ from loadtest.simulation.operations.registry import OPERATIONS, Operation, opera
 __all__ = [
     "OPERATIONS",
     "Operation",
+    "beside",
     "callers",
+    "chains",
     "crons",
     "dead",
     "due_ranges",

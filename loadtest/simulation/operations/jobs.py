@@ -156,17 +156,19 @@ async def _change(actor: Actor, step: Step, do: Callable[..., Awaitable[object]]
         call.outcome = str(await do(args["topic"], args["id"], partition_key=args["partition_key"], **more))
 
 
-def _draw_known(draft: Draft) -> Args | None:
+def draw_known(draft: Draft) -> Args | None:
+    """Draw a job that may still wait."""
     job = draft.a_job()
     return {"topic": job.topic, "id": job.id, "partition_key": job.partition_key} if job else None
 
 
-@operation("cancel", weight=5, draw=_draw_known)
+@operation("cancel", weight=5, draw=draw_known)
 async def cancel(actor: Actor, step: Step) -> None:
     await _change(actor, step, actor.client.cancel)
 
 
-def _draw_reschedule(draft: Draft) -> Args | None:
+def draw_reschedule(draft: Draft) -> Args | None:
+    """Draw a job that may still wait, and its new delay."""
     job = draft.a_job()
     delay = round(draft.random.choice((0.2, 2.0, draft.random.uniform(0, 15))), 3)
     if job is None:
@@ -174,17 +176,17 @@ def _draw_reschedule(draft: Draft) -> Args | None:
     return {"topic": job.topic, "id": job.id, "partition_key": job.partition_key, "delay": delay}
 
 
-@operation("reschedule", weight=5, draw=_draw_reschedule)
+@operation("reschedule", weight=5, draw=draw_reschedule)
 async def reschedule(actor: Actor, step: Step) -> None:
     await _change(actor, step, actor.client.reschedule, delay=step.args["delay"])
 
 
-@operation("run-now", weight=2, draw=_draw_known)
+@operation("run-now", weight=2, draw=draw_known)
 async def run_now(actor: Actor, step: Step) -> None:
     await _change(actor, step, actor.client.run_now)
 
 
-@operation("get", weight=2, draw=_draw_known)
+@operation("get", weight=2, draw=draw_known)
 async def get(actor: Actor, step: Step) -> None:
     args = step.args
     async with actor.recording(step, args["topic"], args["id"]) as call:
@@ -195,7 +197,7 @@ async def get(actor: Actor, step: Step) -> None:
 for name, weight, draw, do in (
     ("blunt-schedule", 50, _draw_schedule, schedule),
     ("blunt-many", 4, _draw_schedule_many, schedule_many),
-    ("blunt-cancel", 5, _draw_known, cancel),
-    ("blunt-reschedule", 5, _draw_reschedule, reschedule),
+    ("blunt-cancel", 5, draw_known, cancel),
+    ("blunt-reschedule", 5, draw_reschedule, reschedule),
 ):
     operation(name, weight, draw=draw, trait="blocking", who=BLUNT)(do)

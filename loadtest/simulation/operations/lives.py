@@ -10,9 +10,11 @@ from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import Draft, Step
 from loadtest.simulation.world import EPOCH_S
+from wheelq import Receipt
 from wheelq.errors import JobFailed, JobNotFound, NotFinished, WheelqError
 
 WAIT_S = 15.0
+LIVES = 3
 
 
 def _draw_awaited(draft: Draft) -> Args:
@@ -46,6 +48,37 @@ async def wait(actor: Actor, step: Step) -> None:
     wrong = found == "JobFailed" if not is_dead else result is not None
     if wrong or (result is not None and result != args["payload"][3]):
         ledger.problems.append(f"result: {args['topic']}/{args['id']} ({step}) is {found}, with {result!r}")
+
+
+def _draw_lives(draft: Draft) -> Args:
+    return {**drawn_job(draft, draft.topics[0]), "delay": draft.random.choice((0, 0.2, 1.0)), "takes": 0.05}
+
+
+@operation("wait-lives", weight=6, draw=_draw_lives, trait="lives")
+async def wait_lives(actor: Actor, step: Step) -> None:
+    """Give one id several lives, and wait for each by its receipt, at once and at the end: no answer is of another."""
+    args, topic, id, receipts = step.args, step.args["topic"], step.args["id"], dict[str, Receipt]()
+    for result in (f"{id} in life {number}" for number in range(LIVES)):
+        async with actor.recording(step, topic, id) as call:
+            payload = [args["takes"], 0, "error", result]
+            receipt = await actor.client.schedule(topic, payload, delay=args["delay"], key=id)
+            note_receipt(call, receipt)
+        if call.outcome == "created":
+            receipts[result] = receipt
+            await _wait_for(actor, step, receipt, result)
+    for result, receipt in receipts.items():
+        await _wait_for(actor, step, receipt, result)
+
+
+async def _wait_for(actor: Actor, step: Step, receipt: Receipt, result: str) -> None:
+    try:
+        found: object = await actor.client.wait(receipt, timeout=WAIT_S)
+    except WheelqError as error:
+        found = error
+    actor.ledger.world.story.tell(actor.name, f"#{step.number} {receipt.id}: {found!r}")
+    is_unknown = isinstance(found, WheelqError) and not isinstance(found, JobFailed)
+    if found != result and not is_unknown:
+        actor.ledger.problems.append(f"result: {receipt.id} ({step}) is {found!r}, not {result!r}")
 
 
 def _draw_long(draft: Draft) -> Args:

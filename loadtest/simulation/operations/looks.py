@@ -68,14 +68,14 @@ async def list_jobs(actor: Actor, step: Step) -> None:
     try:
         while True:
             page = await actor.client.jobs(topic, state=state, limit=step.args["limit"], cursor=cursor)
-            listed.update(one.id for one in page.jobs)
+            listed.update(f"{one.id}\x1f{one.group}" if state == "retrying" else one.id for one in page.jobs)
             if (cursor := page.cursor) is None:
                 break
     except WheelqError:
         return
     stayed = before & _waiting(actor.ledger, topic)
     wanted = {"waiting": False, "retrying": True}.get(state)
-    ids = [member.partition("\x1f")[0] for _, _, member in stayed if ("\x1f" in member) is wanted]
+    ids = ["\x1f".join(member.split("\x1f")[:2]) for _, _, member in stayed if ("\x1f" in member) is wanted]
     _check(actor, step, begun, ids, listed)
 
 

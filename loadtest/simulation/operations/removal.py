@@ -11,6 +11,9 @@ from loadtest.simulation.plan import Draft, Step
 from wheelq import JobSpec
 from wheelq.errors import ServerError, WheelqError
 
+TRIES = 120
+"""For a minute, half a second apart: longer than a server is away and a client then waits before it tries again."""
+
 
 def _draw_fleeting(draft: Draft) -> Args | None:
     random, topic = draft.random, draft.topics[0]
@@ -37,7 +40,7 @@ async def remake(actor: Actor, step: Step) -> None:
     except WheelqError as error:
         story.tell(actor.name, f"#{step.number} {type(error).__name__}")
     await asyncio.sleep(args["pause"])
-    for _ in range(30):
+    for _ in range(TRIES):
         try:
             await client.remove_group(topic, "late", force=True)
             await client.remove_topic(topic, force=True)
@@ -68,7 +71,7 @@ async def late_group(actor: Actor, step: Step) -> None:
     """Make a group that reads nothing, and remove it while it has jobs."""
     args, client = step.args, actor.client
     for do in (client.make_group, client.remove_group):
-        for _ in range(30):
+        for _ in range(TRIES):
             try:
                 await do(args["topic"], args["group"])
                 break

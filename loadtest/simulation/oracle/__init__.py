@@ -13,6 +13,7 @@
     runs       in order, once unless a worker fails, and again soon if it does
     retries    the pause before the next attempt, how many there are, and that the last one is the end
     limits     what a topic's settings hold back, and how long finished jobs are kept
+    following  each follower is made once if its predecessor is acknowledged, and else never; each death is told of once
     recurring  each occurrence of a rule runs once, at its time
 
 Calls about one job may be in progress at the same time, and their outcomes may be unknown: what is certain all the same
@@ -22,7 +23,7 @@ is found by a search (`linear`). Other promises are about jobs whose state their
 from __future__ import annotations
 
 from loadtest.simulation.ledger import Ledger
-from loadtest.simulation.oracle import acts, answers, limits, linear, recurring, retries, runs, times
+from loadtest.simulation.oracle import acts, answers, following, limits, linear, recurring, retries, runs, times
 from loadtest.simulation.oracle.excuses import Excuse, summed_up
 from loadtest.simulation.oracle.seen import PROMISES, Seen, promise, sort
 from loadtest.simulation.plan import Plan
@@ -42,6 +43,7 @@ __all__ = [
     "acts",
     "answers",
     "examine",
+    "following",
     "limits",
     "linear",
     "promise",

@@ -6,6 +6,7 @@ time after every group has run the job to its end, or somebody has found it dead
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from loadtest.simulation.ledger import Call, Promotion
@@ -57,9 +58,7 @@ def _call(seen: Seen, call: Call, calls: list[Call]) -> Act:
 
 
 def _verb(call: Call) -> str:
-    kind = call.step.kind
-    for prefix in ("blunt-", "http-", "rival-", "asked-"):
-        kind = kind.removeprefix(prefix)
+    kind = re.sub(r"^(blunt|http|rival|asked|kept\d)-", "", call.step.kind)
     return ("replace" if kind == "replace" else "schedule") if call.makes else kind
 
 

@@ -8,6 +8,9 @@ from loadtest.simulation.oracle.acts import acts_of
 from loadtest.simulation.oracle.linear import misfit
 from loadtest.simulation.oracle.seen import Seen, promise
 
+DELIVERED_S = 15.0
+"""An outbox delivers its jobs within this time."""
+
 
 @promise("lost")
 def lost(seen: Seen) -> Iterator[str]:
@@ -21,7 +24,8 @@ def lost(seen: Seen) -> Iterator[str]:
         if last.step.kind == "expiring":  # in an outbox it may expire, too
             continue
         is_replicated = last.step.args.get("durability") is not None
-        if seen.ledger.was_undone(last.sent - 1.0, last.answered, though_replicated=is_replicated):
+        stored_by = last.answered + (DELIVERED_S if last.outcome == "kept" else 0.0)
+        if seen.ledger.was_undone(last.sent - 1.0, stored_by, though_replicated=is_replicated):
             continue
         for group in groups.get(topic, ()):
             if group != "default" and seen.ledger.undone:

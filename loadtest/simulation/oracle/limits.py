@@ -106,7 +106,7 @@ def forgotten(seen: Seen) -> Iterator[str]:
         if any(_keeps_less(one, topic.name) for one in seen.ledger.calls) or len(seen.ledger.clock) > 1:
             continue
         for name, id, at, seconds in seen.ledger.forgotten:
-            if name == topic.name and seconds < kept_s:
+            if name == topic.name and seconds < kept_s and not seen.undone_until(at - seconds):
                 yield f"{name}/{id} was forgotten at {at:.2f}, after {seconds:.2f} s instead of {kept_s:.0f} s"
 
 

@@ -12,6 +12,7 @@ from loadtest.simulation.ledger import Promotion, Run, part_of
 from loadtest.simulation.oracle.seen import ALONE, SOON_S, JobId, Seen, promise
 from loadtest.simulation.plan import WEB
 from loadtest.simulation.receiver import NAME
+from wheelq.worker.delivery.recovery import LOOK_EVERY
 
 DEAD_S = 6.0
 """A dead worker's jobs run again within this time: 5 s are promised, and a pool may be full for a moment."""
@@ -88,6 +89,8 @@ def _is_known_to_repeat(seen: Seen, first: Run, again: Run) -> bool:
     """Whether a fault explains that a delivery ran again: from the end of its first run on, if it has ended."""
     whom = (first.worker, again.worker, *((NAME, WEB) if first.group == "callbacks" else ()))
     if (undone := seen.undone_until(first.ended or again.began)) and undone <= again.began:
+        if first.worker == again.worker and again.began <= undone + LOOK_EVERY + DEAD_S:
+            return True  # it was told that it is acknowledged, and finds out at its next look
         return seen.excuses.explain("repeated", undone, again.began, whom, but=NOT_REPEATED)
     if first.ended is None or first.ended >= again.began or first.outcome == "CancelledError":
         return seen.excuses.explain_at("repeated", _before_a_pause(seen, again), whom, but=NOT_REPEATED)

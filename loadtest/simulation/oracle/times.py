@@ -19,6 +19,8 @@ NEARLY_SOON_S = 0.6
 """What a job may wait besides for a place."""
 HEDGED_S = 1.0
 """A leader that is slow, or whose clock is wrong, is helped by its standby."""
+SLOW_S = 6.0
+"""Leader and standby may both have a slow network: a packet of theirs takes up to 2.4 s."""
 RUNS_NOW = ("run-now", "rival-run-now", "asked-run-now")
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 
@@ -68,6 +70,8 @@ def _earliest_ms(seen: Seen, call: Call) -> float | None:
     """Returns the earliest due time that a call asked for; None if it asked for none."""
     if call.outcome == "moved":
         return call.due_ms
+    if call.step.kind in RUNS_NOW and call.outcome in ("unknown", "unanswered"):
+        return call.asked_us / 1000  # it may have promoted the job
     if call.step.kind == "due-range" and call.outcome == "unanswered":
         return call.asked_us / 1000  # it may have moved the job, for instance a job that the outbox delivered late
     if "delay" in call.step.args or "jobs" in call.step.args:
@@ -108,8 +112,9 @@ def late(seen: Seen) -> Iterator[str]:
     limited = {one.name for one in seen.plan.topics if one.name == "limit" or "max_rate" in one.settings}
     for one in seen.ledger.promotions:
         due = seen.reached(one.due_ms, _due_since(seen, one))
-        if any(due < begins <= due + SOON_S for begins, _, _ in seen.ledger.clock):  # set back before it was promoted
-            due = seen.reached(one.due_ms, due + SOON_S)
+        for begins, _, _ in seen.ledger.clock:  # perhaps set back before it was promoted
+            if due < begins <= one.at and seen.excuses.explain("late", due + SOON_S, begins, (*seen.nodes, one.topic)):
+                due = seen.reached(one.due_ms, begins)
         if one.topic in limited or (one.topic, one.id) in seen.ledger.unannounced or one.at - due <= SOON_S:
             continue
         undone = seen.undone_until(due)  # a promotion in time may have been undone
@@ -149,6 +154,7 @@ def stuck(seen: Seen) -> Iterator[str]:
     lasting = [one for one in seen.ledger.troubles if one.kind == "lasting" and not one.whom]
     limited = {one.name for one in seen.plan.topics if one.name == "limit" or "max_rate" in one.settings}
     easy = {topic.name: AT_ONCE[topic.handling] for topic in seen.plan.topics if topic.handling in AT_ONCE}
+    helped_s = HEDGED_S + (SLOW_S if seen.ledger.slow.intersection(seen.nodes) else 0.0)
     first: dict[tuple[str, str, str, str], Run] = {}
     for run in seen.ledger.runs if lasting else ():
         first.setdefault((run.group, run.topic, run.id, run.entry), run)
@@ -156,7 +162,7 @@ def stuck(seen: Seen) -> Iterator[str]:
         due = seen.reached(one.due_ms, _due_since(seen, one))
         if due < lasting[0].ends or one.topic in limited:
             continue
-        by, whom = due + HEDGED_S, (one.topic,)
+        by, whom = due + helped_s, (one.topic,)
         if one.at > by and not seen.excuses.explain("stuck", by, one.at, whom, but=("lasting",)):
             yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late beside a healthy node"
         for group in GROUPS if one.topic in easy else ():

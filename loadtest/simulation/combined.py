@@ -1,0 +1,50 @@
+"""Faults in which several things go wrong at the same moment, each for the seeds with its trait.
+
+Two faults that are drawn one by one seldom meet, and some mistakes show only where they do: a worker that loses calls
+while it says goodbye, an outbox that delivers over connections that break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from loadtest.simulation.faults import BACK_S, DEAD_S, Stage, Steps, fault, restart
+from loadtest.simulation.plan import WITH_OUTBOX
+
+TRAITS = ("leaving", "keeping")
+"""The traits of these faults."""
+
+
+@fault("leave-shaken", 1, (0.5, 8), needs="leaving")
+def leave_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
+    """A worker is stopped, and while it stops about half of its calls are lost, or their replies."""
+    part = random.choice(stage.fleet.workers)
+    for pause in restart(stage, part, seconds, "restart-worker", DEAD_S):
+        until = stage.world.now + pause
+        while stage.world.now < until:
+            _shake(stage, random, [part.name])
+            yield min(random.uniform(0.001, 0.004), until - stage.world.now)
+
+
+@fault("deliver-shaken", 1, (2, 8), needs="keeping")
+def deliver_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The server goes away; when it is back, connections of the producers that kept jobs break again and again."""
+    away = random.uniform(0.5, 3.0)
+    stage.ledger.trouble("server-away", "", away + seconds, slack=BACK_S)
+    stage.fleet.primary.stop()
+    yield away
+    stage.fleet.primary.start()
+    until = stage.world.now + seconds
+    while stage.world.now < until:
+        _shake(stage, random, [stage.fleet.producers[number].name for number in WITH_OUTBOX])
+        yield random.uniform(0.005, 0.06)
+
+
+def _shake(stage: Stage, random: Random, names: Iterable[str]) -> None:
+    """Break some connections of these parts; half of them lose replies first."""
+    for name in names:
+        for link in stage.fleet.network.links_of(name):
+            if random.random() < 0.3:
+                link.is_deaf = random.random() < 0.5
+                stage.world.after(0.001 if link.is_deaf else 0.0, link.reset)

@@ -1,0 +1,30 @@
+"""The load beside combined faults: long jobs, and jobs that are kept and changed. See `combined`."""
+
+from __future__ import annotations
+
+from loadtest.simulation.operations import jobs
+from loadtest.simulation.operations.registry import Args, operation
+from loadtest.simulation.plan import WITH_OUTBOX, Draft
+
+LONG_S = 5.0
+"""Longer than a worker that is stopped waits for its handlers."""
+
+
+def _draw_long(draft: Draft) -> Args:
+    return {**jobs.drawn_job(draft), "delay": draft.random.choice((0, 0.5, 2.0)), "payload": [LONG_S, 0, "error"]}
+
+
+operation("long-schedule", 40, draw=_draw_long, trait="leaving")(jobs.schedule)
+
+
+def _draw_kept(draft: Draft) -> Args:
+    return {**jobs.drawn_job(draft), "delay": round(draft.random.uniform(1, 9), 3)}
+
+
+for number in WITH_OUTBOX:
+    for name, weight, draw, do in (
+        ("schedule", 40, _draw_kept, jobs.schedule),
+        ("cancel", 20, jobs.draw_known, jobs.cancel),
+        ("reschedule", 10, jobs.draw_reschedule, jobs.reschedule),
+    ):
+        operation(f"kept{number}-{name}", weight, draw=draw, trait="keeping", who=f"producer-{number}")(do)
