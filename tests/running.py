@@ -74,10 +74,7 @@ def age(url: str, prefix: str) -> None:
 
 
 async def die_at_work(worker: Worker, topic: str) -> None:
-    """Run a worker until it has begun a job; then the nearest thing to kill -9 within one process.
-
-    All its tasks end and settle nothing.
-    """
+    """Run a worker until it has begun a job, and let it die then."""
     began = asyncio.Event()
 
     @worker.handler(topic)
@@ -85,9 +82,17 @@ async def die_at_work(worker: Worker, topic: str) -> None:
         began.set()
         await asyncio.Event().wait()
 
+    await die(worker, began)
+
+
+async def die(worker: Worker, when: asyncio.Event) -> None:
+    """Run a worker until the event; then the nearest thing to kill -9 within one process.
+
+    All its tasks end and settle nothing.
+    """
     others = asyncio.all_tasks()
     running = asyncio.create_task(worker.run())
-    await in_time(began.wait())
+    await in_time(when.wait())
     while victims := asyncio.all_tasks() - others - {asyncio.current_task()}:
         for task in victims:
             task.cancel()  # again and again, so that none can wait for anything on its way out

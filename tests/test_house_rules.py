@@ -29,6 +29,7 @@ PUBLIC_MODULES = (
     "wheelq.errors",
     "wheelq.settings",
     "wheelq.sinks",
+    "wheelq.sql",
     "wheelq.testing",
     "wheelq.logs",
     "wheelq.embedded",

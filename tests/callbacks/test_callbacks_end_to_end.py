@@ -138,6 +138,30 @@ async def test_a_refusal_is_buried_with_its_reason(serve: Any, receiver: Receive
     assert "answered 410" in job.error
 
 
+@pytest.mark.parametrize("where", ["of the topic", "of the job"])
+async def test_a_service_is_told_of_a_dead_job(serve: Any, receiver: Receiver, where: str) -> None:
+    """Signed and repeated as every callback."""
+    http = await serve(shop=receiver.port)
+    on_dead = {"on_dead": "shop:/ok"}
+    if where == "of the topic":
+        assert (await http.patch("/v1/topics/orders/settings", json=on_dead)).status_code == 200
+    job = {"id": "a", "delay": 0, "payload": {"id": 42}, **(on_dead if where == "of the job" else {})}
+    assert (await http.post("/v1/topics/orders/jobs", json=job)).status_code == 201
+    group = "/v1/topics/orders/groups/billing"
+
+    async def leased() -> list[Any]:
+        return list((await http.post(f"{group}/lease", json={})).json()["jobs"])
+
+    [lease] = await eventually_some(leased)
+    failed = {"handles": [lease["handle"]], "error": "no money", "bury": True}
+    assert (await http.post(f"{group}/fail", json=failed)).json() == {"done": [True]}
+    assert await until(lambda: bool(receiver.accepted()))
+    [line] = receiver.received()
+    dead = line["payload"]
+    assert (dead["id"], dead["topic"], dead["reason"], dead["payload"]) == ("a", "orders", "given_up", {"id": 42})
+    assert dead["error"] == "no money"
+
+
 async def test_a_dead_receiver_does_not_delay_the_others(
     serve: Any, receiver: Receiver, blackhole: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,17 @@ def test_a_job_has_limits_of_its_own_and_shows_them(url: str, topic: str) -> Non
     assert (found["max_attempts"], found["timeout"]) == (3, 60)
 
 
+def test_calls_debounce_a_key(url: str, topic: str) -> None:
+    call = ("schedule", topic, "--key", "a", "--delay", "1h", "--on-duplicate", "replace", "--max-wait", "90m")
+    for _ in range(2):
+        assert wheelq(*call, url=url).code == 0
+    wheelq("run-now", topic, "a", url=url)
+    assert "a~second scheduled" in wheelq(*call, url=url).out
+    assert "second job of its key: a~second" in wheelq("job", topic, "a", url=url).out
+    refused = wheelq("schedule", topic, "--delay", "1h", "--max-wait", "90m", url=url)
+    assert "max_wait" in refused.err
+
+
 def test_distances_from_now_are_by_the_servers_clock(url: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine whose clock was an hour ahead, a job that was due in a minute was shown as "59m ago"."""
     right = time.time_ns
@@ -153,7 +164,7 @@ def test_too_late_is_exit_code_4(url: str, topic: str, command: list[str]) -> No
     wheelq("schedule", topic, "--delay", "1h", "--key", "k", url=url)
     assert wheelq("run-now", topic, "k", url=url) == (0, f"{topic}/k is with the workers now\n", "")
     answer = wheelq(*command, topic, "k", url=url)
-    assert (answer.code, answer.out) == (4, f"{topic}/k is with the workers already: too late\n")
+    assert (answer.code, answer.out) == (4, f"{topic}/k is with the workers already, or waits for a retry: too late\n")
 
 
 # What cannot work: one sentence, exit code 2, nothing sent (the address leads nowhere)

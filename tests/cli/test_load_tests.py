@@ -141,7 +141,7 @@ def test_a_limit_that_is_broken_makes_the_exit_code_1(fleet: str, tmp_path: Path
     assert "limit broken: dead.list" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_master_of_several_processes_reads_lateness_and_judges(fleet: str, tmp_path: Path) -> None:
     code, said, rows = load(tmp_path, fleet, "--processes", "2", "--limit", "lateness/orders max 0.001")
     assert code == 1, said

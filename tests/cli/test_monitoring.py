@@ -81,6 +81,19 @@ def test_a_scheduler_and_a_worker_tell_the_metrics_of_the_fleet(url: str, module
         assert answer(port, "/elsewhere")[0] == 404
 
 
+def test_the_password_may_be_a_setting_of_its_own(
+    private_server: Callable[..., EmbeddedServer], tmp_path: Path, start: Start
+) -> None:
+    """As the guide recommends: the port reports the fleet, and not a server that is down."""
+    url = private_server(port=0, password="right", appendonly=False).url
+    (tmp_path / "wheelq.toml").write_text('password = "right"')
+    port = free_port()
+    options = ("--config", "wheelq.toml", "--metrics-port", port)
+    scheduler = start(tmp_path, "scheduler", *options, url=url.replace(":right@", ""))
+    assert eventually(lambda: is_healthy(port)), scheduler.said
+    assert eventually(lambda: "\nwheelq_redis_up 1\n" in answer(port, "/metrics")[1]), answer(port, "/metrics")[1]
+
+
 def test_a_process_that_waits_for_redis_is_healthy(module: Path, start: Start) -> None:
     port = free_port()
     running = start(module, "scheduler", "--metrics-port", port, url=f"redis://127.0.0.1:{free_port()}")

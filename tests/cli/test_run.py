@@ -157,6 +157,8 @@ def test_processes_end_with_their_supervisor_even_when_it_is_killed(url: str, mo
         ("", "jobs:worker", "module jobs has no 'worker'; it has no Worker at its top level"),
         ("worker = 7", "jobs:worker", "jobs:worker is a int, not a Worker"),
         ("def worker(): 1 / 0", "jobs:worker", "ZeroDivisionError: division by zero"),
+        ("def worker(scope): ...", "jobs:worker", "jobs:worker is a function, not a Worker"),
+        ("from fastapi import FastAPI\nworker = FastAPI()", "jobs:worker", "jobs:worker is a FastAPI, not a Worker"),
         ("import json\n\njson.loads('{')", "jobs:worker", 'jobs.py", line 3, in <module>'),
         ("import nosuchmodule", "jobs:worker", "ModuleNotFoundError: No module named 'nosuchmodule'"),
         ("def (", "jobs:worker", "SyntaxError: "),

@@ -11,7 +11,18 @@ from tests.cli.commands import wheelq
 from tests.every import for_every
 from wheelq.cli.app import COMMANDS, load_command
 
-HEAVY = ("redis", "httpx", "fastapi", "uvicorn", "sqlalchemy", "locust", "opentelemetry", "msgpack", "hiredis")
+HEAVY = (
+    "redis",
+    "httpx",
+    "fastapi",
+    "uvicorn",
+    "sqlalchemy",
+    "locust",
+    "opentelemetry",
+    "msgpack",
+    "hiredis",
+    "confluent_kafka",
+)
 """Packages that `--help` does not need."""
 
 

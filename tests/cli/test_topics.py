@@ -44,6 +44,7 @@ def test_every_setting_that_the_library_changes_is_changed_and_shown(url: str, t
         "grace_ms": 9_000,
         "on_mismatch": "bury",
         "mismatch_ms": 10_000,
+        "on_dead": "billing:/dead",
     }
     assert everything.keys() == TopicChanges.__annotations__.keys()
     options = [

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgpack
 import pytest
 
+from wheelq.base.printable import json_line
+from wheelq.cli.output import plain
 from wheelq.cli.values import parse_at, parse_due, parse_headers, parse_json, parse_range
 from wheelq.errors import InvalidInput
 
@@ -19,6 +22,10 @@ def test_a_moment_has_a_time_zone() -> None:
 def test_a_moment_without_one_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"no time zone.*append Z"):
         parse_at(text)
+
+
+def test_a_payload_with_a_msgpack_timestamp_of_another_program_is_shown_in_seconds() -> None:
+    assert json_line({"at": msgpack.Timestamp(5)}, plain) == '{"at": 5.0}'
 
 
 def test_a_wrong_moment_is_refused() -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import django
 
 sys.path.insert(0, os.path.dirname(__file__))
-os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 django.setup()
 
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
@@ -104,6 +104,13 @@ def enqueue_renamed():
     backend = task_backends["default"]
     payload = {"task": "project.shop.tasks.remind_by_post", "args": [], "kwargs": {}, "enqueued": 1763000000000}
     return backend.client.schedule("default", payload, delay=0).id
+
+
+def recur():
+    """Schedule what an occurrence of a recurring job is: its payload names a task. Returns the id of its result."""
+    payload = {"task": "project.shop.tasks.add", "args": [5]}
+    job = task_backends["default"].client.schedule("default", payload, delay=0, key="nightly@2030-01-01T01:00:00Z")
+    return f"default:{job.id}"
 
 
 def buried():

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
     def install(environment: Path) -> None:
         subprocess.run([base, "-m", "venv", environment], check=True)
-        command = [environment / "bin" / "python", "-m", "pip", "install", "-q", f"{ROOT}[django]", "django>=6"]
+        command = [environment / "bin" / "python", "-m", "pip", "install", "-q", f"{ROOT}[cli,django,sql]", "django>=6"]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
         assert answer.returncode == 0, answer.stderr
 
@@ -93,6 +94,21 @@ class Project:
         self.workers.append(worker)
         assert eventually(lambda: "runs, queues" in said.read_text()), said.read_text()
         return worker
+
+    def use(self, settings: str) -> None:
+        self._env["DJANGO_SETTINGS_MODULE"] = f"project.{settings}"
+
+    def deliver(self) -> None:
+        """Run a courier until the outbox is empty."""
+        database = Path(self._env["TEST_DB"])
+        command = [self._python, "-m", "wheelq", "courier", "--database", f"sqlite:///{database}"]
+        courier = subprocess.Popen(command, env=self._env)
+        try:
+            with sqlite3.connect(database) as connection:
+                assert eventually(lambda: connection.execute("SELECT count(*) FROM wheelq_outbox").fetchone() == (0,))
+        finally:
+            courier.terminate()
+            courier.wait()
 
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines()
@@ -174,6 +190,12 @@ def test_a_task_with_context_knows_its_result_and_its_attempt(working: Project) 
     assert done["value"] == [enqueued["id"], 1]
 
 
+def test_a_recurring_job_runs_a_task_that_its_payload_names(working: Project) -> None:
+    done = working.ask("wait", "add", working.ask("recur"))
+    assert (done["status"], done["value"], done["args"]) == ("SUCCESSFUL", 6, [5])
+    assert done["times"] == [True, True, True]
+
+
 def test_run_after_is_the_due_time(project: Project) -> None:
     project.work()
     later = project.ask("enqueue_later", "add", 3600, 1)
@@ -186,6 +208,21 @@ def test_run_after_is_the_due_time(project: Project) -> None:
 def test_with_on_commit_a_task_is_enqueued_when_its_transaction_commits(project: Project) -> None:
     assert project.ask("in_transaction", "commit") == {"inside": False, "after": True}
     assert project.ask("in_transaction", "rollback") == {"inside": False, "after": False}
+
+
+def test_with_an_outbox_a_task_is_a_row_of_its_transaction(working: Project) -> None:
+    pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
+    working.run_cases("outbox_cases", "outbox_settings")
+
+
+def test_a_courier_delivers_the_tasks_of_an_outbox(project: Project) -> None:
+    pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
+    project.use("outbox_settings")
+    project.ask("migrate")
+    project.work()
+    enqueued = project.ask("enqueue", "add", 2, 5)
+    project.deliver()
+    assert project.ask("wait", "add", enqueued["id"])["value"] == 7
 
 
 def test_unsupported_options_are_refused_by_djangos_own_errors(project: Project) -> None:

@@ -42,7 +42,13 @@ def test_each_process_answers_its_probe_and_stops_at_sigterm(
 ) -> None:
     shutil.copy(DEPLOY / "shop.py", tmp_path)
     port = free_port()
-    arguments = [*with_port(process.arguments, port), *(["--port", port] if process.arguments[0] == "server" else [])]
+    arguments = with_port(process.arguments, port)
+    if process.arguments[0] == "server":
+        arguments = [*with_port(process.arguments, free_port()), "--port", port]
+    if process.arguments[0] == "courier":
+        database = f"sqlite:///{tmp_path / 'shop.db'}"
+        wheelq("courier", "--create", "--database", database)
+        arguments += ["--database", database]
     running = start(tmp_path, *arguments, url=url)
     probe = with_port(process.probe, port)
     assert eventually(lambda: wheelq(*probe).code == 0), running.said
@@ -58,7 +64,8 @@ def test_the_server_waits_for_the_key_that_the_instructions_make(
     url, port = private_server().url, free_port()
     [process] = [one for one in processes() if one.file == file.name and one.arguments[0] == "server"]
     [line] = [line for line in file.read_text().splitlines() if "wheelq keys create" in line]
-    running = start(tmp_path, *process.arguments, "--port", port, url=url)
+    words = [str(free_port()) if word == "9101" else word for word in process.arguments]
+    running = start(tmp_path, *words, "--port", port, url=url)
     running.wait_for("wheelq keys create")
     assert eventually(lambda: wheelq("health", "--port", port).code == 0)
     made = wheelq(*shlex.split(line.rpartition(" wheelq ")[2]), url=url)
@@ -92,6 +99,14 @@ def test_prometheus_of_compose_scrapes_services_that_answer() -> None:
         if "--metrics-port" in service.get("command", [])
     }
     assert set(targets) == told
+
+
+def test_a_rollout_waits_until_new_pods_stay() -> None:
+    """Without this, a pod counts as soon as its container starts, and one that ends at once replaces a good one."""
+    specs = [one["spec"] for one in manifests() if one["kind"] == "Deployment"]
+    for spec in specs:
+        [container] = spec["template"]["spec"]["containers"]
+        assert "readinessProbe" in container or spec["minReadySeconds"] >= 10
 
 
 def test_compose_runs_two_schedulers_and_monitoring() -> None:

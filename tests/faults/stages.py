@@ -87,6 +87,7 @@ class Stage:
         parts = ShardParts(of_node, self.keys, Topic())
         self.server = parts.server
         self.shard = Shard(parts, role)
+        self._promoting = asyncio.create_task(of_node.promoter.run())
 
     def schedule(self, jobs: int, first_ms: int, apart_ms: int = 0) -> list[str]:
         """Jobs that wait, also those that are due."""
@@ -113,6 +114,8 @@ class Stage:
             await asyncio.sleep(min(await self.shard.step(), 0.01))
 
     async def close(self) -> None:
+        self._promoting.cancel()
+        await asyncio.wait([self._promoting])
         await self.transport.close()
         self.plain.close()
 

@@ -147,6 +147,12 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
         if job.payload == "bad":
             raise ValueError("a bad job")
 
+    @worker.handler("steps")
+    async def link(job: Job) -> None:
+        if job.payload not in (0, 8):
+            job.then("steps", job.payload - 1, key=f"link-{job.payload - 1}")
+        done.add(f"link@{job.payload}")
+
     @worker.handler("results")
     async def work_for_a_result(job: Job) -> str:
         await job.progress(0.5)
@@ -160,8 +166,17 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
         waiting = Settings(client=ClientSettings(replicated_timeout_ms=10))
         with Client.connect(guarded.url("producer"), waiting) as client, pytest.raises(NotReplicated):  # no replicas
             client.schedule("orders", delay=0.1, key="replicated", durability="replicated")
-        await producer.schedule_many("orders", [JobSpec("bad", 0.01, key="bad"), JobSpec("good", 0.3, key="good")])
+        await producer.schedule_many(
+            "orders", [JobSpec("bad", 0.01, key="bad", on_dead="shop:/dead"), JobSpec("good", 0.3, key="good")]
+        )
         await producer.schedule("orders", 1, delay=0, key="now")
+        await producer.schedule("steps", 2, delay=0)
+        await until(lambda: {f"link@{n}" for n in range(3)} <= done)
+        await producer.set_shards("steps", 2)
+        carry, worker._parts.carrier.carry = worker._parts.carrier.carry, lambda *_: None  # type: ignore[method-assign]
+        await producer.schedule("steps", 9, delay=0)  # the scheduler carries what follows
+        await until(lambda: "link@8" in done)
+        worker._parts.carrier.carry = carry  # type: ignore[method-assign]
         await producer.schedule("orders", 1, delay=60, key="moved")
         await producer.schedule("orders", 1, delay=60, key="moved", on_duplicate="replace")
         assert await producer.reschedule("orders", "moved", delay=0.2) is RescheduleOutcome.RESCHEDULED

@@ -301,8 +301,11 @@ async def test_a_request_to_cancel_that_overtakes_the_delivery_is_heard(
     hints = worker._hints
     own = hints._cancel
 
+    asked = list[str]()
+
     def cancel_heard(ready: str, entry_id: str) -> None:
         own(ready, entry_id)
+        asked.append(entry_id)
         heard.set()
 
     hints._cancel = cancel_heard
@@ -316,3 +319,4 @@ async def test_a_request_to_cancel_that_overtakes_the_delivery_is_heard(
     assert ran == ["b"]
     [dead] = (await aclient.dead.list(topic)).jobs
     assert (dead.id, dead.reason) == ("a", Reason.CANCELLED)
+    assert len(asked) == 1

@@ -15,9 +15,11 @@ from loadtest.servers.cluster import Cluster
 from loadtest.servers.nodes import until
 from loadtest.torture.fleet import Fleet
 from tests.faces import Face, both_faces
+from tests.running import running
 from tests.scenes import Scene
 from tests.waiting import PATIENCE, Stalls
-from wheelq import AsyncClient, Client, JobSpec, RecurringOutcome, Settings
+from tests.waiting import until as until_true
+from wheelq import AsyncClient, Client, Continuation, JobSpec, RecurringOutcome, Scheduler, Settings, Worker
 from wheelq.admin import Inspector
 from wheelq.errors import NotReplicated, Refused, Unavailable
 from wheelq.model.job import CancelOutcome, RescheduleOutcome, RunNowOutcome
@@ -60,6 +62,23 @@ async def test_any_node_leads_to_the_cluster(cluster: Cluster, topic: str, which
         assert await client.reschedule(topic, "8", delay=90) is RescheduleOutcome.RESCHEDULED
         assert await client.run_now(topic, "9") is RunNowOutcome.PROMOTED
     assert all(node.ask("DBSIZE") for node in cluster.nodes), "every master has a part of it"
+
+
+async def test_a_bundle_is_counted_over_all_masters(cluster: Cluster, topic: str) -> None:
+    """Each shard reports to the one that keeps the bundle, on whatever master that is."""
+    settings = replace(SIX_SHARDS, prefix=topic)
+    worker, followed = Worker.connect(cluster.url, group="g", settings=settings), list[object]()
+    worker.handler("members")(lambda job: None)
+    worker.handler("next")(lambda job: followed.append(job.payload))
+    async with AsyncClient.connect(cluster.url, settings) as client:
+        await client.configure("next", keep_done_ms=600_000)
+        jobs = [JobSpec(n, delay=0.5) for n in range(1_000)]
+        receipts = await client.schedule_many("members", jobs, then=Continuation("next", "all"))
+        async with running(Scheduler.connect(cluster.url, settings), worker):
+            await until_true(lambda: followed == ["all"])
+            found = await client.bundle(receipts.bundle or "")
+    assert found is not None
+    assert (found.state, found.members, found.done, found.left) == ("ended", 1_000, 1_000, 0)
 
 
 def test_jobs_of_all_shards_run_in_time(cluster: Cluster, topic: str, tmp_path: Path) -> None:

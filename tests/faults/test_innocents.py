@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
+import pytest
 import redis
 
 from tests.faults.stages import RECORD
-from tests.running import running
+from tests.running import die, running
 from tests.waiting import until
 from wheelq import Client, Job, JobSpec, Settings, Worker
 from wheelq.base.clock import SystemClock
+from wheelq.model.dead import Reason
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import producer
 from wheelq.protocol.calls import worker as calls
@@ -98,3 +101,35 @@ async def test_suspects_that_go_back_come_again_one_by_one(url: str, prefix: str
         await until(lambda: len(ran) == 5)
     assert (most, sorted(ran)) == (1, [f"job-{n}" for n in range(5)])
     assert raw.xlen(keys.dead) == 0
+
+
+@pytest.mark.parametrize("ordered", [True, "key"])
+async def test_jobs_behind_or_beside_one_that_kills_its_worker_are_not_given_up_in_an_ordered_topic(
+    url: str, prefix: str, ordered: Literal[True, "key"]
+) -> None:
+    """Their worker holds those behind it, and others of its fleet take them over each time; they have not started."""
+    of_worker = WorkerSettings(renew_ms=100, abandoned_ms=700, max_deliveries=4)
+    settings, ran = Settings(prefix=prefix, worker=of_worker), set[str]()
+    with Client.connect(url, settings) as client:
+        client.schedule_many("t", [JobSpec(key=f"job-{n}", partition_key=f"{n}", delay=0) for n in range(6)])
+        for life in range(5):
+            worker, kills = Worker.connect(url, settings=settings), asyncio.Event()
+
+            @worker.handler("t", ordered=ordered)
+            async def handle(job: Job, kills: asyncio.Event = kills) -> None:
+                if job.id == "job-2":
+                    kills.set()
+                    await asyncio.Event().wait()
+                await asyncio.sleep(0.05)
+                ran.add(job.id)
+
+            if life < of_worker.max_deliveries:
+                await die(worker, kills)
+                for lane in worker._lanes._of_topic.values():
+                    for shard in lane._shards.values():
+                        shard.is_held = False  # type: ignore[union-attr]  # its timers start nothing
+        async with running(worker):
+            await until(lambda: len(ran) == 5 and bool(client.dead.list("t").jobs))
+        assert ran == {"job-0", "job-1", "job-3", "job-4", "job-5"}
+        [dead] = client.dead.list("t").jobs
+        assert (dead.id, dead.reason) == ("job-2", Reason.DELIVERIES)

@@ -21,6 +21,7 @@ from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ConfigurationError
+from wheelq.following.carrier import Carrier
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import heartbeats, leader, producer, registry
 from wheelq.protocol.calls import worker as calls
@@ -373,7 +374,7 @@ async def leasing(url: str) -> AsyncIterator[Leases]:
     """What leases jobs in one HTTP server."""
     transport = AsyncTransport(Address(url))
     client = ServerClient(transport, Keys())
-    leases = Leases(client, transport, Keys(), SystemClock(), ServerSettings())
+    leases = Leases(client, transport, Keys(), SystemClock(), ServerSettings(), Carrier(transport))
     running = asyncio.create_task(leases.run())
     try:
         yield leases

@@ -163,17 +163,21 @@ async def test_a_late_hint_costs_no_minute(url: str, topic: str, raw: redis.Redi
     await stage.close()
 
 
-async def test_a_job_that_is_moved_within_the_window_needs_no_second_hint(
+async def test_jobs_that_are_moved_within_the_window_need_no_second_hint(
     url: str, topic: str, raw: redis.Redis
 ) -> None:
-    """The leader asks for it at its former time, hears of the new one, and no sweep comes before that."""
+    """The leader asks for them at their former time, hears of the new ones, and no sweep comes before the last."""
     hour = {"sweep_ms": 3_600_000, "window_ms": 3_600_000, "lease_ms": 3_600_000}
     stage, look = Stage(url, topic, **hour), Look(raw, topic)
     for _ in range(5):  # take the lease, sweep, open the window: nothing is near
         await stage.shard.step()
-    stage.schedule_and_ring("a", 100)
-    stage.plain.send(producer.reschedule(stage.keys, "a", "+600"))  # its hint is lost
-    await stage.step_until(lambda: look.ready() == ["a"], within_s=30)  # half of the window, and of the sweep's beat
+    for id in ("a", "b"):
+        stage.schedule_and_ring(id, 100)
+    for id, delay_ms in (("a", 600), ("b", 900)):
+        stage.plain.send(producer.reschedule(stage.keys, id, f"+{delay_ms}"))  # its hint is lost
+    await stage.step_until(
+        lambda: look.ready() == ["a", "b"], within_s=30
+    )  # half of the window, and of the sweep's beat
     await stage.close()
 
 

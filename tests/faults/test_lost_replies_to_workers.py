@@ -28,7 +28,9 @@ from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
+from wheelq.worker.delivery import recovery
 from wheelq.worker.delivery.held import Delivery
+from wheelq.worker.delivery.peers import Standing
 from wheelq.worker.outcome import Again, Buried
 
 
@@ -84,6 +86,42 @@ async def test_a_job_that_is_given_up_is_buried_once(
     look = Look(raw, topic)
     assert (look.dead(), look.live(), look.pending("g"), struck.struck) == (["a"], set(), 0, 1)
     assert not at.held.of(at.shard)
+
+
+async def give_its_entry_to(at: Bench, raw: redis.Redis, lost: Delivery, id: str, consumer: str) -> None:
+    """The server has lost its latest writes, and another job gets the id of their entry: the clock was behind."""
+    keys = at.shard.keys
+    raw.delete(keys.ready, keys.jobs)
+    at.deliver(id, consumer="before the loss")
+    [(_, fields)] = raw.xrange(keys.ready)
+    raw.delete(keys.ready)
+    raw.xadd(keys.ready, fields, id=lost.entry.entry_id)
+    at.plain.send(worker_calls.make_group(keys, "g"))
+    [entry] = at.plain.send(worker_calls.read([keys], "g", consumer, 1, 1))[0]
+    if consumer == "w1":
+        at.held.add(Delivery(at.shard, entry, 0))
+    for client in raw.client_list(_type="normal"):
+        if client["id"] != str(raw.client_id()):
+            raw.client_kill_filter(_id=client["id"])
+
+
+@pytest.mark.parametrize("consumer", ["w1", "w2"])
+@pytest.mark.parametrize("outcome", ["done", Again(60_000), Buried(Reason.FAILED, "no use")])
+async def test_a_delivery_that_the_server_lost_does_not_settle_another_job_with_its_entry_id(
+    bench: Callable[..., Bench], topic: str, raw: redis.Redis, outcome: Any, consumer: str
+) -> None:
+    at = bench()
+    [a] = at.deliver("a")
+    await at.recovery.keep(at.shard)  # connects
+    await give_its_entry_to(at, raw, a, "b", consumer)
+    a.safe_until_ms = 1 << 50
+    if outcome == "done":
+        at.settler.done(a)
+        await at.until_done(at.settler.flush)
+    else:
+        await at.settler.settle(a, outcome)
+    look = Look(raw, topic)
+    assert (raw.xlen(at.shard.keys.ready), look.live(), look.pending("g"), look.dead()) == (1, {"b"}, 1, [])
 
 
 @every_fault
@@ -222,6 +260,33 @@ async def test_a_delivery_whose_reply_was_cut_starts_as_soon_as_the_worker_is_co
             await until(lambda: look.pending("g") == 1)
             proxy.swallow(False, "worker")
             await until(lambda: ran == ["before", "in the cut reply"])
+
+
+async def test_a_job_that_goes_to_the_waiting_read_of_a_dead_worker_is_taken_over_soon(
+    url: str, topic: str, prefix: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is cut off from its server, or frozen: its read waits there after it was found dead."""
+    monkeypatch.setattr(recovery, "LOOK_EVERY", 3_600.0)
+    settings = WorkerSettings(renew_ms=100, abandoned_ms=500, block_ms=20_000)
+    look, ran, keys = Look(raw, topic, prefix=prefix), list[str](), Keys(prefix)
+    with Client(BlockingWith(url), keys) as client, Proxy(url) as proxy:
+        dead = Worker(AsyncTransport(Address(proxy.url("worker"))), "g", keys, settings)
+        living = Worker(AsyncTransport(Address(url)), "g", keys, settings)
+        for worker in (dead, living):
+            worker.handler(topic)(lambda job: ran.append(job.id))
+        client.schedule(topic, delay=3_600)
+        async with running(dead):
+            client.schedule(topic, delay=0, key="first")
+            await until(lambda: ran == ["first"])
+            await until(lambda: any("xreadgroup" in one["cmd"] for one in raw.client_list()))
+            async with running(living):
+                proxy.swallow(True, "worker")
+                await until(lambda: living._parts.peers.standing(dead.name) is Standing.GONE)
+                await until(lambda: living._parts.recovery._look_at > living._parts.clock.monotonic() + 10)
+                client.schedule(topic, delay=0, key="to the dead one")
+                assert look.pending("g") == 1, "its read was the first"
+                await until(lambda: ran == ["first", "to the dead one"])
+                proxy.swallow(False, "worker")
 
 
 async def test_a_read_that_the_server_did_only_after_its_connection_was_cut_is_found_too(

@@ -6,12 +6,16 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from math import inf
+
+import pytest
+import redis
 
 from tests.faults.stages import Stage
 from tests.running import running
-from tests.waiting import PATIENCE
-from wheelq import Client, Scheduler, Settings
-from wheelq.base.clock import SystemClock
+from tests.waiting import PATIENCE, until
+from wheelq import Client, Job, Scheduler, Settings, Worker
+from wheelq.base.clock import Clock, SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import heartbeats
@@ -92,6 +96,28 @@ async def test_a_standby_hands_a_shard_back_when_its_leader_has_sent_a_new_heart
     await stage.close()
 
 
+async def test_a_lease_that_is_given_back_while_it_is_asked_for_is_taken_at_once(
+    url: str, topic: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message overtook the answer that another node holds it: nobody led until that lease would have ended."""
+    stage = Stage(url, topic, lease_ms=3_600_000)
+    stage.schedule(1, 1_000)
+    raw.set(stage.keys.lease, "other:1:run:2", px=3_600_000)
+    ask = stage.shard._candidate.ask
+
+    async def ask_and_be_overtaken(over: str = "") -> object:
+        answer = await ask(over)
+        if raw.delete(stage.keys.lease):
+            stage.shard.hint(b"")
+        return answer
+
+    monkeypatch.setattr(stage.shard._candidate, "ask", ask_and_be_overtaken)
+    running = asyncio.create_task(stage.shard.run())
+    await until(lambda: stage.shard.is_leading)
+    running.cancel()
+    await stage.close()
+
+
 async def test_a_node_may_be_found_gone_by_two_at_once(private_server: Callable[..., EmbeddedServer]) -> None:
     """By a node that joins again and its own beat: whoever comes second finds it off the list."""
     server = private_server(appendonly=False)
@@ -148,6 +174,79 @@ async def test_nodes_whose_list_is_lost_assign_the_shards_once(private_server: C
     assert await transport.send(heartbeats.assignment_version(Keys())) <= 2
     assert {post.leader for post in nodes[0].posts.values()} == {"a", "b"}
     await transport.close()
+
+
+class Ahead(SystemClock):
+    """This machine's clock, ahead by as much as a test says."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.seconds
+
+
+async def test_nodes_take_turns_of_a_second_while_the_first_does_not_assign_shards(
+    private_server: Callable[..., EmbeddedServer],
+) -> None:
+    server, clock = private_server(appendonly=False), Ahead()
+    transport = AsyncTransport(Address(server.url))
+    nodes = {name: await _joined(transport, name, clock) for name in "abc"}
+    wanted = [("orders", shard) for shard in range(6)]
+    began = clock.monotonic()
+    lefts = {name: await nodes[name].refresh(wanted) for name in "bc"}
+    took = clock.monotonic() - began
+    assert 1 - took <= lefts["b"] <= 1
+    assert 2 - took <= lefts["c"] <= 2
+    clock.seconds += lefts["b"]
+    assert 0 < await nodes["c"].refresh(wanted) <= 1
+    assert not nodes["c"].posts
+    assert await nodes["b"].refresh(wanted) == inf
+    assert {post.leader for post in nodes["b"].posts.values()} == {*"abc"}, "all of them live"
+    clock.seconds += 1
+    assert await nodes["c"].refresh(wanted) == inf
+    assert await transport.send(heartbeats.assignment_version(Keys())) == 1
+    clock.seconds += 1
+    assert 0 < await nodes["b"].refresh([*wanted, ("mails", 0)]) <= 1, "each change starts the turns again"
+    await transport.close()
+
+
+async def test_jobs_of_a_new_topic_run_while_the_first_node_hangs(
+    private_server: Callable[..., EmbeddedServer],
+) -> None:
+    """No shard of the topic had a leader until the first node counted as dead."""
+    server, ran = private_server(appendonly=False), asyncio.Event()
+    transport = AsyncTransport(Address(server.url))
+    hanging = await _joined(transport, "0", SystemClock())
+
+    async def beats() -> None:
+        while True:
+            await hanging.beat()
+            await asyncio.sleep(1.0)
+
+    beating = asyncio.create_task(beats())
+    worker = Worker.connect(server.url)
+
+    @worker.handler("orders")
+    async def note(job: Job) -> None:
+        ran.set()
+
+    node = Scheduler.connect(server.url)
+    async with running(node, worker):
+        await until(lambda: "0" in node._members.seen_at)
+        with Client.connect(server.url) as client:
+            client.configure("orders")
+            client.schedule("orders", delay=0.3)
+        await until(ran.is_set)
+    beating.cancel()
+    await transport.close()
+
+
+async def _joined(transport: AsyncTransport, name: str, clock: Clock) -> Membership:
+    parts = NodeParts(transport, Keys(), clock, node=name)
+    await parts.server.asking(transport.send(server_time_us()))
+    members = Membership(parts, lambda: REPORT)
+    await members.join()
+    return members
 
 
 def _commands(transport: Transport) -> int:

@@ -224,6 +224,34 @@ async def test_a_delivery_whose_acknowledgement_a_fail_over_has_lost_is_done_aga
     await running
 
 
+async def test_a_job_that_waits_for_its_turn_and_is_delivered_once_more_holds_up_nothing(
+    url: str, prefix: str, raw: redis.Redis, aclient: AsyncClient
+) -> None:
+    """The server has lost its last writes, and does not know that the worker was given the job."""
+    ready = Keys(prefix).shard("ordered", 0).ready
+    began, may_end = asyncio.Event(), asyncio.Event()
+    done: list[str] = []
+
+    async def work(job: Job) -> None:
+        began.set()
+        await may_end.wait()
+        done.append(job.id)
+
+    await aclient.schedule_many("ordered", [JobSpec(key=f"job-{n}", delay=0) for n in range(3)])
+    async with running(ordered(url, prefix, work)):
+        await began.wait()
+        await until(lambda: raw.xpending(ready, "default")["pending"] == 3)
+        first, *others = [entry_id for entry_id, _ in raw.xrange(ready)]
+        with raw.pipeline() as lost:
+            lost.xgroup_setid(ready, "default", first)
+            lost.xack(ready, "default", *others)
+            lost.execute()
+        await until(lambda: raw.xpending(ready, "default")["pending"] == 3)
+        may_end.set()
+        await until(lambda: len(done) == 3)
+    assert done == ["job-0", "job-1", "job-2"]
+
+
 def shards(worker: Worker) -> list[OrderedShard]:
     lane = worker._lanes._of_topic.get("ordered")
     return list(lane._shards.values()) if isinstance(lane, OrderedLane) else []

@@ -51,7 +51,7 @@ def counting(url: str) -> Iterator[Counter[str]]:
         listening.join()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_two_nodes_and_two_workers_with_many_resting_topics_send_few_calls(
     private_server: Callable[..., EmbeddedServer],
 ) -> None:

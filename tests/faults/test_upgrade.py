@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -19,10 +20,18 @@ import pytest
 from tests.faults import upgrade_parts
 from tests.faults.upgrade_parts import KEPT, LATE, TOPIC
 from tests.found import job_of
-from tests.waiting import PATIENCE, eventually
-from wheelq import Client, JobState
+from tests.running import running
+from tests.waiting import PATIENCE, eventually, until
+from wheelq import AsyncClient, Client, Continuation, Job, JobSpec, JobState, Scheduler, Worker
+from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
+from wheelq.model.topic import Topic
 from wheelq.protocol import codec
+from wheelq.protocol.keys import Keys
+from wheelq.scheduler.draining import EndedGroups
+from wheelq.scheduler.parts import NodeParts
+from wheelq.settings import SchedulerSettings
+from wheelq.transport import Address, AsyncTransport
 
 FORMER = "3d1cd8c"
 """The commit that froze the format: every later release works beside it."""
@@ -141,6 +150,84 @@ def test_a_fleet_of_two_releases_runs_every_job_once_and_in_time(
         assert eventually(lambda: ticks(worker.runs()) >= before + 2)
         check_runs(worker.runs())
         check_rest(url)
+
+
+@pytest.mark.slow
+def test_what_follows_a_job_reaches_workers_and_schedulers_of_the_former_release(
+    private_server: Callable[..., EmbeddedServer], former: Path
+) -> None:
+    """In one group: those of the former release make no followers, and run those that others have made."""
+    url = private_server().url
+    followed: list[str] = []
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(part(former, "scheduler", url))
+        worker = stack.enter_context(part(former, "worker", url))
+        assert eventually(lambda: scheduler.has_said("started", former) and worker.has_said("started", former))
+
+        async def work() -> None:
+            own = Worker.connect(url, group="g")
+
+            @own.handler(TOPIC)
+            async def handle(job: Job) -> None:
+                followed.append(job.id)
+                job.then(KEPT, {"n": 1}, key=f"after-{job.id}", delay=0.3)
+
+            async def is_over() -> None:
+                async with AsyncClient.connect(url) as client:
+                    await client.schedule_many(TOPIC, [JobSpec({"n": n}, 0.1, key=f"f{n}") for n in range(40)])
+                    await until(lambda: len(followed) + len(ran(TOPIC)) == 40)
+                    await until(lambda: len(ran(KEPT)) == len(followed))
+
+            async with running(own):
+                await is_over()
+
+        def ran(topic: str) -> list[str]:
+            ids = [run["id"] for run in worker.runs()]
+            return [id for id in ids if id.startswith("after-") == (topic == KEPT)]
+
+        asyncio.run(work())
+        assert sorted(ran(KEPT)) == sorted(f"after-{id}" for id in followed)
+        assert max((run["early_ms"] for run in worker.runs()), default=0) <= EARLY_MS
+
+
+@pytest.mark.slow
+def test_a_bundle_counts_what_a_worker_of_the_former_release_has_ended(
+    private_server: Callable[..., EmbeddedServer], former: Path
+) -> None:
+    """It counts nothing itself: what it has ended is found by the look that a scheduler takes every ten minutes."""
+    url = private_server().url
+    own, ended = Worker.connect(url, group="g"), []
+    with part(former, "worker", url) as worker:
+        assert eventually(lambda: worker.has_said("started", former))
+
+        @own.handler(TOPIC)
+        async def handle(job: Job) -> None:
+            ended.append(job.id)
+
+        @own.handler("after")
+        async def follow(job: Job) -> None:
+            ended.append("after")
+
+        async def work() -> None:
+            async with running(own, Scheduler.connect(url)), AsyncClient.connect(url) as client:
+                jobs = [JobSpec({"n": n}, 0.1, key=f"m{n}") for n in range(40)]
+                receipts = await client.schedule_many(TOPIC, jobs, then=Continuation("after", "all"))
+                bundle = receipts.bundle or ""
+                await until(lambda: len(ended) + len(worker.runs()) == 40)
+                transport = AsyncTransport(Address(url))
+                look = EndedGroups(NodeParts(transport, Keys(), SystemClock(), SchedulerSettings(), "node"), dict)
+
+                async def is_over() -> bool:
+                    await look.look(TOPIC, Topic())
+                    found = await client.bundle(bundle)
+                    return "after" in ended and (found is None or (found.done, found.left) == (40, 0))
+
+                await until(is_over)
+                await transport.close()
+
+        asyncio.run(work())
+        assert ended.count("after") == 1
+        assert {*ended, *(run["id"] for run in worker.runs())} == {"after", *(f"m{n}" for n in range(40))}
 
 
 OUTBOX = """

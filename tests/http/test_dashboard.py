@@ -493,7 +493,7 @@ async def test_notes_tell_what_is_so(http: Http, shop: AsyncClient) -> None:
 
     assert await note("/shards", shards="1") == "The topic has 1 shard now; old jobs stay where they are."
     assert await note("/job/run", id="order-1") == "The job is ready for its workers."
-    too_late = "Too late: the job is ready for its consumers, or with them already."
+    too_late = "Too late: the job is ready for its consumers, with them already, or waits for a retry."
     assert await note("/job/cancel", id="order-1") == too_late, "there is no consumer yet"
 
 

@@ -37,6 +37,11 @@ async def test_links_between_pages_and_to_their_parts_lead_somewhere(http: Http)
                 assert f'id="{part}"' in texts[there or path], f"{path}: {link}"
 
 
+async def test_the_protocol_page_is_part_of_it(http: Http) -> None:
+    assert 'href="/guide/protocol"' in (await http.get("/guide/other-languages")).text
+    assert "SCRIPT LOAD" in (await http.get("/guide/protocol")).text
+
+
 async def test_a_page_names_the_file_of_a_program(http: Http) -> None:
     assert "<em>shop.py</em>" in (await http.get("/guide/getting-started")).text
 

@@ -95,9 +95,24 @@ def test_the_consumer_for_node_outlives_a_server_that_is_away(tmp_path: Path) ->
     assert [each for each in asked if each[0] != "lease"] == [("ack", ["1"]), ("ack", ["1"]), ("fail", ["2"])]
 
 
-def test_the_receiver_takes_signed_json_and_bytes_and_nothing_else(tmp_path: Path) -> None:
+NODE = pytest.param(
+    "node",
+    "receiver.mjs",
+    ("<Buffer ff 00>", "<Buffer d7 6d f8>", "null"),
+    marks=pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed"),
+)
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "name", "shown"),
+    [(sys.executable, "receiver.py", (r"b'\xff\x00'", r"b'\xd7m\xf8'", "None")), NODE],
+    ids=["python", "node"],
+)
+def test_the_receiver_takes_signed_json_and_bytes_and_nothing_else(
+    tmp_path: Path, interpreter: str, name: str, shown: tuple[str, ...]
+) -> None:
     port = free_port()
-    program = written(tmp_path, "callbacks", "receiver.py", "7381", port)
+    program = written(tmp_path, "callbacks", name, "7381", port)
     secret = re.findall(r"whsec_\w+=*", program.read_text())[0]
 
     def posted(payload: Any, body: bytes | None = None) -> int | None:
@@ -116,10 +131,10 @@ def test_the_receiver_takes_signed_json_and_bytes_and_nothing_else(tmp_path: Pat
         except httpx.TransportError:
             return None
 
-    with running(tmp_path, sys.executable, program) as said:
+    with running(tmp_path, interpreter, program) as said:
         assert eventually(lambda: posted({"id": 42}) == 204), said()
-        for payload, shown in ((b"\xff\x00", r"b'\xff\x00'"), (b"\xd7m\xf8", r"b'\xd7m\xf8'"), (None, "None")):
+        for payload, one in zip((b"\xff\x00", b"\xd7m\xf8", None), shown, strict=True):
             assert posted(payload) == 204, payload
-            assert eventually(lambda shown=shown: f"/due msg_1 {shown}" in said()), said()  # type: ignore[misc]
+            assert eventually(lambda one=one: f"/due msg_1 {one}" in said()), said()  # type: ignore[misc]
         assert posted({"id": 42}, b'{"id": 43}') == 401, "another body than was signed"
         assert posted({"id": 42}, b"\xff\xfe") == 401, "no text at all"

@@ -89,6 +89,24 @@ async def test_on_duplicate_replaces_or_refuses(http: Http) -> None:
     assert (await http.get(f"{JOBS}/a")).json()["payload"] == 2
 
 
+async def test_requests_with_max_wait_debounce_and_the_answer_names_the_second_job(http: Http) -> None:
+    body = {"delay": 60, "id": "a", "on_duplicate": "replace", "max_wait": 90}
+    made = await http.post(JOBS, json=body | {"payload": 1})
+    moved = await http.post(JOBS, json=body | {"payload": 2, "delay": 80})
+    assert (made.status_code, moved.status_code, moved.json()["replaced"]) == (201, 200, True)
+    assert 0 < moved.json()["due_ms"] - made.json()["due_ms"] <= 30_000
+    assert (await http.post("/v1/topics/orders/run/a")).status_code == 204
+    second = await http.post(JOBS, json=body | {"payload": 3})
+    assert (second.status_code, second.json()["id"]) == (201, "a~second")
+    shown = (await http.get(f"{JOBS}/a")).json()
+    assert (shown["state"], shown["payload"], shown["second_id"]) == ("ready", 2, "a~second")
+    assert (await http.get(f"{JOBS}/a~second")).json()["payload"] == 3
+    for wrong in ({"max_wait": 30}, {"on_duplicate": "keep"}, {"id": None}):
+        refused = await http.post(JOBS, json={name: value for name, value in (body | wrong).items() if value})
+        assert (refused.status_code, refused.json()["field"]) == (422, "max_wait")
+    assert (await http.post(JOBS, json=body | {"max_wait": 0})).status_code == 422
+
+
 async def test_infinities_and_nan_are_null_in_json(http: Http, aclient: AsyncClient) -> None:
     await aclient.schedule("orders", [math.nan, math.inf, 1.5], delay=60, key="a")
     assert (await http.get(f"{JOBS}/a")).json()["payload"] == [None, None, 1.5]
@@ -216,14 +234,16 @@ async def test_a_job_that_is_not_there_is_not_found(http: Http, method: str, pat
 
 
 async def test_each_of_many_has_an_outcome_of_its_own(http: Http) -> None:
-    jobs = [{"delay": 60, "id": "a"}, {"delay": -1}, {"delay": 60, "payload": 2**70}, {"delay": 60}]
+    jobs = [{"delay": 60, "id": "a"}, {"delay": -1}, {"delay": 60, "payload": 2**70}, {"delay": 60}, 5, None]
     answer = (await http.post("/v1/topics/orders/bulk", json={"jobs": jobs})).json()
-    assert (answer["made"], answer["failed"]) == (2, 2)
+    assert (answer["made"], answer["failed"]) == (2, 4)
     assert [outcome.get("problem", {}).get("field") for outcome in answer["outcomes"]] == [
         None,
         "delay",
         "payload",
         None,
+        "body",
+        "body",
     ]
     assert answer["outcomes"][0]["id"] == "a"
 
@@ -465,6 +485,23 @@ async def test_each_of_many_jobs_reports_its_own_outcome(serve: Callable[..., An
     assert outcomes[0]["problem"]["ids"] == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "dead/purge?group=billing&raeson=failed"),
+        ("GET", "jobs?raeson=failed&limit=5"),
+        ("DELETE", "jobs/a?raeson=failed"),
+        ("POST", "groups/billing/lease?raeson=5"),
+    ],
+)
+async def test_a_parameter_that_is_not_known_is_named_and_nothing_is_done(http: Http, method: str, path: str) -> None:
+    """A filter with a slip of the pen would select more than was meant."""
+    await http.post(JOBS, json={"delay": 60, "id": "a"})
+    answer = await http.request(method, f"/v1/topics/orders/{path}", json={} if "lease" in path else None)
+    assert (answer.status_code, answer.json()["field"]) == (422, "raeson")
+    assert (await http.get(f"{JOBS}/a")).status_code == 200
+
+
 @pytest.mark.parametrize("path", [JOBS, "/v1/topics/orders/bulk", "/v1/topics/orders/jobs/cancel"])
 async def test_a_body_in_an_encoding_is_refused(http: Http, path: str) -> None:
     answer = await http.post(path, json={"delay": 60}, headers={"content-encoding": "gzip"})
@@ -479,7 +516,8 @@ async def test_jobs_are_listed_by_the_beginning_of_their_id_and_changed_only_wit
         await aclient.schedule("orders", delay=3600, key=id)
     found = await http.get("/v1/topics/orders/jobs", params={"prefix": "order-4"})
     assert {job["id"] for job in found.json()["jobs"]} == {"order-41", "order-42"}
-    assert (await http.get("/v1/topics/orders/jobs", params={"prefix": ""})).json()["field"] == "prefix"
+    for bad in ("", "order\x17", "x" * 257):
+        assert (await http.get("/v1/topics/orders/jobs", params={"prefix": bad})).json()["field"] == "prefix"
     page = (await http.get("/topics/orders/jobs", params={"prefix": "order-4"})).text
     assert ("order-42" in page, "bill-4" in page, "Cancel all of these" in page) == (True, False, False)
     assert "Cancel all of these" in (await http.get("/topics/orders/jobs")).text

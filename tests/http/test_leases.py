@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 
 from tests.found import ajob_of
 from tests.http.conftest import Give, Http
+from tests.records import record
 from tests.running import running
 from tests.transports import ReplyLost
 from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, JobState, Scheduler, Settings, Worker
-from wheelq.protocol.calls import access
+from wheelq.protocol.calls import access, producer
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Misfire, ServerSettings
 from wheelq.transport import AsyncTransport
@@ -55,6 +57,86 @@ async def test_a_leased_job_is_acknowledged_and_gone(http: Http, aclient: AsyncC
     assert await done(http, "ack", job["handle"]) == [True]
     assert await aclient.get("orders", "a") is None
     assert await done(http, "ack", job["handle"]) == [False]
+
+
+async def test_what_follows_a_job_is_made_with_its_acknowledgement(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a", "b")
+    a, b = await lease(http, count=2)
+    then = [
+        {"topic": "emails", "payload": {"to": "ada"}, "delay": 60},
+        {"topic": "invoices", "id": "i-1", "delay": 0, "headers": {"h": "2"}, "attempts": 3},
+    ]
+    assert await done(http, "ack", a["handle"], b["handle"], then=then) == [True, True]
+    assert await done(http, "ack", a["handle"], then=then) == [False], "which makes nothing more"
+
+    async def are_there() -> bool:
+        counts = {info.name: info.waiting + info.ready for info in await aclient.topics()}
+        return counts.get("emails") == 2 and counts.get("invoices") == 1
+
+    await until(are_there)
+    found = await ajob_of(aclient, "invoices", "i-1")
+    assert (found.headers["h"], found.max_attempts) == ("2", 3)
+
+
+async def test_a_lease_that_is_over_leaves_nothing(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (old,) = await lease(http, lease=0.05)
+    await asyncio.sleep(0.06)
+
+    async def leased_again() -> bool:
+        return bool(await lease(http))
+
+    await until(leased_again)
+    assert await done(http, "ack", old["handle"], then=[{"topic": "emails", "delay": 0}]) == [False]
+    assert "emails" not in [info.name for info in await aclient.topics()]
+
+
+@pytest.mark.parametrize(
+    ("then", "field"),
+    [
+        ([{"topic": "no topic", "delay": 0}], "then"),
+        ([{"topic": "emails"}], "then"),
+        ([{"topic": "emails", "delay": -1}], "then"),
+        ([{"topic": "emails", "delay": 0, "on_duplicate": "raise"}], "then"),
+        ([{"topic": "emails", "delay": 0, "payload": "x" * 70_000}], "payload"),
+        ([{"topic": "emails", "delay": 0}] * 101, "then"),
+    ],
+)
+async def test_a_bad_follower_is_refused_before_anything_is_settled(
+    http: Http, aclient: AsyncClient, then: list[Any], field: str
+) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    answer = await http.post(f"{PULL}/ack", json={"handles": [job["handle"]], "then": then})
+    assert answer.status_code in (400, 413, 422)
+    assert field in answer.text
+    assert await done(http, "ack", job["handle"]) == [True]
+
+
+async def test_one_request_makes_five_hundred_followers_at_most(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    asked = {"handles": [job["handle"]] * 6, "then": [{"topic": "emails", "delay": 0}] * 100}
+    answer = await http.post(f"{PULL}/ack", json=asked)
+    assert answer.status_code in (400, 422)
+    assert "500" in answer.text
+
+
+async def test_followers_need_the_scope_of_their_topics(
+    serve: Callable[..., Any], give: Give, aclient: AsyncClient
+) -> None:
+    await make_ready(aclient, "a")
+    _, token = await give("consume:orders", "schedule:emails")
+    http = await serve(token=token, access="keys")
+    (job,) = await lease(http)
+
+    async def status(**then: Any) -> int:
+        asked = {"handles": [job["handle"]], "then": [{"delay": 0, **then}]}
+        return int((await http.post(f"{PULL}/ack", json=asked)).status_code)
+
+    assert await status(topic="invoices") == 403
+    assert await status(topic="emails", id="e", on_duplicate="replace") == 403
+    assert await status(topic="emails") == 200
 
 
 async def test_a_waiting_caller_hears_that_the_job_was_acknowledged(http: Http, aclient: AsyncClient) -> None:
@@ -484,6 +566,46 @@ async def test_a_lease_that_ended_after_the_job_had_expired_was_its_last(http: H
     assert await lease(http) == []
     (dead,) = (await aclient.dead.list("orders")).jobs
     assert (dead.id, dead.reason) == ("a", "expired")
+
+
+async def store(transport: AsyncTransport, settings: Settings, id: str, packed: bytes) -> None:
+    """Schedules a job with this packed payload, as a program with scripts of its own may."""
+    keys = Keys(settings.prefix).shard("orders", zlib.crc32(id.encode()) % 2)
+    await transport.send(producer.schedule(keys, [(id, "+0", record()[:17] + packed)], "keep", "2"))
+
+
+@pytest.mark.parametrize(
+    ("packed", "text"),
+    [
+        (b"\x91" * 900 + b"\xc0", "[" * 900 + "null" + "]" * 900),
+        (b"\xd6\xff\x00\x00\x00\x05", "5.0"),
+    ],
+    ids=["deep", "a msgpack timestamp"],
+)
+async def test_a_job_with_any_payload_that_can_be_stored_is_leased_beside_others(
+    http: Http, aclient: AsyncClient, transport: AsyncTransport, settings: Settings, packed: bytes, text: str
+) -> None:
+    """Otherwise no lease that has the job is answered, and the others in it are leased until they are buried."""
+    await make_ready(aclient, "a")
+    await store(transport, settings, "b", packed)
+    answer = await http.post(f"{PULL}/lease", json={"count": 10})
+    assert answer.status_code == 200
+    assert f'"payload":{text}' in answer.text
+    assert answer.text.count('"handle"') == 2
+    assert f'"payload":{text}' in (await http.get("/v1/topics/orders/jobs/b")).text
+
+
+async def test_a_job_that_cannot_be_read_is_shown_with_the_reason(
+    http: Http, aclient: AsyncClient, transport: AsyncTransport, settings: Settings
+) -> None:
+    await make_ready(aclient, "a")
+    await store(transport, settings, "b", b"\xa2\xff\xfe")
+    job = (await http.get("/v1/topics/orders/jobs/b")).json()
+    assert (job["state"], job["payload"]) == ("ready", None)
+    assert job["last_error"].startswith("its record is unreadable: not msgpack")
+    assert [job["id"] for job in await lease(http, count=10)] == ["a"]
+    job = (await http.get("/v1/topics/orders/jobs/b")).json()
+    assert (job["state"], job["groups"]["http.billing"]["reason"]) == ("dead", "unreadable")
 
 
 @pytest.mark.parametrize(("misfire", "leased"), [("run", ["a"]), ("skip", []), ("bury", [])])

@@ -116,7 +116,9 @@ def test_keys_are_made_listed_rotated_and_revoked(
         ).status_code
 
     assert status(token) == 201
-    newer = wheelq("keys", "rotate", listed["id"], "--keep", "0", url=url).out.strip()
+    rotated = wheelq("keys", "rotate", listed["id"], "--keep", "0", "--json", url=url).json
+    assert rotated["id"] == listed["id"]
+    newer = rotated["token"]
     assert eventually(lambda: (status(token), status(newer)) == (401, 201))
     assert wheelq("keys", "revoke", listed["id"], url=url).code == 0
     assert eventually(lambda: status(newer) == 401)

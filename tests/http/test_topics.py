@@ -236,6 +236,7 @@ async def test_every_setting_that_the_library_changes_is_changed_and_shown(http:
         "grace_ms": 9_000,
         "on_mismatch": "bury",
         "mismatch_ms": 10_000,
+        "on_dead": "billing:/dead",
     }
     assert everything.keys() == TopicChanges.__annotations__.keys()
     changed = await http.patch(f"{TOPIC}/settings", json=everything)

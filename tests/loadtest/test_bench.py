@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.bench import __main__ as bench
-from loadtest.bench import growth, highest, network, payload, rate, shares, waiting
+from loadtest.bench import growth, highest, killed, network, payload, rate, shards, shares, waiting
 from loadtest.bench.figures import Outcome
 from loadtest.bench.stage import QUICK, Sizes, Stage
 from loadtest.bench.stage import waiting as waiting_jobs
@@ -28,6 +28,7 @@ SMALL = Sizes(
     growth_topics=(5,),
     growth_s=1,
     shares_s=1,
+    shards=3,
     highest_s=1,
     workers=2,
 )
@@ -92,6 +93,19 @@ def test_growth_counts_what_waits_and_what_ran_in_all_topics(stage: Stage) -> No
     assert (point["waiting"], point["topics"]) == (1_000, 5)
     assert point["p99_ms"] >= point["p50_ms"]
     assert point["peak_mb"] > 0
+
+
+def test_a_topic_of_many_shards_stands_beside_one_of_a_single_shard(stage: Stage) -> None:
+    outcome = shards.shards(stage)
+    assert outcome.is_correct, outcome.verdict()
+    assert all(figure.value > 0 and figure.floor for figure in outcome.figures)
+
+
+def test_jobs_of_a_killed_worker_run_again(stage: Stage) -> None:
+    outcome = killed.many_killed(stage)
+    assert outcome.is_correct, outcome.verdict()
+    first, last = outcome.figures
+    assert 0 < first.value <= last.value
 
 
 def test_a_delay_of_a_millisecond_each_way_makes_jobs_at_least_as_late(stage: Stage) -> None:

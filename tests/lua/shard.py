@@ -65,6 +65,7 @@ KINDS = {
     "news",
     "replays",
     "counts",
+    "outgoing",
 }
 TERMS = "1"
 """Of a topic with one shard and no limits."""

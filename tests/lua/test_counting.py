@@ -88,7 +88,7 @@ def test_acks_count_as_done_or_as_dropped_by_group(shard: Shard) -> None:
 def test_acks_that_keep_something_count_the_same(shard: Shard, keep_ms: int) -> None:
     entries = shard.deliver("a", "b", "c")
     concluded = [state.Concluded(entry.entry_id, entry.member, 0, b"", b"", b"") for entry in entries]
-    assert shard.send(state.conclude(shard.keys, "g", "w1", 0, keep_ms, concluded, dropped=2)) == 3
+    assert shard.send(state.conclude(shard.keys, "g", "w1", 0, keep_ms, concluded, dropped=2)).acknowledged == 3
     assert counted(shard) == {"created": 3, "promoted": 3, "done g": 1, "expired g": 2}
 
 

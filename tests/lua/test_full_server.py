@@ -8,8 +8,10 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Shard, entry
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import ServerFull
-from wheelq.protocol.calls import heartbeats, leader, producer, registry, state, worker
+from wheelq.errors import NotLeader, ServerFull
+from wheelq.protocol.calls import heartbeats, leader, outgoing, producer, registry, state, worker
+from wheelq.protocol.calls.outgoing import Follower
+from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys
 from wheelq.settings import TopicSettings
 
@@ -107,6 +109,19 @@ def test_a_due_job_is_promoted(shard: Shard, how: str) -> None:
     assert "delayed" not in after
 
 
+def test_due_jobs_of_many_shards_are_promoted_also_if_the_first_has_another_leader(shard: Shard) -> None:
+    """Nothing is written for the first, and the next must not be refused for that."""
+    token = shard.lead()
+    overdue(shard, "a", "b")
+    other = Keys().shard(shard.keys.topic, 1)
+    fill(shard)
+    named = [(other, token, ["c"]), (shard.keys, token, ["a", "b"])]
+    first, second = shard.send(leader.promote_some(named, LEASE_MS))
+    assert isinstance(first, NotLeader)
+    assert isinstance(second, leader.Promoted)
+    assert second.promoted == 2
+
+
 def test_a_ready_job_is_read_and_finished(shard: Shard) -> None:
     """Also by a worker that comes only now."""
     shard.schedule(("a", "+0"), ("b", "+0"), ("c", "+0"))
@@ -146,3 +161,17 @@ def test_scheduler_nodes_say_that_they_live_and_share_the_shards_out(shard: Shar
     assert answer.beats == {"worker": "2 g"}
     assert shard.send(heartbeats.alive(Keys().workers)) == {"worker": {"running": 2}}
     assert shard.send(heartbeats.put_assignment(Keys(), 0, 1, {("orders", 0): ("node", None)})) is True
+
+
+def test_a_job_is_settled_with_its_followers(shard: Shard) -> None:
+    """Both, or neither."""
+    [a] = shard.deliver("a")
+    fill(shard)
+    follower = Follower("next", "b", "+0", "", "", RECORD, b"twelve bytes")
+    ended = Concluded(a.entry_id, "a", a.due_ms, b"")
+    settled = shard.send(state.conclude(shard.keys, "g", "w1", 0, 0, [ended], 0, [[follower]]))
+    assert [one.follower.id for one in settled.outgoing] == ["b"]
+    assert shard.snapshot()["groups"]["g"]["pending"] == {}
+    [placed] = shard.send(outgoing.place(shard.keys, settled.outgoing))
+    assert placed
+    assert shard.redis.xlen(shard.keys.outgoing) == 1

@@ -173,11 +173,11 @@ def test_a_clock_of_leases_that_was_lost_goes_on_where_the_servers_had_it(shard:
 
 def test_an_acknowledged_lease_is_done_and_forgotten(ready: Shard) -> None:
     a, b = lease(ready)
-    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])) == [True]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])).done == [True]
     after = ready.snapshot()
     assert after["jobs"] == {"b": "e2"}
     assert list(after["ready"]) == ["e2"]
-    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a), named(b)])) == [False, True]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a), named(b)])).done == [False, True]
 
 
 def test_a_kept_job_that_was_leased_has_a_single_record(ready: Shard) -> None:
@@ -190,10 +190,10 @@ def test_a_former_lessee_cannot_settle_the_present_lease(ready: Shard) -> None:
     (before,) = lease(ready, count=1, lease_ms=-1_000)
     (now,) = lease(ready, count=1)
     state = ready.snapshot()
-    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(before)])) == [False]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(before)])).done == [False]
     assert ready.send(leases.extend(ready.keys, GROUP, ready.now_ms(), [named(before)])) == [False]
     assert ready.snapshot() == state
-    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(now)])) == [True]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(now)])).done == [True]
 
 
 # extend_leased
@@ -214,7 +214,7 @@ def test_a_released_lease_is_over_at_once(ready: Shard) -> None:
     (a,) = lease(ready, count=1)
     assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms() - 10, [named(a)])) == [True]
     assert ready.snapshot()["groups"][GROUP]["pending"]["e1"] == (UNLEASED, 1)
-    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])) == [False]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])).done == [False]
     assert ready.send(leases.extend(ready.keys, GROUP, ready.now_ms() + HOUR_MS, [named(a)])) == [False]
     assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms(), [named(a)])) == [False]
     assert [(found.id, found.deliveries) for found in lease(ready, count=1)] == [("a", 2)]
@@ -231,14 +231,14 @@ def test_a_lease_that_nobody_got_does_not_count(ready: Shard) -> None:
     assert ready.send(leases.release(ready.keys, GROUP, ready.now_ms() - 10, [named(a)], counts=False)) == [True]
     (again,) = lease(ready, count=1)
     assert (again.id, again.deliveries) == ("a", 1)
-    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(again)])) == [True]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(again)])).done == [True]
 
 
 def test_progress_ends_with_the_acknowledgement(ready: Shard) -> None:
     a, _ = lease(ready)
     assert ready.send(leases.note(ready.keys, GROUP, [named(a), named(a)._replace(number=9)], b"half")) == [True, False]
     assert ready.redis.hgetall(ready.keys.progress) == {b"a\x1f" + GROUP.encode(): b"half"}
-    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])) == [True]
+    assert ready.send(leases.ack(ready.keys, GROUP, TopicSettings(), [named(a)])).done == [True]
     assert ready.redis.hgetall(ready.keys.progress) == {}
 
 
@@ -247,8 +247,8 @@ def test_a_job_acknowledged_over_http_is_kept_like_a_workers(ready: Shard) -> No
     a, _ = lease(ready)
     before_ms = ready.now_ms()
     keeping = TopicSettings(keep_done_ms=HOUR_MS)
-    assert ready.send(leases.ack(ready.keys, GROUP, keeping, [named(a)])) == [True]
-    assert ready.send(leases.ack(ready.keys, GROUP, keeping, [named(a)])) == [False]
+    assert ready.send(leases.ack(ready.keys, GROUP, keeping, [named(a)])).done == [True]
+    assert ready.send(leases.ack(ready.keys, GROUP, keeping, [named(a)])).done == [False]
     found = ready.send(state.get(ready.keys, "a"))
     assert found is not None
     ended = found.groups[GROUP]

@@ -27,7 +27,7 @@ def wait(shard: Shard, *ids: str, since_ms: int = 5) -> int:
 
 def promote(shard: Shard, token: str, *members: str) -> list[Any]:
     reply = shard.raw(leader.promote(shard.keys, token, LEASE_MS, members))
-    return without_times(reply[:1], reply[2:]) if reply[0] else reply
+    return without_times(reply[:1], [*reply[2:3], *reply[4:]]) if reply[0] else reply
 
 
 def sweep(shard: Shard, token: str, limit: int = 100) -> list[Any]:

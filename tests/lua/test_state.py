@@ -7,16 +7,18 @@ from collections.abc import Sequence
 import msgpack
 
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
+from tests.lua.test_dead import find
 from tests.records import OTHER
 from tests.waiting import eventually
 from wheelq import CancelOutcome, JobState
 from wheelq.model.state import Attempt, JobInfo
 from wheelq.protocol import attempts, codec
-from wheelq.protocol.calls import bulk, producer, state, worker
+from wheelq.protocol.calls import bulk, dead, producer, state, worker
 from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.calls.worker import Entry
 
 STARTED_MS = 1_763_000_000_000
+NEXT = codec.with_life(OTHER, b"its next")
 """The record of another job."""
 
 
@@ -38,7 +40,7 @@ def conclude(
         )
         for one, record in zip(entries, records, strict=True)
     ]
-    return shard.send(state.conclude(shard.keys, group, consumer, retention_ms, keep_done_ms, ended))
+    return shard.send(state.conclude(shard.keys, group, consumer, retention_ms, keep_done_ms, ended)).acknowledged
 
 
 def note(shard: Shard, *entries: Entry, fraction: float = 0.5, group: str = "g", consumer: str = "w1") -> int:
@@ -189,6 +191,54 @@ def test_the_kept_state_of_a_rerun_is_found_although_a_newer_job_with_its_id_was
     conclude(shard, shard.read("g", "w1"))
     assert shard.send(producer.cancel(shard.keys, "a")) is CancelOutcome.CANCELLED
     assert look(shard, "a").state is JobState.DONE
+
+
+def later(shard: Shard) -> None:
+    """Lets the time pass in which the last job was scheduled."""
+    now_ms = shard.now_ms()
+    assert eventually(lambda: shard.now_ms() > now_ms)
+
+
+def replay(shard: Shard) -> Entry:
+    shard.send(dead.replay(shard.keys, find(shard).jobs, 0, 0))
+    shard.sweep()
+    [again] = [one for one in shard.read("g", "w1") if one.group]
+    return again
+
+
+def test_the_end_of_a_replayed_job_is_kept_in_place_of_an_earlier_job_with_its_id(shard: Shard) -> None:
+    conclude(shard, shard.deliver("a"), result="earlier")
+    later(shard)
+    [entry] = shard.deliver("a", record=NEXT)
+    shard.bury(entry)
+    info = look(shard, "a")
+    assert (info.state, info.payload, info.promoted_ms) == (JobState.DEAD, 2, None), (
+        "nothing is told of the earlier job"
+    )
+    conclude(shard, [replay(shard)], result="of the replay")
+    info = look(shard, "a")
+    assert (info.state, info.payload, info.result) == (JobState.DONE, 2, "of the replay")
+
+
+def test_the_end_of_a_replayed_job_is_not_kept_in_place_of_a_later_job_with_its_id(shard: Shard) -> None:
+    [entry] = shard.deliver("a")
+    shard.bury(entry)
+    later(shard)
+    conclude(shard, shard.deliver("a", record=NEXT), result="later")
+    conclude(shard, [replay(shard)], result="of the replay")
+    assert look(shard, "a").result == "later"
+
+
+def test_a_job_is_kept_although_the_rerun_of_an_earlier_job_with_its_id_ended_while_it_ran(shard: Shard) -> None:
+    [entry] = shard.deliver("a")
+    shard.ack([entry], retention_ms=HOUR_MS)
+    before_ms = shard.now_ms()
+    assert eventually(lambda: shard.now_ms() > before_ms)
+    [running] = shard.deliver("a", record=NEXT)
+    shard.send(bulk.rerun(shard.keys, "r", "g", 0, before_ms, 100))
+    conclude(shard, shard.read("g", "w1"), result="of the rerun")
+    conclude(shard, [running], result="later")
+    assert look(shard, "a").result == "later"
 
 
 def test_finished_jobs_are_forgotten_in_time(shard: Shard) -> None:

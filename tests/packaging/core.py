@@ -39,6 +39,12 @@ def import_sink():
     return SqlSink
 
 
+def import_kafka_sink():
+    from wheelq.sinks import KafkaSink
+
+    return KafkaSink
+
+
 def import_locust():
     from wheelq.testing.locust import WheelqUser
 
@@ -52,6 +58,7 @@ def put_cron():
 
 hint("testing", lambda: Client.connect("memory://"))
 hint("sql", import_sink)
+hint("kafka", import_kafka_sink)
 hint("locust", import_locust)
 hint("recurring", put_cron)
 

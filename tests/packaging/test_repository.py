@@ -16,6 +16,19 @@ HERE = ROOT / ".github"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (HERE / "workflows").glob("*.yml")}
 
 
+TOP = {"CHANGELOG.md", "LICENSE", "README.md", "config", "loadtest", "pyproject.toml", "tests", "wheelq"}
+"""The top level of the repository, apart from dotfiles."""
+
+
+def test_the_top_level_holds_what_the_layout_names_and_no_file_is_a_link() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this copy of the repository does not say which files it tracks")
+    found = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = dict(reversed(line.split("\t")) for line in found.splitlines())
+    assert {file.split("/")[0] for file in files if not file.startswith(".")} == TOP
+    assert [file for file, facts in files.items() if facts.startswith("120000")] == []
+
+
 def jobs() -> list[tuple[str, dict[str, Any]]]:
     return [(f"{name}: {job}", body) for name, flow in WORKFLOWS.items() for job, body in flow["jobs"].items()]
 

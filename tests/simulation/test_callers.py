@@ -74,12 +74,12 @@ async def trust_what_was_read(self: Keyring, id: str, fits: Callable[[ApiKey], b
     return kept.setdefault(id, key) if id else key
 
 
-async def acknowledge_again(self: Leases, topic: str, group: str, handles: Sequence[str], result: bytes = b"") -> Any:
-    await ack(self, topic, group, handles, result)
+async def acknowledge_again(self: Leases, topic: str, group: str, handles: Sequence[str], *more: Any) -> Any:
+    await ack(self, topic, group, handles, *more)
     return [True] * len(handles)
 
 
-async def keep_nothing(self: Leases, topic: str, group: str, handles: Sequence[str], result: bytes = b"") -> Any:
+async def keep_nothing(self: Leases, topic: str, group: str, handles: Sequence[str], *more: Any) -> Any:
     return await ack(self, topic, group, handles)
 
 

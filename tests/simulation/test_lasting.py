@@ -81,6 +81,7 @@ def test_a_healthy_node_and_healthy_workers_go_on() -> None:
     assert trial.jobs > 400
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_blocking_producer_that_is_not_heard_does_not_stop_the_run() -> None:
     """A thread waited for a real lock, while the thread that held it waited in virtual time."""

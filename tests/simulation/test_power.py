@@ -64,3 +64,30 @@ def test_a_topic_whose_resumption_was_lost_with_the_power_is_resumed_again() -> 
     result = run.run(Plan(1, TOPICS, True, (pause, lost, Step(2, 15.0, "schedule", "producer-1", job))))
     assert result.problems == ()
     assert sum("pause plain: done" in line for line in result.story.lines) == 3
+
+
+class Caller:
+    """A connection that keeps what it is answered."""
+
+    written, blocked, is_gone = 1, None, False
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.answers: list[tuple[float, object]] = []
+
+    def send(self, reply: object) -> None:
+        self.answers.append((round(self._world.now, 3), reply))
+
+
+@pytest.mark.parametrize(("is_cut_off", "answer", "after"), [(False, 1, 0.3), (True, 0, 2.0)])
+def test_a_replica_that_is_cut_off_confirms_nothing(is_cut_off: bool, answer: int, after: float) -> None:
+    """A confirmation that was to come counted, although the replica never got the write."""
+    caller = Caller(world := World(1))
+    server = Server(world, "redis")
+    server.replica_lag = [0.3]
+    server.write([b"HSET", b"key", b"field", b"1"])
+    server.wait(caller, [b"WAIT", b"1", b"2000"])  # type: ignore[arg-type]
+    if is_cut_off:
+        world.after(0.1, server.replica_lag.clear)
+    world.run(10.0)
+    assert caller.answers == [(after, answer)]

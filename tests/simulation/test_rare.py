@@ -12,7 +12,7 @@ from loadtest.simulation import run
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.operations import operation
 from loadtest.simulation.parts import Actor
-from loadtest.simulation.plan import Plan, Step
+from loadtest.simulation.plan import OWN_TOPICS, Plan, Step
 from loadtest.simulation.plants import plant
 from loadtest.simulation.trials import Apart
 
@@ -101,3 +101,19 @@ def test_a_worker_that_was_frozen_and_is_back_keeps_its_deliveries() -> None:
     plan = Plan(1, TOPICS, False, (*jobs, killed, frozen))
     assert runs_and_problems("", plan)[1] == ""
     assert "taken: worker-2 took plain/" in runs_and_problems("no-second-look", plan)[1]
+
+
+def test_a_run_whose_delivery_another_worker_took_over_leaves_no_followers() -> None:
+    """Its worker is frozen, and ends it when the follower of the other run has run and been forgotten."""
+    chains = tuple(topic for topic in OWN_TOPICS if topic.trait == "chains")
+    payload = [1.0, 0, "error", [["link", 0, [0, 0, "error", []]]]]
+    steps = [Step(n, 10.0, "schedule", "producer-1", _job(f"c{n}") | {"payload": payload}) for n in range(12)]
+    frozen = Step(100, 10.6, "freeze-worker", "", {"seconds": 9.0, "salt": 2})
+    plan = Plan(1, (*TOPICS, *chains), False, (*steps, frozen))
+    runs, problems = runs_and_problems("", plan)
+    assert (runs > 24, problems) == (True, "")
+    assert "was made 2 times" in runs_and_problems("superseded-follows", plan)[1]
+
+
+def _job(id: str) -> dict[str, Any]:
+    return {"topic": "chain", "id": id, "delay": 0, "partition_key": None}

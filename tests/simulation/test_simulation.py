@@ -63,7 +63,7 @@ def test_a_run_without_faults_and_odd_operations_is_what_was_asked_for() -> None
     assert len(first_attempts) == len(plan.steps)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_seed_is_replayed_byte_for_byte_with_any_hash_seed() -> None:
     first, second = _simulate("--seed", "9"), _simulate("--seed", "9", hash_seed="77")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from contextlib import closing
@@ -250,7 +251,7 @@ def test_a_foreign_entry_among_many_is_named_and_does_not_end_the_list(client: C
     [
         *(("schedule_many", "jobs", jobs, "must be JobSpecs in a list") for jobs in (None, 5, JobSpec(delay=60))),
         *(("set_shards", "shards", n, "must be 1 to ") for n in (True, "4", 2.0, 1.5, None, 0, 10_001)),
-        *(("wait", "timeout", seconds, "must be seconds") for seconds in ("5", True)),
+        *(("wait", "timeout", seconds, "must be seconds") for seconds in ("5", True, math.nan)),
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_named(

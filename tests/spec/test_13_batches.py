@@ -17,6 +17,7 @@ from tests.spec.conftest import Run, nothing_is_left
 from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import BatchFailed, ConfigurationError, InvalidInput
+from wheelq.protocol.call import command
 from wheelq.settings import TopicSettings, WorkerSettings
 
 SOON = Retry(base=0.02, cap=0.05)
@@ -321,6 +322,31 @@ async def test_a_batch_that_was_gathered_before_a_pause_starts_after_it(
     await aclient.resume(topic)
     await batches.wait_for(2)
     await nothing_is_left(aclient, topic)
+
+
+async def test_a_gathered_delivery_that_was_given_to_another_worker_does_not_start(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run, batches: Batches
+) -> None:
+    """A worker was frozen, another has taken over what it held, and it knows that when the batch starts."""
+    worker = Worker.connect(url, settings=replace(settings, worker=WorkerSettings(block_ms=500, renew_ms=50)))
+
+    @worker.batch_handler(topic, max_size=2, max_wait=LONG)
+    async def handle(jobs: list[Job]) -> None:
+        batches.all.append(jobs)
+
+    run(worker)
+    await aclient.schedule(topic, "taken over", delay=0)
+    held = worker._parts.held
+    await until(lambda: held.shards() != [])
+    [shard] = held.shards()
+    [entry_id] = held.of(shard)
+    ready, group = shard.keys.ready, worker._parts.group
+    claim = command("XCLAIM", ready, group, "another", 0, entry_id, "JUSTID", read=len, key=ready)
+    assert await worker._parts.transport.send(claim) == 1
+    await until(lambda: held.shards() == [])
+    await aclient.schedule(topic, "its own", delay=0)
+    await batches.wait_for(1)
+    assert batches.payloads == ["its own"]
 
 
 async def test_jobs_that_wait_in_a_batch_are_not_taken_for_abandoned(

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.spec.conftest import Run, nothing_is_left
+from tests.spec.conftest import Run, known, nothing_is_left, state_is
 from tests.waiting import PATIENCE, in_time, until
-from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
 from wheelq.model.dead import Reason
 from wheelq.model.topic import shard_of
@@ -30,11 +30,11 @@ SOON = Retry(max_attempts=20, base=0.02, cap=0.05)
 async def test_a_job_that_waits_in_its_worker_for_its_turn_can_be_cancelled(
     worker: Worker, aclient: AsyncClient, topic: str, run: Run, has_failed: bool
 ) -> None:
-    """Behind another job, or for its next attempt: it is buried when its turn comes, and does not run."""
+    """Behind another job, it is buried when its turn comes; waiting for its next attempt, at once. It does not run."""
     runs: list[str] = []
     first_may_end = asyncio.Event()
 
-    @worker.handler(topic, ordered=True, retry=Retry(delays=[1.0]))
+    @worker.handler(topic, ordered=True, retry=Retry(delays=[3_600]))
     async def work(job: Job) -> None:
         runs.append(job.id)
         if job.id == "first":
@@ -59,6 +59,36 @@ async def test_a_job_that_waits_in_its_worker_for_its_turn_can_be_cancelled(
     assert (dead.id, dead.reason) == ("second", Reason.CANCELLED)
     assert runs == ["first", *["second"] * has_failed, "third"]
     assert worker.cancelled == 1
+
+
+async def test_a_job_that_waits_for_its_retry_is_shown_as_retrying_and_those_behind_it_as_running(
+    worker: Worker, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    @worker.handler(topic, ordered=True, retry=Retry(delays=[0, 3_600]))
+    async def work(job: Job) -> None:
+        if job.id == "first" and job.attempt == 2:
+            second_attempt.set()
+            await may_fail.wait()
+        raise ConnectionError(f"attempt {job.attempt}")
+
+    async def listed(state: str) -> list[tuple[str, int | None, str | None]]:
+        return [(job.id, job.attempt, job.group) for job in (await aclient.jobs(topic, state=state)).jobs]
+
+    second_attempt, may_fail = asyncio.Event(), asyncio.Event()
+    await aclient.schedule_many(topic, [JobSpec(key=key, delay=0) for key in ("first", "second")])
+    run(worker)
+    await in_time(second_attempt.wait())
+    info = known(await aclient.get(topic, "first"))
+    assert (info.state, info.attempt, info.last_error) == (JobState.RUNNING, 2, "ConnectionError: attempt 1")
+    assert await listed("running") == [("first", 2, worker.group), ("second", 1, worker.group)]
+    may_fail.set()
+    await state_is(aclient, topic, "first", JobState.RETRYING)
+    info = known(await aclient.get(topic, "first"))
+    assert (info.attempt, info.last_error, len(info.attempts)) == (3, "ConnectionError: attempt 2", 2)
+    assert info.due_ms > (info.promoted_ms or 0) + 3_000_000
+    assert await listed("running") == [("second", 1, worker.group)]
+    assert await listed("retrying") == [("first", 3, worker.group)]
+    assert [job.due_ms for job in (await aclient.jobs(topic, state="retrying")).jobs] == [info.due_ms]
 
 
 @pytest.mark.parametrize("waits_for", ["its turn", "its retry", "a place"])
@@ -97,8 +127,9 @@ async def test_a_job_that_was_cancelled_while_it_waited_in_its_worker_is_buried_
         return await aclient.cancel(topic, "second", running=True) is CancelOutcome.CANCELLING
 
     await until(is_asked)
+    held = stopping._parts.held._by_shard
     await until(
-        lambda: any(one.is_cancelled for held in stopping._parts.held._by_shard.values() for one in held.values())
+        lambda: stopping.cancelled == 1 or any(one.is_cancelled for some in held.values() for one in some.values())
     )
     stopping.stop(grace=0)
     await running

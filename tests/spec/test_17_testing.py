@@ -47,6 +47,54 @@ def test_a_job_runs_at_its_due_time_and_not_before(wheelq: WheelqTest) -> None:
     wheelq.assert_nothing_waits()
 
 
+def test_jobs_of_many_shards_run_at_one_moment(wheelq: WheelqTest) -> None:
+    """No shard waits for the questions of others, because time stands still."""
+    wheelq.worker.handler("orders")(lambda job: None)
+    wheelq.client.configure("orders")
+    wheelq.client.set_shards("orders", 4)
+    for delay in (10, 20):
+        wheelq.client.schedule_many("orders", [JobSpec(n, delay=delay) for n in range(50)])
+    wheelq.advance(19)
+    wheelq.advance(1)
+    wheelq.assert_ran("orders", times=100)
+
+
+def test_what_follows_a_job_waits_and_runs_at_its_own_moment(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("orders")
+    def ship(job: Job) -> None:
+        job.then("emails", {"order": job.payload}, delay=60)
+        job.then("invoices", key="now")
+
+    @wheelq.worker.handler("emails")
+    def send(job: Job) -> None:
+        assert job.lateness == 0
+
+    wheelq.client.schedule("orders", 42, delay=10)
+    wheelq.advance(10)
+    wheelq.assert_scheduled("emails", payload={"order": 42}, due_in=60, within=0)
+    wheelq.assert_not_ran("emails")
+    assert wheelq.unread("invoices") == {"invoices": 1}
+    wheelq.advance(60)
+    wheelq.assert_ran("emails", payload={"order": 42}, times=1)
+
+
+def test_a_follower_that_finds_its_topic_full_comes_later(wheelq: WheelqTest) -> None:
+    @wheelq.worker.handler("orders")
+    def ship(job: Job) -> None:
+        job.then("emails", 2, delay=650)
+
+    @wheelq.worker.handler("emails")
+    def send(job: Job) -> None: ...
+
+    wheelq.client.configure("emails", max_pending=1)
+    wheelq.client.schedule("emails", 1, delay=600)
+    wheelq.client.schedule("orders", delay=0)
+    wheelq.advance(599)
+    wheelq.assert_not_ran("emails")
+    wheelq.advance(60)
+    assert [run.job.payload for run in wheelq.runs if run.job.topic == "emails"] == [1, 2]
+
+
 def test_jobs_that_fall_due_on_the_way_run_in_order_each_at_its_own_moment(wheelq: WheelqTest) -> None:
     """Also what handlers schedule meanwhile, through the same time span."""
 

@@ -42,6 +42,17 @@ def test_a_client_may_be_older_than_the_test() -> None:
             wheelq.assert_ran("orders", times=9)
 
 
+def test_a_client_made_while_the_environment_named_another_server_uses_the_tests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A module is imported with the URL of a real server exported: no job of a test may reach that."""
+    monkeypatch.setenv("WHEELQ_URL", "redis://nowhere.invalid:1")
+    client = Client.connect()
+    with WheelqTest() as wheelq:
+        client.schedule("orders", delay=60, key="k")
+        wheelq.assert_scheduled("orders", "k")
+
+
 async def test_on_asyncio_handlers_share_the_tests_event_loop(async_wheelq: AsyncWheelqTest) -> None:
     done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

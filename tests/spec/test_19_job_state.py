@@ -439,6 +439,16 @@ async def test_wait_gives_up_after_its_timeout(aclient: AsyncClient, topic: str)
     assert isinstance(caught.value, TimeoutError)
 
 
+async def test_a_wait_for_a_group_that_never_gets_the_job_says_so(
+    aclient: AsyncClient, topic: str, serve: Callable[..., Worker]
+) -> None:
+    serve(lambda job: "done", group="a")
+    receipt = await aclient.schedule(topic, delay=0)
+    await aclient.wait(receipt, timeout=PATIENCE)
+    with pytest.raises(NotFinished, match=r"is done after 0\.1 s of waiting; group 'b' has not got it"):
+        await aclient.wait(receipt, timeout=0.1, group="b")
+
+
 async def test_a_waiting_client_hears_that_the_job_was_cancelled(aclient: AsyncClient, topic: str) -> None:
     await aclient.schedule(topic, delay=60, key="a")
     waiting = asyncio.create_task(aclient.wait(topic, "a", timeout=PATIENCE))

@@ -14,7 +14,7 @@ import redis
 
 from tests.transports import AsyncWith, Refusing
 from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, Client, Group, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, CancelOutcome, Client, Group, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.admin import Inspector
 from wheelq.errors import BeingRemoved, InUse, InvalidInput, ServerError, TopicNotFound
 from wheelq.producer import groups
@@ -373,6 +373,32 @@ async def test_a_worker_of_a_removed_topic_serves_it_when_it_is_made_again(
         assert keyspace() == before
         await aclient.schedule(topic, "two", delay=0)
         await until(lambda: got == ["one", "two"])
+
+
+async def test_a_running_job_is_cancelled_though_its_topic_was_removed_before_while_another_ran(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str
+) -> None:
+    running: list[str] = []
+    first_may_end = asyncio.Event()
+    worker = Worker.connect(url, group="g", settings=settings)
+
+    @worker.handler(topic)
+    async def handle(job: Job) -> None:
+        running.append(job.id)
+        await first_may_end.wait()
+        if job.id == "second":
+            await asyncio.Event().wait()
+
+    async with serving(worker):
+        await aclient.schedule(topic, key="first", delay=0)
+        await until(lambda: running == ["first"])
+        await aclient.remove_topic(topic, force=True)
+        await until(lambda: not worker._shards.shards)
+        first_may_end.set()
+        await aclient.schedule(topic, key="second", delay=0)
+        await until(lambda: running == ["first", "second"])
+        assert await aclient.cancel(topic, "second", running=True) is CancelOutcome.CANCELLING
+        await until(lambda: worker.cancelled == 1)
 
 
 @pytest.mark.parametrize("ordered", [False, "key"])

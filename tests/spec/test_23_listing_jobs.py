@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import pytest
 
@@ -41,9 +42,14 @@ async def every(client: AsyncClient, topic: str, state: JobState, limit: int = 5
 def serve(url: str, settings: Settings, topic: str, run: Run) -> Callable[..., Worker]:
     """Starts a worker whose handler is given."""
 
-    def start(handler: Callable[[Job], object], group: str = "g", retry: Retry | None = None) -> Worker:
+    def start(
+        handler: Callable[[Job], object],
+        group: str = "g",
+        retry: Retry | None = None,
+        ordered: bool | Literal["key"] = False,
+    ) -> Worker:
         worker = Worker.connect(url, group=group, settings=settings)
-        worker.handler(topic, retry=retry or Retry(max_attempts=1))(handler)
+        worker.handler(topic, retry=retry or Retry(max_attempts=1), ordered=ordered)(handler)
         run(worker)
         return worker
 
@@ -142,6 +148,28 @@ async def test_retrying_and_dead_jobs_tell_their_error_and_are_found_by_it(
     for state in (JobState.RETRYING, JobState.DEAD):
         assert [job.id for job in await every(aclient, topic, state, error="printer j3")] == ["j3"]
     assert [job.id for job in await every(aclient, topic, JobState.WAITING)] == ["waits"]
+
+
+async def test_retries_of_ordered_and_other_groups_come_in_order_of_due_time(
+    scheduler: Scheduler, serve: Callable[..., Worker], aclient: AsyncClient, topic: str
+) -> None:
+    retry = Retry(delays=lambda attempt, error: 1_000.0 + 60 * int(str(error)[-1]))
+    serve(fails, "g", retry, ordered="key")
+    serve(fails, "h", retry)
+    await aclient.schedule_many(topic, [JobSpec(key=f"j{n}", delay=0) for n in range(10)])
+
+    async def all_have_failed() -> bool:
+        return len(await every(aclient, topic, JobState.RETRYING)) == 20
+
+    await until(all_have_failed)
+    found = await every(aclient, topic, JobState.RETRYING, limit=3)
+    assert {(job.id, job.group) for job in found} == {(f"j{n}", group) for n in range(10) for group in "gh"}
+    assert len(found) == 20
+    assert [job.due_ms for job in found] == sorted(job.due_ms for job in found)
+    assert await every(aclient, topic, JobState.RUNNING) == []
+    middle = from_ms(found[10].due_ms)
+    assert await every(aclient, topic, JobState.RETRYING, until=middle) == found[:10]
+    assert await every(aclient, topic, JobState.RETRYING, since=middle) == found[10:]
 
 
 async def test_finished_jobs_that_are_kept_come_the_latest_first(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -250,7 +252,7 @@ def test_the_record_of_the_next_attempt_counts_and_remembers() -> None:
     first = encode({"id": 42}, {"trace": "x"})
     second = codec.again(first, 1_000, "it broke", counts=True)
     third = codec.again(codec.again(second, 2_000, None, counts=False), 3_000, "x" * 9_000, counts=True)
-    rest = (0, None, None, None, (), 0, LIFE, None, None, None)
+    rest = (0, None, None, None, (), 0, LIFE, None, None, None, None)
     assert codec.decode(second) == (2, {"id": 42}, {"trace": "x"}, "it broke", 1_000, *rest)
     assert codec.decode(third) == (3, {"id": 42}, {"trace": "x"}, "x" * 500, 1_000, *rest)
 
@@ -301,6 +303,7 @@ def test_a_replayed_record_starts_over_and_says_so() -> None:
         (),
         0,
         LIFE,
+        None,
         None,
         None,
         None,
@@ -448,3 +451,32 @@ def test_what_msgpack_can_hold_and_other_languages_cannot_read_is_refused_by_its
     head = encode(None)[:-1]
     assert codec.decode(head + msgpack.packb(foreign)).payload == foreign, "what is stored stays readable"
     assert codec.decode(encode([b"a", "Łódź", 0xC7, {"é": b"b"}])).payload == [b"a", "Łódź", 0xC7, {"é": b"b"}]
+
+
+@pytest.mark.parametrize("payload", [["Łódź"] + [1] * 10_000, {f"é{n}": n for n in range(5_000)}], ids=["list", "map"])
+def test_a_large_payload_is_checked_without_a_call_for_each_value(payload: Any) -> None:
+    """Text may hold the bytes that only msgpack's own values begin with; the HTTP server stands still meanwhile."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        encode(payload)
+    finally:
+        sys.setprofile(before)
+    assert calls < 100
+
+
+def test_the_search_for_a_wrong_value_takes_no_more_memory_than_the_payload() -> None:
+    """With the path to each item as text, 50 kB of key and 1,000 items took 50 MB."""
+    payload = {"k" * 50_000: [{1}, *([[]] * 1_000)]}
+    tracemalloc.start()
+    try:
+        assert offence(payload).field.endswith("k[0]")
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.records import RECORD
 from wheelq.errors import (
     InvalidInput,
     InvalidJob,
@@ -36,7 +37,7 @@ def waiting(durability: Durability = "replicated", **settings: int) -> Confirmat
 def calls(*shards: int) -> Iterator[Call[Placed]]:
     """A schedule call of one job to each of these shards."""
     for number, shard in enumerate(shards):
-        yield producer.schedule(Keys().shard("orders", shard), [(f"job-{number}", "1", b"")], "keep", "1")
+        yield producer.schedule(Keys().shard("orders", shard), [(f"job-{number}", "1", RECORD)], "keep", "1")
 
 
 def names(call: Call[list[Placed]]) -> list[str]:

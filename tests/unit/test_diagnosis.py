@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from wheelq.admin.diagnosis import Finding, JobFacts, Level, ServerFacts, diagnose, diagnose_server
+from wheelq.admin.figures import CourierInfo
 
 GOOD_INFO = {
     "redis_version": "7.2.4",
@@ -231,6 +233,11 @@ def test_ready_jobs_that_no_live_worker_handles_are_a_warning() -> None:
     assert not [finding for finding in diagnose(GOOD, jobs) if "quiet" in finding.title]
 
 
+def test_followers_that_their_topics_do_not_take_are_a_warning() -> None:
+    jobs = replace(SERVED, outgoing={"orders": 3})
+    assert find(diagnose(GOOD, jobs), "3 jobs that follow jobs of orders").level is Level.WARNING
+
+
 def test_what_has_one_cause_is_one_finding() -> None:
     """However many topics, groups and receivers it concerns; the first ten are named."""
     topics = [f"t{n:02}" for n in range(12)]
@@ -249,3 +256,24 @@ def test_what_has_one_cause_is_one_finding() -> None:
         f"24 jobs in 12 topics are ready and no live worker handles these: {named}",
         f"No live worker serves 12 groups, which have 24 jobs to do: {groups} and 2 more",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "level"),
+    [
+        ({"lives": False}, "No courier delivers what is in the SQL outbox db/shop/calls", Level.PROBLEM),
+        ({"oldest_s": 90.0}, "The first call in the SQL outbox db/shop/calls has waited for 90 s", Level.WARNING),
+        ({"aside": 2}, "2 calls were put aside in the SQL outbox db/shop/calls", Level.WARNING),
+    ],
+)
+def test_a_sql_outbox_that_is_not_delivered_is_named(changes: dict[str, Any], says: str, level: Level) -> None:
+    told = replace(COURIER, **changes)
+    finding = find(diagnose(GOOD, replace(SERVED, couriers=tuple(told.troubles()))), says)
+    assert (finding.level, "wheelq" in finding.explanation) == (level, True)
+
+
+def test_a_sql_outbox_whose_courier_delivers_needs_no_word() -> None:
+    assert list(COURIER.troubles()) == []
+
+
+COURIER = CourierInfo("db/shop/calls", 1, "host-1", 3, 1.0, 0, 5, "-", True)

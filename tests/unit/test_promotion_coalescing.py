@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wheelq.base.clock import ManualClock, ServerClock
-from wheelq.scheduler.parts import PromotionCoalescing
+from wheelq.scheduler.promoter import PromotionCoalescing
 from wheelq.settings import SchedulerSettings
 
 

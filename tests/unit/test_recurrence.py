@@ -60,6 +60,20 @@ def test_a_time_that_spring_skips_runs_once_when_the_clocks_change(
 
 
 @zones
+def test_a_time_that_spring_skips_is_found_by_a_search_that_begins_just_after_the_change(
+    zone: str, spring: str, skipped: int, moved: str, autumn: str, doubled: int, before: str
+) -> None:
+    """A rule may be put, resumed or read by another node in that minute."""
+    rule = Rule.of(cron=f"10 30 {skipped} * * *", tz=zone)
+    change = int(datetime.fromisoformat(f"{spring}T{moved}").timestamp())
+    found = {rule.next((change + second) * 1000) for second in (-3_600, -1, 0, 9)}
+    assert found == {(change + 10) * 1000}
+    later = rule.next((change + 10) * 1000)
+    assert later is not None
+    assert later > (change + 3_600) * 1000
+
+
+@zones
 def test_skipped_times_that_fall_together_are_one_occurrence(
     zone: str, spring: str, skipped: int, moved: str, autumn: str, doubled: int, before: str
 ) -> None:

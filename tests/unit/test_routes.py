@@ -17,6 +17,7 @@ class IdlePipe:
     """Closing it takes a turn of the event loop."""
 
     is_idle = True
+    interruptions = 0
 
     def __init__(self) -> None:
         self.closed = 0

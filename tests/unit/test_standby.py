@@ -35,6 +35,18 @@ def test_it_rests_no_longer_than_the_horizon_because_later_jobs_send_no_hint() -
     assert looked(5_000, horizon_in=20_000) == (Advice.REST, 5_000 + HEDGE_MS)
 
 
+def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
+    standby = StandbyRules(SETTINGS)
+    standby.hint([("before", NOW_MS + 100)])
+    standby.looking()
+    standby.hint([("during", NOW_MS + 500)])
+    standby.looked(Looked(NOW_MS * 1000, None, "n:1", LEASE_MS, NOW_MS + IDLE_MS))
+    assert standby.look_at == NOW_MS + 500 + HEDGE_MS
+    standby.looking()
+    standby.looked(Looked(NOW_MS * 1000, None, "n:1", LEASE_MS, NOW_MS + IDLE_MS))
+    assert standby.look_at == NOW_MS + IDLE_MS
+
+
 def test_it_takes_the_lease_when_nobody_has_moved_the_horizon_on() -> None:
     assert looked(None, horizon_in=-HEDGE_MS) == (Advice.TAKE, HEDGE_MS)
     assert looked(None, horizon_in=-HEDGE_MS + 1) == (Advice.REST, 1)

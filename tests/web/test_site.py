@@ -61,6 +61,20 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(folder:
             assert not part or part == "main" or f'id="{part}"' in texts[there], f"{page}: {link}"
 
 
+def test_the_first_page_says_how_to_install_and_leaves_out_what_only_contributors_need(folder: Path) -> None:
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    assert "pip install 'wheelq[all]'" in text
+    assert "own tests" not in text
+
+
+def test_asked_for_help_it_builds_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / ".ci" / "site.py", "--help"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert answer.returncode == 0
+    assert "static pages" in answer.stdout
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_search_knows_every_page(folder: Path) -> None:
     found = json.loads((folder / "static" / "search.json").read_text(encoding="utf-8"))
     pages = {str(page.relative_to(folder)) for page in folder.rglob("*.html")}
@@ -104,3 +118,11 @@ def test_a_page_fits_a_phone(address: str, new_page: Callable[..., Any], path: s
     page.goto(f"{address}/{path}")
     page.locator("article h1").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_names_in_tables_are_not_broken_on_a_wide_screen(address: str, new_page: Callable[..., Any]) -> None:
+    page = new_page(viewport={"width": 1200, "height": 740})
+    for path, name in (("production", "compose.yaml"), ("reference-cli", "--metrics-port")):
+        page.goto(f"{address}/guide/{path}.html")
+        code = page.locator("article td:first-child code", has_text=name).first
+        assert code.evaluate("one => one.getClientRects().length") == 1, name

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import assert_type
 from uuid import UUID
 
-from wheelq import AsyncClient, CancelOutcome, Client, Job, JobSpec, Receipt, Retry, TaskJob, Worker
+from wheelq import AsyncClient, CancelOutcome, Client, Job, JobSpec, Receipt, Receipts, Retry, TaskJob, Worker
 
 worker = Worker.connect("redis://127.0.0.1:1", group="shop")
 
@@ -67,7 +67,7 @@ def blocking(client: Client) -> None:
     client.schedule(log.job(message="a"), delay=0)
     client.schedule(log.job("a", level=2), delay=0)
     many = client.schedule_many(close_order, [JobSpec(close_order.job(n), delay=n) for n in range(3)])
-    assert_type(many, list[Receipt[bool]])
+    assert_type(many, Receipts[bool])
     specs = [JobSpec(remind.job("ann"), delay=1), JobSpec(payload=remind.job("bob"), priority="low")]
     assert_type(client.schedule_many(remind, specs)[0], Receipt[None])
     any_specs: list[JobSpec] = [JobSpec(remind.job("ann"), delay=1)]
