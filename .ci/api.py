@@ -27,6 +27,8 @@ OTHERS = [
     "wheelq.testing.Run",
     "wheelq.embedded.EmbeddedServer",
     "wheelq.sinks.SqlSink",
+    "wheelq.sinks.KafkaSink",
+    "wheelq.sql.SqlOutbox",
     "wheelq.logs.set_up",
     "wheelq.logs.JobFilter",
     "wheelq.logs.JsonFormatter",
@@ -84,7 +86,10 @@ def values_page() -> list[str]:
 
 
 def others_page() -> list[str]:
-    about = "The testing kit ([testing](testing.md)), an embedded server, the SQL sink ([batches](batches.md)), logs."
+    about = (
+        "The testing kit ([testing](testing.md)), an embedded server, the sinks for [SQL](batches.md) and "
+        "[Kafka](kafka.md), the SQL outbox ([transactions](transactions.md)), logs."
+    )
     return _page("testing and the other modules", about, OTHERS)
 
 
@@ -164,10 +169,10 @@ def _row(one: griffe.Attribute, is_explained: bool) -> str:
 def _of_setting(one: griffe.Attribute) -> str:
     """Returns the text of a setting's declaration; of a table of settings, where to find them."""
     name = str(one.parent.name if one.parent else "")
-    owner = TopicSettings if name == "TopicChanges" else getattr(components, name, Settings)
-    declared = (
-        declarations(owner).get(one.name) if name != "Settings" or str(one.value).startswith("setting(") else None
-    )
+    owner = {"TopicChanges": TopicSettings, "Settings": Settings}.get(name) or getattr(components, name, None)
+    if owner is None or (name == "Settings" and not str(one.value).startswith("setting(")):
+        return ""
+    declared = declarations(owner).get(one.name)
     return declared.full if declared else ""
 
 

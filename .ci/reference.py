@@ -29,7 +29,7 @@ import api
 from prometheus_client.parser import text_string_to_metric_families
 
 from wheelq import __version__, errors
-from wheelq.admin.figures import Fleet, Processes, RecurringTimes, WorkerInfo
+from wheelq.admin.figures import CourierInfo, Fleet, Processes, RecurringTimes, WorkerInfo
 from wheelq.admin.metrics import FINISHED, SCHEDULED, expose
 from wheelq.base.metrics import BOUNDS, Measured
 from wheelq.callbacks.destination import DestinationInfo
@@ -96,8 +96,8 @@ def settings_page() -> str:
         lines += ["", f"## `[{table}]`", "", meanings[table].text] if table else ["", "## At the top of the file"]
         lines += ["", "| setting | default | environment | meaning |", "|---|---|---|---|"]
         for one in found:
-            default = URL if one.name == "url" else _in_toml(one)
-            lines.append(f"| `{one.name}` | `{default}` | `{variable_of(table, one.name)}` | {one.full} |")
+            default = f"none; for example `{URL}`" if one.name == "url" else f"`{_in_toml(one)}`"
+            lines.append(f"| `{one.name}` | {default} | `{variable_of(table, one.name)}` | {one.full} |")
     return _joined(lines)
 
 
@@ -202,7 +202,7 @@ def _fleet() -> Fleet:
     return Fleet(
         RegisteredTopics(1, topics, {}),
         {Keys().shard("orders", 0): Measure(counts, [1, 1, 1, 1], True, counted, 1)},
-        Processes(1, [], [worker]),
+        Processes(1, [], [worker], couriers=(CourierInfo("db/shop/wheelq_outbox", 1, "c", 1, 1.0, 0, 1, "-", True),)),
         histograms={(kind, "orders", "shop"): [1] * (len(BOUNDS[kind]) + 2) for kind in Measured},
         recurring={("orders", "nightly"): RecurringTimes(1, 2)},
         info={"used_memory": "1", "maxmemory": "2", "maxmemory_policy": "noeviction", "redis_version": "7.0"},

@@ -3,11 +3,12 @@ from elsewhere; any static host can serve the folder, under any path.
 
     python .ci/site.py [FOLDER]     by default `site`
 
-The first page is the README without its commands. All pages have the template of the server's `/guide`.
+The first page is the README without its first program. All pages have the template of the server's `/guide`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -27,8 +28,8 @@ ROOT = HERE.parent
 HOME, SEARCH = "home", "static/search.json"
 FROM_HOME = Places("guide/index.html", "guide/{}.html", "guide/images/{}")
 IN_GUIDE = Places("index.html", "{}.html", "images/{}")
-CUT = re.compile(r"\n## (?:Install|A first program)\n.*?(?=\n## |\Z)", re.DOTALL)
-"""Sections of the README that the page "getting started" replaces."""
+CUT = re.compile(r"\n(?:## A first program\n|To run wheelq's own tests).*?(?=\n## |\Z)", re.DOTALL)
+"""What the README says that the page "getting started" replaces, or that only contributors need."""
 HEADING = re.compile(r'<h[123] id="([^"]+)">(.*?)</h[123]>')
 
 
@@ -56,9 +57,8 @@ def index_for_models() -> str:
     index = guide.source(guide.INDEX)
     lines = [f"# wheelq\n\n> {what}"]
     for line in index.splitlines():
-        if row := re.match(r"\| \[([^]]+)\]\(([\w/-]+)\.md\) \| (.+) \|$", line):
-            page = row[2].removesuffix(f"/{guide.INDEX}")
-            lines.append(f"- [{row[1]}](guide/{page}.html): {row[3]}")
+        if row := re.match(r"\| \[([^]]+)\]\([\w/.-]+\.md\) \| (.+) \|$", line):
+            lines.append(f"- [{row[1]}](guide/{row[1]}.html): {row[2]}")
         elif line.startswith("## "):
             lines.append(f"\n{line}\n")
     return "\n".join(lines) + "\n"
@@ -100,8 +100,11 @@ def build(folder: Path) -> None:
         shutil.copy(picture, folder / "guide" / "images")
 
 
-def main(folder: Path) -> int:
+def main() -> int:
     """Build the site in an empty or new folder, or in place of an earlier one. Returns the exit code."""
+    parser = argparse.ArgumentParser(description="Build the site: what wheelq is, and the guide, as static pages.")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site", help="default: site")
+    folder: Path = parser.parse_args().folder
     if folder.exists() and any(folder.iterdir()) and not (folder / SEARCH).exists():
         print(f"{folder} holds something else than a site: name an empty or new folder", file=sys.stderr)
         return 1
@@ -112,4 +115,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "site"))
+    sys.exit(main())

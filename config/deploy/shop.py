@@ -1,4 +1,4 @@
-"""The worker that compose and the Kubernetes manifests run until you name yours."""
+"""The worker that compose runs until you name yours."""
 
 from wheelq import Job, Worker
 
