@@ -106,8 +106,8 @@ def _speed(seeds: int, simulated_s: float) -> str:
 def _freeze() -> None:
     """Load every module, and exempt the present objects from garbage collection in the forks."""
     draw(1)
-    for name in reached.names_of_scripts().values():
-        reached.probed(name)
+    for one in reached.scripts().values():
+        reached.probed(one)
     gc.collect()
     gc.freeze()
     gc.disable()  # a fork ends with its run; a last collection would take a twentieth of its time

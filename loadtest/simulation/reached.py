@@ -27,7 +27,8 @@ from typing import Any
 from unittest.mock import patch
 
 import wheelq
-from wheelq.protocol.scripts import library, script, script_names
+from wheelq.protocol.calls.producer import FOR_MEMBERS_AND_REPLACED
+from wheelq.protocol.scripts import Script, library, script, script_names
 
 WITH_MESSAGES = ("scheduler", "worker", "producer", "callbacks", "transport")
 """The parts of the product whose log messages are branches."""
@@ -87,31 +88,33 @@ Reached = Counter[str]
 
 
 @cache
-def names_of_scripts() -> dict[bytes, str]:
-    """Returns the name of each script by its digest."""
-    return {script(name).sha.encode(): name for name in script_names()}
+def scripts() -> dict[bytes, Script]:
+    """Returns each script by its digest, in all forms."""
+    forms = [script("schedule", without=FOR_MEMBERS_AND_REPLACED)]
+    forms += (script(name, for_many=for_many) for name in script_names() for for_many in (False, True))
+    return {one.sha.encode(): one for one in forms}
 
 
 @cache
 def branches() -> tuple[str, ...]:
     """Returns all branches of all scripts; their numbers are their places here."""
-    found = dict.fromkeys(name for one in script_names() for name, _ in _branches(one))
+    found = dict.fromkeys(name for one in scripts().values() for name, _ in _branches(one))
     return tuple(found)
 
 
 @cache
-def probed(name: str) -> bytes:
+def probed(one: Script) -> bytes:
     """Returns the text of a script in which each branch notes its number in the table REACHED."""
-    lines, numbers = script(name).text.split("\n"), {branch: n for n, branch in enumerate(branches(), start=1)}
-    for branch, (line, column) in reversed(list(_branches(name))):
+    lines, numbers = one.text.split("\n"), {branch: n for n, branch in enumerate(branches(), start=1)}
+    for branch, (line, column) in reversed(list(_branches(one))):
         before, after = lines[line][:column], lines[line][column:]
         lines[line] = f"{before} REACHED[{numbers[branch]}]=1;{after}"
     return "\n".join(lines).encode()
 
 
-def _branches(name: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _branches(one: Script) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yields the branches of a script, each with the line and column where its code begins."""
-    for number, (owner, line) in enumerate(_lines(name)):
+    for number, (owner, line) in enumerate(_lines(one)):
         code = _NOT_CODE.sub(lambda found: " " * len(found[0]), line)
         ends = [found.end() for found in _BRANCH.finditer(code)]
         for n, end in enumerate(ends):
@@ -119,15 +122,15 @@ def _branches(name: str) -> Iterator[tuple[str, tuple[int, int]]]:
             yield f"lua {owner}: {' '.join(line.split())}{nth}", (number, end)
 
 
-def _lines(name: str) -> Iterator[tuple[str, str]]:
+def _lines(one: Script) -> Iterator[tuple[str, str]]:
     """Yields the lines of a script, each with the part of the library or the script that it is from."""
-    text, found = script(name).text, []
+    text, found = one.text, []
     for part, body in library().items():
         at = text.find(body)
         if at >= 0:
             found.append((text[:at].count("\n"), body.count("\n"), part))
     for number, line in enumerate(text.split("\n")):
-        yield next((part for first, length, part in found if first <= number < first + length), name), line
+        yield next((part for first, length, part in found if first <= number < first + length), one.name), line
 
 
 # --- messages and functions -------------------------------------------------------------------------------------------

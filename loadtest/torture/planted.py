@@ -59,9 +59,9 @@ def _patch(owner: Any, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
-def _with(changes: Mapping[str, str], sound: Callable[[str], Script]) -> Callable[[str], Script]:
-    def broken(name: str) -> Script:
-        text = sound(name).text
+def _with(changes: Mapping[str, str], sound: Callable[..., Script]) -> Callable[..., Script]:
+    def broken(name: str, **form: Any) -> Script:
+        text = sound(name, **form).text
         for old, new in changes.items():
             text = text.replace(old, new)
         return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

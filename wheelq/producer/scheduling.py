@@ -122,12 +122,8 @@ class Scheduling:
 
         Raises as `one`, and InvalidJob, PartlyScheduled.
         """
-        if has_span or api._TRACER_PROVIDER is None:
-            return self._many(topic, specs, on_duplicate, durability)
-        from wheelq.producer import tracing
-
         make = partial(self._many, topic, on_duplicate=on_duplicate, durability=durability)
-        return tracing.many(topic, specs, make, self._settings.trace_jobs)
+        return make(specs) if has_span else self._in_span(topic, specs, make)
 
     def members(
         self,
@@ -140,22 +136,20 @@ class Scheduling:
         """Schedule many jobs as members of a bundle; no outbox keeps them. Raises as `many`; BundleClosed."""
         check_on_duplicate(on_duplicate)
         check_topic(topic)
-        make = partial(self._members, topic, bundle=bundle, on_duplicate=on_duplicate, durability=durability)
+
+        def make(specs: Iterable[JobSpec]) -> Operation[list[Receipt]]:
+            return self._submitted(self._submission(topic, specs, on_duplicate, bundle=bundle), durability)
+
+        return self._in_span(topic, specs, make)
+
+    def _in_span(
+        self, topic: str, specs: Iterable[JobSpec], make: Callable[[Iterable[JobSpec]], Operation[list[Receipt]]]
+    ) -> Operation[list[Receipt]]:
         if api._TRACER_PROVIDER is None:
             return make(specs)
-        from wheelq.producer import tracing
+        from wheelq.producer import tracing  # imports OpenTelemetry
 
         return tracing.many(topic, specs, make, self._settings.trace_jobs)
-
-    def _members(
-        self,
-        topic: str,
-        specs: Iterable[JobSpec],
-        bundle: str,
-        on_duplicate: OnDuplicate,
-        durability: Durability | None,
-    ) -> Operation[list[Receipt]]:
-        return self._submitted(self._submission(topic, specs, on_duplicate, bundle=bundle), durability)
 
     def _many(
         self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate, durability: Durability | None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from wheelq.errors import Refused, ServerError
-from wheelq.protocol.scripts import Script, script, script_for_many
+from wheelq.protocol.scripts import Script, script
 
 T = TypeVar("T")
 Argument = str | bytes | int
@@ -55,9 +55,15 @@ class Call(Generic[T]):
         return ["EVALSHA", self.what.sha, len(self.keys), *self.keys, *self.args]
 
 
-def scripted(name: str, keys: Sequence[str], args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
-    """A call of the script `lua/{name}.lua`."""
-    return Call(script(name), keys, args, read, key=keys[0])
+def scripted(
+    name: str,
+    keys: Sequence[str],
+    args: Sequence[Argument],
+    read: Callable[[Any], T],
+    without: tuple[str, ...] = (),
+) -> Call[T]:
+    """A call of the script `lua/{name}.lua`, which does not need the parts `without`."""
+    return Call(script(name, without=without), keys, args, read, key=keys[0])
 
 
 def for_many(calls: Sequence[Call[T]]) -> Call[list[T | Exception]]:
@@ -73,7 +79,7 @@ def for_many(calls: Sequence[Call[T]]) -> Call[list[T | Exception]]:
     def read(replies: list[Any]) -> list[T | Exception]:
         return [_read_one(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
-    return Call(script_for_many(calls[0].name), keys, args, read, key=keys[0])
+    return Call(script(calls[0].name, for_many=True), keys, args, read, key=keys[0])
 
 
 def _read_one(call: Call[Any], reply: Any) -> Any:

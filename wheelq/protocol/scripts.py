@@ -29,21 +29,17 @@ class Script:
 
 
 @cache
-def script(name: str) -> Script:
-    """The script in `lua/{name}.lua`."""
-    return _with_parts(name, _own_text(name))
+def script(name: str, *, without: tuple[str, ...] = (), for_many: bool = False) -> Script:
+    """The script in `lua/{name}.lua`.
 
-
-@cache
-def script_for_many(name: str) -> Script:
-    """The script in `lua/{name}.lua` for many shards in one call: see `lua/lib/many.lua`."""
-    return _with_parts(name, f"local function one(KEYS, ARGV)\n{_own_text(name)}end\n", library()["many"])
-
-
-def _with_parts(name: str, *own: str) -> Script:
-    uses = _USES.search(own[0])
-    parts = [library()[part.strip()] for part in uses[1].split(",")] if uses else []
-    text = "\n".join([*parts, *own])
+    `without` names parts that it lists and that the call does not need: Redis makes the functions of all parts anew in
+    each call. `for_many`: for many shards in one call, see `lua/lib/many.lua`.
+    """
+    own = _own_text(name)
+    uses = _USES.search(own)
+    parts = [library()[part] for part in uses[1].split(", ") if part not in without] if uses else []
+    texts = [f"local function one(KEYS, ARGV)\n{own}end\n", library()["many"]] if for_many else [own]
+    text = "\n".join([*parts, *texts])
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -46,8 +46,8 @@ class Scripts:
         """Compile a script, and return its digest. Raises: Refusal."""
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         if sha not in self._known:
-            name = reached.names_of_scripts().get(sha)
-            text = text if name is None else reached.probed(name)
+            known = reached.scripts().get(sha)
+            text = text if known is None else reached.probed(known)
             for old, new in self.changes:
                 text = text.replace(old, new)
             try:
@@ -70,8 +70,8 @@ class Scripts:
 
     def reached(self) -> Iterator[str]:
         """Yields the scripts that ran, and the branches that they took."""
-        names, branches = reached.names_of_scripts(), reached.branches()
-        yield from (f"script {names[sha]}" for sha in self._runs if sha in names)
+        scripts, branches = reached.scripts(), reached.branches()
+        yield from {f"script {scripts[sha].name}" for sha in self._runs if sha in scripts}
         yield from (branches[n - 1] for n in self._branches)
 
     def run(self, sha: bytes, keys: Words, args: Words) -> Any:

@@ -158,10 +158,13 @@ def schedule(
         wanted += tag_keys(keys.prefix, keys.topic, keys.shard, tag.turn_ms)
         if bundle is not None or how == "replace":
             wanted += (keys.bundles, keys.outgoing)
-    return scripted("schedule", wanted, args, read)
+    is_plain = bundle is None and how == "keep"
+    return scripted("schedule", wanted, args, read, without=FOR_MEMBERS_AND_REPLACED if is_plain else ())
 
 
 UNTAGGED = ("", 0, 0, "")
+FOR_MEMBERS_AND_REPLACED = ("head", "head_parts", "debounce", "debounced", "outgoing", "bundles", "joining")
+"""What the script uses only for members of bundles, and for jobs that may replace one."""
 
 
 def _told(topic: str, bundle: str | None, job: NewJob, status: int, due: int | list[Any]) -> Receipt | None:

@@ -23,7 +23,7 @@ local is_tagged = odd and tag ~= '' and soonest <= now + tonumber(ARGV[6])
 local answer = is_tagged and answer_to(tag, even, odd)
 if answer then only_on_primary(jobs); return answered(answer, ARGV, FIRST, now) end
 local in_force = terms ~= '' and redis.call('GET', shards)
-local bundle, is_shut = bundle_for(bundles, ARGV[FIRST + 2])
+local bundle, is_shut = unpack(bundles and {bundle_for(bundles, ARGV[FIRST + 2])} or {})
 if is_shut or in_force and in_force ~= terms then return {is_shut and '' or in_force} end
 local last, stamp, room, is_free = loaded_to(horizon), stamp_of(now), by_terms(delayed, terms)
 local known, keeps_any = redis.call('HMGET', jobs, unpack(ids)), redis.call('EXISTS', done) == 1
