@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -108,3 +109,25 @@ async def test_a_shard_that_ends_meanwhile_keeps_nothing_from_the_others() -> No
     assert await stays == "answer to b"
     with pytest.raises(asyncio.CancelledError):
         await ends
+
+
+async def test_a_shard_that_ends_as_its_error_comes_leaves_no_exception_behind() -> None:
+    node, reported = gathering(server := Server(Unavailable("away"))), list[Any]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    await ask(node, "first")
+    asking = [asyncio.create_task(ask(node, token)) for token in "ab"]
+    send = server.send
+
+    async def send_and_end(call: Call[Any]) -> Any:
+        try:
+            return await send(call)
+        finally:
+            for task in asking:
+                loop.call_soon(task.cancel)  # after the error is there, and before the shard takes it
+
+    server.send = send_and_end  # type: ignore[method-assign]
+    assert all(isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*asking, return_exceptions=True))
+    del asking
+    gc.collect()
+    assert reported == []

@@ -269,8 +269,10 @@ class Gathering:
             self._clock.call_at(now + GATHER_S, partial(self._send, kind, waiting))
         elif len(waiting) == MOST_SHARDS:
             self._send(kind, waiting)
-        found: tuple[float, T] = await answer
-        return found
+        asked_at, found = await answer
+        if isinstance(found, Exception):  # as a value: nobody takes the exception of a future whose shard ends now
+            raise found
+        return asked_at, found
 
     def _send(self, kind: Kind, questions: list[Question]) -> None:
         if self._waiting.get(kind) is questions:  # else it was full, and was sent before its time
@@ -286,9 +288,5 @@ class Gathering:
         except Exception as error:  # noqa: BLE001  # it is for those who asked
             found = [error] * len(questions)
         for (_, answer), one in zip(questions, found, strict=True):
-            if answer.done():  # the shard has ended meanwhile
-                continue
-            if isinstance(one, Exception):
-                answer.set_exception(one)
-            else:
+            if not answer.done():  # else the shard has ended meanwhile
                 answer.set_result((asked_at, one))
