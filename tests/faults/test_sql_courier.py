@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import delete, exc, update
+from sqlalchemy import delete, event, exc, update
 
 from tests.cli.commands import wheelq as run
 from tests.databases import DATABASES
@@ -611,6 +611,22 @@ async def test_a_full_topic_waits_and_holds_up_no_other(sqlite: Place, url: str,
     client.configure(TOPIC, max_pending=0)
     await delivered(one, sqlite)
     assert client.topic(TOPIC).waiting == 3
+
+
+async def test_a_turn_takes_four_statements(place: Place, url: str) -> None:
+    """For the lease, the last turn's rows, the next rows and their claims, however many shards they go to."""
+    one, statements = courier(place, url, settings=Settings(topic=TopicSettings(shards=4))), list[str]()
+    schedule(place, "first")
+    await delivered(one, place)
+    event.listen(one._engine, "before_cursor_execute", lambda *how: statements.append(how[2]))
+    schedule(place, *(f"job-{n}" for n in range(20)))
+    await one.step()
+    schedule(place, *(f"more-{n}" for n in range(20)))
+    statements.clear()
+    await one.step()
+    assert [sql.split()[0] for sql in statements] == ["UPDATE", "DELETE", "SELECT", "UPDATE"]
+    await delivered(one, place)
+    assert len(promotions(url, 4)) == 41
 
 
 async def test_calls_about_one_id_wait_for_each_other_and_hold_up_no_other_topic(

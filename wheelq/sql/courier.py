@@ -67,7 +67,8 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.reminders import Backoff, Loop
 from wheelq.settings import Settings, settings_in_force
-from wheelq.sql.rows import Claim, Listener, Row, Rows, Settlement, Turn, seqs_of
+from wheelq.sql.listener import Listener
+from wheelq.sql.rows import Claim, Row, Rows, Settlement, Turn, seqs_of
 from wheelq.sql.table import NAME, Tables, check_database
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.slots import Node
@@ -430,7 +431,7 @@ class SqlCourier:
             if (await self._turn()).leads:
                 await asyncio.to_thread(self._rows.resign)
                 await self._driver.run(ask(heartbeats.gone(self._keys.couriers, self.place)))
-        await self._listener.close()
+        self._listener.close()
         await asyncio.to_thread(self._engine.dispose)
         await self._driver.close()
 
@@ -441,7 +442,7 @@ def engine_of(database: str) -> Engine:
         url = make_url(database)
         is_sqlite = url.get_backend_name() == "sqlite"
         options = {"connect_args": {"timeout": 30}} if is_sqlite else {"isolation_level": "READ COMMITTED"}
-        engine = create_engine(url, pool_pre_ping=True, **options)
+        engine = create_engine(url, **options)
     except (ArgumentError, ModuleNotFoundError) as error:
         raise ConfigurationError(f"--database: {error}") from error
     if engine.dialect.is_async:

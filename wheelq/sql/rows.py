@@ -1,20 +1,17 @@
 """`Rows`: what a courier does with the tables, each in one short transaction; none is open over a call to Redis.
 
 turn     hold or take the lease ─ delete and release what was answered ─ fix the next rows' calls ─ COMMIT
-
-`Listener` hears from PostgreSQL when there are new rows.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, case, delete, func, literal, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from wheelq.base.ids import make_tag
@@ -24,8 +21,6 @@ from wheelq.producer.outbox.kept import PARCELS_MS, next_place
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import BATCH, Fixed
 from wheelq.sql.table import Tables, database_us
-
-logger = logging.getLogger("wheelq.courier")
 
 MOST_ROWS = 2_000
 """The most rows that one turn takes up."""
@@ -88,10 +83,10 @@ class Turn:
     """What a turn found."""
 
     leads: bool
-    now_us: int
-    """The database's time, before the rows were read."""
     is_new: bool = False
     """Whether the lease was taken just now, or the last turn failed: then these are all claims there are."""
+    now_us: int = 0
+    """The database's time, when the rows were read."""
     claims: list[Claim] = field(default_factory=list)
     changes: list[Row] = field(default_factory=list)
     unknown: dict[str, list[Row]] = field(default_factory=dict)
@@ -153,11 +148,10 @@ class Rows:
         deleted = self._delete(connection, outcome)
         if held:  # else another courier may be sending these rows
             self._release(connection, outcome)
-        now_us: int = connection.scalar(select(database_us()))  # type: ignore[assignment]
-        if not held and not self._take(connection, self._is_free(now_us)):
+        elif not self._take(connection, self._is_free()):
             self._tables.make_lease(connection)  # for the next turn, if it is missing
-            return Turn(False, now_us)
-        turn = Turn(True, now_us, not held or self._reads_all)
+            return Turn(False)
+        turn = Turn(True, not held or self._reads_all)
         if turn.is_new:
             turn.claims = self._claimed(connection)
         else:
@@ -165,9 +159,9 @@ class Rows:
         self._claim(connection, turn, known, not_here, {*skip, *(claim.topic for claim in turn.claims)}, most)
         return turn
 
-    def _is_free(self, now_us: int) -> ColumnElement[bool]:
+    def _is_free(self) -> ColumnElement[bool]:
         """Whether the lease is over; also if it would last longer than any does: the database's clock was set back."""
-        until_us = self._courier.c.until_us
+        until_us, now_us = self._courier.c.until_us, database_us()
         return (until_us < now_us) | (until_us > now_us + 10 * self._lease_us)
 
     def _take(self, connection: Connection, condition: ColumnElement[bool]) -> bool:
@@ -177,10 +171,12 @@ class Rows:
     def _delete(self, connection: Connection, outcome: Settlement) -> list[Claim]:
         """Delete what Redis has taken; returns the claims of which no row is left."""
         c, deleted = self._rows.c, []
-        for claim, seqs in outcome.taken:
-            gone = connection.execute(delete(self._rows).where(c.seq.in_(seqs), c.tag == claim.place.tag))
-            if gone.rowcount == len(claim.rows):
-                deleted.append(claim)
+        if outcome.taken:
+            seqs = [seq for _, some in outcome.taken for seq in some]
+            tags = [claim.place.tag for claim, _ in outcome.taken]
+            gone = connection.execute(delete(self._rows).where(c.seq.in_(seqs), c.tag.in_(tags)))
+            if gone.rowcount == len(seqs):
+                deleted = [claim for claim, some in outcome.taken if len(some) == len(claim.rows)]
         if outcome.changed:
             connection.execute(delete(self._rows).where(c.seq.in_(outcome.changed)))
         return deleted
@@ -219,7 +215,7 @@ class Rows:
         """
         seen, found, used, size = dict[tuple[str, str], bool](), 0, 0, 0
         claims: dict[tuple[str, int], tuple[object, Claim]] = {}  # by topic and shard: the last, which may take more
-        for row in self._next(connection, skip, most, seen):
+        for row in self._next(connection, turn, skip, most, seen):
             found, size = found + 1, size + len(row.record or b"")
             is_debounced = row.record is not None and codec.is_debounced(bytes(row.record))
             may_join = is_debounced and seen.get((row.topic, row.job_id), True)
@@ -247,29 +243,44 @@ class Rows:
                     claims[row.topic, shard] = key, claim
                     turn.claims.append(claim)
                 claim.rows.append(row)
-        for claim in turn.claims:
-            if not claim.is_repeated:
-                self._write(connection, claim)
+        made = [claim for claim in turn.claims if not claim.is_repeated]
+        few = sum(len(claim.rows) for claim in made) <= BATCH
+        for together in [made] if made and few else ([claim] for claim in made):
+            self._write(connection, together)
         if found:
             self._most = max(1, min(MOST_ROWS, MOST_BYTES // (size // found + 1), max(4 * used, LEAST_ROWS)))
 
     def _next(
-        self, connection: Connection, skip: set[str], most: int, seen: Mapping[tuple[str, str], bool]
+        self, connection: Connection, turn: Turn, skip: set[str], most: int, seen: Mapping[tuple[str, str], bool]
     ) -> Iterator[Row]:
-        """Yields the next rows in order; now and then also those behind rows of topics that wait, as `seen` says."""
+        """Yields the next rows in order; now and then also those behind rows of topics that wait, as `seen` says.
+
+        Notes the time in the turn first.
+        """
         self._turns += 1
-        query = self._reading().where(self._rows.c.tag.is_(None))
-        while most:
-            rows = connection.execute(query.where(self._rows.c.topic.not_in(skip)).limit(most)).all()
-            yield from (Row(*values) for values in rows)
+        query = self._reading(database_us()).where(self._rows.c.tag.is_(None))
+        rows = connection.execute(query.where(self._rows.c.topic.not_in(skip)).limit(most)).all() if most else ()
+        turn.now_us = rows[0][-1] if rows else connection.scalar(select(database_us())) or 0
+        while rows:
+            yield from (Row(*values) for *values, _ in rows)
             skip = skip | {topic for topic, _ in seen}
             if len(rows) < most or self._turns % LOOKS_PAST or all(id for _, id in seen):
                 return
+            rows = connection.execute(query.where(self._rows.c.topic.not_in(skip)).limit(most)).all()
 
-    def _write(self, connection: Connection, claim: Claim) -> None:
-        c, values = self._rows.c, {**claim.place._asdict(), "claimed_us": claim.claimed_us}
-        there = c.seq.in_([row.seq for row in claim.rows]), c.tag.is_(None)
-        if connection.execute(update(self._rows).where(*there).values(values)).rowcount != len(claim.rows):
+    def _write(self, connection: Connection, claims: Sequence[Claim]) -> None:
+        """Note these claims, in one statement."""
+        c, seqs = self._rows.c, [seqs_of(claim.rows) for claim in claims]
+
+        def each(name: str) -> Any:
+            first, *others = (literal(getattr(claim.place, name), c[name].type) for claim in claims)
+            return case(*zip(map(c.seq.in_, seqs[1:]), others, strict=True), else_=first) if others else first
+
+        values = {name: each(name) for name in ("tag", "shard", "terms")}
+        values |= {"turn_ms": PARCELS_MS, "claimed_us": claims[0].claimed_us}
+        every = list(chain.from_iterable(seqs))
+        there = update(self._rows).where(c.seq.in_(every), c.tag.is_(None)).values(values)
+        if connection.execute(there).rowcount != len(every):
             raise SQLAlchemyError("rows of the outbox were changed by another program meanwhile")
 
     def _reading(self, *more: ColumnElement[Any]) -> Any:
@@ -326,63 +337,6 @@ class Rows:
                 select(*(c[name] for name in names)).where(condition).order_by(c.seq).limit(SHOWN)
             )
             return [dict(row._mapping) for row in found]
-
-
-class Listener:
-    """Listens to one channel, for one event loop."""
-
-    def __init__(self, engine: Engine, channel: str) -> None:
-        self._engine = engine
-        self._channel = channel
-        self._connection: Connection | None = None
-        self._driver: Any = None
-        self._has_news = False
-        self.heard = asyncio.Event()
-        """Set when something was announced."""
-
-    @property
-    def listens(self) -> bool:
-        """Whether announcements are heard."""
-        return self._connection is not None
-
-    async def listen(self) -> None:
-        """Begin to listen, and take the announcements that have come: later ones set `heard` again."""
-        if self._engine.dialect.name != "postgresql" or (self.listens and not self._has_news):
-            return
-        try:
-            await asyncio.to_thread(self._take)
-        except SQLAlchemyError as error:
-            logger.debug("new rows are not announced for now: %s", error)
-            await self.close()
-        else:
-            self._has_news = False
-            asyncio.get_running_loop().add_reader(self._driver.fileno(), self._hear)
-
-    def _take(self) -> None:
-        if self._connection is None:
-            made = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            made.exec_driver_sql(f"LISTEN {self._channel}")
-            self._connection, self._driver = made, made.connection.driver_connection
-            if hasattr(self._driver, "add_notify_handler"):  # psycopg 3 would keep them
-                self._driver.add_notify_handler(lambda notice: None)
-        self._connection.exec_driver_sql("SELECT 1")  # reads them
-        if isinstance(getattr(self._driver, "notifies", None), list):  # psycopg2 keeps them
-            self._driver.notifies.clear()
-
-    def _hear(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._driver.fileno())
-        self._has_news = True
-        self.heard.set()
-
-    async def close(self) -> None:
-        """Stop listening."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(Exception):
-                asyncio.get_running_loop().remove_reader(self._driver.fileno())
-            with suppress(SQLAlchemyError):
-                await asyncio.to_thread(connection.invalidate)
-                await asyncio.to_thread(connection.close)
 
 
 def _first_line(error: Exception) -> str:
