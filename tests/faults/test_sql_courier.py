@@ -613,6 +613,31 @@ async def test_a_full_topic_waits_and_holds_up_no_other(sqlite: Place, url: str,
     assert client.topic(TOPIC).waiting == 3
 
 
+async def test_a_change_passes_the_rows_of_a_full_topic_that_are_about_other_ids(
+    place: Place, url: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are; and it does not pass those about its own."""
+    monkeypatch.setattr(rows_module, "MOST_ROWS", 20)
+    client.configure(TOPIC, max_pending=2)
+    client.schedule(TOPIC, delay=1_000, key="moved")
+    client.schedule(TOPIC, delay=1_000, key="stays")
+    with place.transaction() as connection:
+        place.outbox.schedule_many(connection, TOPIC, [JobSpec(delay=1_000, key=f"job-{n}") for n in range(70)])
+        place.outbox.cancel(connection, TOPIC, "job-5")
+        place.outbox.reschedule(connection, TOPIC, "moved", delay=90_000)
+        place.outbox.schedule(connection, TOPIC, delay=1_000, key="moved", on_duplicate="replace")
+        place.outbox.cancel(connection, TOPIC, "moved")
+    one = courier(place, url)
+    await delivered(one, place, left=73)
+    moved = client.get(TOPIC, "moved")
+    assert moved is not None
+    assert moved.due_ms > SystemClock().wall_ms() + 80_000_000
+    assert [row["job_id"] for row in place.all() if row["kind"] == "cancel"] == ["job-5", "moved"]
+    client.configure(TOPIC, max_pending=0)
+    await delivered(one, place)
+    assert (client.topic(TOPIC).waiting, client.get(TOPIC, "job-5"), client.get(TOPIC, "moved")) == (70, None, None)
+
+
 async def test_a_turn_takes_four_statements(place: Place, url: str) -> None:
     """For the lease, the last turn's rows, the next rows and their claims, however many shards they go to."""
     one, statements = courier(place, url, settings=Settings(topic=TopicSettings(shards=4))), list[str]()

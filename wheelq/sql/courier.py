@@ -208,7 +208,8 @@ class SqlCourier:
         outcome, now = self._outcome, self._clock.monotonic()
         waiting = {topic for topic, (_, until) in self._blocked.items() if until > now}
         skip = waiting | {claim.topic for claim in self._claims}
-        make = partial(self._rows.turn, outcome, self._known, dict(self._not_here), skip)
+        full = self._blocked.keys() - waiting
+        make = partial(self._rows.turn, outcome, self._known, dict(self._not_here), skip, full)
         turn = await asyncio.to_thread(make, **({"most": 0} if self._is_away else {}))
         self._outcome = Settlement()
         for seq in (*(seq for _, seqs in outcome.taken for seq in seqs), *(seq for seq, _ in outcome.aside)):

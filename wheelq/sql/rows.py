@@ -123,12 +123,16 @@ class Rows:
         known: Callable[[str], Topic | None],
         not_here: Mapping[int, Collection[tuple[str, int]]],
         skip: Collection[str],
+        full: Collection[str] = (),
         most: int = MOST_ROWS,
     ) -> Turn:
-        """Write down an outcome, and claim the next rows of the topics that are `known`, unless to `skip` them."""
+        """Write down an outcome, and claim the next rows of the topics that are `known`, unless to `skip` them.
+
+        Of `full` topics, it also takes up the changes behind rows of other ids.
+        """
         try:
             with self._transaction() as connection:
-                found = self._turn(connection, outcome, known, not_here, skip, min(most, self._most))
+                found = self._turn(connection, outcome, known, not_here, skip, full, min(most, self._most))
         except Unavailable:
             self._reads_all = True  # the commit may have been made
             raise
@@ -142,6 +146,7 @@ class Rows:
         known: Callable[[str], Topic | None],
         not_here: Mapping[int, Collection[tuple[str, int]]],
         skip: Collection[str],
+        full: Collection[str],
         most: int,
     ) -> Turn:
         held = self._take(connection, self._courier.c.holder == self._holder)
@@ -156,7 +161,7 @@ class Rows:
             turn.claims = self._claimed(connection)
         else:
             turn.forgettable = [claim for claim in deleted if not claim.is_repeated]
-        self._claim(connection, turn, known, not_here, {*skip, *(claim.topic for claim in turn.claims)}, most)
+        self._claim(connection, turn, known, not_here, {*skip, *(claim.topic for claim in turn.claims)}, full, most)
         return turn
 
     def _is_free(self) -> ColumnElement[bool]:
@@ -207,6 +212,7 @@ class Rows:
         known: Callable[[str], Topic | None],
         not_here: Mapping[int, Collection[tuple[str, int]]],
         skip: set[str],
+        full: Collection[str],
         most: int,
     ) -> None:
         """Take up the next rows. The second row of an id waits until the first is delivered, and its topic with it.
@@ -243,6 +249,10 @@ class Rows:
                     claims[row.topic, shard] = key, claim
                     turn.claims.append(claim)
                 claim.rows.append(row)
+        if full and most:
+            turn.changes += [
+                row for row in self._passing(connection, full, most) if (row.topic, row.job_id) not in seen
+            ]
         made = [claim for claim in turn.claims if not claim.is_repeated]
         few = sum(len(claim.rows) for claim in made) <= BATCH
         for together in [made] if made and few else ([claim] for claim in made):
@@ -267,6 +277,13 @@ class Rows:
             if len(rows) < most or self._turns % LOOKS_PAST or all(id for _, id in seen):
                 return
             rows = connection.execute(query.where(self._rows.c.topic.not_in(skip)).limit(most)).all()
+
+    def _passing(self, connection: Connection, topics: Collection[str], most: int) -> Iterator[Row]:
+        """Yields the next changes of these topics that are the first rows of their ids."""
+        c = self._rows.c
+        there = select(func.min(c.seq)).where(c.topic.in_(topics), c.error.is_(None)).group_by(c.topic, c.job_id)
+        query = self._reading().where(c.seq.in_(there), c.kind != "schedule").limit(most)
+        return (Row(*values) for values in connection.execute(query))
 
     def _write(self, connection: Connection, claims: Sequence[Claim]) -> None:
         """Note these claims, in one statement."""
