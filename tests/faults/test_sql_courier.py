@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -36,7 +38,7 @@ from wheelq.producer.driver import AsyncDriver
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import producer
 from wheelq.protocol.keys import Keys
-from wheelq.settings import ClientSettings, TopicSettings
+from wheelq.settings import ClientSettings, ConnectionSettings, TopicSettings
 from wheelq.sql import courier as courier_module
 from wheelq.sql import rows as rows_module
 from wheelq.sql import table
@@ -343,6 +345,27 @@ class Frozen(SystemClock):
     def uptime(self) -> float:
         self._passed += NEVER_S if self.freezes else 0.0
         return super().uptime() + self._passed
+
+
+async def test_a_courier_ends_though_redis_is_silent_and_another_makes_its_calls_again(
+    place: Place, private_server: Callable[..., EmbeddedServer]
+) -> None:
+    server = private_server()
+    patient = AsyncTransport(Address(server.url, ConnectionSettings(reply_timeout_ms=600_000)))
+    one = SqlCourier(engine_of(place.url), patient, Settings(), table=place.table)
+    running = asyncio.create_task(one.run())
+    schedule(place, "before")
+    await until(lambda: place.left == 0)
+    os.kill(server.pid, signal.SIGSTOP)
+    schedule(place, "a", "b")
+    schedule(place, "c")
+    await until(lambda: any(row["tag"] for row in place.all()))
+    one.stop()
+    await in_time(running)
+    os.kill(server.pid, signal.SIGCONT)
+    assert place.left == 3
+    await delivered(courier(place, server.url, hasty()), place)  # at once: the lease was given back
+    assert promotions(server.url) == {"before": 1, "a": 1, "b": 1, "c": 1}
 
 
 # Order, changes

@@ -26,7 +26,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import make_url
@@ -40,6 +40,7 @@ from wheelq.errors import (
     ConfigurationError,
     NotLeader,
     NotReplicated,
+    OutcomeUnknown,
     Refused,
     ServerBusy,
     ServerFull,
@@ -73,6 +74,8 @@ from wheelq.sql.table import NAME, Tables, check_database
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.slots import Node
 
+T = TypeVar("T")
+
 logger = logging.getLogger("wheelq.courier")
 
 LEASE_S = 2.0
@@ -81,6 +84,8 @@ MOST_TRIES = 10
 """After this many refusals a row is put aside; it takes about half a minute."""
 FIRST_S, LONGEST_S = 0.01, 1.0
 """The pauses between two looks at the table, while it is empty."""
+GRACE_S = 2.0
+"""How long a courier that has to end waits for answers."""
 REPORT_S = 5.0
 MEASUREMENTS = 3
 DRIFT_US_A_S = 100
@@ -136,6 +141,8 @@ class SqlCourier:
         self._began = 0.0
         self._report_at = 0.0
         self._is_stopping = False
+        self._ends_at: float | None = None  # when calls that have no answer are given up
+        self._limits = set[asyncio.Timeout]()  # those of the calls under way
 
     @classmethod
     def connect(cls, url: str | None, engine: Engine, settings: Settings | None = None, *, table: str = NAME) -> Self:
@@ -144,8 +151,11 @@ class SqlCourier:
         return cls(engine, AsyncTransport(server_address(url, given)), settings, table=table)
 
     def stop(self) -> None:
-        """Make `run` end after the current step, and leave the delivery to others."""
+        """Make `run` end after the current step, and leave the delivery to others. A silent server holds nothing up."""
         self._is_stopping = True
+        self._ends_at = asyncio.get_running_loop().time() + GRACE_S
+        for limit in self._limits:
+            limit.reschedule(self._ends_at)
         self._listener.heard.set()
 
     async def run(self) -> None:
@@ -184,7 +194,7 @@ class SqlCourier:
             return self._lease_s / 4
         await self._report()
         if self._is_away:
-            await self._driver.run(ask(server_time_us()))
+            await self._ask(ask(server_time_us()))
             self._is_away = False
         for topic, rows in turn.unknown.items():
             if (error := await self._attempt(topic, self._scheduling.placement(topic))) is not None:
@@ -272,10 +282,22 @@ class SqlCourier:
             self._refused(None, [row], error)
         return error
 
+    async def _ask(self, operation: Operation[T]) -> T:
+        """Runs an operation; returns its result. Raises: its errors, and OutcomeUnknown when this courier ends."""
+        limit = asyncio.timeout_at(self._ends_at)
+        self._limits.add(limit)
+        try:
+            async with limit:
+                return await self._driver.run(operation)
+        except TimeoutError as error:
+            raise OutcomeUnknown("the server did not answer before the end") from error
+        finally:
+            self._limits.discard(limit)
+
     async def _attempt(self, topic: str, operation: Operation[Any]) -> WheelqError | None:
         """Runs an operation; returns its error, which ends the step, or blocks the topic for a while."""
         try:
-            await self._driver.run(operation)
+            await self._ask(operation)
         except WheelqError as error:
             if is_away(error):
                 self._failure = error
@@ -307,7 +329,7 @@ class SqlCourier:
         key = self._keys.shard(claim.topic, claim.place.shard).jobs
         for _ in range(MEASUREMENTS):
             began, now_us = self._clock.uptime(), await asyncio.to_thread(self._rows.now_us)
-            redis_us = await self._driver.run(ask(server_time_us(key)))
+            redis_us = await self._ask(ask(server_time_us(key)))
             self._offset(claim.topic, claim.place.shard, redis_us - now_us, began)
 
     def _offset(self, topic: str, shard: int, measured_us: int, began: float) -> int:
@@ -419,7 +441,7 @@ class SqlCourier:
         info = await asyncio.to_thread(self._rows.info)
         report = {**info._asdict(), "courier": self.name, "delivered": self.delivered, "version": __version__}
         with suppress(WheelqError):
-            await self._driver.run(self._tell(report))
+            await self._ask(self._tell(report))
 
     def _tell(self, report: Mapping[str, Any]) -> Operation[None]:
         seen_ms = (yield from ask(server_time_us())) // 1000
@@ -431,7 +453,7 @@ class SqlCourier:
             self._is_away = True  # claim nothing more
             if (await self._turn()).leads:
                 await asyncio.to_thread(self._rows.resign)
-                await self._driver.run(ask(heartbeats.gone(self._keys.couriers, self.place)))
+                await self._ask(ask(heartbeats.gone(self._keys.couriers, self.place)))
         self._listener.close()
         await asyncio.to_thread(self._engine.dispose)
         await self._driver.close()
