@@ -806,6 +806,24 @@ async def test_postgres_announces_a_commit(tmp_path: Path, url: str) -> None:
         await one._close()
 
 
+@pytest.mark.parametrize(("driver", "listens"), [("psycopg2", True), ("pg8000", False)])
+async def test_other_drivers_of_postgres_deliver_too(tmp_path: Path, url: str, driver: str, listens: bool) -> None:
+    """One that cannot wait for announcements looks at the table."""
+    pytest.importorskip(driver)
+    with placed("postgres", tmp_path) as place:
+        engine = engine_of(place.url.replace("+psycopg:", f"+{driver}:"))
+        one = SqlCourier(engine, AsyncTransport(Address(url)), Settings(), table=place.table)
+        running = asyncio.create_task(one.run())
+        await until(lambda: one._began > 0)
+        for id in ("a", "b"):
+            schedule(place, id)
+            await until(lambda: place.left == 0)
+        assert one._listener.listens == listens
+        one.stop()
+        await in_time(running)
+        assert promotions(url) == {"a": 1, "b": 1}
+
+
 async def test_a_backlog_of_many_topics_goes_in_batches(place: Place, url: str) -> None:
     with place.transaction() as connection:
         for topic in ("one", "two"):

@@ -3,7 +3,6 @@
     BEGIN ─ your rows ─ outbox.schedule(connection, …) ─ COMMIT ──▶ courier ──▶ Redis       rolled back: never
 
 courier     `SqlCourier`: delivers the rows to Redis
-listener    `Listener`: hears from PostgreSQL when there are new rows
 outbox      `SqlOutbox`: writes calls into the caller's transaction
 rows        `Rows`: what a courier does with the tables
 table       the tables, and what differs between databases

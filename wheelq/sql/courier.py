@@ -68,9 +68,8 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.reminders import Backoff, Loop
 from wheelq.settings import Settings, settings_in_force
-from wheelq.sql.listener import Listener
 from wheelq.sql.rows import Claim, Row, Rows, Settlement, Turn, seqs_of
-from wheelq.sql.table import NAME, Tables, check_database
+from wheelq.sql.table import NAME, Listener, Tables, check_database
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.slots import Node
 

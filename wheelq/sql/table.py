@@ -5,10 +5,14 @@
 
 `asked_us` is the database's time of the call, never too early. A row that is being delivered names its call to the
 server: `tag`, `shard`, `terms`, `turn_ms` (see `producer.outbox`), and since when (`claimed_us`).
+
+PostgreSQL announces new rows on a channel, once for each transaction; `Listener` hears them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from typing import Any
 
@@ -18,6 +22,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Dialect,
+    Engine,
     Integer,
     LargeBinary,
     MetaData,
@@ -31,12 +36,15 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.mysql import LONGBLOB, VARBINARY
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.functions import FunctionElement
 
 from wheelq.errors import ConfigurationError
 from wheelq.sinks.sql import Exact
+
+logger = logging.getLogger("wheelq.courier")
 
 NAME = "wheelq_outbox"
 OLDEST = {"postgresql": (12,), "mariadb": (10, 6), "mysql": (8, 0), "sqlite": (3, 35)}
@@ -174,3 +182,62 @@ def _trigger(table: str, channel: str) -> tuple[str, str]:
 
 def _quoted(sql: str) -> str:
     return sql.replace("'", "''")
+
+
+class Listener:
+    """Listens to one channel, for one event loop, with psycopg or psycopg2."""
+
+    def __init__(self, engine: Engine, channel: str) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._connection: Connection | None = None
+        self._driver: Any = None
+        self._socket = 0
+        self.heard = asyncio.Event()
+        """Set when something was announced."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether announcements are heard."""
+        return self._connection is not None
+
+    async def listen(self) -> None:
+        """Listen from now on, if the database announces anything."""
+        if self.listens or self._engine.dialect.driver not in ("psycopg", "psycopg2"):
+            return
+        try:
+            self._connection = await asyncio.to_thread(self._connect)
+        except SQLAlchemyError as error:
+            logger.debug("new rows are not announced for now: %s", error)
+        else:
+            self._driver = self._connection.connection.driver_connection
+            self._socket = self._driver.fileno()
+            asyncio.get_running_loop().add_reader(self._socket, self._hear)
+
+    def _connect(self) -> Connection:
+        made = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        made.exec_driver_sql(f"LISTEN {self._channel}")
+        return made
+
+    def _hear(self) -> None:
+        """Take the announcements that have come, without waiting."""
+        self.heard.set()
+        try:
+            if self._engine.dialect.driver == "psycopg2":
+                self._driver.poll()
+                self._driver.notifies.clear()
+            else:
+                self._driver.pgconn.consume_input()
+                while self._driver.pgconn.notifies():
+                    pass
+        except Exception as error:  # noqa: BLE001  # the driver's: the connection is lost
+            logger.debug("new rows are not announced for now: %s", error)
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._connection is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
