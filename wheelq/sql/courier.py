@@ -116,9 +116,9 @@ class SqlCourier:
         """Calls that have come to an end here."""
         self.place = f"{engine.url.host or ''}/{engine.url.database or ''}/{table}"
         """What it delivers from."""
-        self._engine, self._tables, self._lease_s = engine, Tables(table), lease_s
-        self._rows = Rows(engine, self._tables, self.name, lease_s)
-        self._listener = Listener(engine, self._tables.channel)
+        self._engine, self._lease_s = engine, lease_s
+        self._rows = Rows(engine, tables := Tables(table), self.name, lease_s)
+        self._listener = Listener(engine, tables.channel)
         self._clock = clock = clock or SystemClock()
         self._keys = keys = Keys(settings.prefix)
         self._topics = Topics(keys, settings.topic, settings.client.topics_ttl_ms, clock)
@@ -168,24 +168,11 @@ class SqlCourier:
             finally:
                 await self._close()
 
-    def _check(self) -> None:
-        """Raises: Unavailable, if there is no table, or the database is too old."""
-        try:
-            with self._engine.connect() as connection:
-                check_database(connection.dialect)
-                is_there = self._tables.exist(connection)
-        except ConfigurationError as error:
-            raise Unavailable(str(error)) from error
-        except SQLAlchemyError as error:
-            raise Unavailable(f"the database cannot be used: {error}".partition("\n")[0]) from error
-        if not is_there:
-            raise Unavailable(f"{self.place} has no outbox: make it with wheelq courier --database URL --create")
-        self._is_checked = True
-
     async def step(self) -> float:
         """Make one turn; returns the seconds until the next. Raises: ServerError."""
         if not self._is_checked:
-            await asyncio.to_thread(self._check)
+            await asyncio.to_thread(self._rows.check)
+            self._is_checked = True
         await self._listener.listen()
         self._began = self._clock.uptime()
         turn = await self._turn()

@@ -15,12 +15,12 @@ from sqlalchemy import ColumnElement, Connection, Engine, case, delete, func, li
 from sqlalchemy.exc import SQLAlchemyError
 
 from wheelq.base.ids import make_tag
-from wheelq.errors import Unavailable
+from wheelq.errors import ConfigurationError, Unavailable
 from wheelq.model.topic import Topic
 from wheelq.producer.outbox.kept import PARCELS_MS, next_place
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import BATCH, Fixed
-from wheelq.sql.table import Tables, database_us
+from wheelq.sql.table import Tables, check_database, database_us
 
 MOST_ROWS = 2_000
 """The most rows that one turn takes up."""
@@ -116,6 +116,14 @@ class Rows:
         self._reads_all = True
         self._most = MOST_ROWS // 10
         self._turns = 0
+
+    def check(self) -> None:
+        """Raises: Unavailable, also if there are no tables, or the database is too old."""
+        with self._transaction() as connection:
+            check_database(connection.dialect)
+            if not self._tables.exist(connection):
+                remedy = "make it with wheelq courier --database URL --create"
+                raise Unavailable(f"there is no outbox {self._tables.name}: {remedy}")
 
     def turn(
         self,
@@ -310,7 +318,7 @@ class Rows:
         try:
             with self._engine.begin() as connection:
                 yield connection
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, ConfigurationError) as error:
             raise Unavailable(f"the database cannot be used: {_first_line(error)}") from error
 
     def now_us(self) -> int:
