@@ -101,6 +101,18 @@ def test_prometheus_of_compose_scrapes_services_that_answer() -> None:
     assert set(targets) == told
 
 
+def test_a_courier_runs_only_where_it_is_wanted() -> None:
+    """Without a database it would end at once, again and again."""
+    [deployment] = [
+        one for one in manifests() if one["kind"] == "Deployment" and one["metadata"]["name"] == "wheelq-courier"
+    ]
+    service = compose()["services"]["courier"]
+    assert (deployment["spec"]["replicas"], service["profiles"]) == (0, ["courier"])
+    assert service["environment"]["WHEELQ_DATABASE"] == "${WHEELQ_DATABASE:-}"
+    assert service["environment"].items() > compose()["services"]["worker"]["environment"].items()
+    assert [path.name for path in UNITS if "courier" in path.name] == ["wheelq-courier.service"]
+
+
 def test_a_rollout_waits_until_new_pods_stay() -> None:
     """Without this, a pod counts as soon as its container starts, and one that ends at once replaces a good one."""
     specs = [one["spec"] for one in manifests() if one["kind"] == "Deployment"]
