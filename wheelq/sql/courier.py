@@ -92,6 +92,7 @@ DRIFT_US_A_S = 100
 LOOKS = 5
 """How often a change is tried again because its job has changed meanwhile."""
 NOBODY = b"\0" * 8
+NOT_PLACED = Topic()
 TOO_OLD = "it was sent too long ago: it may have been delivered. Schedule it again if it was not"
 """Why a row is put aside whose tag may be forgotten."""
 
@@ -247,7 +248,7 @@ class SqlCourier:
     async def _deliver_claims(self, topic: str, claims: Sequence[Claim], now_us: int) -> WheelqError | None:
         if not claims:
             return None
-        sending = Sending(Topic(), [])
+        sending = Sending(NOT_PLACED, [])
         error = await self._attempt(topic, self._send(topic, claims, now_us, sending))
         answers = [*sending.answers, *[None] * len(claims)]
         is_full = None
@@ -302,12 +303,15 @@ class SqlCourier:
     def _send(self, topic: str, claims: Sequence[Claim], now_us: int, sending: Sending) -> Operation[None]:
         """Sends claims; `sending` gets their answers."""
         sending.placed = yield from self._scheduling.placement(topic)
-        shards = sorted({claim.place.shard for claim in claims})
-        times = yield from ask_all(server_time_us(self._keys.shard(topic, shard).jobs) for shard in shards)
-        redis_us = dict(zip(shards, times, strict=True))
+        keys = {claim.place.shard: self._keys.shard(topic, claim.place.shard).jobs for claim in claims}
+        servers = {shard: self._transport.server_of(key) for shard, key in keys.items()}
+        asked = {server: keys[shard] for shard, server in servers.items()}
+        times = yield from ask_all(map(server_time_us, asked.values()))
         self._check_lease()
-        offsets = {shard: self._offset(topic, shard, redis_us[shard] - now_us, self._began) for shard in shards}
-        sending.parcels = [self._parcel(claim, now_us + offsets[claim.place.shard], now_us) for claim in claims]
+        ahead = {
+            server: self._offset(server, us - now_us, self._began) for server, us in zip(asked, times, strict=True)
+        }
+        sending.parcels = [self._parcel(claim, now_us + ahead[servers[claim.place.shard]], now_us) for claim in claims]
         yield from self._scheduling.parcels(sending)
 
     async def _compare_clocks(self, claim: Claim) -> None:
@@ -316,15 +320,15 @@ class SqlCourier:
         for _ in range(MEASUREMENTS):
             began, now_us = self._clock.uptime(), await asyncio.to_thread(self._rows.now_us)
             redis_us = await self._ask(ask(server_time_us(key)))
-            self._offset(claim.topic, claim.place.shard, redis_us - now_us, began)
+            self._offset(self._transport.server_of(key), redis_us - now_us, began)
 
-    def _offset(self, topic: str, shard: int, measured_us: int, began: float) -> int:
-        """Returns how far Redis's clock is ahead of the database's: the same as before, if that can be.
+    def _offset(self, server: Node | None, measured_us: int, began: float) -> int:
+        """Returns how far a Redis server's clock is ahead of the database's: the same as before, if that can be.
 
         A measurement is too large by the time between its two readings, which is at most the time since `began`. If the
         offset changed from turn to turn, later calls could be due before earlier ones.
         """
-        server, now = self._transport.server_of(self._keys.shard(topic, shard).ready), self._clock.uptime()
+        now = self._clock.uptime()
         before_us, at = self._offsets.get(server, (measured_us, now))
         least_us = max(before_us + int(DRIFT_US_A_S * (now - at)), measured_us - int(1e6 * (now - began)))
         self._offsets[server] = offset = min(least_us, measured_us), now

@@ -8,10 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Engine, case, delete, func, literal, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Engine,
+    Integer,
+    Update,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from wheelq.base.ids import make_tag
@@ -30,6 +44,8 @@ MOST_BYTES = 4_000_000
 """About how many bytes of records one turn takes up."""
 COUNTED = 100_000
 """Rows beyond this number are not counted."""
+MOST_CLAIMS = 8
+"""The most claims that one statement writes down."""
 LOOKS_PAST = 16
 """After so many turns a courier looks past the rows of topics that wait for the answer about an id."""
 SHOWN = 10
@@ -116,6 +132,13 @@ class Rows:
         self._reads_all = True
         self._most = MOST_ROWS // 10
         self._turns = 0
+        # Made once, because making a statement takes as long as the database does to run it.
+        c = self._rows.c
+        self._hold, self._seize = self._taking(self._courier.c.holder == holder), self._taking(self._is_free())
+        self._drop = delete(self._rows).where(c.seq.in_(_some("seqs")), c.tag.in_(_some("tags")))
+        unclaimed = self._reading(database_us()).where(c.tag.is_(None), c.topic.not_in(_some("skip")))
+        self._unclaimed = unclaimed.limit(bindparam("most", type_=Integer))
+        self._claiming = cache(self._claiming_statement)
 
     def check(self) -> None:
         """Raises: Unavailable, also if there are no tables, or the database is too old."""
@@ -157,11 +180,11 @@ class Rows:
         full: Collection[str],
         most: int,
     ) -> Turn:
-        held = self._take(connection, self._courier.c.holder == self._holder)
+        held = connection.execute(self._hold).rowcount > 0
         deleted = self._delete(connection, outcome)
         if held:  # else another courier may be sending these rows
             self._release(connection, outcome)
-        elif not self._take(connection, self._is_free()):
+        elif not connection.execute(self._seize).rowcount:
             self._tables.make_lease(connection)  # for the next turn, if it is missing
             return Turn(False)
         turn = Turn(True, not held or self._reads_all)
@@ -177,9 +200,9 @@ class Rows:
         until_us, now_us = self._courier.c.until_us, database_us()
         return (until_us < now_us) | (until_us > now_us + 10 * self._lease_us)
 
-    def _take(self, connection: Connection, condition: ColumnElement[bool]) -> bool:
+    def _taking(self, condition: ColumnElement[bool]) -> Update:
         values = {"holder": self._holder, "until_us": database_us() + self._lease_us}
-        return connection.execute(update(self._courier).where(condition).values(values)).rowcount > 0
+        return update(self._courier).where(condition).values(values)
 
     def _delete(self, connection: Connection, outcome: Settlement) -> list[Claim]:
         """Delete what Redis has taken; returns the claims of which no row is left."""
@@ -187,7 +210,7 @@ class Rows:
         if outcome.taken:
             seqs = [seq for _, some in outcome.taken for seq in some]
             tags = [claim.place.tag for claim, _ in outcome.taken]
-            gone = connection.execute(delete(self._rows).where(c.seq.in_(seqs), c.tag.in_(tags)))
+            gone = connection.execute(self._drop, {"seqs": seqs, "tags": tags})
             if gone.rowcount == len(seqs):
                 deleted = [claim for claim, some in outcome.taken if len(some) == len(claim.rows)]
         if outcome.changed:
@@ -262,7 +285,7 @@ class Rows:
                 row for row in self._passing(connection, full, most) if (row.topic, row.job_id) not in seen
             ]
         made = [claim for claim in turn.claims if not claim.is_repeated]
-        few = sum(len(claim.rows) for claim in made) <= BATCH
+        few = len(made) <= MOST_CLAIMS and sum(len(claim.rows) for claim in made) <= BATCH
         for together in [made] if made and few else ([claim] for claim in made):
             self._write(connection, together)
         if found:
@@ -276,15 +299,14 @@ class Rows:
         Notes the time in the turn first.
         """
         self._turns += 1
-        query = self._reading(database_us()).where(self._rows.c.tag.is_(None))
-        rows = connection.execute(query.where(self._rows.c.topic.not_in(skip)).limit(most)).all() if most else ()
+        rows = connection.execute(self._unclaimed, {"skip": list(skip), "most": most}).all() if most else ()
         turn.now_us = rows[0][-1] if rows else connection.scalar(select(database_us())) or 0
         while rows:
             yield from (Row(*values) for *values, _ in rows)
             skip = skip | {topic for topic, _ in seen}
             if len(rows) < most or self._turns % LOOKS_PAST or all(id for _, id in seen):
                 return
-            rows = connection.execute(query.where(self._rows.c.topic.not_in(skip)).limit(most)).all()
+            rows = connection.execute(self._unclaimed, {"skip": list(skip), "most": most}).all()
 
     def _passing(self, connection: Connection, topics: Collection[str], most: int) -> Iterator[Row]:
         """Yields the next changes of these topics that are the first rows of their ids."""
@@ -294,19 +316,28 @@ class Rows:
         return (Row(*values) for values in connection.execute(query))
 
     def _write(self, connection: Connection, claims: Sequence[Claim]) -> None:
-        """Note these claims, in one statement."""
-        c, seqs = self._rows.c, [seqs_of(claim.rows) for claim in claims]
+        """Write down these claims, in one statement."""
+        values: dict[str, Any] = {"since_us": claims[0].claimed_us}
+        for n, claim in enumerate(claims):
+            place = claim.place
+            values |= {f"seqs_{n}": seqs_of(claim.rows), f"tag_{n}": place.tag}
+            values |= {f"shard_{n}": place.shard, f"terms_{n}": place.terms}
+        found = connection.execute(self._claiming(len(claims)), values)
+        if found.rowcount != sum(len(claim.rows) for claim in claims):
+            raise SQLAlchemyError("rows of the outbox were changed by another program meanwhile")
+
+    def _claiming_statement(self, number: int) -> Update:
+        """Returns the statement that writes down this number of claims."""
+        c = self._rows.c
+        theirs = [c.seq.in_(_some(f"seqs_{n}")) for n in range(number)]
 
         def each(name: str) -> Any:
-            first, *others = (literal(getattr(claim.place, name), c[name].type) for claim in claims)
-            return case(*zip(map(c.seq.in_, seqs[1:]), others, strict=True), else_=first) if others else first
+            first, *others = (bindparam(f"{name}_{n}", type_=c[name].type) for n in range(number))
+            return case(*zip(theirs[1:], others, strict=True), else_=first) if others else first
 
         values = {name: each(name) for name in ("tag", "shard", "terms")}
-        values |= {"turn_ms": PARCELS_MS, "claimed_us": claims[0].claimed_us}
-        every = list(chain.from_iterable(seqs))
-        there = update(self._rows).where(c.seq.in_(every), c.tag.is_(None)).values(values)
-        if connection.execute(there).rowcount != len(every):
-            raise SQLAlchemyError("rows of the outbox were changed by another program meanwhile")
+        values |= {"turn_ms": PARCELS_MS, "claimed_us": bindparam("since_us")}
+        return update(self._rows).where(or_(*theirs), c.tag.is_(None)).values(values)
 
     def _reading(self, *more: ColumnElement[Any]) -> Any:
         """Returns the query for rows that were not put aside, in order; their columns, and these."""
@@ -371,3 +402,8 @@ def _first_line(error: Exception) -> str:
 def seqs_of(rows: Iterable[Any]) -> list[int]:
     """Returns the numbers of rows or kept jobs."""
     return [row.seq for row in rows]
+
+
+def _some(name: str) -> BindParameter[Any]:
+    """Returns a parameter for a list of values."""
+    return bindparam(name, expanding=True)
