@@ -68,7 +68,7 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.reminders import Backoff, Loop
 from wheelq.settings import Settings, settings_in_force
-from wheelq.sql.rows import Claim, Row, Rows, Settlement, Turn, seqs_of
+from wheelq.sql.rows import MOST_ROWS, Claim, Row, Rows, Settlement, Turn, Wanted, seqs_of
 from wheelq.sql.table import NAME, Listener, Tables, check_database
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.slots import Node
@@ -206,8 +206,9 @@ class SqlCourier:
         waiting = {topic for topic, (_, until) in self._blocked.items() if until > now}
         skip = waiting | {claim.topic for claim in self._claims}
         full = self._blocked.keys() - waiting
-        make = partial(self._rows.turn, outcome, self._known, dict(self._not_here), skip, full)
-        turn = await asyncio.to_thread(make, **({"most": 0} if self._is_away else {}))
+        most = 0 if self._is_away else MOST_ROWS
+        wanted = Wanted(self._known, dict(self._not_here), skip, full, most)
+        turn = await asyncio.to_thread(self._rows.turn, outcome, wanted)
         self._outcome = Settlement()
         for seq in (*(seq for _, seqs in outcome.taken for seq in seqs), *(seq for seq, _ in outcome.aside)):
             self._not_here.pop(seq, None)

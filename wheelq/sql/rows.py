@@ -111,6 +111,20 @@ class Turn:
     """Claims whose tags will not be sent again."""
 
 
+class Wanted(NamedTuple):
+    """What a turn may take up."""
+
+    known: Callable[[str], Topic | None]
+    """Returns a topic, unless it is unknown: then its rows cannot be placed."""
+    not_here: Mapping[int, Collection[tuple[str, int]]]
+    """By seq: terms and shards that were asked, and do not take the row."""
+    skip: Collection[str]
+    """Topics that wait."""
+    full: Collection[str]
+    """Topics of which the changes behind rows of other ids are taken up, too."""
+    most: int = MOST_ROWS
+
+
 class Info(NamedTuple):
     """How much an outbox holds."""
 
@@ -148,38 +162,18 @@ class Rows:
                 remedy = "make it with wheelq courier --database URL --create"
                 raise Unavailable(f"there is no outbox {self._tables.name}: {remedy}")
 
-    def turn(
-        self,
-        outcome: Settlement,
-        known: Callable[[str], Topic | None],
-        not_here: Mapping[int, Collection[tuple[str, int]]],
-        skip: Collection[str],
-        full: Collection[str] = (),
-        most: int = MOST_ROWS,
-    ) -> Turn:
-        """Write down an outcome, and claim the next rows of the topics that are `known`, unless to `skip` them.
-
-        Of `full` topics, it also takes up the changes behind rows of other ids.
-        """
+    def turn(self, outcome: Settlement, wanted: Wanted) -> Turn:
+        """Write down an outcome, and claim the next rows."""
         try:
             with self._transaction() as connection:
-                found = self._turn(connection, outcome, known, not_here, skip, full, min(most, self._most))
+                found = self._turn(connection, outcome, wanted)
         except Unavailable:
             self._reads_all = True  # the commit may have been made
             raise
         self._reads_all = not found.leads
         return found
 
-    def _turn(
-        self,
-        connection: Connection,
-        outcome: Settlement,
-        known: Callable[[str], Topic | None],
-        not_here: Mapping[int, Collection[tuple[str, int]]],
-        skip: Collection[str],
-        full: Collection[str],
-        most: int,
-    ) -> Turn:
+    def _turn(self, connection: Connection, outcome: Settlement, wanted: Wanted) -> Turn:
         held = connection.execute(self._hold).rowcount > 0
         deleted = self._delete(connection, outcome)
         if held:  # else another courier may be sending these rows
@@ -192,7 +186,7 @@ class Rows:
             turn.claims = self._claimed(connection)
         else:
             turn.forgettable = [claim for claim in deleted if not claim.is_repeated]
-        self._claim(connection, turn, known, not_here, {*skip, *(claim.topic for claim in turn.claims)}, full, most)
+        self._claim(connection, turn, wanted)
         return turn
 
     def _is_free(self) -> ColumnElement[bool]:
@@ -236,23 +230,14 @@ class Rows:
             claim.rows.append(row)
         return list(found.values())
 
-    def _claim(
-        self,
-        connection: Connection,
-        turn: Turn,
-        known: Callable[[str], Topic | None],
-        not_here: Mapping[int, Collection[tuple[str, int]]],
-        skip: set[str],
-        full: Collection[str],
-        most: int,
-    ) -> None:
+    def _claim(self, connection: Connection, turn: Turn, wanted: Wanted) -> None:
         """Take up the next rows. The second row of an id waits until the first is delivered, and its topic with it.
 
         Debounced rows of an id go together, so that they make one job.
         """
         seen, found, used, size = dict[tuple[str, str], bool](), 0, 0, 0
         claims: dict[tuple[str, int], tuple[object, Claim]] = {}  # by topic and shard: the last, which may take more
-        for row in self._next(connection, turn, skip, most, seen):
+        for row in self._next(connection, turn, wanted, seen):
             found, size = found + 1, size + len(row.record or b"")
             is_debounced = row.record is not None and codec.is_debounced(bytes(row.record))
             may_join = is_debounced and seen.get((row.topic, row.job_id), True)
@@ -264,10 +249,10 @@ class Rows:
             used += 1
             if row.kind != "schedule":
                 turn.changes.append(row)
-            elif (topic := known(row.topic)) is None:
+            elif (topic := wanted.known(row.topic)) is None:
                 turn.unknown.setdefault(row.topic, []).append(row)
             else:
-                shard, terms = next_place(row.partition_key or row.job_id, topic, not_here.get(row.seq, ()))
+                shard, terms = next_place(row.partition_key or row.job_id, topic, wanted.not_here.get(row.seq, ()))
                 alone = row.seq if row.tries else None  # others shall not be refused with it again
                 key = (terms, row.on_duplicate, alone)
                 last_key, claim = claims.get((row.topic, shard), (None, None))
@@ -280,10 +265,8 @@ class Rows:
                     claims[row.topic, shard] = key, claim
                     turn.claims.append(claim)
                 claim.rows.append(row)
-        if full and most:
-            turn.changes += [
-                row for row in self._passing(connection, full, most) if (row.topic, row.job_id) not in seen
-            ]
+        if wanted.full and wanted.most:
+            turn.changes += [row for row in self._passing(connection, wanted) if (row.topic, row.job_id) not in seen]
         made = [claim for claim in turn.claims if not claim.is_repeated]
         few = len(made) <= MOST_CLAIMS and sum(len(claim.rows) for claim in made) <= BATCH
         for together in [made] if made and few else ([claim] for claim in made):
@@ -292,27 +275,32 @@ class Rows:
             self._most = max(1, min(MOST_ROWS, MOST_BYTES // (size // found + 1), max(4 * used, LEAST_ROWS)))
 
     def _next(
-        self, connection: Connection, turn: Turn, skip: set[str], most: int, seen: Mapping[tuple[str, str], bool]
+        self, connection: Connection, turn: Turn, wanted: Wanted, seen: Mapping[tuple[str, str], bool]
     ) -> Iterator[Row]:
         """Yields the next rows in order; now and then also those behind rows of topics that wait, as `seen` says.
 
         Notes the time in the turn first.
         """
         self._turns += 1
-        rows = connection.execute(self._unclaimed, {"skip": list(skip), "most": most}).all() if most else ()
+        skip, most = {*wanted.skip, *(claim.topic for claim in turn.claims)}, min(wanted.most, self._most)
+
+        def page() -> Sequence[Any]:
+            return connection.execute(self._unclaimed, {"skip": list(skip), "most": most}).all() if most else ()
+
+        rows = page()
         turn.now_us = rows[0][-1] if rows else connection.scalar(select(database_us())) or 0
         while rows:
             yield from (Row(*values) for *values, _ in rows)
-            skip = skip | {topic for topic, _ in seen}
+            skip |= {topic for topic, _ in seen}
             if len(rows) < most or self._turns % LOOKS_PAST or all(id for _, id in seen):
                 return
-            rows = connection.execute(self._unclaimed, {"skip": list(skip), "most": most}).all()
+            rows = page()
 
-    def _passing(self, connection: Connection, topics: Collection[str], most: int) -> Iterator[Row]:
-        """Yields the next changes of these topics that are the first rows of their ids."""
+    def _passing(self, connection: Connection, wanted: Wanted) -> Iterator[Row]:
+        """Yields the next changes of full topics that are the first rows of their ids."""
         c = self._rows.c
-        there = select(func.min(c.seq)).where(c.topic.in_(topics), c.error.is_(None)).group_by(c.topic, c.job_id)
-        query = self._reading().where(c.seq.in_(there), c.kind != "schedule").limit(most)
+        there = select(func.min(c.seq)).where(c.topic.in_(wanted.full), c.error.is_(None)).group_by(c.topic, c.job_id)
+        query = self._reading().where(c.seq.in_(there), c.kind != "schedule").limit(wanted.most)
         return (Row(*values) for values in connection.execute(query))
 
     def _write(self, connection: Connection, claims: Sequence[Claim]) -> None:
