@@ -146,6 +146,12 @@ def test_a_courier_refuses_a_database_url_for_asyncio() -> None:
         engine_of("postgresql+psycopg_async://localhost/shop")
 
 
+@pytest.mark.parametrize("url", ["postgres://localhost/shop", "postgresql+nodriver://localhost/shop", "no URL"])
+def test_a_courier_names_drivers_if_the_database_url_has_none(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"postgresql\+psycopg://…, mysql\+pymysql://"):
+        engine_of(url)
+
+
 # Order
 
 

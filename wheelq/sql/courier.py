@@ -458,7 +458,10 @@ def engine_of(database: str) -> Engine:
         options = {"connect_args": {"timeout": 30}} if is_sqlite else {"isolation_level": "READ COMMITTED"}
         engine = create_engine(url, **options)
     except (ArgumentError, ModuleNotFoundError) as error:
-        raise ConfigurationError(f"--database: {error}") from error
+        remedy = (
+            "URLs such as postgresql+psycopg://…, mysql+pymysql://… and sqlite:///… name a driver that is installed"
+        )
+        raise ConfigurationError(f"--database: {error}; {remedy}") from error
     if engine.dialect.is_async:
         raise ConfigurationError(f"--database: {url.drivername} is for asyncio; name another driver of this database")
     return engine
