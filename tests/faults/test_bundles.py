@@ -14,7 +14,7 @@ import redis
 
 from tests.faults.stages import Meanwhile
 from tests.running import die_at_work, running
-from tests.transports import AsyncWith, BlockingWith, Fault, Repeating, ReplyLost, Unreachable
+from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Repeating, ReplyLost, Unreachable
 from tests.waiting import until
 from wheelq import (
     AsyncClient,
@@ -31,8 +31,9 @@ from wheelq import (
 )
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import BundleClosed
+from wheelq.errors import BundleClosed, OutcomeUnknown
 from wheelq.model.topic import Topic
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import bundles, outgoing, worker
 from wheelq.protocol.calls.bundles import NONE
 from wheelq.protocol.keys import Keys
@@ -411,6 +412,38 @@ async def test_a_producer_that_enters_a_shard_while_the_bundle_is_closed_leaves_
     assert scene.plain.send(bundles.totals(scene.keys.shard(other, 0), bundle)) is None
     async with scene.served(scene.worker()):
         await scene.ends_once(bundle, 1, 1, 0, 0, 0)
+
+
+class Checking(Fault):
+    """Looks whether a fact holds when a call is made."""
+
+    def __init__(self, name: str, fact: Callable[[], bool], **when: int) -> None:
+        super().__init__(name, **when)
+        self._fact = fact
+        self.held = False
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        self.held = self._fact()
+        return [call]
+
+
+async def test_a_bundle_notes_a_shard_only_when_that_takes_members(scene: Scene) -> None:
+    """Even if the server does not know the script: else the bundle could be closed before the shard is open."""
+    bundle = scene.schedule(1, close=False)
+    other = f"{scene.topic}-other"
+    shard = scene.keys.shard(other, 0)
+    noting = Checking("open_bundle", lambda: scene.plain.send(bundles.totals(shard, bundle)) is not None, after=1)
+    with scene.faulty(Forgetful("enter_bundle"), noting) as client:
+        client.schedule_many(other, [JobSpec(1, delay=0)], bundle=bundle)
+    assert (noting.struck, noting.held) == (1, True)
+
+
+async def test_a_producer_that_does_not_know_whether_the_bundle_was_made_knows_its_id(scene: Scene) -> None:
+    with scene.faulty(ReplyLost("open_bundle", times=2)) as client, pytest.raises(OutcomeUnknown) as caught:
+        scene.schedule(1, client=client)
+    assert scene.look(caught.value.bundle or "").state is BundleState.OPEN
+    scene.client.cancel_bundle(caught.value.bundle or "")
+    assert scene.nothing_is_left()
 
 
 async def test_members_of_two_bundles_and_of_none_share_a_shard(scene: Scene) -> None:

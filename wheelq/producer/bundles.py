@@ -14,7 +14,7 @@ from typing import Any
 
 from wheelq.base.clock import Clock
 from wheelq.base.ids import make_id, make_tag
-from wheelq.errors import BundleNotFound, InvalidInput, Refused, WheelqError
+from wheelq.errors import BundleNotFound, InvalidInput, NotReplicated, OutcomeUnknown, Refused, WheelqError
 from wheelq.model.bundle import Bundle, BundleState, Continuation, Receipts, check_bundle
 from wheelq.model.dead import DeadFilter, DeadJob
 from wheelq.model.job import JobSpec, OnDuplicate
@@ -91,7 +91,11 @@ class Bundles:
         confirming = yield from self._confirmer.confirming(durability)
         yield from self._topics.register(then.topic, confirming)  # so that a scheduler serves the shard that keeps it
         making = ask_until_known(calls.open(self._keeping(bundle), bundle, then.when, follower, ()))
-        yield from (making if confirming is None else confirming.each(making))
+        try:
+            yield from (making if confirming is None else confirming.each(making))
+        except (OutcomeUnknown, NotReplicated) as error:  # it may be there
+            error.bundle = bundle
+            raise
         return bundle
 
     def close(self, bundle: str) -> Operation[None]:

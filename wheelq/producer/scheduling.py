@@ -31,7 +31,7 @@ from wheelq.model.checks import check_on_duplicate, check_topic
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic, shards_in
 from wheelq.producer.confirmation import Confirmation, Confirmer
-from wheelq.producer.operation import Operation, Stream, ask, ask_all, ask_all_until_known
+from wheelq.producer.operation import Operation, Stream, ask, ask_all, ask_all_until_known, ask_until_known
 from wheelq.producer.outbox.kept import Parcel, Sending
 from wheelq.producer.preparation import Preparation, accepted
 from wheelq.producer.submission import Submission
@@ -310,7 +310,8 @@ class Scheduling:
             noting = bundles.open(bundles.keeping(self._keys, bundle), bundle, None, None, names)
             entering: list[Call[Any]] = [bundles.enter(shard, bundle) for shard in shards]
             try:
-                yield from ask_all_until_known([*entering, noting])
+                yield from ask_all_until_known(entering)  # before the bundle may ask these shards whether they have any
+                yield from ask_until_known(noting)
             except BundleClosed:
                 yield from ask_all(
                     bundles.forget(shard, bundle, bundles.report(shard, bundles.NONE), "", False) for shard in shards
