@@ -31,7 +31,7 @@ from wheelq import (
 )
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import BundleClosed, OutcomeUnknown
+from wheelq.errors import BundleClosed, OutcomeUnknown, Unavailable
 from wheelq.model.topic import Topic
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import bundles, outgoing, worker
@@ -119,11 +119,11 @@ class Scene:
         with redis.Redis.from_url(self.url) as raw:
             return not any(raw.exists(shard.bundles) or raw.xlen(shard.outgoing) for shard in shards)
 
-    async def check(self) -> None:
-        """As the leader of the first shard does every ten minutes."""
+    async def check(self, topic: str = "") -> None:
+        """As the leader of a topic's first shard does every ten minutes."""
         transport = AsyncTransport(Address(self.url))
         parts = NodeParts(transport, self.keys, SystemClock(), SchedulerSettings(), "node")
-        await EndedGroups(parts, dict).look(self.topic, Topic())
+        await EndedGroups(parts, dict).look(topic or self.topic, Topic())
         await transport.close()
 
 
@@ -436,6 +436,22 @@ async def test_a_bundle_notes_a_shard_only_when_that_takes_members(scene: Scene)
     with scene.faulty(Forgetful("enter_bundle"), noting) as client:
         client.schedule_many(other, [JobSpec(1, delay=0)], bundle=bundle)
     assert (noting.struck, noting.held) == (1, True)
+
+
+async def test_a_shard_that_was_opened_for_a_bundle_that_never_noted_it_forgets_it(scene: Scene) -> None:
+    """Its producer has died meanwhile, for instance."""
+    bundle = scene.schedule(1, close=False)
+    other = f"{scene.topic}-other"
+    shard = scene.keys.shard(other, 0)
+    with scene.faulty(Unreachable("open_bundle", after=1)) as client, pytest.raises(Unavailable):
+        client.schedule_many(other, [JobSpec(1, delay=0)], bundle=bundle)
+    await scene.check(other)
+    assert scene.plain.send(bundles.totals(shard, bundle)) == NONE, "somebody may still join it"
+    scene.client.close_bundle(bundle)
+    await scene.check(other)
+    assert scene.plain.send(bundles.totals(shard, bundle)) is None
+    async with scene.served(scene.worker()):
+        await scene.ends_once(bundle, 1, 1, 0, 0, 0)
 
 
 async def test_a_producer_that_does_not_know_whether_the_bundle_was_made_knows_its_id(scene: Scene) -> None:

@@ -25,7 +25,8 @@ Otherwise the shards are searched again, which takes at most a tenth of the time
     XGROUP DESTROY from outside        notifies nobody: retries, dead jobs and taken ids of the group would stay
     a removal whose client has died    is continued from where it stopped
 
-It also finds members of bundles whose end was not counted: see `check_members.lua`.
+It also finds members of bundles whose end was not counted, and forgets bundles that a shard was opened for, and whose
+producer died before they noted that shard: see `check_members.lua`.
 
 Each shard stores the names of its groups (`groups`), so a look is one short call. A group that is missing at two looks
 in a row is removed: in between, a live worker would have created its group again, and a removal would have ended. The
@@ -42,6 +43,7 @@ from typing import Any
 
 from wheelq import reminders
 from wheelq.errors import ServerError, TopicUnreadable
+from wheelq.model.bundle import BundleState
 from wheelq.model.job import SECOND
 from wheelq.model.topic import Topic, shard_of
 from wheelq.protocol import codec, registry_codec
@@ -232,9 +234,16 @@ class EndedGroups:
             logger.info("%s:%d: cleaned up after group %r", keys.topic, keys.shard, group)
         if left := leaving - before:
             self._leaving[keys.ready] = left
-        cursor = "0"
-        while (cursor := (await self._transport.send(bundles.check_members(keys, cursor)))[0]) != "0":
+        cursor, is_all = "0", False
+        while not is_all:
+            page = await self._transport.send(bundles.check_members(keys, cursor))
+            for bundle in page.unused:
+                home = await self._transport.send(bundles.kept(bundles.keeping(self._keys, bundle), bundle))
+                if home is None or home.state is not BundleState.OPEN:  # nobody can join it here any more
+                    report = bundles.report(keys, bundles.NONE)
+                    await self._transport.send(bundles.forget(keys, bundle, report, "", False))
             await self._clock.sleep(PAUSE_S)
+            cursor, is_all = page.cursor, page.cursor == "0"
 
     async def _carry_out(self, steps: removal.Steps) -> None:
         answer: Any = None

@@ -60,6 +60,16 @@ class Home(NamedTuple):
     """By the names of the shards that may have members; None: it has not reported yet."""
 
 
+class CheckedPage(NamedTuple):
+    """The answer to `check_members`."""
+
+    cursor: str
+    """The next one, "0" at the end."""
+    counted: int
+    unused: list[str]
+    """Bundles for which the shard was opened, and which never had a member there."""
+
+
 class Tallied(NamedTuple):
     """The answer to `tally`."""
 
@@ -153,10 +163,14 @@ def cancel_members(keys: ShardKeys, bundle: str, cursor: str) -> Call[tuple[str,
     return scripted("cancel_members", wanted, (bundle, keys.near, cursor, LOOKED_AT), _page)
 
 
-def check_members(keys: ShardKeys, cursor: str) -> Call[tuple[str, int]]:
-    """Count some of the members whose end was not counted; returns the next cursor, "0" at the end."""
+def check_members(keys: ShardKeys, cursor: str) -> Call[CheckedPage]:
+    """Count some of the members whose end was not counted."""
+
+    def read(reply: list[Any]) -> CheckedPage:
+        return CheckedPage(reply[0].decode(), reply[1], [name.decode() for name in reply[2:]])
+
     wanted = (keys.bundles, keys.jobs, keys.ready, keys.buried, keys.dead, keys.outgoing)
-    return scripted("check_members", wanted, (keys.near, cursor, LOOKED_AT), _page)
+    return scripted("check_members", wanted, (keys.near, cursor, LOOKED_AT), read)
 
 
 def kept(keys: ShardKeys, bundle: str) -> Call[Home | None]:

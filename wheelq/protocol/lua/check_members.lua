@@ -2,13 +2,14 @@
 -- uses: clock, full, life, head_parts, fields, hint, outgoing, bundles
 -- KEYS: 1 bundles, 2 jobs, 3 ready, 4 buried, 5 dead, 6 outgoing
 -- ARGV: 1 near channel, 2 cursor, "0" at first, 3 about how many fields are looked at
--- Returns: {the next cursor, "0" at the end, how many were counted}.
+-- Returns: {the next cursor, "0" at the end, how many were counted, then bundles that this shard was opened for, and that
+--          never had a member here}.
 -- Programs that do not know of bundles (workers of an earlier release, consumers in other languages) end members without
 -- counting them, and entries that are trimmed or deleted end nowhere. A member of which nothing is alive has ended.
 local bundles, jobs, ready, buried, dead, outgoing = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local near, cursor, most = unpack(ARGV)
 local page = redis.call('HSCAN', bundles, cursor, 'COUNT', most)
-local groups, ends, seen = {}, {}, {}
+local groups, ends, seen, reply = {}, {}, {}, {page[1], 0}
 for _, info in ipairs(#page[2] > 0 and redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
   groups[#groups + 1] = info[2]
 end
@@ -30,10 +31,13 @@ for n = 1, #page[2], 2 do
   if life and stands and not seen[life] then
     seen[life] = true
     look_at(life, stands, tonumber(dead_in), id)
+  elseif page[2][n + 1] == '0 0 0 0 0 open' then
+    reply[#reply + 1] = page[2][n]
   end
 end
 if #ends > 0 then
   write_though_full(bundles)
   count_ends(bundles, outgoing, near, ends)
 end
-return {page[1], #ends}
+reply[2] = #ends
+return reply
