@@ -71,6 +71,8 @@ KNOBS: Mapping[str, Knob] = {
     "list-page": _at("protocol.calls.state:LOOKED_AT", 2, 5),
     "list-bytes": _at("protocol.calls.state:MOST_BYTES", 100, 1_000),
     "drain-page": _at("protocol.calls.draining:PAGE", 2, 5),
+    "bundle-page": _at("protocol.calls.bundles:LOOKED_AT", 1, 3),
+    "bundle-named": _at("producer.bundles:NAMED", 1, 2),
     "removal-page": _at("protocol.calls.removal:AT_ONCE", 1, 4),
     "recurring-page": _at("protocol.calls.recurring:PAGE", 1, 2),
     "recurring-steps": _at("model.recurring:MOST_STEPS", 3, 10),

@@ -12,6 +12,7 @@ from loadtest.simulation.plan import Step
 from loadtest.simulation.server import Server
 from loadtest.simulation.store.database import Database
 from loadtest.simulation.world import World
+from wheelq import Bundle, BundleState
 
 _KEY = re.compile(rb"^wheelq:\{([^:}]+):(\d+)\}:(\w+)")
 _CONSUMER = re.compile(r"^(.+)-\d+-[0-9a-f]+$")
@@ -119,6 +120,35 @@ class Asked:
     run: Run
 
 
+@dataclass(slots=True)
+class Bundled:
+    """A bundle, as its producer knows it."""
+
+    step: Step
+    when: str
+    id: str = ""
+    members: list[tuple[str, str]] = field(default_factory=list)
+    """Topic and id of each job of which the producer was told that it is a member."""
+    perhaps: list[tuple[str, str]] = field(default_factory=list)
+    """Jobs of calls whose outcome was unknown."""
+    others: set[tuple[str, str]] = field(default_factory=set)
+    """Members that were perhaps replaced by a job that is none."""
+    was_unknown: bool = False
+    """Whether the outcome of a call for members was unknown."""
+    is_closed: bool = False
+    """Whether the producer was told that it is closed, or cancelled."""
+    found: Bundle | None = None
+    """What the last look has found."""
+    is_forgotten: bool = False
+    """Whether a later look has found nothing."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was seen that it has ended, or is cancelled and no member is left."""
+        states = (BundleState.ENDED, BundleState.CANCELLED)
+        return self.found is not None and self.found.state in states and not self.found.left
+
+
 @dataclass(frozen=True, slots=True)
 class Hand:
     """A delivery that came into a worker's hands."""
@@ -221,6 +251,18 @@ class Ledger:
         """What was told of dead jobs: their topics and ids, and the ids of the jobs that told."""
         self.asked: list[Asked] = []
         """Followers that runs asked for."""
+        self.bundles: list[Bundled] = []
+        self.nameless = 0
+        """Bundles that were perhaps made, without anybody being told their ids."""
+        self.is_loaded = True
+        """Whether there is still load."""
+        self.followed: dict[tuple[str, str], int] = {}
+        """The place in the server's log where a follower was left in `outgoing` first, by topic and id."""
+        self.graves: defaultdict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
+        """By topic and id: where in the server's log a job was buried (True), or removed from the dead."""
+        self._graves: dict[tuple[bytes, bytes], tuple[str, str]] = {}
+        self.acked: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
+        """By topic, shard and entry: the places in the server's log where its deliveries were acknowledged."""
         self.keyed: list[Keyed] = []
         """Requests under Idempotency-Keys."""
         self.marked: defaultdict[str, set[str]] = defaultdict(set)
@@ -243,10 +285,8 @@ class Ledger:
         name = words[0].upper()
         if name == b"XADD" and b":ready" in words[1]:
             self._promoted(store, words, reply)
-        elif name == b"XADD" and words[1].endswith(b":dead"):
-            if match := _KEY.match(words[1]):
-                fields = dict(zip(words[3::2], words[4::2], strict=False))
-                self.dead[match[1].decode(), fields.get(b"id", b"").decode()].append(self.world.now)
+        elif words[1].endswith((b":dead", b":outgoing")):
+            self._left_behind(store, name, words, reply)
         elif name == b"ZADD" and words[1].endswith(b":delayed"):
             self._stored(store, words, reply)
         elif name == b"ZREM" and words[1].endswith(b":delayed"):
@@ -259,7 +299,21 @@ class Ledger:
         elif words[1].endswith(b":ended"):
             self._kept(store, name, words)
         else:
-            self._held(name, words, reply)
+            self._held(store, name, words, reply)
+
+    def _left_behind(self, store: Database, name: bytes, words: Sequence[bytes], reply: Any) -> None:
+        place, match = len(store.log), _KEY.match(words[1])
+        fields = dict(zip(words[3::2], words[4::2], strict=False)) if name == b"XADD" else {}
+        if name == b"XADD" and words[1].endswith(b":outgoing"):
+            self.followed.setdefault((fields[b"topic"].decode(), fields[b"id"].decode()), place)
+        elif name == b"XADD" and match:
+            job = match[1].decode(), fields.get(b"id", b"").decode()
+            self.dead[job].append(self.world.now)
+            self.graves[job].append((place, True))
+            self._graves[words[1], reply] = job
+        for entry in words[2:] if name == b"XDEL" else ():
+            if removed := self._graves.pop((words[1], entry), None):
+                self.graves[removed].append((place, False))
 
     def _kept(self, store: Database, name: bytes, words: Sequence[bytes]) -> None:
         if name == b"ZADD":
@@ -269,7 +323,7 @@ class Ledger:
             if (at := self._ended_ms.pop((words[1], id), None)) is not None:
                 self.forgotten.append((topic, id.decode(), self.world.now, (store.now_ms - at) / 1000))
 
-    def _held(self, name: bytes, words: Sequence[bytes], reply: Any) -> None:
+    def _held(self, store: Database, name: bytes, words: Sequence[bytes], reply: Any) -> None:
         if name == b"XREADGROUP":
             for key, entries in reply or ():
                 for entry in entries:
@@ -280,6 +334,7 @@ class Ledger:
         elif name == b"XACK" and reply and (match := _KEY.match(words[1])):
             for entry in words[3:]:
                 self.acks.setdefault((words[2].decode(), match[1].decode(), entry.decode()), self.world.now)
+                self.acked[match[1].decode(), int(match[2]), entry.decode()].append(len(store.log))
 
     def _handed(self, key: bytes, group: bytes, consumer: bytes, entry: bytes, *, gives: bool = False) -> None:
         match = _KEY.match(key)

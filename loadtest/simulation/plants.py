@@ -393,6 +393,29 @@ PLANTS: Mapping[str, Plant] = {
         within=12,
         needs="chain",
     ),
+    "counted-twice": Plant(
+        "what a shard reports of its members counts twice if the call is repeated",
+        "bundled: .* its producer knows of",
+        {
+            "then home[at] = report end": (
+                "then home[at] = report\n"
+                "  elseif at and numbers_in(report)[5] == numbers_in(home[at])[5] then\n"
+                "    local twice = {}\n"
+                "    for k, number in ipairs(numbers_in(report)) do twice[k] = k < 5 and 2 * number or number end\n"
+                "    home[at] = table.concat(twice, ' ')\n"
+                "  end"
+            )
+        },
+        within=12,
+        needs="bundle",
+    ),
+    "forgets-cancelled": Plant(
+        "a bundle forgets a member that is cancelled while it waits",
+        "bundled: .* left, and its follower was made 0 times|uncounted: ",
+        {"if bundle_of(record) then count_ends(bundles, outgoing, near, {{life_of(record), 'cancelled'}}) end": ""},
+        within=5,
+        needs="bundle",
+    ),
     "superseded-follows": Plant(
         "a run leaves its followers although another worker has taken its delivery over",
         "followed: ",

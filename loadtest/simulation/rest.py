@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from loadtest.simulation.fleet import GROUPS, Fleet
-from loadtest.simulation.ledger import part_of
+from loadtest.simulation.ledger import Ledger, part_of
 from loadtest.simulation.plan import WEB
 from loadtest.simulation.store.sorted_set import SortedSet
 from loadtest.simulation.store.stream import Stream
@@ -64,6 +64,8 @@ def leftovers(fleet: Fleet) -> Iterator[str]:
             yield f"{key.decode()}: {len(value)} followers are left" if len(value) else ""
         elif name == b"ready":
             yield from _left_in_stream(key, value, topic)
+        elif name == b"bundles":
+            yield from left_of_bundles(key, value, fleet.ledger)
         elif name.startswith(b"order:"):
             rest = {
                 field for field in value if field not in (b"owner", b"until", b"asker", b"asks_until", b"asker_holds")
@@ -74,6 +76,20 @@ def leftovers(fleet: Fleet) -> Iterator[str]:
             yield f"{key.decode()}: {len(value)} finished jobs are kept" if len(value) else ""
         elif name not in STAYS and key not in server.store.expires_ms:
             yield f"{key.decode()} is left"
+
+
+def left_of_bundles(key: bytes, counted: dict[bytes, bytes], ledger: Ledger) -> Iterator[str]:
+    """Yields what is left of bundles, except of those that wait: for a dead member, or for somebody to close them."""
+    waits = {one.id for one in ledger.bundles if not one.is_closed or (one.found and one.found.state == "closed")}
+    for field, value in counted.items() if not ledger.undone else ():
+        if field.startswith(b"\x1f"):
+            is_left = not value.startswith(b"d")
+        elif field.startswith(b"="):
+            is_left = field[1:].decode() not in waits and not ledger.nameless
+        else:
+            is_left = field.decode() not in waits and int(value.split()[2]) == 0
+        if is_left:
+            yield f"{key.decode()}: {field!r} is left: {value!r}"
 
 
 def _left_in_stream(key: bytes, stream: Stream, topic: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from loadtest.simulation import faults, knobs, promises, reached  # noqa: F401  
 from loadtest.simulation.faults import FAULTS, Stage
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger
+from loadtest.simulation.operations.bundles import look_at_all
 from loadtest.simulation.oracle import Excuse, examine
 from loadtest.simulation.plan import LOAD_S, Plan, Step
 from loadtest.simulation.process import Process, current
@@ -94,7 +95,9 @@ def _settle(fleet: Fleet) -> Iterator[str]:
         world.run(world.now + 1.0)
     if not is_quiet(fleet):
         yield "not everything is done, long after the end"
+    fleet.ledger.is_loaded = False
     world.run(world.now + 10.0)
+    _look_at_bundles(fleet)
     forgotten = world.now + KEPT_S
     while any(leftovers(fleet)) and world.now < forgotten:  # a resting shard looks once a minute
         world.run(world.now + 15.0)
@@ -106,6 +109,14 @@ def _settle(fleet: Fleet) -> Iterator[str]:
     yield from (f"left: {what}" for what in leftovers(fleet) if what)
     yield from _ended_too_soon(fleet)
     yield from _stop(fleet)
+
+
+def _look_at_bundles(fleet: Fleet) -> None:
+    looking = next((part for part in fleet.producers if part.actor is not None), None)
+    if fleet.ledger.bundles and looking is not None and (actor := looking.actor) is not None:
+        process = looking.process
+        process.deliver(lambda: process.loop.create_task(look_at_all(actor), name="looks at bundles"))
+        fleet.world.run(fleet.world.now + 5.0)
 
 
 def _ended_too_soon(fleet: Fleet) -> Iterator[str]:

@@ -150,3 +150,21 @@ def test_a_full_server_lets_a_script_go_on_that_has_written(
     except Refusal:
         has_gone_on_here = False
     assert has_gone_on_here == has_gone_on == FIRST_WRITES[first]
+
+
+def test_a_scan_of_a_large_hash_returns_every_field_that_stays() -> None:
+    simulated = Server(World(1), "redis")
+
+    def do(*words: str) -> Any:
+        return simulated.write([word.encode() for word in words])
+
+    do("HSET", "h", *(part for n in range(50) for part in (f"f{n}", "v")), "=home", "w")
+    assert do("HSCAN", "h", "0", "MATCH", "[^f]*", "COUNT", "100") == [b"0", [b"=home", b"w"]]
+    found, cursor, pages = set[bytes](), "0", 0
+    while pages == 0 or cursor != "0":
+        following, page = do("HSCAN", "h", cursor, "COUNT", "3")
+        found |= set(page[::2])
+        cursor, pages = following.decode(), pages + 1
+        do("HDEL", "h", f"f{pages}", "=home")
+    assert found >= {b"f%d" % n for n in range(pages + 1, 50)}
+    assert 10 < pages <= 17

@@ -5,6 +5,7 @@ jobs         schedule, change and read single jobs
 topics       change a topic
 crons        recurring jobs by cron expressions, in time zones whose clocks change
 chains       jobs that are followed by others
+bundles      jobs that are followed by one when all have ended
 due_ranges   change all jobs that are due in a range
 http         callers over HTTP
 callers      callers that repeat requests under a key, look for results, and have API keys
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from loadtest.simulation.operations import (
     beside,
+    bundles,
     callers,
     chains,
     crons,
@@ -43,6 +45,7 @@ __all__ = [
     "OPERATIONS",
     "Operation",
     "beside",
+    "bundles",
     "callers",
     "chains",
     "crons",

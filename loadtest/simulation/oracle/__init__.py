@@ -14,6 +14,7 @@
     retries    the pause before the next attempt, how many there are, and that the last one is the end
     limits     what a topic's settings hold back, and how long finished jobs are kept
     following  each follower is made once if its predecessor is acknowledged, and else never; each death is told of once
+    bundles    the follower of a bundle is made once and only when it may, and the counts are true
     recurring  each occurrence of a rule runs once, at its time
 
 Calls about one job may be in progress at the same time, and their outcomes may be unknown: what is certain all the same
@@ -23,7 +24,18 @@ is found by a search (`linear`). Other promises are about jobs whose state their
 from __future__ import annotations
 
 from loadtest.simulation.ledger import Ledger
-from loadtest.simulation.oracle import acts, answers, following, limits, linear, recurring, retries, runs, times
+from loadtest.simulation.oracle import (
+    acts,
+    answers,
+    bundles,
+    following,
+    limits,
+    linear,
+    recurring,
+    retries,
+    runs,
+    times,
+)
 from loadtest.simulation.oracle.excuses import Excuse, summed_up
 from loadtest.simulation.oracle.seen import PROMISES, Seen, promise, sort
 from loadtest.simulation.plan import Plan
@@ -42,6 +54,7 @@ __all__ = [
     "Seen",
     "acts",
     "answers",
+    "bundles",
     "examine",
     "following",
     "limits",

@@ -49,6 +49,8 @@ def _wrong(seen: Seen, topic: TopicPlan, first: Run, again: Run) -> Iterator[str
     is_retry = again.due_ms != first.due_ms if is_same else (again.topic, again.entry) in seen.retries
     if first.ended is None or first.ended > again.began or not is_retry:
         return  # it was abandoned, or this is another life
+    if any(first.ended <= died <= again.began for died in seen.ledger.dead.get((first.topic, first.id), ())):
+        return  # it was buried meanwhile, and replayed
     if again.attempt > len(topic.retry_delays) + 1:
         yield f"ran {again.attempt} times"
     if first.outcome in COUNTED and again.attempt == first.attempt + 1:

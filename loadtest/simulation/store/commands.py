@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
+from zlib import crc32
 
 from loadtest.simulation.store.database import OK, Command, Database, Refusal, Status, Words
 
@@ -165,7 +167,16 @@ def hgetall(db: Database, words: Words) -> list[bytes]:
 
 @command("HSCAN")
 def hscan(db: Database, words: Words) -> list[Any]:
-    return [b"0", hgetall(db, words[:2])]
+    """A large hash comes page by page in the order of checksums, so that no page misses a field that stays."""
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    most, wanted = int(options.get(b"COUNT", b"10")), options.get(b"MATCH", b"*").replace(b"[^", b"[!")
+    pairs, ends = list((db.get(words[1], dict) or {}).items()), 0
+    if len(pairs) > most or words[2] != b"0":
+        pairs.sort(key=lambda pair: crc32(pair[0]))
+        pairs = [pair for pair in pairs if crc32(pair[0]) >= int(words[2])]
+        ends = next((crc32(field) for field, _ in pairs[most:] if crc32(field) != crc32(pairs[most - 1][0])), 0)
+        pairs = [pair for pair in pairs if not ends or crc32(pair[0]) < ends]
+    return [b"%d" % ends, [one for pair in pairs if fnmatchcase(pair[0], wanted) for one in pair]]
 
 
 @command("HKEYS")
