@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 import redis
 
+from loadtest.servers.nodes import until as until_now
+from loadtest.servers.sentinel import Watched
 from tests.faults.stages import Meanwhile
 from tests.running import die_at_work, running
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Repeating, ReplyLost, Unreachable
@@ -31,7 +34,7 @@ from wheelq import (
 )
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import BundleClosed, OutcomeUnknown, Unavailable
+from wheelq.errors import BundleClosed, OutcomeUnknown, ServerError, Unavailable
 from wheelq.model.topic import Topic
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import bundles, outgoing, worker
@@ -39,7 +42,7 @@ from wheelq.protocol.calls.bundles import NONE
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.draining import Draining, EndedGroups
 from wheelq.scheduler.parts import NodeParts
-from wheelq.settings import SchedulerSettings, TopicSettings
+from wheelq.settings import ClientSettings, SchedulerSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
 MEMBERS = 20
@@ -51,6 +54,7 @@ class Scene:
 
     def __init__(self, url: str, settings: Settings, topic: str) -> None:
         self.url, self.settings, self.topic, self.next = url, settings, topic, f"{topic}-next"
+        self.server = url
         self.keys = Keys(settings.prefix)
         self.client = Client.connect(url, settings)
         self.plain = Transport(Address(url))
@@ -116,7 +120,7 @@ class Scene:
     def nothing_is_left(self) -> bool:
         """No count, no member and no report is left anywhere."""
         shards = [self.keys.shard(name, n) for name in (self.topic, self.next) for n in range(8)]
-        with redis.Redis.from_url(self.url) as raw:
+        with redis.Redis.from_url(self.server) as raw:
             return not any(raw.exists(shard.bundles) or raw.xlen(shard.outgoing) for shard in shards)
 
     async def check(self, topic: str = "") -> None:
@@ -487,3 +491,41 @@ async def test_asyncio_and_blocking_close_at_once(scene: Scene, url: str, settin
         await asyncio.gather(*(client.close_bundle(bundle) for _ in range(5)))
         async with scene.served(scene.worker()):
             await scene.ends_once(bundle, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.slow
+async def test_the_primary_is_replaced_while_a_bundle_is_open(
+    server_binary: Path, settings: Settings, topic: str
+) -> None:
+    """Members that a replica has confirmed are counted once, and the follower is made once."""
+    settings = replace(settings, client=ClientSettings(durability="replicated", replicated_timeout_ms=2_000))
+    with Watched(server_binary, down_after_ms=60_000) as watched:
+        before, scene = watched.primary(), Scene(watched.url, settings, topic)
+        async with scene.served(scene.worker()):
+            bundle = await asyncio.to_thread(scene.schedule, close=False)
+            await asyncio.to_thread(scene.schedule, delay=3.0, bundle=bundle)
+            await asyncio.to_thread(watched.switch_over, before)
+            await asyncio.to_thread(until_now, "another is the primary", lambda: watched.primary() is not before)
+            scene.server = f"redis://127.0.0.1:{watched.primary().port}"
+            await insist(lambda: scene.schedule(bundle=bundle))
+            await insist(lambda: scene.client.close_bundle(bundle))
+            await until(lambda: scene.followed == ["all"])
+            found = scene.look(bundle)
+            assert found.state is BundleState.ENDED
+            assert (found.done, found.left, found.dead) == (found.members, 0, 0)
+            assert found.members >= 3 * MEMBERS
+        assert scene.followed == ["all"]
+        scene.close()
+
+
+async def insist(do: Callable[[], object]) -> None:
+    """Repeat a call until it is done and confirmed."""
+
+    async def is_done() -> bool:
+        try:
+            await asyncio.to_thread(do)
+        except (ServerError, BundleClosed):
+            return False
+        return True
+
+    await until(is_done)

@@ -21,8 +21,9 @@ from tests.faults import upgrade_parts
 from tests.faults.upgrade_parts import KEPT, LATE, TOPIC
 from tests.found import job_of
 from tests.running import running
+from tests.transports import ALWAYS, AsyncWith, Unreachable
 from tests.waiting import PATIENCE, eventually, until
-from wheelq import AsyncClient, Client, Continuation, Job, JobSpec, JobState, Scheduler, Worker
+from wheelq import AsyncClient, BundleState, Client, Continuation, Job, JobSpec, JobState, Scheduler, Worker
 from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.model.topic import Topic
@@ -228,6 +229,44 @@ def test_a_bundle_counts_what_a_worker_of_the_former_release_has_ended(
         asyncio.run(work())
         assert ended.count("after") == 1
         assert {*ended, *(run["id"] for run in worker.runs())} == {"after", *(f"m{n}" for n in range(40))}
+
+
+@pytest.mark.slow
+def test_a_bundle_whose_report_nobody_carries_is_followed_once_the_scheduler_is_upgraded(
+    private_server: Callable[..., EmbeddedServer], former: Path
+) -> None:
+    """The scheduler of the former release promotes the members. What their worker leaves behind it does not know."""
+    url = private_server().url
+    ran: list[str] = []
+    broken = Unreachable("tally_bundle", times=ALWAYS)
+    own = Worker(AsyncWith(url, broken), "g")
+
+    @own.handler(TOPIC)
+    async def handle(job: Job) -> None:
+        ran.append(job.id)
+
+    @own.handler("after")
+    async def follow(job: Job) -> None:
+        ran.append("after")
+
+    with part(former, "scheduler", url) as old:
+        assert eventually(lambda: old.has_said("started", former))
+
+        async def work() -> None:
+            async with running(own), AsyncClient.connect(url) as client:
+                jobs = [JobSpec({"n": n}, 0.3, key=f"m{n}") for n in range(40)]
+                receipts = await client.schedule_many(TOPIC, jobs, then=Continuation("after", "all"))
+                bundle = receipts.bundle or ""
+                await until(lambda: len(ran) == 40 and broken.struck > 0)
+                found = await client.bundle(bundle)
+                assert found is not None
+                assert (found.state, found.done, found.left) == (BundleState.CLOSED, 40, 0)
+                await asyncio.to_thread(old.end)
+                async with running(Scheduler.connect(url)):
+                    await until(lambda: "after" in ran)
+
+        asyncio.run(work())
+    assert sorted(ran) == sorted(["after", *(f"m{n}" for n in range(40))])
 
 
 OUTBOX = """

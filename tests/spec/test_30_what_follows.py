@@ -12,6 +12,7 @@ from tests.spec.conftest import Inbox, Run, counts_are, known, nothing_is_left
 from tests.waiting import until
 from wheelq import AsyncClient, Bury, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
+from wheelq.testing import WheelqTest
 
 SOON = Retry(base=0.02, cap=0.05)
 
@@ -417,3 +418,65 @@ async def test_where_deaths_are_told_of_is_checked(aclient: AsyncClient, topic: 
 
 def test_a_scheduler_takes_a_carrier(url: str, settings: Settings) -> None:
     assert Scheduler.connect(url, settings).promoted == 0
+
+
+# terms of the job, runs again, traces
+
+
+@pytest.fixture
+def kit(wheelq: WheelqTest) -> WheelqTest:
+    """A test whose worker lets `next` follow each job of `orders`."""
+
+    @wheelq.worker.handler("orders", retry=Retry(max_attempts=2, base=30))
+    def handle(job: Job) -> None:
+        job.then("next", [job.payload, job.attempt])
+        if job.payload == "late" and job.attempt == 1:
+            raise ValueError("try again")
+
+    wheelq.worker.handler("next")(lambda job: None)
+    wheelq.raise_errors = False
+    return wheelq
+
+
+def test_a_job_that_expires_is_followed_by_nothing(kit: WheelqTest) -> None:
+    """Before its first run; or before its second, which would have been the acknowledged one."""
+    kit.client.schedule("orders", "unrun", delay=10, expires=5)
+    kit.client.schedule("orders", "late", delay=100, expires=5)
+    kit.client.pause("orders")
+    kit.advance(60)
+    kit.client.resume("orders")
+    kit.advance(200)
+    kit.assert_ran("orders", payload="late", times=1)
+    kit.assert_not_ran("next")
+    kit.assert_nothing_waits()
+
+
+@pytest.mark.parametrize("misfire", ["skip", "bury"])
+def test_a_misfire_is_followed_by_nothing_until_it_is_replayed(kit: WheelqTest, misfire: Any) -> None:
+    kit.client.configure("orders", misfire=misfire, grace_ms=1_000)
+    kit.client.schedule("orders", "unrun", delay=10)
+    kit.client.pause("orders")
+    kit.advance(60)
+    kit.client.resume("orders")
+    kit.advance(1)
+    kit.assert_not_ran("orders")
+    kit.assert_not_ran("next")
+    replayed = kit.client.dead.replay("orders", all=True).replayed
+    assert replayed == (misfire == "bury")
+    kit.run_due()
+    if replayed:
+        kit.assert_ran("next", times=1)
+    else:
+        kit.assert_not_ran("next")
+
+
+def test_a_rerun_has_followers_of_its_own(kit: WheelqTest) -> None:
+    """They have other ids, so both run, also if the first ones are live still."""
+    kit.client.configure("orders", retention_ms=3_600_000)
+    began = kit.now
+    kit.client.schedule("orders", 1, delay=10)
+    kit.advance(10)
+    kit.client.rerun("orders", group=kit.worker.group, since=began)
+    kit.advance(1)
+    first, second = kit.assert_ran("next", times=2)
+    assert first.job.id != second.job.id

@@ -17,6 +17,7 @@ from wheelq import (
     AsyncClient,
     Bury,
     Client,
+    Continuation,
     InvalidSetting,
     Job,
     JobSpec,
@@ -133,6 +134,35 @@ async def test_a_setting_makes_a_run_a_child_of_what_scheduled_the_job(
     assert span.parent is not None
     assert (span.parent.span_id, span.get_span_context().trace_id) == (made.span_id, made.trace_id)
     assert not span.links
+
+
+@pytest.mark.parametrize("mode", ["link", "parent"])
+async def test_the_trace_goes_on_with_what_follows_a_job(
+    url: str, settings: Settings, client: Client, scheduler: Scheduler, run: Run, topic: str, spans: Spans, mode: str
+) -> None:
+    worker = Worker.connect(url, settings=replace(settings, worker=replace(settings.worker, trace=mode)))
+    worker.handler(topic)(lambda job: job.then(f"{topic}-next"))
+    worker.handler(f"{topic}-next")(lambda job: None)
+    client.schedule(topic, delay=0)
+    run(worker)
+    [after] = await spans.wait_for(f"process {topic}-next")
+    before = spans.one(f"process {topic}").get_span_context()
+    way = [after.parent] if mode == "parent" else [link.context for link in after.links]
+    assert [one.span_id for one in way if one] == [before.span_id]
+    assert (after.get_span_context().trace_id == before.trace_id) == (mode == "parent")
+
+
+async def test_the_follower_of_a_bundle_carries_the_context_of_the_call_that_made_the_bundle(
+    worker: Worker, client: Client, run: Run, topic: str, spans: Spans
+) -> None:
+    for name in (topic, f"{topic}-next"):
+        worker.handler(name)(lambda job: None)
+    with trace.get_tracer("test").start_as_current_span("upload") as upload:
+        jobs = [JobSpec(n, delay=0) for n in range(3)]
+        client.schedule_many(topic, jobs, then=Continuation(f"{topic}-next", headers={"a": "b"}))
+    run(worker)
+    [after] = await spans.wait_for(f"process {topic}-next")
+    assert [link.context.span_id for link in after.links] == [upload.get_span_context().span_id]
 
 
 async def test_a_plain_handler_has_the_span_and_the_baggage_in_its_thread(

@@ -11,11 +11,10 @@ from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_topic
 from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.model.task import TaskJob
-from wheelq.producer.preparation import Preparation
+from wheelq.producer.preparation import Preparation, carrying
 from wheelq.protocol.calls.outgoing import BYTES_IN_A_CALL, Follower
 from wheelq.protocol.keys import ShardKeys
 from wheelq.settings import ClientSettings
-from wheelq.telemetry import api
 
 MOST = 100
 """The most followers of one run."""
@@ -54,11 +53,7 @@ class Notes:
         has_key = spec.key is not None
         if not has_key and spec.max_wait is None:
             spec = replace(spec, key=f"{self._stem}{len(self.followers):02}")
-        if api._TRACER_PROVIDER is not None:
-            from wheelq.producer import tracing  # imports OpenTelemetry
-
-            spec = tracing.carrying(spec)
-        id, due, record = Preparation(topic, self._settings, self._now_ms, on_duplicate).job(spec)
+        id, due, record = Preparation(topic, self._settings, self._now_ms, on_duplicate).job(carrying(spec))
         if self._bytes + len(record) > BYTES_IN_A_CALL:
             raise InvalidInput("then", f"the followers of one run may have {BYTES_IN_A_CALL:,} bytes together")
         self._bytes += len(record)

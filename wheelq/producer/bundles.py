@@ -20,7 +20,7 @@ from wheelq.model.dead import DeadFilter, DeadJob
 from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.producer.confirmation import Confirmer
 from wheelq.producer.operation import Operation, ask, ask_all, ask_all_until_known, ask_until_known
-from wheelq.producer.preparation import Preparation
+from wheelq.producer.preparation import Preparation, carrying
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import bundles as calls
@@ -84,7 +84,7 @@ class Bundles:
             raise InvalidInput("then", f"must be a Continuation, not {type(then).__name__}")
         name = make_id()
         spec = then.spec(f"bundle-{name}")
-        id, due, record = Preparation(then.topic, self._settings, self._clock.wall_ms()).job(spec)
+        id, due, record = Preparation(then.topic, self._settings, self._clock.wall_ms()).job(carrying(spec))
         how = then.on_duplicate if then.key is not None else ""
         follower = Follower(then.topic, id, due, then.partition_key or "", how, record, make_tag())
         bundle = f"{then.topic}:{name}"

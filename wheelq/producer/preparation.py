@@ -23,6 +23,7 @@ from wheelq.model.task import TaskJob
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import NewJob
 from wheelq.settings import ClientSettings
+from wheelq.telemetry import api
 
 
 @dataclass(slots=True)
@@ -33,6 +34,15 @@ class IdempotentSpec(JobSpec):
     """
 
     life: bytes | None = None
+
+
+def carrying(spec: JobSpec) -> JobSpec:
+    """Returns the job with the context of the current trace in its headers, while a tracer provider is set."""
+    if api._TRACER_PROVIDER is None:
+        return spec
+    from wheelq.producer import tracing  # imports OpenTelemetry
+
+    return tracing.carrying(spec)
 
 
 NO_PARTS_WANTED = (None, None, None, None, None)
