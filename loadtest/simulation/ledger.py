@@ -261,8 +261,8 @@ class Ledger:
         self.graves: defaultdict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
         """By topic and id: where in the server's log a job was buried (True), or removed from the dead."""
         self._graves: dict[tuple[bytes, bytes], tuple[str, str]] = {}
-        self.acked: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
-        """By topic, shard and entry: the places in the server's log where its deliveries were acknowledged."""
+        self.acked: defaultdict[tuple[str, int, str], list[tuple[int, str]]] = defaultdict(list)
+        """By topic, shard and entry: where in the log its deliveries were acknowledged, and of which group."""
         self.keyed: list[Keyed] = []
         """Requests under Idempotency-Keys."""
         self.marked: defaultdict[str, set[str]] = defaultdict(set)
@@ -334,7 +334,7 @@ class Ledger:
         elif name == b"XACK" and reply and (match := _KEY.match(words[1])):
             for entry in words[3:]:
                 self.acks.setdefault((words[2].decode(), match[1].decode(), entry.decode()), self.world.now)
-                self.acked[match[1].decode(), int(match[2]), entry.decode()].append(len(store.log))
+                self.acked[match[1].decode(), int(match[2]), entry.decode()].append((len(store.log), words[2].decode()))
 
     def _handed(self, key: bytes, group: bytes, consumer: bytes, entry: bytes, *, gives: bool = False) -> None:
         match = _KEY.match(key)

@@ -33,7 +33,7 @@ class Scene:
             self.promote(topic, id, place=10 + n)
             for group in ("default", "audit")[: 1 + (topic == "flock")]:
                 self.run(topic, id, group)
-            self.ledger.acked[topic, 0, f"{10 + n}-0"] += [20 + n]
+            self.ledger.acked[topic, 0, f"{10 + n}-0"] += [(20 + n, "default")]
         self.follow()
 
     def found(self, state: BundleState, **numbers: int) -> None:
@@ -85,7 +85,7 @@ def test_a_bundle_that_has_ended_is_followed_once(scene: Scene) -> None:
 
 
 def test_a_member_that_ends_after_the_follower_was_made_is_found(scene: Scene) -> None:
-    scene.ledger.acked["brood", 0, "10-0"].append(MADE_AT + 5)
+    scene.ledger.acked["brood", 0, "10-0"].append((MADE_AT + 5, "default"))
     assert "brood/b1 ended after" in scene.problems()
 
 

@@ -56,7 +56,8 @@ def _too_early(seen: Seen, one: Bundled, place: int) -> Iterator[str]:
             yield f"{job[0]}/{job[1]} was dead when the follower was made"
         for promotion in seen.jobs[job].promotions:
             acked = seen.ledger.acked[promotion.topic, promotion.shard, promotion.entry]
-            if promotion.place > place or any(at > place for at in acked):
+            late = [at for at, group in acked if at > place and promotion.group in ("", group)]  # others only skip it
+            if promotion.place > place or late:
                 yield f"{job[0]}/{job[1]} ended after the follower was made"
 
 
