@@ -8,4 +8,5 @@ scene      the processes, and the seeded plan            remains    what the ser
 faults     every fault                                   report     the result, as a table and as JSON
 fleet      schedulers and workers as processes           planted    defects on purpose, which the judge must find
 producers  clients that do everything and log answers    listening  a transport that records its calls
+bundles    what must hold of bundles
 """

@@ -26,7 +26,7 @@ from typing import Self
 from loadtest.judge import JobRun, Promotion
 from loadtest.torture.planted import VARIABLE, plant
 from wheelq import Job, Retry, Scheduler, Settings, Worker
-from wheelq.settings import SchedulerSettings
+from wheelq.settings import Durability, SchedulerSettings
 
 RETRY = Retry(base=0.3)
 ROOT = Path(__file__).parents[2]
@@ -53,12 +53,14 @@ class Fleet:
         reply_timeout_ms: int | None = None,
         hold_ms: int = 0,
         planted: str | None = None,
+        durability: Durability = "server",
     ) -> None:
-        """`url` may depend on the child's name. Handlers take up to `hold_ms`; `planted` names a planted defect."""
+        """`url` may depend on the child's name. Handlers take up to `hold_ms`; `planted` names a planted defect. What
+        follows jobs is carried with this `durability`."""
         self._url = url if callable(url) else lambda name: url
         self._directory = directory
         self._settings = directory / "settings.toml"
-        self._settings.write_text(_settings_text(lease_ms, reply_timeout_ms))
+        self._settings.write_text(_settings_text(lease_ms, reply_timeout_ms, durability))
         self._hold_ms = hold_ms
         self._environment = os.environ | ({VARIABLE: planted} if planted else {})
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -165,11 +167,12 @@ def read_promotions(entries: list[tuple[bytes, list[bytes]]]) -> Iterator[Promot
         )
 
 
-def _settings_text(lease_ms: int | None, reply_timeout_ms: int | None) -> str:
+def _settings_text(lease_ms: int | None, reply_timeout_ms: int | None, durability: Durability) -> str:
     lines = []
     if reply_timeout_ms is not None:
         lines += ["[connection]", f"reply_timeout_ms = {reply_timeout_ms}"]
         lines += ["[client]", f"replicated_timeout_ms = {reply_timeout_ms // 2}"]  # must be less
+        lines += [f'durability = "{durability}"']
     if lease_ms is not None:
         margin_ms = min(SchedulerSettings().lease_margin_ms, lease_ms // 4)
         lines += ["[scheduler]", f"lease_ms = {lease_ms}", f"lease_margin_ms = {margin_ms}"]

@@ -2,8 +2,9 @@
 
 Each is a thread with its own `Client`, door to the server, seed and job ids. About half of its calls schedule single
 jobs; the others schedule batches, schedule keyed jobs again (keep, replace, raise), and cancel, move or run waiting
-jobs. If a call has no answer, the client has already repeated it; the producer records "unknown" and leaves the job
-alone (see `promises`). One job in thirty fails at its first attempt. If there are replicas, one of them should confirm
+jobs; a few make bundles, whose followers are promised, too (see `bundles`). If a call has no answer, the client has
+already repeated it; the producer records "unknown" and leaves the job alone (see `promises`). One job in thirty fails
+at its first attempt. If there are replicas, one of them should confirm
 every change, and the producer records whether it did.
 """
 
@@ -13,18 +14,30 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from loadtest.torture.bundles import AFTER, Bundled
 from loadtest.torture.listening import Listening
 from loadtest.torture.promises import Answer, Asked, Call
-from wheelq import Client, JobSpec, Receipt, Settings
-from wheelq.errors import DuplicateJob, NotReplicated, OutcomeUnknown, PartlyScheduled, Refused, ServerError
+from wheelq import Client, Continuation, JobSpec, Receipt, Receipts, Settings
+from wheelq.errors import (
+    BundleNotFound,
+    DuplicateJob,
+    NotReplicated,
+    OutcomeUnknown,
+    PartlyScheduled,
+    Refused,
+    ServerError,
+    WheelqError,
+)
+from wheelq.model.bundle import When
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address
 
 T = TypeVar("T")
+CLOSING_TRIES = 40
 REMEMBERED = 500
 """How many of its latest jobs a producer may still touch."""
 DELAYS = ((0.0, 0.0), (0.02, 1.0), (0.02, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 15.0))
@@ -47,10 +60,12 @@ class Producer(threading.Thread):
         seed: str,
         rate: float,
         longest_delay: float,
+        makes_bundles: bool = True,
     ) -> None:
         """About `rate` jobs a second, none for later than `longest_delay` seconds."""
         super().__init__(name=name, daemon=True)
         self.log: list[Call] = []
+        self.bundles: list[Bundled] = []
         self.topic_of: dict[str, str] = {}
         self.may_go_on = threading.Event()
         """Cleared: it pauses."""
@@ -65,6 +80,7 @@ class Producer(threading.Thread):
         self._longest_delay = longest_delay
         self._pause_s = 3.0 / rate  # an action schedules three jobs on average
         self._number = 0
+        self._members: set[str] = set()
         self._recent: deque[Call] = deque(maxlen=REMEMBERED)
         self._is_over = threading.Event()
         self._actions: tuple[tuple[Callable[[], None], int], ...] = (
@@ -74,6 +90,7 @@ class Producer(threading.Thread):
             (self._cancel, 9),
             (self._move, 9),
             (self._run_now, 3),
+            (self._bundle, 2 * makes_bundles),
         )
 
     def finish(self) -> None:
@@ -102,7 +119,7 @@ class Producer(threading.Thread):
 
     def _again(self) -> None:
         """Schedule a job whose id is taken, in one of three ways."""
-        if (old := self._recall()) is not None and old.id.startswith("key-"):
+        if (old := self._recall()) is not None and old.id.startswith("key-") and old.id not in self._members:
             how = self._random.choice(("keep", "replace", "raise"))
             asked = Asked.REPLACE if how == "replace" else Asked.SCHEDULE
             spec = JobSpec({"fails": old.fails}, self._delay(), key=old.id)
@@ -126,21 +143,26 @@ class Producer(threading.Thread):
             self._note_receipt(asked, topic, receipt, due_ms, spec)
 
     def _schedule_many(self) -> None:
-        topic = self._random.choice(self._topics)
+        self._schedule_all(self._random.choice(self._topics))
+
+    def _schedule_all(self, topic: str, **of_bundle: Any) -> Receipts[Any] | WheelqError:
+        """Schedule some jobs in one call; returns the receipts, or the error."""
         specs = [self._spec() for _ in range(self._random.choice(MANY))]
         due_ms = [self._due_ms(spec) for spec in specs]
+        outcome: Receipts[Any] | WheelqError
+        unknown: Mapping[int, str] = {}
+        nothing = Answer.REFUSED
         try:
-            receipts = dict(enumerate(self._client.schedule_many(topic, specs)))
-            unknown: Mapping[int, str] = {}
-            nothing = Answer.REFUSED
+            outcome = self._client.schedule_many(topic, specs, **of_bundle)
+            receipts = dict(enumerate(outcome))
         except NotReplicated as error:
             self._transport.was_not_confirmed()
-            receipts, unknown, nothing = dict(enumerate(error.receipts)), {}, Answer.REFUSED
+            outcome, receipts = error, dict(enumerate(error.receipts))
         except PartlyScheduled as error:
             self._transport.was_not_confirmed()
-            receipts, unknown, nothing = dict(error.receipts), error.unknown, Answer.REFUSED
-        except ServerError as error:
-            receipts, unknown, nothing = {}, {}, _answer_of(error)
+            outcome, receipts, unknown = error, dict(error.receipts), error.unknown
+        except (ServerError, BundleNotFound) as error:
+            outcome, receipts, nothing = error, {}, _answer_of(error)
         for place, receipt in receipts.items():
             self._note_receipt(Asked.SCHEDULE, topic, receipt, due_ms[place], specs[place])
         for place, id in unknown.items():
@@ -151,6 +173,41 @@ class Producer(threading.Thread):
         for id in self._transport.sent:
             if id not in known:
                 self._note(Asked.SCHEDULE, topic, id, nothing, min(due_ms), JobSpec({"fails": 0}))
+        return outcome
+
+    def _bundle(self) -> None:
+        """Make a bundle in two calls, perhaps in two topics, and close it: then a job must follow."""
+        made, when = Bundled(), "all_done" if self._random.random() < 0.5 else "all_ended"
+        then: dict[str, Any] = {"then": Continuation(AFTER, {"fails": 0}, when=cast(When, when)), "close": False}
+        for topic in self._random.choices(self._topics, k=2):
+            self._transport.begin()
+            answer = self._schedule_all(topic, **({"bundle": made.id} if made.id else then))
+            made.is_sure &= not isinstance(answer, WheelqError)
+            made.id = made.id or answer.bundle or ""
+            if not made.id:
+                return
+            told = answer if isinstance(answer, Receipts) else _receipts_of(answer)
+            made.members |= {receipt.id for receipt in told if receipt.bundle == made.id}
+            made.perhaps |= set(self._transport.sent)
+            self._members |= made.perhaps
+        closed_ms = _now_ms()
+        made.is_sure &= self._close(made.id)
+        self.bundles.append(made)
+        self.topic_of[made.follower] = AFTER
+        self.log.append(
+            Call(Asked.SCHEDULE, made.follower, Answer.CREATED if made.is_sure else Answer.UNKNOWN, closed_ms)
+        )
+
+    def _close(self, bundle: str) -> bool:
+        """Close a bundle, and again until that is confirmed. Returns False if it takes too long."""
+        for _ in range(CLOSING_TRIES):
+            try:
+                self._client.close_bundle(bundle)
+            except (ServerError, BundleNotFound):
+                self._is_over.wait(0.5)
+            else:
+                return True
+        return False
 
     def _cancel(self) -> None:
         if (old := self._recall()) is not None:
@@ -227,11 +284,17 @@ class Producer(threading.Thread):
         return _now_ms() + int(spec.delay * 1000)
 
 
+def _receipts_of(error: WheelqError) -> Iterable[Receipt]:
+    """Returns the receipts in an error of `schedule_many`."""
+    receipts = getattr(error, "receipts", ())
+    return receipts.values() if isinstance(receipts, Mapping) else receipts
+
+
 def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _answer_of(error: ServerError) -> Answer:
-    if isinstance(error, OutcomeUnknown):
+def _answer_of(error: WheelqError) -> Answer:
+    if isinstance(error, (OutcomeUnknown, BundleNotFound)):
         return Answer.UNKNOWN
     return Answer.REFUSED if isinstance(error, Refused) else Answer.UNAVAILABLE

@@ -47,11 +47,14 @@ class Report:
     """Parts that ended by themselves, with their last line of output."""
     failures: Sequence[str]
     """Producers that ended too early, by an undocumented error."""
+    bundles: Sequence[str] = ()
+    """What is wrong with bundles."""
 
     @property
     def is_clean(self) -> bool:
         """Whether every promise was kept and nothing was left behind."""
-        return self.verdict.is_clean and not self.failures and not self.crashed and not any(self.left.values())
+        is_wrong = self.failures or self.crashed or self.bundles or any(self.left.values())
+        return self.verdict.is_clean and not is_wrong
 
     @property
     def crashed(self) -> list[str]:
@@ -100,6 +103,7 @@ def as_table(report: Report) -> str:
         lines += [f"runs whose promotion a failover has undone: {report.verdict.undone}"]
     lines += [f"repeated runs: {report.verdict.reruns}" + (f" ({causes})" if causes else "")]
     lines += [f"fallen: {line}" for line in report.fallen] + [f"failed: {line}" for line in report.failures]
+    lines += [f"bundle: {line}" for line in report.bundles[:20]]
     if any(report.left.values()):
         lines.append(f"left on the servers: {report.left}")
     return "\n".join([*lines, str(report.verdict), "clean" if report.is_clean else "NOT CLEAN"])
@@ -125,6 +129,7 @@ def as_json(report: Report) -> str:
             "left": report.left,
             "fallen": list(report.fallen),
             "failures": list(report.failures),
+            "bundles": list(report.bundles),
         },
         indent=2,
     )

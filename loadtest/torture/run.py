@@ -24,12 +24,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from random import Random
 
 from loadtest.judge import Disruption, judge, lost
 from loadtest.torture.arena import ARENAS, Arena
+from loadtest.torture.bundles import AFTER, wrong
 from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
 from loadtest.torture.fleet import ROOT, Fleet, former_release
 from loadtest.torture.producers import Producer
@@ -37,7 +38,7 @@ from loadtest.torture.promises import Call, promises
 from loadtest.torture.remains import Remains
 from loadtest.torture.report import Report
 from loadtest.torture.scene import Planned, Scene, plan
-from wheelq import Settings
+from wheelq import Client, Settings
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.keys import Keys
@@ -95,10 +96,15 @@ class Torture:
         self._options = options
         self._tell = tell
         self._topics = {f"torture-{n}": shards for n, shards in enumerate(options.shards)}
+        self._all_topics = {**self._topics, AFTER: 2}
+        """The topics of all jobs, with their shards."""
         most = max(*options.shards, MOST_SHARDS)
-        self._remains = Remains(arena, [Keys().shard(topic, n) for topic in self._topics for n in range(most)], GROUP)
+        self._remains = Remains(
+            arena, [Keys().shard(topic, n) for topic in self._all_topics for n in range(most)], GROUP
+        )
         timeout_ms = options.reply_timeout_ms
-        self._fleet = Fleet(arena.url, directory, options.lease_ms, timeout_ms, HOLD_MS, options.planted)
+        durability = arena.durability
+        self._fleet = Fleet(arena.url, directory, options.lease_ms, timeout_ms, HOLD_MS, options.planted, durability)
         settings = Settings(
             connection=ConnectionSettings(reply_timeout_ms=timeout_ms),
             client=ClientSettings(replicated_timeout_ms=timeout_ms // 2, durability=arena.durability),
@@ -112,6 +118,7 @@ class Torture:
                 f"{options.seed}-{n}",
                 options.rate / options.producers,
                 options.longest_delay,
+                makes_bundles=options.former is None,  # a former worker counts nothing
             )
             for n in range(options.producers)
         ]
@@ -127,8 +134,8 @@ class Torture:
 
     def run(self) -> Report:
         """Start everything, carry out the faults, wait for the remaining jobs, and judge."""
-        for topic, shards in self._topics.items():
-            settings = TopicSettings(shards=shards, retention_ms=DAY_MS)
+        for topic, shards in self._all_topics.items():
+            settings = TopicSettings(shards=shards, retention_ms=DAY_MS, keep_done_ms=DAY_MS if topic == AFTER else 0)
             self._arena.control.send(registry.register_topic(Keys(), topic, settings))
         with self._fleet:
             for _ in range(self._options.schedulers):
@@ -157,7 +164,7 @@ class Torture:
         time.sleep(0.5)
 
     def _start_part(self, kind: str) -> str:
-        arguments = (",".join(self._topics), GROUP) if kind == "worker" else ()
+        arguments = (",".join(self._all_topics), GROUP) if kind == "worker" else ()
         return self._fleet.start(kind, *arguments, release=next(self._releases))
 
     def _replacements(self, kind: str, release: Path) -> Steps:
@@ -259,8 +266,11 @@ class Torture:
         verdict = judge(
             promises(log), found, self._fleet.runs(), self._scene.disruptions, clock_error_ms=clock_error_ms
         )
+        runs = list(self._fleet.runs())
+        made, find = chain(*(producer.bundles for producer in self._producers)), Client(self._arena.control).bundle
+        of_bundles = list(wrong(made, find, found, runs, self._scene.disruptions, clock_error_ms))
         failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]
-        return Report(verdict, log, found, self._strikes, self._remains.left(), self._fallen, failures)
+        return Report(verdict, log, found, self._strikes, self._remains.left(), self._fallen, failures, of_bundles)
 
 
 def torture(on: str, options: Options, directory: Path, tell: Callable[[str], None] = lambda line: None) -> Report:
