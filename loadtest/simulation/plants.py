@@ -406,7 +406,7 @@ PLANTS: Mapping[str, Plant] = {
                 "  end"
             )
         },
-        within=12,
+        within=30,
         needs="bundle",
     ),
     "forgets-cancelled": Plant(
