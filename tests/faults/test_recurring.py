@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ import redis
 from loadtest.torture.fleet import Fleet
 from tests.records import RECORD
 from tests.transports import AsyncWith, BlockingWith, Fault, Forgetful, Refusing, Repeating, ReplyLost, Unreachable
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 from wheelq import Client, RecurringOutcome, Settings
 from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
@@ -29,6 +30,7 @@ from wheelq.protocol.calls import recurring as calls
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.protocol.recurring_codec import StoredRecurring, occurrence_id
+from wheelq.reminders import Loop
 from wheelq.scheduler.parts import NodeParts
 from wheelq.scheduler.recurring import Occurrences
 from wheelq.settings import SchedulerSettings, TopicSettings
@@ -98,6 +100,56 @@ async def test_a_maker_that_was_frozen_between_look_and_make_makes_nothing(place
     await place.maker(fault).step()
     assert fault.struck == 1
     assert place.waiting() == {}
+
+
+def is_at_rest() -> bool:
+    return not any(task.get_name().startswith("wheelq recurring") for task in asyncio.all_tasks())
+
+
+async def test_a_maker_at_rest_has_no_task_and_looks_again_when_it_gets_a_notice(place: Place) -> None:
+    maker = place.maker()
+    maker.start()
+    await until(is_at_rest)
+    due = place.now_ms + 5_000
+    place.put(due, start_ms=due)
+    maker.notice()
+    await until(is_at_rest)
+    assert place.waiting() == {occurrence_id(NAME, due): due}
+    await maker.stop()
+
+
+async def test_a_notice_while_a_maker_looks_makes_it_look_once_more(place: Place) -> None:
+    due = place.now_ms + 5_000
+
+    class PutMeanwhile(Fault):
+        """After the server's answer that there is none, while this answer is on its way."""
+
+        def strike(self, call: Call[Any]) -> list[Call[Any]]:
+            def read(reply: Any) -> Any:
+                place.put(due, start_ms=due)
+                maker.notice()
+                return call.read(reply)
+
+            return [replace(call, read=read)]
+
+    maker = place.maker(PutMeanwhile("recurring_near"))
+    maker.start()
+    await until(is_at_rest)
+    assert place.waiting() == {occurrence_id(NAME, due): due}
+    await maker.stop()
+
+
+async def test_a_notice_ends_the_pause_after_a_failure(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Loop, "failed", lambda *_: float("inf"))
+    fault = Unreachable("recurring_near")
+    maker = place.maker(fault)
+    maker.start()
+    await until(lambda: fault.struck == 1)
+    assert not is_at_rest()
+    maker.notice()
+    await until(is_at_rest)
+    assert fault.met == 2
+    await maker.stop()
 
 
 async def test_a_task_that_is_cancelled_while_it_stops_a_maker_is_cancelled(place: Place) -> None:

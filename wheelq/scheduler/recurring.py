@@ -10,7 +10,8 @@ so that at most one waits, and a change of the definition withdraws only that on
 
 No lease is needed, because the script compares the state that the node saw. The shard's leader makes the occurrences;
 its standby looks a little later and finds no work unless the leader has stopped. A topic without recurring jobs is
-checked every ten minutes, in case a notice was lost.
+checked every ten minutes, in case a notice was lost. Between looks there is only a timer: most topics have no recurring
+jobs, and a task would cost each of them 3 KB.
 """
 
 from __future__ import annotations
@@ -47,38 +48,57 @@ class Occurrences:
         """`keys` are of the topic's shard 0; `is_first()` tells whether this node makes occurrences or stands by."""
         self.keys = keys
         self._transport = parts.transport
+        self._gathering = parts.gathering
         self._settings = parts.settings
         self._clock = parts.clock
         self._server = parts.server.like()  # in a cluster the shard may be on another Redis node
         self._is_first = is_first
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._wake: asyncio.Event | None = None  # while it looks
+        self._cancel_timer: Callable[[], None] = _nothing
 
     def notice(self) -> None:
         """Look again, because a recurring job may have been added or changed."""
-        self._wake.set()
+        if self._wake is None:
+            self.start()
+        else:
+            self._wake.set()
 
     def take_time(self, asked_at: float, server_us: int) -> None:
         """Take the server's time; if its clock was stepped, look at all recurring jobs again."""
         if self._server.is_set and self._server.observe(asked_at, server_us):
-            self._wake.set()
+            self.notice()
 
     def start(self) -> None:
-        """Run until stopped."""
-        name = f"wheelq recurring {self.keys.topic}"
-        self._task = self._task or asyncio.create_task(self.run(), name=name)
+        """Look now, and again whenever an occurrence comes near, until stopped."""
+        self._cancel_timer()
+        self._wake = asyncio.Event()
+        self._looking = asyncio.create_task(self._look(self._wake), name=f"wheelq recurring {self.keys.topic}")
 
     async def stop(self) -> None:
         """Stop at once. Nothing is left half done, because each call is complete in itself."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))  # `await self._task` would hide that the caller is cancelled
+        if (looking := self._looking) is not None:
+            looking.cancel()
+            await asyncio.wait((looking,))  # `await looking` would hide that the caller is cancelled
+        self._cancel_timer()
 
-    async def run(self) -> None:
-        """Make occurrences until cancelled."""
-        what = f"recurring jobs of {self.keys.topic}"
-        unexpected = f"{what}: unexpected error, trying again"  # the loop must go on
-        await Loop(self._clock, logger, f"{what} wait", 0.05, 5.0, unexpected=unexpected).run(self.step, self._wake)
+    async def _look(self, wake: asyncio.Event) -> None:
+        """Make the near occurrences, however often that fails, and set the timer for the next look."""
+        what, rests = f"recurring jobs of {self.keys.topic}", list[float]()
+        unexpected = f"{what}: unexpected error, trying again"  # it must go on
+        loop = Loop(self._clock, logger, f"{what} wait", 0.05, 5.0, unexpected=unexpected)
+
+        async def step() -> None:
+            rests.append(await self.step())
+
+        while wake.is_set() or not rests:
+            wake.clear()
+            rests.clear()
+            pause_s = await loop.attempt(step)
+            if not rests:
+                await self._clock.wait(wake, pause_s)
+        self._looking = self._wake = None
+        self._cancel_timer = self._clock.call_at(self._clock.monotonic() + rests[0], self.start)
 
     async def step(self) -> float:
         """Make the near occurrences; returns the seconds until the next look. Raises: ServerError."""
@@ -101,7 +121,9 @@ class Occurrences:
         return min(max(rest, 0.0), self._settings.idle_ms / 1000)
 
     async def _near(self, ahead_ms: int) -> calls.Near:
-        return await self._server.asking(self._transport.send(calls.near(self.keys, ahead_ms)))
+        asked_at, near = await self._gathering.ask(calls.near(self.keys, ahead_ms))
+        self._server.observe(asked_at, near.server_us)
+        return near
 
     async def _make(self, coming: Coming, now_ms: int) -> None:
         try:
@@ -144,3 +166,7 @@ class Occurrences:
 
     def _later(self, now_ms: int) -> int:
         return now_ms + self._settings.recurring_ahead_ms + POSTPONED_MS
+
+
+def _nothing() -> None:
+    """There is no timer to cancel."""
