@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -665,6 +666,40 @@ async def test_a_change_passes_the_rows_of_a_full_topic_that_are_about_other_ids
     client.configure(TOPIC, max_pending=0)
     await delivered(one, place)
     assert (client.topic(TOPIC).waiting, client.get(TOPIC, "job-5"), client.get(TOPIC, "moved")) == (70, None, None)
+
+
+async def test_other_topics_wait_little_for_the_looks_for_changes_of_full_ones(
+    sqlite: Place, url: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The more rows a full topic has, the longer a look takes, and the rarer it is."""
+    clock, looks, original = Jumping(), list[float](), Rows._passing
+
+    def slow(*arguments: Any) -> Any:
+        looks.append(clock.monotonic())
+        clock.ahead += 20.0
+        return original(*arguments)
+
+    monkeypatch.setattr(Rows, "_passing", slow)
+    client.configure(TOPIC, max_pending=1)
+    client.schedule(TOPIC, delay=1_000)
+    with sqlite.transaction() as connection:
+        sqlite.outbox.schedule_many(connection, TOPIC, [JobSpec(delay=1_000) for _ in range(5)])
+    one = courier(sqlite, url, clock=clock)
+    for _ in range(300):
+        clock.ahead += 2.0  # by now, the topic may be asked again
+        await one.step()
+    waits = [later - earlier for earlier, later in pairwise(looks)]
+    assert waits
+    assert min(waits) >= 200.0
+
+
+class Jumping(SystemClock):
+    """A clock that is ahead."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
 
 
 async def test_a_turn_takes_four_statements(place: Place, url: str) -> None:

@@ -139,7 +139,7 @@ class SqlCourier:
         self._is_checked = False
         self._is_away = False
         self._began = 0.0
-        self._report_at = 0.0
+        self._report_at = self._look_at = 0.0
         self._is_stopping = False
         self._ends_at: float | None = None  # when calls that have no answer are given up
         self._limits = set[asyncio.Timeout]()  # those of the calls under way
@@ -205,10 +205,12 @@ class SqlCourier:
         outcome, now = self._outcome, self._clock.monotonic()
         waiting = {topic for topic, (_, until) in self._blocked.items() if until > now}
         skip = waiting | {claim.topic for claim in self._claims}
-        full = self._blocked.keys() - waiting
+        full = self._blocked.keys() - waiting if now >= self._look_at else ()
         most = 0 if self._is_away else MOST_ROWS
         wanted = Wanted(self._known, dict(self._not_here), skip, full, most)
         turn = await asyncio.to_thread(self._rows.turn, outcome, wanted)
+        if full:  # a look reads all their rows, and the other topics wait for it
+            self._look_at = 10 * self._clock.monotonic() - 9 * now
         self._outcome = Settlement()
         for seq in (*(seq for _, seqs in outcome.taken for seq in seqs), *(seq for seq, _ in outcome.aside)):
             self._not_here.pop(seq, None)
