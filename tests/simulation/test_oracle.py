@@ -396,6 +396,24 @@ def test_a_job_in_an_outbox_is_due_when_it_was_asked_for(ledger: Ledger, late_ms
     assert bool(list(times.misdated(_seen(ledger)))) == is_misdated
 
 
+@pytest.mark.parametrize(("stepped", "is_early"), [(0.5, True), (2.0, False)])
+def test_an_outbox_counts_by_the_clock_as_its_producer_last_heard_it(
+    ledger: Ledger, stepped: float, is_early: bool
+) -> None:
+    """Seed 300028: the clock was set an hour forwards while the server was away, and jobs were kept afterwards."""
+    ledger.clock.append((stepped, 3_600.0, 1.0))
+    asked_ms = int((EPOCH_S + 3.0 + 3_600.0) * 1000)
+    heard = replace(_call("created", 1.0, 1.1), id="p0", due_ms=int((EPOCH_S + 1.0 + 3_600.0 * is_early) * 1000))
+    kept = replace(_call("kept", 3.0, 3.1), asked_us=asked_ms * 1000, due_ms=asked_ms - 3_600_000)
+    ledger.calls += [replace(heard, asked_us=heard.due_ms * 1000), kept]
+    ledger.promotions.append(replace(_promotion(due=3.0, at=4.0, since=4.0), server_us=(asked_ms - 1_000) * 1000))
+    ledger.runs.append(_run(4.0, ended=4.1))
+    seen = _seen(ledger)
+    assert bool(list(times.misdated(seen))) == is_early
+    assert bool([one for one in times.early(seen) if "what was promised" in one]) == is_early
+    assert bool([one for one in answers.untrue(seen) if "plain/p1" in one]) == is_early
+
+
 @pytest.mark.timeout(300)
 def test_how_fast_the_machine_is_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 13: httpcore closed a receiver's connection that was idle for five seconds by the machine's own clock."""

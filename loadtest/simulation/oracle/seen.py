@@ -91,6 +91,23 @@ class Seen:
             (one.ends for one in self.ledger.undone if one.begins <= at + SOON_S and at <= one.ends), default=0.0
         )
 
+    def was_clock_stepped(self, call: Call) -> bool:
+        """Whether the server's clock was stepped after the time by which the delay of a call may have been counted.
+
+        An outbox counts by the clock as it was in the last answer that its producer had, perhaps long before the call.
+        """
+        since, until = call.sent, call.answered
+        if not call.is_known:
+            until = self.ended if call.kept else call.answered
+            heard = [one.sent for one in self.heard if one.step.who == call.step.who and one.answered <= call.sent]
+            since = max(heard, default=0.0)
+        return any(since - 0.1 <= at <= until + 0.1 for at, _, _ in self.ledger.clock[1:])
+
+    @cached_property
+    def heard(self) -> list[Call]:
+        """The calls whose answers told their producer the server's time."""
+        return [one for one in self.ledger.calls if one.makes and one.outcome in ("created", "replaced", "there")]
+
     def reached(self, due_ms: int, since: float) -> float:
         """Returns when the server's clock first showed this time, by the world's clock and not before `since`."""
         spans = [*self.ledger.clock, (float("inf"), 0.0, 1.0)]

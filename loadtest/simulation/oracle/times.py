@@ -81,9 +81,8 @@ def _earliest_ms(seen: Seen, call: Call) -> float | None:
         )
         if call.outcome.startswith("refused"):
             return None
-        until = call.answered if not call.kept else seen.ended
-        if any(call.sent - 0.1 <= since <= until + 0.1 for since, _, _ in seen.ledger.clock[1:]):
-            return 0.0  # unknown by which clock it was counted
+        if seen.was_clock_stepped(call):
+            return 0.0
         return call.asked_us / 1000 + float(delay or 0) * 1000
     return None
 
@@ -94,8 +93,8 @@ def misdated(seen: Seen) -> Iterator[str]:
     for one in seen.ledger.calls:
         if one.outcome not in ("created", "replaced", "kept") or "delay" not in one.step.args:
             continue
-        if any(since <= one.answered for since, _, _ in seen.ledger.clock[1:]):
-            continue  # an outbox cannot know of a step of the clock while the server is away
+        if seen.was_clock_stepped(one):
+            continue
         passed_ms = one.due_ms - one.step.args["delay"] * 1000 - one.asked_us / 1000
         is_new = any(name == one.step.who and at < one.sent for name, at in seen.ledger.deaths)
         least_ms, most_ms = (
