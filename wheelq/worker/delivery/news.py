@@ -5,7 +5,7 @@
 
 A hint may be lost when a connection breaks, and none comes from a program of an earlier release, or whose Redis user
 may not publish. So a reader that relies on hints also checks all its shards from time to time. When a hint is missing,
-it listens to all of them for a minute instead.
+it listens to all of them instead, until none has been missing for a minute.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHECK_AFTER, CHECK_EVERY = 1.0, 5.0
 HINT_LATE = 0.5
 """Seconds after which the hint of an entry that a check found counts as missing."""
 DISTRUST = 60.0
-"""Seconds for which hints are not relied on after one was missing: a program that sends none has added entries."""
+"""Seconds for which hints are not relied on after one was missing: a program that sends none adds entries."""
 Hear = Callable[[Iterable[str]], None]
 """Called with the names of ready streams."""
 
@@ -120,4 +120,9 @@ class Hearing:
         self._check_every = CHECK_AFTER if is_first else min(2 * self._check_every, CHECK_EVERY)
         self._check_at = now + self._check_every
         if not is_first:  # before the first, entries came that could not be heard of
-            self._missing |= {shard: now for shard in found if shard not in self._named}
+            self.found(now, found)
+
+    def found(self, now: float, shards: Iterable[ServedShard]) -> None:
+        """Record that entries were found in these shards, of which hints should have come."""
+        if self._news.era:
+            self._missing |= {shard: now for shard in shards if shard not in self._named}

@@ -404,7 +404,9 @@ class Reader:
         if too_soon > 0:
             await clock.sleep(too_soon)
         if patience is None:
-            await self._listen_to_all(self._block_ms)
+            came = await self._listen_to_all(self._block_ms)
+            if len(self.shards) > MANY:
+                self.hearing.found(clock.monotonic(), came)
         elif patience > 0:
             await clock.wait(self.hearing.told, min(patience, self._block_ms / 1000))
             self._backlog.came(self.hearing.take())
