@@ -203,6 +203,31 @@ async def test_a_tag_is_forgotten_only_after_a_while_and_if_nobody_else_has_the_
     assert len(scene.ran) == 2
 
 
+async def test_no_tag_is_forgotten_of_followers_that_a_failover_may_bring_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were sent again later than their tags were kept, because no replica confirmed them, and made twice."""
+    monkeypatch.setattr("wheelq.following.carrier.FORGET_S", 0.0)
+    carrier = scene.carrier()
+    await scene.carry(carrier, scene.leave())
+    [place] = carrier._done
+    assert carrier._forgettable(*place)
+    entries = scene.leave(JobSpec(2))
+    left = scene.raw.xrange(scene.keys.outgoing)
+    await scene.carry(carrier, entries)
+    scene.raw.client_kill_filter(_type="normal", skipme=True)
+    transport = scene.carriers[0][1]
+    await until(lambda: transport.interruptions > 0)
+    for _, values in left:  # as they were before they were removed
+        scene.raw.xadd(scene.keys.outgoing, values)
+    for number in range(8):  # the tags of other calls, in every shard
+        await scene.carry(carrier, scene.leave(*(JobSpec([number, n]) for n in range(8))))
+    scene.consume()
+    await scene.carry_again()
+    scene.consume()
+    assert scene.ran.count(entries[0].follower.id) == 1
+
+
 # the target changes meanwhile
 
 

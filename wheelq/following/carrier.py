@@ -52,8 +52,7 @@ MOST_QUEUED = 10_000
 STALE_S = 5.0
 """A follower is not sent that was taken longer ago: another carrier has claimed it since."""
 FORGET_S = 10.0
-"""How long after its removal the tag of a follower is forgotten: by then every call with it has arrived, and one that a
-failover brought back into `outgoing` was carried again."""
+"""How long after its removal the tag of a follower is forgotten: by then every call with it has arrived."""
 MOST_REFUSALS = 60
 """After this many refusals a follower is buried; with the pauses in between that takes half an hour."""
 MOVES = 8
@@ -92,6 +91,8 @@ class Carrier:
         tagging = Tagging.of(settings, transport.reply_timeout_ms)
         self._scheduling = Scheduling(self._topics, keys, settings, clock, tagging)
         self._confirmer = Confirmer(settings)
+        self._transport = transport
+        self._interruptions = 0
         self._driver = AsyncDriver(transport, NO_BREAKER, clock)
         self._is_called = False  # whether it is known that the topic `CALLED_ON_DEATH` has callbacks
         self._queues: dict[str, deque[OnItsWay]] = {}  # by target topic
@@ -280,7 +281,13 @@ class Carrier:
                         self._done[one.follower.topic, one.follower.shard].append((now, one.follower.tag))
 
     def _forgettable(self, topic: str, shard: int) -> bytes:
-        """Returns a tag that no call will be repeated with; "" if there is none."""
+        """Returns a tag that no call will be repeated with; "" if there is none.
+
+        None after an interruption: a failover may have brought back what was removed, and it is sent again.
+        """
+        if self._interruptions != self._transport.interruptions:
+            self._interruptions = self._transport.interruptions
+            self._done.clear()
         done = self._done.get((topic, shard))
         if not done or done[0][0] > self._clock.monotonic() - FORGET_S:
             return b""
