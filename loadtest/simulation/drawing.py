@@ -13,7 +13,7 @@ from loadtest.simulation.plan import APART, LOAD_S, OWN_TOPICS, PRODUCERS, RATE,
 
 BESIDE = ("power", "deaths", *combined.TRAITS)
 """Traits of `APART` that have one more fault."""
-LONG = ("pause", "recurring", "cron", "group", "due-range", "late-group", "rerun", "bundle")
+LONG = ("pause", "recurring", "cron", "group", "due-range", "late-group", "rerun", "bundle", "group-of-members")
 """Steps that put back what they have changed, which a producer that is killed or cut off does not."""
 LASTING_EVERY = 12
 """One seed of so many has faults that stay, and no others."""

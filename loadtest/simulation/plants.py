@@ -394,9 +394,19 @@ PLANTS: Mapping[str, Plant] = {
         needs="chain",
     ),
     "counted-twice": Plant(
-        "what a shard reports of its members counts twice if the call is repeated",
-        "bundled: .* its producer knows of",
+        "members count twice if the call is repeated that schedules them, or that reports them",
+        "bundled: .* (its producer knows of|left, and its follower was made 0 times)",
         {
+            "if answer then only_on_primary(jobs); return": (
+                "if answer and bundles then\n"
+                "    local totals, state = totals_in(bundles, bundle_for(bundles, ARGV[FIRST + 2]) or '')\n"
+                "    if totals then\n"
+                "      totals[1] = totals[1] + #ids\n"
+                "      put_totals(bundles, bundle_of(ARGV[FIRST + 2]), totals, state)\n"
+                "    end\n"
+                "  end\n"
+                "  if answer then only_on_primary(jobs); return"
+            ),
             "then home[at] = report end": (
                 "then home[at] = report\n"
                 "  elseif at and numbers_in(report)[5] == numbers_in(home[at])[5] then\n"
@@ -404,7 +414,7 @@ PLANTS: Mapping[str, Plant] = {
                 "    for k, number in ipairs(numbers_in(report)) do twice[k] = k < 5 and 2 * number or number end\n"
                 "    home[at] = table.concat(twice, ' ')\n"
                 "  end"
-            )
+            ),
         },
         within=30,
         needs="bundle",

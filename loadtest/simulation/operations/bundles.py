@@ -11,7 +11,7 @@ from typing import Any, Literal
 from loadtest.simulation.ledger import Bundled
 from loadtest.simulation.operations.jobs import drawn_job
 from loadtest.simulation.operations.registry import Args, operation
-from loadtest.simulation.operations.topics import change
+from loadtest.simulation.operations.topics import change, pass_by
 from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import Draft, Step
 from loadtest.simulation.world import EPOCH_S
@@ -249,6 +249,14 @@ async def check_members(actor: Actor, step: Step) -> None:
         return
     if counted:
         actor.ledger.problems.append(f"uncounted: {step} has found {counted} members whose end was not counted")
+
+
+def _draw_passing(draft: Draft) -> Args:
+    random = draft.random
+    return {"topic": "brood", "group": f"passing-{int(draft.now * 1000)}", "seconds": round(random.uniform(0.5, 6), 1)}
+
+
+operation("group-of-members", weight=2, draw=_draw_passing, trait="bundles")(pass_by)
 
 
 def _draw_reshard(draft: Draft) -> Args:

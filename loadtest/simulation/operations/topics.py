@@ -131,9 +131,9 @@ def _draw_group(draft: Draft) -> Args | None:
 
 
 @operation("group", weight=0.15, draw=_draw_group)
-async def group(actor: Actor, step: Step) -> None:
+async def pass_by(actor: Actor, step: Step) -> None:
     """Make a group without workers, and remove it."""
-    group, client = step.args["group"], actor.client
-    await change(actor, step, lambda: client.make_group("plain", group))
+    topic, group, client = step.args["topic"], step.args["group"], actor.client
+    await change(actor, step, lambda: client.make_group(topic, group))
     await asyncio.sleep(step.args["seconds"])
-    await change_for_good(actor, step, lambda: client.remove_group("plain", group))
+    await change_for_good(actor, step, lambda: client.remove_group(topic, group))
