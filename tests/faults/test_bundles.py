@@ -307,6 +307,23 @@ async def test_a_group_that_has_not_ended_the_members_is_removed(scene: Scene, h
             await scene.ends_once(bundle, MEMBERS, MEMBERS, 0, 0, 0)
 
 
+async def test_a_group_is_removed_while_the_others_trim_what_it_has_held_up(scene: Scene) -> None:
+    """The entries are gone when its ids are released."""
+    scene.client.make_group(scene.topic, "lazy")
+    scene.client.make_group(scene.topic, "g")
+    bundle = scene.schedule()
+    async with scene.served(scene.worker()):
+        await until(lambda: len(scene.ran) == MEMBERS)
+        with redis.Redis.from_url(scene.url) as raw:
+            ready = scene.keys.shard(scene.topic, 0).ready
+            await until(lambda: raw.xpending(ready, "g")["pending"] == 0)
+            trimming = Meanwhile("release_ids", lambda: raw.xtrim(ready, maxlen=0))
+            with scene.faulty(trimming) as client:
+                await asyncio.to_thread(client.remove_group, scene.topic, "lazy")
+        assert trimming.struck
+        await scene.ends_once(bundle, MEMBERS, MEMBERS, 0, 0, 0)
+
+
 def drive(scene: Scene, how: str) -> None:
     """End all members of one shard as programs do that know of no bundles."""
     keys = scene.keys.shard(scene.topic, 0)

@@ -22,7 +22,8 @@ from wheelq.errors import NotPermitted
 from wheelq.model.dead import DeadFilter
 from wheelq.model.topic import KEPT_HOURS, REMOVING
 from wheelq.protocol.call import Call, command, scripted, together
-from wheelq.protocol.calls import dead
+from wheelq.protocol.calls import bundles, dead
+from wheelq.protocol.calls.bundles import CheckedPage
 from wheelq.protocol.calls.counts import HOUR_MS
 from wheelq.protocol.calls.dead import DeadRange, Purged
 from wheelq.protocol.keys import ShardKeys
@@ -71,6 +72,7 @@ def group_removed(keys: ShardKeys, group: str, retention_ms: int, *, begins: Beg
             continue
         was_there |= yield from _dead_purged(keys, group)
         was_there |= yield from _ids_released(keys, group)
+        yield from _members_counted(keys)
         was_there |= yield from _entries_dropped(keys, group)
         yield from _forgotten(keys, group)
         ended = 2
@@ -83,6 +85,15 @@ def group_removed(keys: ShardKeys, group: str, retention_ms: int, *, begins: Beg
             )
         if ended:
             return was_there
+
+
+def _members_counted(keys: ShardKeys) -> Steps:
+    """Counts members of bundles whose ids were released after another group had trimmed their entries."""
+    cursor, is_all = "0", False
+    while not is_all:
+        page: CheckedPage = yield bundles.check_members(keys, cursor)
+        cursor, is_all = page.cursor, page.cursor == "0"
+    return False
 
 
 def release_ids(keys: ShardKeys, group: str, cursor: str) -> Call[Released | None]:
