@@ -62,6 +62,15 @@ def test_a_call_is_there_if_and_only_if_its_transaction_commits(place: Place) ->
     assert [row["job_id"] for row in place.all()] == ["kept"]
 
 
+def test_without_its_tables_it_says_how_to_make_them_and_spoils_no_transaction(place: Place) -> None:
+    outbox = SqlOutbox(place.engine, table="nowhere")
+    with place.engine.begin() as connection:
+        with pytest.raises(ConfigurationError, match=r"no outbox nowhere .*wheelq courier --database URL --create"):
+            outbox.schedule(connection, "orders", delay=1)
+        place.outbox.schedule(connection, "orders", delay=1, key="kept")
+    assert [row["job_id"] for row in place.all()] == ["kept"]
+
+
 def test_calls_are_in_order(place: Place) -> None:
     with place.transaction() as connection:
         place.outbox.schedule(connection, "orders", delay=1, key="a")
@@ -221,7 +230,7 @@ def test_the_statements_make_the_same_tables(place: Place) -> None:
     with place.transaction() as connection:
         for sql in place.outbox._tables.sql(connection.dialect):
             connection.exec_driver_sql(sql)
-        assert place.outbox._tables.exist(connection)
+        place.outbox._tables.check(connection)
         place.outbox.schedule(connection, "orders", delay=1)
     assert len(place.all()) == 1
 

@@ -99,7 +99,7 @@ class SqlOutbox:
         A delay counts from this call, by the database's clock. The receipt says `in_outbox`, and its due time is an
         estimate. Whether a live job has the id shows at delivery: with "raise" the call is then put aside.
 
-        Raises: InvalidInput (nothing was written), and the database's errors.
+        Raises: InvalidInput and ConfigurationError (nothing was written), and the database's errors.
         """
         task = None
         if isinstance(topic, TaskJob):
@@ -211,11 +211,11 @@ class SqlOutbox:
         if iscoroutinefunction(execute):
             how = "await connection.run_sync(lambda sync: outbox.schedule(sync, …))"
             raise InvalidInput("connection", f"is asynchronous: {how}")
+        if not self._is_checked:
+            self._tables.check(connection if isinstance(connection, Connection) else connection.connection())
+            self._is_checked = True
         if rows:
             execute(insert(self._tables.rows), rows)
-        if not self._is_checked:
-            check_database(self._engine.dialect)  # its version is known from the first connection on
-            self._is_checked = True
 
 
 def _row(

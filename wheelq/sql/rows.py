@@ -34,7 +34,7 @@ from wheelq.model.topic import Topic
 from wheelq.producer.outbox.kept import PARCELS_MS, next_place
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import BATCH, Fixed
-from wheelq.sql.table import Tables, check_database, database_us
+from wheelq.sql.table import Tables, database_us
 
 MOST_ROWS = 2_000
 """The most rows that one turn takes up."""
@@ -157,10 +157,7 @@ class Rows:
     def check(self) -> None:
         """Raises: Unavailable, also if there are no tables, or the database is too old."""
         with self._transaction() as connection:
-            check_database(connection.dialect)
-            if not self._tables.exist(connection):
-                remedy = "make it with wheelq courier --database URL --create"
-                raise Unavailable(f"there is no outbox {self._tables.name}: {remedy}")
+            self._tables.check(connection)
 
     def turn(self, outcome: Settlement, wanted: Wanted) -> Turn:
         """Write down an outcome, and claim the next rows."""

@@ -148,10 +148,13 @@ class Tables:
         if connection.scalar(select(self.courier.c.one)) is None:
             connection.execute(insert(self.courier), {"one": 1, "holder": "", "until_us": 0})
 
-    def exist(self, connection: Connection) -> bool:
-        """Whether both are there."""
+    def check(self, connection: Connection) -> None:
+        """Raises: ConfigurationError, if they are not there, or cannot be in this database."""
+        check_database(connection.dialect)
         inspector, schema = inspect(connection), self.rows.schema
-        return all(inspector.has_table(table.name, schema) for table in (self.rows, self.courier))
+        if not all(inspector.has_table(table.name, schema) for table in (self.rows, self.courier)):
+            remedy = "make it with wheelq courier --database URL --create"
+            raise ConfigurationError(f"there is no outbox {self.name} in this database: {remedy}")
 
     def sql(self, dialect: Dialect) -> list[str]:
         """Returns the statements that create them in an empty database."""
