@@ -8,7 +8,7 @@ import ssl
 from redis import exceptions as redis_errors
 
 from wheelq import errors
-from wheelq.protocol.scripts import script
+from wheelq.protocol.scripts import Script
 from wheelq.transport.address import Address
 from wheelq.transport.advice import about_connecting, cause_of, instead, tls_mismatch
 from wheelq.transport.slots import UNKNOWN_HOSTS, Node
@@ -130,12 +130,12 @@ _LINE = re.compile(r"@user_script: ?(\d+)")
 _COMMAND = re.compile(r"redis\.p?call\('(\w+)'")
 
 
-def _refused_line(words: str, name: str) -> str:
+def _refused_line(words: str, what: Script | str) -> str:
     """Returns the command of a script that was refused. Servers before Redis 7.2 name only the line."""
     found = _LINE.search(words)
-    if found is None:
+    if found is None or isinstance(what, str):
         return ""
-    command = _COMMAND.search(script(name).text.splitlines()[int(found[1]) - 1])
+    command = _COMMAND.search(what.text.splitlines()[int(found[1]) - 1])
     return f" ({command[1]})" if command else ""
 
 
@@ -167,13 +167,14 @@ def _is_tls(error: BaseException | None) -> bool:
     return found is not None and not isinstance(found, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
 
 
-def not_answered(error: Exception, place: Address, name: str) -> errors.ServerError:
-    """Returns the error of a request that was sent: refused, or of unknown outcome."""
+def not_answered(error: Exception, place: Address, what: Script | str) -> errors.ServerError:
+    """Returns the error of a request that was sent, a script or a command: refused, or of unknown outcome."""
+    name = what if isinstance(what, str) else what.name
     if isinstance(error, redis_errors.NoScriptError):
         return ScriptUnknown(f"{place.shown} does not know the script {name}")
     refused = refusal(error, place)
     if isinstance(refused, errors.NotPermitted):
-        return errors.NotPermitted(f"{name}{_refused_line(str(error), name)} was not permitted: {refused}")
+        return errors.NotPermitted(f"{name}{_refused_line(str(error), what)} was not permitted: {refused}")
     return refused or errors.OutcomeUnknown(
         f"{name} was sent to {place.shown} and no reply came ({_why(error)}): it may or may not have "
         "happened; repeating the call is safe"

@@ -52,7 +52,7 @@ ASKING = hiredis.pack_command(("ASKING",))
 
 
 class _Request(NamedTuple):
-    name: str
+    what: Script | str
     answer: asyncio.Future[Any]
     deadline: float
 
@@ -143,7 +143,7 @@ class Pipe:
         if is_asking:
             self._expect("ASKING", call.wait_ms).cancel()  # its reply is not needed
             packed = ASKING + packed
-        answer = self._expect(call.name, call.wait_ms)
+        answer = self._expect(call.what, call.wait_ms)
         await self._write(connection, packed)
         return await answer
 
@@ -151,7 +151,7 @@ class Pipe:
         """Returns the replies to a call of several parts, written at once, with errors in place of missing replies."""
         packed = b"".join(hiredis.pack_command(tuple(part.words())) for part in call.parts)  # type: ignore[arg-type]
         connection = await self._ready()
-        answers = [self._expect(part.name, call.wait_ms) for part in call.parts]
+        answers = [self._expect(part.what, call.wait_ms) for part in call.parts]
         await self._write(connection, packed)
         return await asyncio.gather(*answers, return_exceptions=True)
 
@@ -181,11 +181,11 @@ class Pipe:
             if isinstance(part.what, Script):
                 await self._ask(part, ["SCRIPT", "LOAD", part.what.text])
 
-    def _expect(self, name: str, wait_ms: int) -> asyncio.Future[Any]:
+    def _expect(self, what: Script | str, wait_ms: int) -> asyncio.Future[Any]:
         """Returns the future of the reply to the request that is written next."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         wait_ms += self._address.settings.reply_timeout_ms
-        request = _Request(name, answer, self._clock.monotonic() + wait_ms / 1000)
+        request = _Request(what, answer, self._clock.monotonic() + wait_ms / 1000)
         self._requests.append(request)
         if self._watchdog is None:
             self._watch(request.deadline)
@@ -264,7 +264,7 @@ class Pipe:
     def _answer_with(self, error: Exception) -> bool:
         """Whether `error` is the server's answer to the oldest request, and not a broken connection."""
         request = self._requests[0]
-        failure = not_answered(error, self._address, request.name)
+        failure = not_answered(error, self._address, request.what)
         if type(failure) is OutcomeUnknown:
             return False
         self._is_of_replica = type(failure) is NotPrimary
@@ -293,7 +293,7 @@ class Pipe:
         self._reader = None
         for request in requests:
             if not request.answer.done():
-                request.answer.set_exception(not_answered(error, self._address, request.name))
+                request.answer.set_exception(not_answered(error, self._address, request.what))
         if connection is not None:
             self.interruptions += 1
             await connection.disconnect(nowait=True)

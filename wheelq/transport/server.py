@@ -120,7 +120,7 @@ class Server:
             packed = b"".join([hiredis.pack_command(tuple(words)) for words in commands])  # type: ignore[arg-type]  # its stub knows one-word commands only
             connection.send_packed_command([packed], check_health=False)
         except REDIS_FAILURES as error:
-            raise not_answered(error, self._address, call.name) from error
+            raise not_answered(error, self._address, call.what) from error
 
     def read(self, connection: Any, call: Call[Any]) -> Any:
         """Read the reply to the oldest call; for one of several parts, a list of replies and errors.
@@ -129,7 +129,7 @@ class Server:
         in flight on this one. Raises: Refused, OutcomeUnknown.
         """
         if not call.is_chain:
-            return self._read(connection, call.name)
+            return self._read(connection, call.what)
         chain = Chain(call)
         chain.take(self._read_all(connection, call))
         if chain.lacks_scripts():
@@ -141,7 +141,7 @@ class Server:
         replies: list[Any] = []
         for part in call.parts:
             try:
-                replies.append(self._read(connection, part.name))
+                replies.append(self._read(connection, part.what))
             except ServerError as error:
                 replies.append(error)
         return replies
@@ -169,14 +169,14 @@ class Server:
         for part in call.parts:
             if isinstance(part.what, Script):
                 self.write(connection, part, ["SCRIPT", "LOAD", part.what.text])
-                self._read(connection, part.name)
+                self._read(connection, part.what)
 
     def _exchange(self, connection: Any, call: Call[Any], is_asking: bool) -> Any:
         if is_asking:
             self.write(connection, call, ["ASKING"])
             self._read(connection, "ASKING")
         self.write(connection, call, call.words())
-        return self._read(connection, call.name)
+        return self._read(connection, call.what)
 
     def _exchange_all(self, connection: Any, call: Call[Any]) -> list[Any]:
         self.write(connection, call, *(part.words() for part in call.parts))
@@ -191,11 +191,11 @@ class Server:
             reply = self.ask(call) if under_way else self.ask_over(connection, call)
         return call.read(reply)
 
-    def _read(self, connection: Any, name: str) -> Any:
+    def _read(self, connection: Any, what: Script | str) -> Any:
         try:
             return connection.read_response()
         except REDIS_FAILURES as error:
-            failure = not_answered(error, self._address, name)
+            failure = not_answered(error, self._address, what)
             if type(failure) is NotPrimary:
                 self._replicas.add(connection)
             raise failure from error
