@@ -60,7 +60,7 @@ def test_a_call_that_is_repeated_while_its_topic_drains_runs_its_job_once(known:
     limit = replace(TOPICS[3], settings={"shards": 1, "keep_done_ms": 20_000})
     topics = (*TOPICS[:3], limit, TOPICS[4])
     steps = [schedule(n, 4.0 + n / 10, "limit", f"l{n}", 30.0) for n in range(8)]
-    steps += [set_shards(100, 6.0, "limit", 4), schedule(102, 7.0, "limit", "l9", 0.0)]
+    steps += [set_shards(100, 6.0, "limit", 4), schedule(102, 7.0, "limit", "l9", 0.0, "replace")]  # loads the script
     steps += [Step(101, 7.999, "lose-reply", "producer-2", {})]
     steps += [schedule(200 + n, 8.0, "limit", f"l{n}", 0.05, "replace") for n in range(6)]
     plan = Plan(1, topics, False, tuple(steps))
