@@ -32,8 +32,8 @@ class Script:
 def script(name: str, *, without: tuple[str, ...] = (), for_many: bool = False) -> Script:
     """The script in `lua/{name}.lua`.
 
-    `without` names parts that it lists and that the call does not need: Redis makes the functions of all parts anew in
-    each call. `for_many`: for many shards in one call, see `lua/lib/many.lua`.
+    `without` names parts of its `uses` that this call does not need. Each call makes the functions of all parts anew,
+    so a text with fewer parts runs faster. `for_many`: for many shards in one call, see `lua/lib/many.lua`.
     """
     own = _own_text(name)
     uses = _USES.search(own)
