@@ -171,6 +171,21 @@ async def test_a_peer_that_turns_out_to_live_before_its_deliveries_are_claimed_k
     assert raw.xpending(at.shard.keys.ready, "g")["consumers"] == [{"name": b"dead", "pending": 1}]
 
 
+async def test_a_peer_that_has_beaten_again_unheard_keeps_its_deliveries(
+    bench: Callable[..., Bench], topic: str, raw: redis.Redis
+) -> None:
+    """It was frozen, and reads again before the next look at all heartbeats."""
+    at, peer = bench(), f"frozen-{topic}"
+    at.deliver("a", consumer=peer)
+    at.peers.heard(time.monotonic(), {peer: "left g"})
+    raw.hset(Keys().beats, peer, "8 g")
+    await at.recovery.look([at.shard])
+    assert await at.recovery.claim(at.shard, 10) == []
+    raw.hset(Keys().beats, peer, "left g")
+    await at.recovery.look([at.shard])
+    assert [delivery.entry.id for delivery in await at.recovery.claim(at.shard, 10)] == ["a"]
+
+
 # A scheduler and a worker, whole
 
 

@@ -9,7 +9,7 @@ Times are this worker's monotonic seconds: see `liveness`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from wheelq.base.liveness import Watch
@@ -71,6 +71,10 @@ class Peers:
             is_silent = self._watch.silent(consumer) >= self._abandoned - NEARLY
             return Standing.GONE if has_left or is_silent else Standing.LIVING
         return Standing.UNKNOWN
+
+    def still_silent(self, gone: Sequence[str], beats: Mapping[str, str]) -> list[str]:
+        """Returns those of the workers that are gone whose heartbeats, read just now, have not changed either."""
+        return [name for name in gone if beats.get(name) in (None, self._beats.get(name))]
 
     @property
     def is_alone(self) -> bool:

@@ -1,6 +1,7 @@
 """Renews the deliveries that run here, and takes over those of consumers that are gone.
 
-    a worker is gone      its heartbeat stopped (`peers`): a look finds its deliveries, and claims them all
+    a worker is gone      its heartbeat stopped (`peers`): a look finds its deliveries, and claims them all, once
+                          its heartbeat was read again
     a read was lost       its deliveries are known to no worker: its reader looks for them before it reads again
     a claim was lost      the same: two looks `abandoned_ms` apart find them
     no heartbeat          a consumer in another language: a look every `LOOK_EVERY` seconds finds unrenewed deliveries
@@ -24,6 +25,7 @@ from wheelq import reminders
 from wheelq.base.plural import counted
 from wheelq.errors import GroupNotFound, ServerError
 from wheelq.model.dead import Reason
+from wheelq.protocol.calls import heartbeats
 from wheelq.protocol.calls import worker as calls
 from wheelq.worker.delivery.held import Consumer, Delivery, ServedShard, Start, in_calls
 from wheelq.worker.delivery.peers import Standing
@@ -265,6 +267,9 @@ class Recovery:
         standing = self._me.peers.standing
         found.gone = [name for name in found.gone if standing(name) is Standing.GONE]  # perhaps only frozen
         found.unknown = [name for name in found.unknown if standing(name) is Standing.UNKNOWN]
+        if found.gone:  # one may have been frozen, and read again before this worker has heard of it
+            beats = await self._me.transport.send(heartbeats.beats(self._me.keys))
+            found.gone = self._me.peers.still_silent(found.gone, beats)
         if not count or not (found.gone or found.unknown):
             return []
         keys, abandoned_ms = shard.keys, self._me.settings.abandoned_ms
