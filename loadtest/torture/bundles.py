@@ -23,7 +23,7 @@ class Bundled:
 
     id: str = ""
     members: set[str] = field(default_factory=set)
-    """The jobs of which it was told that they are members."""
+    """The jobs of which it was told that they are members, confirmed where replicas confirm."""
     perhaps: set[str] = field(default_factory=set)
     """Jobs that may be."""
     is_sure: bool = True

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -186,8 +186,8 @@ class Producer(threading.Thread):
             made.id = made.id or answer.bundle or ""
             if not made.id:
                 return
-            told = answer if isinstance(answer, Receipts) else _receipts_of(answer)
-            made.members |= {receipt.id for receipt in told if receipt.bundle == made.id}
+            if isinstance(answer, Receipts):  # else a failover may undo that they are members
+                made.members |= {receipt.id for receipt in answer if receipt.bundle == made.id}
             made.perhaps |= set(self._transport.sent)
             self._members |= made.perhaps
         closed_ms = _now_ms()
@@ -282,12 +282,6 @@ class Producer(threading.Thread):
             return int(spec.at.timestamp() * 1000)
         assert isinstance(spec.delay, float)
         return _now_ms() + int(spec.delay * 1000)
-
-
-def _receipts_of(error: WheelqError) -> Iterable[Receipt]:
-    """Returns the receipts in an error of `schedule_many`."""
-    receipts = getattr(error, "receipts", ())
-    return receipts.values() if isinstance(receipts, Mapping) else receipts
 
 
 def _now_ms() -> int:

@@ -13,6 +13,8 @@ from wheelq.errors import ServerError
 
 ABANDONED_S = 3.5
 """Seconds without a sign of life after which a worker's deliveries are given to others (a default of wheelq)."""
+AWAKE_S = 0.5
+"""Seconds after which a process that was frozen has told the others that it is alive."""
 MOST_SHARDS = 5
 
 
@@ -29,7 +31,7 @@ def freeze(scene: Scene, random: Random, kind: str) -> Steps:
     """SIGSTOP until a scheduler's leases have ended, or a worker's deliveries are given to others; then SIGCONT."""
     longer = random.uniform(1.5, 3.0)
     name = scene.pick(random, kind)
-    with scene.disrupting(f"freeze-{kind}", name):
+    with scene.disrupting(f"freeze-{kind}", name, lasts_s=AWAKE_S):
         scene.fleet.freeze(name)
         yield longer * scene.lease_ms / 1000 if kind == "scheduler" else ABANDONED_S + longer
         scene.fleet.wake(name)
