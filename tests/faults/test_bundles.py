@@ -34,7 +34,7 @@ from wheelq import (
 )
 from wheelq.base.clock import ManualClock, SystemClock
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import BundleClosed, OutcomeUnknown, ServerError, Unavailable
+from wheelq.errors import BundleClosed, NotReplicated, OutcomeUnknown, ServerError, Unavailable
 from wheelq.model.topic import Topic
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import bundles, outgoing, worker
@@ -473,6 +473,33 @@ async def test_a_shard_that_was_opened_for_a_bundle_that_never_noted_it_forgets_
     assert scene.plain.send(bundles.totals(shard, bundle)) is None
     async with scene.served(scene.worker()):
         await scene.ends_once(bundle, 1, 1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("call", ["shut_bundle", "tally_bundle", "forget_bundle"])
+async def test_a_producer_dies_while_it_closes_a_bundle(scene: Scene, call: str) -> None:
+    """Its members have ended before, so no worker has a report to carry."""
+    bundle = scene.schedule(close=False)
+    async with scene.served(scene.worker()):
+        await scene.numbers_are(bundle, MEMBERS, MEMBERS, 0, 0, 0)
+        with scene.faulty(Unreachable(call)) as client, pytest.raises(Unavailable):
+            client.close_bundle(bundle)
+        await scene.check()
+        await scene.ends_once(bundle, MEMBERS, MEMBERS, 0, 0, 0)
+
+
+async def test_a_shard_forgets_a_bundle_only_when_a_replica_has_confirmed_its_report(scene: Scene) -> None:
+    """Else a failover could undo that the report has arrived, and the bundle would never end."""
+    bundle, shard = scene.schedule(close=False), scene.keys.shard(scene.topic, 0)
+    settings = ClientSettings(durability="replicated", replicated_timeout_ms=50)
+    async with scene.served(scene.worker()):
+        await scene.numbers_are(bundle, MEMBERS, MEMBERS, 0, 0, 0)
+        with Client(Transport(Address(scene.url)), scene.keys, settings) as client, pytest.raises(NotReplicated):
+            client.close_bundle(bundle)
+        found = scene.plain.send(bundles.totals(shard, bundle))
+        assert found is not None
+        assert found.done == MEMBERS
+        await scene.check()
+        await scene.ends_once(bundle, MEMBERS, MEMBERS, 0, 0, 0)
 
 
 async def test_a_producer_that_does_not_know_whether_the_bundle_was_made_knows_its_id(scene: Scene) -> None:

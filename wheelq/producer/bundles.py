@@ -23,6 +23,7 @@ from wheelq.producer.operation import Operation, ask, ask_all, ask_all_until_kno
 from wheelq.producer.preparation import Preparation, carrying
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import bundles as calls
 from wheelq.protocol.calls import dead
 from wheelq.protocol.calls.bundles import NONE, Totals, bundle_of
@@ -100,37 +101,41 @@ class Bundles:
 
     def close(self, bundle: str) -> Operation[None]:
         """Close a bundle."""
-        yield from self._confirmer.changing(self._close(check_bundle(bundle), BundleState.CLOSED))
+        _, forgetting = yield from self._confirmer.changing(self._close(check_bundle(bundle), BundleState.CLOSED))
+        yield from ask_all_until_known(forgetting)
 
-    def _close(self, bundle: str, state: BundleState) -> Operation[Sequence[ShardKeys]]:
+    def _close(self, bundle: str, state: BundleState) -> Operation[tuple[Sequence[ShardKeys], list[Call[int]]]]:
         try:
             names = yield from ask_until_known(calls.close(self._keeping(bundle), bundle, state))
         except BundleNotFound:
             found = yield from ask(calls.kept(self._keeping(bundle), bundle))
             if found is None:
                 raise
-            return ()
+            return (), []
         shards = [calls.named(self._keys, name) for name in names]
-        yield from self._shut(bundle, shards)
-        return shards
+        return shards, (yield from self._shut(bundle, shards))
 
-    def _shut(self, bundle: str, shards: Sequence[ShardKeys]) -> Operation[None]:
-        """Lets shards take no more members, and takes the reports of those where none is left."""
+    def _shut(self, bundle: str, shards: Sequence[ShardKeys]) -> Operation[list[Call[int]]]:
+        """Lets shards take no more members, and takes the reports of those where none is left.
+
+        Returns the calls that let these shards forget them, once that is confirmed.
+        """
         answers = yield from ask_all_until_known([calls.shut(shard, bundle) for shard in shards])
         reports = [(shard, report) for shard, report in zip(shards, answers, strict=True) if report]
         keeper = self._keeping(bundle)
         tallied = yield from ask_until_known(calls.tally(keeper, bundle, [report for _, report in reports]))
         if tallied.is_full:
             raise Refused(f"{keeper.outgoing} has no room for the follower of bundle {bundle}")
-        forgetting = [calls.forget(shard, bundle, report, "", tallied.has_ended) for shard, report in reports]
-        yield from ask_all_until_known(forgetting)
+        return [calls.forget(shard, bundle, report, "", tallied.has_ended) for shard, report in reports]
 
     def cancel(self, bundle: str) -> Operation[int]:
         """Cancel a bundle; returns how many members were cancelled."""
-        return self._confirmer.changing(self._cancel(check_bundle(bundle)))
+        cancelled, forgetting = yield from self._confirmer.changing(self._cancel(check_bundle(bundle)))
+        yield from ask_all_until_known(forgetting)
+        return cancelled
 
-    def _cancel(self, bundle: str) -> Operation[int]:
-        shards = yield from self._close(bundle, BundleState.CANCELLED)
+    def _cancel(self, bundle: str) -> Operation[tuple[int, list[Call[int]]]]:
+        shards, forgetting = yield from self._close(bundle, BundleState.CANCELLED)
         cancelled = 0
         for shard in shards:
             cursor = "0"
@@ -139,8 +144,7 @@ class Bundles:
                 cancelled += some
                 if cursor == "0":
                     break
-        yield from self._shut(bundle, shards)
-        return cancelled
+        return cancelled, [*forgetting, *(yield from self._shut(bundle, shards))]
 
     def get(self, bundle: str) -> Operation[Bundle | None]:
         """Look a bundle up, and its members in every shard; None if it is not known."""

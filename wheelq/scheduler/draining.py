@@ -25,8 +25,8 @@ Otherwise the shards are searched again, which takes at most a tenth of the time
     XGROUP DESTROY from outside        notifies nobody: retries, dead jobs and taken ids of the group would stay
     a removal whose client has died    is continued from where it stopped
 
-It also finds members of bundles whose end was not counted, and forgets bundles that a shard was opened for, and whose
-producer died before they noted that shard: see `check_members.lua`.
+It also finds members of bundles whose end was not counted, and bundles that a producer closed without taking all
+reports: see `check_members.lua`.
 
 Each shard stores the names of its groups (`groups`), so a look is one short call. A group that is missing at two looks
 in a row is removed: in between, a live worker would have created its group again, and a removal would have ended. The
@@ -237,13 +237,23 @@ class EndedGroups:
         cursor, is_all = "0", False
         while not is_all:
             page = await self._transport.send(bundles.check_members(keys, cursor))
-            for bundle in page.unused:
-                home = await self._transport.send(bundles.kept(bundles.keeping(self._keys, bundle), bundle))
-                if home is None or home.state is not BundleState.OPEN:  # nobody can join it here any more
-                    report = bundles.report(keys, bundles.NONE)
-                    await self._transport.send(bundles.forget(keys, bundle, report, "", False))
+            for bundle in page.over:
+                await self._report(keys, bundle)
             await self._clock.sleep(PAUSE_S)
             cursor, is_all = page.cursor, page.cursor == "0"
+
+    async def _report(self, keys: ShardKeys, bundle: str) -> None:
+        """Report what a shard has counted of a bundle that takes no more members, and forget it.
+
+        The producer that closed the bundle has died before that, or a failover has undone it.
+        """
+        send, keeper = self._transport.send, bundles.keeping(self._keys, bundle)
+        home = await send(bundles.kept(keeper, bundle))
+        if home is not None and home.state is BundleState.OPEN:  # some may join it here
+            return
+        report = await send(bundles.shut(keys, bundle))
+        if report and not (tallied := await send(bundles.tally(keeper, bundle, [report]))).is_full:
+            await send(bundles.forget(keys, bundle, report, "", tallied.has_ended))
 
     async def _carry_out(self, steps: removal.Steps) -> None:
         answer: Any = None

@@ -66,8 +66,8 @@ class CheckedPage(NamedTuple):
     cursor: str
     """The next one, "0" at the end."""
     counted: int
-    unused: list[str]
-    """Bundles for which the shard was opened, and which never had a member there."""
+    over: list[str]
+    """Bundles without a member left in the shard."""
 
 
 class Tallied(NamedTuple):

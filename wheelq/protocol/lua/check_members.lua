@@ -2,8 +2,8 @@
 -- uses: clock, full, life, head_parts, fields, hint, outgoing, bundles
 -- KEYS: 1 bundles, 2 jobs, 3 ready, 4 buried, 5 dead, 6 outgoing
 -- ARGV: 1 near channel, 2 cursor, "0" at first, 3 about how many fields are looked at
--- Returns: {the next cursor, "0" at the end, how many were counted, then bundles that this shard was opened for, and that
---          never had a member here}.
+-- Returns: {the next cursor, "0" at the end, how many were counted, then bundles of which no member is left here: if
+--          such a bundle takes no more members, the producer that closed it has died, or the shard was opened for it in vain}.
 -- Programs that do not know of bundles (workers of an earlier release, consumers in other languages) end members without
 -- counting them, and entries that are trimmed or deleted end nowhere. A member of which nothing is alive has ended.
 local bundles, jobs, ready, buried, dead, outgoing = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -25,13 +25,17 @@ local function look_at(life, stands, dead_in, id)
     ends[#ends + 1] = {life, 'done'}
   end
 end
+local function is_over(text)
+  local members, done, dead_ones, cancelled = string.match(text, '^(%d+) (%d+) (%d+) (%d+) %d+ %a+$')
+  return members and members - done - dead_ones - cancelled == 0
+end
 for n = 1, #page[2], 2 do
   local life = string.match(page[2][n], '^\31(.*)$')
   local stands, dead_in, id = string.match(page[2][n + 1], '^(%a)(%d+)\31[^\31]*\31(.*)$')
   if life and stands and not seen[life] then
     seen[life] = true
     look_at(life, stands, tonumber(dead_in), id)
-  elseif page[2][n + 1] == '0 0 0 0 0 open' then
+  elseif is_over(page[2][n + 1]) then
     reply[#reply + 1] = page[2][n]
   end
 end
