@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from loadtest.judge import JobRun, Promotion
+from loadtest.torture.chains import CHAINED, follower
 from loadtest.torture.planted import VARIABLE, plant
 from wheelq import Job, Retry, Scheduler, Settings, Worker
 from wheelq.settings import Durability, SchedulerSettings
@@ -188,6 +189,7 @@ async def run_until_stopped(part: Scheduler | Worker) -> None:
 
 def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str, hold_ms: str) -> Worker:
     worker = Worker.connect(url, group=group, settings=settings)
+    is_chained = CHAINED in topics.split(",")
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def handle(job: Job) -> None:
@@ -200,6 +202,8 @@ def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str
         fails = plan.get("fails", 0)
         if job.attempt <= (fails.get(group, 0) if isinstance(fails, dict) else fails):
             raise PlannedFailure
+        if is_chained and (key := follower(job.id)) is not None:
+            job.then(CHAINED, key=key)
 
     for topic in topics.split(","):
         worker.handler(topic, retry=RETRY)(handle)

@@ -28,9 +28,10 @@ from itertools import chain, cycle
 from pathlib import Path
 from random import Random
 
-from loadtest.judge import Disruption, judge, lost
+from loadtest.judge import Disruption, Promise, judge, lost
 from loadtest.torture.arena import ARENAS, Arena
 from loadtest.torture.bundles import AFTER, wrong
+from loadtest.torture.chains import CHAINED, with_followers
 from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
 from loadtest.torture.fleet import ROOT, Fleet, former_release
 from loadtest.torture.producers import Producer
@@ -96,7 +97,8 @@ class Torture:
         self._options = options
         self._tell = tell
         self._topics = {f"torture-{n}": shards for n, shards in enumerate(options.shards)}
-        self._all_topics = {**self._topics, AFTER: 2}
+        has_chains = arena.durability == "server" and options.former is None  # that knows no followers
+        self._all_topics = {**self._topics, AFTER: 2, **({CHAINED: 2} if has_chains else {})}
         """The topics of all jobs, with their shards."""
         most = max(*options.shards, MOST_SHARDS)
         self._remains = Remains(
@@ -243,9 +245,13 @@ class Torture:
     def _log(self) -> list[Call]:
         return [call for producer in self._producers for call in producer.log]
 
+    def _promised(self) -> dict[str, Promise]:
+        found = promises(self._log())
+        return with_followers(found) if CHAINED in self._all_topics else found
+
     def _work_off(self) -> None:
         """Wait until all jobs are done, or the time is up."""
-        promised = promises(self._log())
+        promised = self._promised()
         last_due_ms = max((promise.earliest_ms for promise in promised.values()), default=0)
         patience = max(0.0, last_due_ms / 1000 - time.time()) + self._options.patience
         deadline = time.monotonic() + patience
@@ -263,10 +269,8 @@ class Torture:
         log = self._log()
         (self._directory / "producers.log").write_text("".join(f"{call}\n" for call in log))
         clock_error_ms = self._arena.clock.error_ms if self._arena.clock else 0
-        verdict = judge(
-            promises(log), found, self._fleet.runs(), self._scene.disruptions, clock_error_ms=clock_error_ms
-        )
         runs = list(self._fleet.runs())
+        verdict = judge(self._promised(), found, runs, self._scene.disruptions, clock_error_ms=clock_error_ms)
         made, find = chain(*(producer.bundles for producer in self._producers)), Client(self._arena.control).bundle
         of_bundles = list(wrong(made, find, found, runs, self._scene.disruptions, clock_error_ms))
         failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]

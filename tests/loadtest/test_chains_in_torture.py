@@ -1,0 +1,38 @@
+"""What torture promises about chains: a follower runs once if the job before it does, and never otherwise."""
+
+from __future__ import annotations
+
+from loadtest.judge import FaultKind, JobRun, Promise, Promotion, judge
+from loadtest.torture.chains import LINKS, ONE_IN, follower, with_followers
+
+FOLLOWED = next(id for id in map(str, range(1_000)) if follower(id))
+SURE = Promise(1_000, must_run=True)
+
+
+def test_some_jobs_are_followed_and_all_their_followers_but_the_last() -> None:
+    followed = [id for id in map(str, range(6_000)) if follower(id)]
+    assert 0.8 < len(followed) * ONE_IN / 6_000 < 1.2
+    chain = [FOLLOWED]
+    while (after := follower(chain[-1])) is not None:
+        chain.append(after)
+    assert len(set(chain)) == LINKS + 1
+    assert not any(follower(f"{kind}{n}") for kind in ("key-", "bundle-") for n in range(100))
+
+
+def test_followers_are_promised_as_the_job_before_them() -> None:
+    after = follower(FOLLOWED) or ""
+    last = follower(after) or ""
+    cancelled = Promise(1_000, must_run=False, may_run=False)
+    for promise in (SURE, cancelled):
+        assert with_followers({FOLLOWED: promise}) == {FOLLOWED: promise, after: promise, last: promise}
+
+
+def test_a_follower_that_is_missing_or_comes_twice_is_found() -> None:
+    promised = with_followers({FOLLOWED: SURE})
+    promotions = [Promotion(id, 1_000, 1_000 + n, entry_id=f"{1_000 + n}-0") for n, id in enumerate(promised)]
+    runs = [JobRun(one.id, one.entry_id, one.promoted_ms) for one in promotions]
+    assert judge(promised, promotions, runs, ()).is_clean
+    assert judge(promised, promotions[:-1], runs[:-1], ()).wrong == {FaultKind.LOST: [promotions[-1].id]}
+    again = Promotion(promotions[-1].id, 1_000, 1_010, entry_id="1010-0")
+    twice = judge(promised, [*promotions, again], [*runs, JobRun(again.id, "1010-0", 1_010)], ())
+    assert twice.wrong == {FaultKind.DOUBLED: [again.id]}
