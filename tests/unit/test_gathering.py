@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from wheelq.base.clock import SystemClock
 from wheelq.errors import NotLeader, Refused, Unavailable
 from wheelq.protocol.call import Call
@@ -99,6 +100,19 @@ async def test_a_call_that_fails_fails_for_all_who_asked(error: Exception) -> No
     await ask(node, "first")
     found = await asyncio.gather(*(ask(node, token) for token in "ab"), return_exceptions=True)
     assert found == [error, error]
+
+
+async def test_nothing_is_sent_when_all_who_asked_have_ended() -> None:
+    """The node may have stopped: a call would open its connection again."""
+    node = gathering(server := Server())
+    await ask(node, "first")
+    asking = [asyncio.create_task(ask(node, token)) for token in "ab"]
+    await asyncio.sleep(0)
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+    await until(lambda: not node._waiting)
+    assert (server.calls, node._under_way) == ([["first"]], set())
 
 
 async def test_a_shard_that_ends_meanwhile_keeps_nothing_from_the_others() -> None:

@@ -277,8 +277,9 @@ class Gathering:
     def _send(self, kind: Kind, questions: list[Question]) -> None:
         if self._waiting.get(kind) is questions:  # else it was full, and was sent before its time
             del self._waiting[kind]
-            self._under_way.add(task := asyncio.create_task(self._carry_out(questions)))
-            task.add_done_callback(self._under_way.discard)
+            if any(not answer.done() for _, answer in questions):  # else all who asked have ended, as the node may have
+                self._under_way.add(task := asyncio.create_task(self._carry_out(questions)))
+                task.add_done_callback(self._under_way.discard)
 
     async def _carry_out(self, questions: list[Question]) -> None:
         asked_at = self._clock.monotonic()
