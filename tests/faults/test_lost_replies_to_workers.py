@@ -19,7 +19,7 @@ import redis
 from loadtest.servers.proxy import Proxy
 from tests.faults.stages import FAULTS, Bench, Look
 from tests.running import collecting, running
-from tests.transports import AsyncWith, BlockingWith, Fault, ReplyLost
+from tests.transports import AsyncWith, BlockingWith, Fault, ReplyLost, Unreachable
 from tests.waiting import PATIENCE, until
 from wheelq import Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.model.dead import Reason
@@ -184,6 +184,17 @@ async def test_a_peer_that_has_beaten_again_unheard_keeps_its_deliveries(
     raw.hset(Keys().beats, peer, "left g")
     await at.recovery.look([at.shard])
     assert [delivery.entry.id for delivery in await at.recovery.claim(at.shard, 10)] == ["a"]
+
+
+async def test_deliveries_are_taken_over_while_no_heartbeat_can_be_read(
+    bench: Callable[..., Bench], topic: str, raw: redis.Redis
+) -> None:
+    """In a cluster another node may hold the heartbeats, and be away."""
+    at = bench(away := Unreachable("HGETALL", times=1))
+    at.deliver("a", consumer="dead")
+    await at.recovery.look([at.shard])
+    assert [delivery.entry.id for delivery in await at.recovery.claim(at.shard, 10)] == ["a"]
+    assert away.struck == 1
 
 
 # A scheduler and a worker, whole

@@ -73,7 +73,7 @@ class Peers:
         return Standing.UNKNOWN
 
     def still_silent(self, gone: Sequence[str], beats: Mapping[str, str]) -> list[str]:
-        """Returns those of the workers that are gone whose heartbeats, read just now, have not changed either."""
+        """Returns the workers, of those found gone, whose heartbeats are still the same; `beats` were read just now."""
         return [name for name in gone if beats.get(name) in (None, self._beats.get(name))]
 
     @property

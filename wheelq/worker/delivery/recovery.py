@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
 from wheelq import reminders
@@ -267,8 +267,10 @@ class Recovery:
         standing = self._me.peers.standing
         found.gone = [name for name in found.gone if standing(name) is Standing.GONE]  # perhaps only frozen
         found.unknown = [name for name in found.unknown if standing(name) is Standing.UNKNOWN]
-        if found.gone:  # one may have been frozen, and read again before this worker has heard of it
-            beats = await self._me.transport.send(heartbeats.beats(self._me.keys))
+        if count and found.gone:  # one may have been frozen, and read again before this worker has heard of it
+            beats = dict[str, str]()
+            with suppress(ServerError):  # then nobody can beat either
+                beats = await self._me.transport.send(heartbeats.beats(self._me.keys))
             found.gone = self._me.peers.still_silent(found.gone, beats)
         if not count or not (found.gone or found.unknown):
             return []
