@@ -52,6 +52,7 @@ from wheelq.errors import (
     Unavailable,
     WheelqError,
 )
+from wheelq.following.carrier import Carrier
 from wheelq.model.topic import Topic
 from wheelq.protocol.call import command
 from wheelq.protocol.calls import counts, registry
@@ -259,7 +260,7 @@ async def test_an_operator_may_end_groups_and_topics_and_so_may_the_http_server(
             await until(lambda: "again" in runs)
         guarded.ask("XGROUP", "DESTROY", Keys().shard("orders", 0).ready, "shop")
         transport = AsyncTransport(Address(guarded.url("scheduler")))
-        ended = EndedGroups(NodeParts(transport, Keys(), SystemClock()), dict)
+        ended = EndedGroups(NodeParts(transport, Keys(), SystemClock()), dict, Carrier(transport))
         for _ in range(3):
             await ended.look("orders", Topic())
         await transport.close()

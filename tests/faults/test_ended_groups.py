@@ -14,6 +14,7 @@ from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.base.clock import ManualClock
 from wheelq.errors import BeingRemoved, OutcomeUnknown, Refused, ServerError, TopicNotFound
+from wheelq.following.carrier import Carrier
 from wheelq.model.topic import Topic
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.draining import EndedGroups
@@ -219,7 +220,7 @@ async def test_a_group_that_was_destroyed_from_outside_does_not_keep_ids_for_eve
     async with running(worker):
         await aclient.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in (1, 2, 4, 5)])
         await until(lambda: len(got) == 4)
-    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
+    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict, Carrier(transport))
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     await ended.look(topic, Topic())
     with redis.Redis.from_url(url) as raw:
@@ -236,7 +237,7 @@ async def test_a_group_that_its_worker_made_again_is_left_alone(
 ) -> None:
     await aclient.make_group(topic, "g")
     await aclient.schedule(topic, key="a", delay=0)
-    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
+    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict, Carrier(transport))
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     with redis.Redis.from_url(url) as raw:
         raw.xgroup_destroy(Keys(settings.prefix).shard(topic, 0).ready, "g")
@@ -258,7 +259,7 @@ async def test_a_removal_whose_client_died_is_finished_by_a_scheduler(
     assert remains.ids()
     with pytest.raises(BeingRemoved):
         await aclient.make_group(topic, "g")
-    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict)
+    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict, Carrier(transport))
     ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
     await ended.look(topic, Topic())
     await ended.look(topic, Topic())

@@ -26,6 +26,7 @@ from tests.waiting import PATIENCE, eventually, until
 from wheelq import AsyncClient, BundleState, Client, Continuation, Job, JobSpec, JobState, Scheduler, Worker
 from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
+from wheelq.following.carrier import Carrier
 from wheelq.model.topic import Topic
 from wheelq.protocol import codec
 from wheelq.protocol.keys import Keys
@@ -216,7 +217,9 @@ def test_a_bundle_counts_what_a_worker_of_the_former_release_has_ended(
                 bundle = receipts.bundle or ""
                 await until(lambda: len(ended) + len(worker.runs()) == 40)
                 transport = AsyncTransport(Address(url))
-                look = EndedGroups(NodeParts(transport, Keys(), SystemClock(), SchedulerSettings(), "node"), dict)
+                look = EndedGroups(
+                    NodeParts(transport, Keys(), SystemClock(), SchedulerSettings(), "node"), dict, Carrier(transport)
+                )
 
                 async def is_over() -> bool:
                     await look.look(TOPIC, Topic())

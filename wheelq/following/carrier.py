@@ -117,6 +117,10 @@ class Carrier:
                 task = asyncio.create_task(self._empty(topic, queue), name=f"wheelq followers {topic}")
                 self._tasks[topic] = task
 
+    async def report(self, source: ShardKeys, bundle: str, report: str) -> None:
+        """Take a report of a bundle, which is not in `outgoing`, to the shard that keeps that. Raises: ServerError."""
+        await self._driver.run(self._report(source, bundle, report, entry_id=""))
+
     async def idle(self, seconds: float | None = None) -> None:
         """Wait until everything taken was carried or left, but no longer than this."""
         ends_at = None if seconds is None else self._clock.monotonic() + seconds
@@ -139,7 +143,7 @@ class Carrier:
                 batch = [queue.popleft() for _ in range(min(len(queue), AT_ONCE))]
                 oldest = self._clock.monotonic() - STALE_S
                 batch = [taken for taken in batch if taken.at >= oldest]
-                deliver = self._reported if topic == REPORTS else partial(self._delivery, topic)
+                deliver = self._reports if topic == REPORTS else partial(self._delivery, topic)
                 try:
                     await self._driver.run(deliver(batch))
                 except WheelqError as error:
@@ -149,15 +153,17 @@ class Carrier:
         finally:
             del self._queues[topic], self._tasks[topic]
 
-    def _reported(self, batch: list[OnItsWay]) -> Operation[None]:
+    def _reports(self, batch: list[OnItsWay]) -> Operation[None]:
         """Takes what shards report of their bundles to the shards that keep these. Raises: ServerError."""
         for source, entry, _ in batch:
-            bundle, report = entry.follower.id, entry.follower.record
-            keeper = bundles.keeping(self._keys, bundle)
-            tallied = yield from self._confirmer.changing(ask(bundles.tally(keeper, bundle, [report])))
-            if not tallied.is_full:  # else it is claimed again
-                self.carry(keeper, tallied.outgoing)
-                yield from ask(bundles.forget(source, bundle, report, entry.entry_id, tallied.has_ended))
+            yield from self._report(source, entry.follower.id, entry.follower.record, entry.entry_id)
+
+    def _report(self, source: ShardKeys, bundle: str, report: str | bytes, entry_id: str) -> Operation[None]:
+        keeper = bundles.keeping(self._keys, bundle)
+        tallied = yield from self._confirmer.changing(ask(bundles.tally(keeper, bundle, [report])))
+        if not tallied.is_full:  # else it is reported again
+            self.carry(keeper, tallied.outgoing)
+            yield from ask(bundles.forget(source, bundle, report, entry_id, tallied.has_ended))
 
     def _delivery(self, topic: str, batch: list[OnItsWay]) -> Operation[None]:
         """Carries followers of one topic. Raises: ServerError; those without an answer stay as they are."""

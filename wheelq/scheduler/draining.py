@@ -43,6 +43,7 @@ from typing import Any
 
 from wheelq import reminders
 from wheelq.errors import ServerError, TopicUnreadable
+from wheelq.following.carrier import Carrier
 from wheelq.model.bundle import BundleState
 from wheelq.model.job import SECOND
 from wheelq.model.topic import Topic, shard_of
@@ -199,12 +200,13 @@ PAUSE_S = 0.005
 class EndedGroups:
     """Cleans up in the topics whose first shard this node leads."""
 
-    def __init__(self, parts: NodeParts, topics: Callable[[], Mapping[str, Topic]]) -> None:
+    def __init__(self, parts: NodeParts, topics: Callable[[], Mapping[str, Topic]], carrier: Carrier) -> None:
         """`topics()` returns the topics whose first shard this node leads."""
         self._transport = parts.transport
         self._keys = parts.keys
         self._clock = parts.clock
         self._topics = topics
+        self._carrier = carrier
         self._leaving: dict[str, set[str]] = {}  # ready stream → groups that were missing at the last look
 
     async def run(self) -> None:
@@ -251,9 +253,8 @@ class EndedGroups:
         home = await send(bundles.kept(keeper, bundle))
         if home is not None and home.state is BundleState.OPEN:  # some may join it here
             return
-        report = await send(bundles.shut(keys, bundle))
-        if report and not (tallied := await send(bundles.tally(keeper, bundle, [report]))).is_full:
-            await send(bundles.forget(keys, bundle, report, "", tallied.has_ended))
+        if report := await send(bundles.shut(keys, bundle)):
+            await self._carrier.report(keys, bundle, report)
 
     async def _carry_out(self, steps: removal.Steps) -> None:
         answer: Any = None

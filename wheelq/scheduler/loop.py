@@ -77,13 +77,13 @@ class Scheduler:
         self._server = parts.server
         self._members = Membership(parts, self._state)
         self._draining = Draining(parts, self._draining_here)
-        self._ended_groups = EndedGroups(parts, self._first_led_here)
         self._shards: dict[str, Shard] = {}  # by near channel
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._occurrences: dict[str, Occurrences] = {}  # by near channel of shard 0
         self._hints = HintSubscription(parts, lambda: [keys.changes, *self._shards], self._enter, self._hear)
         self._topics = TopicList(parts)
         self._carrier = carrier or Carrier(transport, keys, clock=clock)
+        self._ended_groups = EndedGroups(parts, self._first_led_here, self._carrier)
         self._outgoing = OutgoingFollowers(parts, self._carrier, lambda: self._shards)
         parts.found_outgoing = self._outgoing.found
         self._is_noticed = False
