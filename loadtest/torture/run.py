@@ -97,7 +97,7 @@ class Torture:
         self._options = options
         self._tell = tell
         self._topics = {f"torture-{n}": shards for n, shards in enumerate(options.shards)}
-        has_chains = arena.durability == "server" and options.former is None  # that knows no followers
+        has_chains = arena.durability == "server" and options.former is None  # a former release knows no followers
         self._all_topics = {**self._topics, AFTER: 2, **({CHAINED: 2} if has_chains else {})}
         """The topics of all jobs, with their shards."""
         most = max(*options.shards, MOST_SHARDS)

@@ -2,8 +2,7 @@
 -- uses: clock, full, life, head_parts, fields, hint, outgoing, bundles
 -- KEYS: 1 bundles, 2 jobs, 3 ready, 4 buried, 5 dead, 6 outgoing
 -- ARGV: 1 near channel, 2 cursor, "0" at first, 3 about how many fields are looked at
--- Returns: {the next cursor, "0" at the end, how many were counted, then bundles of which no member is left here: if
---          such a bundle takes no more members, the producer that closed it has died, or the shard was opened for it in vain}.
+-- Returns: {the next cursor, "0" at the end, how many were counted, then bundles without a member left here}.
 -- Programs that do not know of bundles (workers of an earlier release, consumers in other languages) end members without
 -- counting them, and entries that are trimmed or deleted end nowhere. A member of which nothing is alive has ended.
 local bundles, jobs, ready, buried, dead, outgoing = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
