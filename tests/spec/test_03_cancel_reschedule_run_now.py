@@ -85,4 +85,4 @@ def test_outcomes_are_also_plain_words() -> None:
     """They compare equal to their words, so they go into JSON and logs as they are."""
     assert [*CancelOutcome] == ["cancelled", "cancelling", "running", "not_found"]
     assert [*RescheduleOutcome] == ["rescheduled", "running", "changed", "not_found"]
-    assert [*RunNowOutcome] == ["promoted", "paused", "running", "not_found"]
+    assert [*RunNowOutcome] == ["promoted", "paused", "held_back", "running", "not_found"]

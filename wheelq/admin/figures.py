@@ -394,7 +394,9 @@ def recurring_times(keys: Keys, seen: Fleet) -> Operation[Mapping[tuple[str, str
 
 
 def _is_near(shard: Measure) -> bool:
-    """Whether the shard's first waiting job is due within `NEAR_MS`, or overdue."""
+    """Whether a waiting job of the shard is due within `NEAR_MS`, overdue, or held back for its key."""
+    if shard.counts.held_back:
+        return True
     first = shard.counts.first_due_ms
     return first is not None and first <= shard.counts.server_us // 1000 + NEAR_MS
 

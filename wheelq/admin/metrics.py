@@ -86,6 +86,7 @@ SCHEDULED = ("created", "kept", "replaced", "refused")
 FINISHED = ("done", "retried", "mismatched", "buried", "expired", "cancelled")
 HISTOGRAMS = {
     Measured.PROMOTION: ("wheelq_promotion_lateness_seconds", "From a job's due time to its promotion."),
+    Measured.HELD_BACK: ("wheelq_held_back_seconds", "The same, of jobs that were held back for their partition keys."),
     Measured.START: ("wheelq_start_lateness_seconds", "From the due time of a run to the start of its handler."),
     Measured.HANDLER: ("wheelq_handler_seconds", "How long handlers ran."),
 }
@@ -190,6 +191,12 @@ def _gauges(page: list[str], fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
 
     text = "How long the first waiting job has been due."
     gauge(page, "wheelq_overdue_seconds", text, each(lambda info: info.overdue_ms / 1000))
+    text = "Due jobs that are held back because their partition keys are at their limits."
+    gauge(page, "wheelq_held_back_jobs", text, each(lambda info: info.held_back))
+    text = "Partition keys with jobs that are held back; at most 100 are counted in each shard."
+    gauge(page, "wheelq_keys_at_limit", text, each(lambda info: info.keys_at_limit))
+    text = "How long the first job that is held back has been due."
+    gauge(page, "wheelq_held_back_oldest_seconds", text, each(lambda info: info.held_back_ms / 1000))
     gauge(page, "wheelq_topic_paused", "1 for a topic that is paused.", each(lambda info: int(info.settings.paused)))
     text = "Shards with a job that is due within half a second, or overdue, and no leader."
     gauge(page, "wheelq_shards_without_leader", text, each(lambda info: fleet.without_leader(info.name)))
@@ -261,9 +268,10 @@ def _histograms(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
         for (kind, topic, group), (total_us, *counts) in fleet.histograms.items():
             if kind is not measured or topic not in topics:
                 continue
-            if kind is not Measured.PROMOTION and (topic, group) not in groups:  # it was removed
+            of_group = kind not in (Measured.PROMOTION, Measured.HELD_BACK)
+            if of_group and (topic, group) not in groups:  # it was removed
                 continue
-            labels = f'topic="{topic}"' + (f',group="{_escaped(group)}"' if kind is not Measured.PROMOTION else "")
+            labels = f'topic="{topic}"' + (f',group="{_escaped(group)}"' if of_group else "")
             below = 0
             for edge, count in zip(edges, counts, strict=True):
                 below += count

@@ -99,6 +99,8 @@ class Measured(StrEnum):
 
     PROMOTION = "promotion"
     """From a job's due time to its promotion."""
+    HELD_BACK = "held_back"
+    """The same, of jobs that were held back because their partition keys were at their limits."""
     START = "start"
     """From the due time of a run to the start of its handler."""
     HANDLER = "handler"
@@ -108,7 +110,7 @@ class Measured(StrEnum):
 LATENESS_BOUNDS = tuple((1 << n) / 1000 for n in range(17))
 """Seconds: .001, .002, .004 … 65.5."""
 HANDLER_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-BOUNDS = {Measured.PROMOTION: LATENESS_BOUNDS, Measured.START: LATENESS_BOUNDS, Measured.HANDLER: HANDLER_BOUNDS}
+BOUNDS = {kind: HANDLER_BOUNDS if kind is Measured.HANDLER else LATENESS_BOUNDS for kind in Measured}
 
 Series = tuple[Measured, str, str]
 """The kind of duration, the topic, and the group; "" if there is no group."""
@@ -143,9 +145,9 @@ class Observations:
             below = up_to_it
         figures[-1] += len(ordered) - below
 
-    def add_lateness(self, topic: str, before: Lateness, after: Lateness) -> None:
+    def add_lateness(self, kind: Measured, topic: str, before: Lateness, after: Lateness) -> None:
         """Count the promotions that are in `after` and were not in `before`."""
-        figures = self._figures((Measured.PROMOTION, topic, ""))
+        figures = self._figures((kind, topic, ""))
         figures[0] += 1000 * (after.total_ms - before.total_ms)
         for place, count in enumerate(after.counts):
             known = before.counts[place] if place < len(before.counts) else 0

@@ -33,6 +33,7 @@ _WORDS = {
     "promoted": "is with the workers now",
     "cancelling": "runs: its worker was asked to cancel it",
     "paused": "is due now, and runs when its topic is resumed",
+    "held_back": "is due now, and goes before the others of its key, which is at its limit",
     "running": "is with the workers already, or waits for a retry: too late",
     "not_found": "not found: no live job has this id",
 }

@@ -10,11 +10,12 @@ import typer
 from rich.console import RenderableType
 
 from wheelq.admin import Stats
+from wheelq.base.plural import counted
 from wheelq.cli.options import Force, Session, Topic, Wide, Yes
 from wheelq.cli.output import NOT_FOUND, distance, plain, say, say_json, table_of
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration, span
-from wheelq.model.topic import Group, TopicChanges
+from wheelq.model.topic import Group, TopicChanges, TopicInfo
 from wheelq.model.topic import Topic as TopicState
 from wheelq.settings import Misfire, OnMismatch, TopicSettings
 from wheelq.settings.declaration import declarations
@@ -62,6 +63,8 @@ def configure(
     max_rate: Annotated[float | None, _changes("max_rate")] = None,
     max_pending: Annotated[int | None, _changes("max_pending")] = None,
     max_ready: Annotated[int | None, _changes("max_ready")] = None,
+    key_concurrency: Annotated[int | None, _changes("key_concurrency")] = None,
+    key_rate: Annotated[float | None, _changes("key_rate")] = None,
     misfire: Annotated[Misfire | None, _changes("misfire")] = None,
     grace: Annotated[str | None, _changes("grace_ms")] = None,
     on_mismatch: Annotated[OnMismatch | None, _changes("on_mismatch")] = None,
@@ -148,9 +151,18 @@ def topics_table(found: Stats) -> RenderableType:
                 "-" if topic.first_due_ms is None else distance(topic.first_due_ms, found.server_ms)
             ),
             "overdue?": lambda topic: span(topic.overdue_ms) if topic.overdue_ms else "-",
+            "held back?": lambda topic: _held_back(topic) or "-",
             "settings?~": lambda topic: settings_shown(topic.settings) or "-",
         },
     )
+
+
+def _held_back(topic: TopicInfo) -> str:
+    """Returns how many due jobs the limits per key hold back, and for how long; empty if there are none."""
+    if not topic.held_back:
+        return ""
+    keys = "100 keys or more" if topic.keys_at_limit >= 100 else counted(topic.keys_at_limit, "key")
+    return f"{topic.held_back:,} of {keys}, {span(topic.held_back_ms)}"
 
 
 def settings_shown(topic: TopicState) -> str:

@@ -242,6 +242,7 @@ class RunNowOutcome(Outcome):
     PROMOTED = "promoted"
     """It was waiting and is now ready for the workers."""
     PAUSED = "paused"
+    HELD_BACK = "held_back"
     """It keeps waiting, because its topic is paused. It is due now, and runs first after `resume`."""
     RUNNING = "running"
     """It had already been promoted."""

@@ -38,6 +38,14 @@ class Shaping:
     """The most jobs at once, after a while without promotions."""
     most_ready: int
     """The most unread jobs: with this many, none is promoted."""
+    key_concurrency: int = 0
+    key_rate: float = 0.0
+    """The limits of each partition key."""
+
+    @property
+    def has_key_limits(self) -> bool:
+        """Whether jobs may be held back because their key is at its limit."""
+        return self.key_concurrency > 0 or self.key_rate > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +86,22 @@ class Topic(TopicSettings):
 
     @property
     def is_shaped(self) -> bool:
-        """Whether `max_rate` or `max_ready` limits promotion."""
-        return self.max_rate > 0 or self.max_ready > 0
+        """Whether `max_rate`, `max_ready` or a limit per key limits promotion."""
+        return self.max_rate > 0 or self.max_ready > 0 or self.has_key_limits
+
+    @property
+    def has_key_limits(self) -> bool:
+        """Whether `key_concurrency` or `key_rate` limits the jobs of each partition key."""
+        return self.key_concurrency > 0 or self.key_rate > 0
 
     @property
     def terms(self) -> str:
         """The facts about the topic that every write to a shard depends on, as one line; each shard keeps a copy.
 
         The terms are the number of shards and, in a topic with limits, the most jobs that may wait in one shard,
-        whether promotion is "free", "shaped" or "paused", and its limits. Producers and leaders send the terms they
-        know, and a shard refuses calls with other terms; so a change is in force as soon as the shards have it.
+        whether promotion is "free", "shaped" or "paused", its limits, and those per key if there are any. Producers and
+        leaders send the terms they know, and a shard refuses calls with other terms; so a change is in force as soon as
+        the shards have it.
         """
         if self.removing:
             return REMOVING
@@ -95,7 +109,8 @@ class Topic(TopicSettings):
         if state == "free" and not self.max_pending:
             return str(self.shards)
         room = max(1, self.max_pending // self.shards) if self.max_pending else 0
-        return f"{self.shards} {room} {state} {float(self.max_rate)!r} {self.max_ready}"
+        per_key = f" {self.key_concurrency} {float(self.key_rate)!r}" if self.has_key_limits else ""
+        return f"{self.shards} {room} {state} {float(self.max_rate)!r} {self.max_ready}{per_key}"
 
     def places(self, partition_key: str) -> list[int]:
         """The shard where a job with this partition key (or id) belongs, then the shards where it may still be."""
@@ -180,6 +195,8 @@ class TopicChanges(TypedDict, total=False):
     max_rate: float
     max_pending: int
     max_ready: int
+    key_concurrency: int
+    key_rate: float
     misfire: Misfire
     grace_ms: int
     on_mismatch: OnMismatch
@@ -230,12 +247,18 @@ class TopicInfo:
     dead: int
     """Dead letters, to be replayed or purged: one for each group that gave a job up, whether or not others have it."""
     first_due_ms: int | None
-    """When the first waiting job is due; None when nothing waits."""
+    """When the first waiting job is due, apart from those held back for their keys; None when nothing else waits."""
     overdue_ms: int
-    """How long the first waiting job has been due; 0 if none is. More than a second means that no scheduler runs or
+    """How long this job has been due; 0 if it is not. More than a second means that no scheduler runs or
     that promotion is limited."""
     settings: Topic = Topic()
     """Its settings as stored."""
+    held_back: int = 0
+    """Waiting jobs that are due, and are held back because their partition keys are at their limits."""
+    keys_at_limit: int = 0
+    """The number of these keys; at most 100 are counted in each shard."""
+    held_back_ms: int = 0
+    """How long the first of these jobs has been due."""
 
     @property
     def first_due(self) -> datetime | None:
@@ -297,7 +320,8 @@ def shaping_of(topic: Topic, shard: int) -> Shaping | None:
     """Returns the limits on promotion in one shard; None if there are none.
 
     The shards of a number share a limit evenly. While former numbers may still hold jobs, each number has the same
-    part of it, so that neither a few old jobs nor a backlog of them leaves the others a small fraction.
+    part of it, so that neither a few old jobs nor a backlog of them leaves the others a small fraction. Limits per key
+    are not shared: all jobs of a key are in one shard.
     """
     if not topic.is_shaped:
         return None
@@ -305,10 +329,11 @@ def shaping_of(topic: Topic, shard: int) -> Shaping | None:
     share = sum(1 / number for number in numbers if shard < number) / len(numbers)
     rate = topic.max_rate * share
     most_ready = max(1, int(topic.max_ready * share + 1e-9)) if topic.max_ready else 0
+    per_key = topic.key_concurrency, float(topic.key_rate)
     if not rate:
-        return Shaping(0, 0, most_ready)
+        return Shaping(0, 0, most_ready, *per_key)
     interval_us = math.ceil(min(1_000_000 / rate, LONGEST_INTERVAL_US))
-    return Shaping(max(1, interval_us), max(1, int(min(rate * BURST_S, MOST_AT_ONCE))), most_ready)
+    return Shaping(max(1, interval_us), max(1, int(min(rate * BURST_S, MOST_AT_ONCE))), most_ready, *per_key)
 
 
 def shard_of(partition_key: str, shards: int) -> int:

@@ -38,7 +38,7 @@ class Bulk:
         """Count the waiting jobs in the range."""
         due = _range(since, until)
         shards = yield from self._topics.shards(topic)
-        return sum((yield from ask_all(calls.count(shard, due) for shard in shards)))
+        return sum((yield from ask_all(calls.count(shard, band) for shard in shards for band in due.bands())))
 
     def cancel(
         self,

@@ -23,6 +23,7 @@ from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import dead as dead_calls
 from wheelq.protocol.calls import producer
 from wheelq.protocol.calls import state as calls
+from wheelq.protocol.calls.bulk import DueRange
 from wheelq.protocol.calls.producer import HALF_MS
 from wheelq.protocol.calls.state import Score
 from wheelq.protocol.keys import ShardKeys, raw_member
@@ -99,8 +100,9 @@ def _state(state: JobState | str) -> JobState:
 
 def _due(shards: Sequence[ShardKeys], state: JobState, where: DeadFilter, cursor: str | None) -> Operation[_Found]:
     behind = Score((where.since_ms or 0) - HALF_MS, b"") if cursor is None else _score(cursor)
-    to = _END if where.until_ms is None else where.until_ms - HALF_MS
-    parts = yield from ask_all(calls.due(shard, state, behind, to) for shard in shards)
+    bands = DueRange.of(where.since_ms, where.until_ms).bands(behind.score)
+    asked = [(Score(band.since, behind.member if n == 0 else b""), band.until) for n, band in enumerate(bands)]
+    parts = yield from ask_all(calls.due(shard, state, *band) for shard in shards for band in asked)
     return _merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=False)
 
 
@@ -196,8 +198,6 @@ def _cursor(place: Score | Position) -> str:
 
 
 DUE_CURSOR_PATTERN = r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,600})"
-END = 1e15
-"""A score above all possible ones."""
 
 
 class _Cursor(NamedTuple):
@@ -230,9 +230,13 @@ class Browse:
         check_limit(limit)
         from_ms, to_ms = moment_ms(due_from, "due_from"), moment_ms(due_to, "due_to")
         begin = _Cursor.parse(cursor) if cursor is not None else _Cursor((from_ms or 0) - producer.HALF_MS, b"")
-        end = END if to_ms is None else to_ms - producer.HALF_MS
+        bands = DueRange.of(from_ms, to_ms).bands(begin.score)
         shards = yield from self.topics.shards(topic)
-        asked = [producer.waiting(keys, begin.score, end, begin.member, limit) for keys in shards]
+        asked = [
+            producer.waiting(keys, band.since, band.until, begin.member if n == 0 else b"", limit)
+            for keys in shards
+            for n, band in enumerate(bands)
+        ]
         found = [job for part in (yield from ask_all(asked)) for job in part]
         found.sort(key=lambda job: (job.score, raw_member(job.member)))
         page = found[:limit]

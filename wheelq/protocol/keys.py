@@ -37,6 +37,9 @@ spread over the cluster. With the prefix `wheelq`:
 |                          |             | a bundle that this shard keeps (`calls/bundles`)                            |
 | `wheelq:{T:0}:tags:S:0` | hash       | tag of a call → its answer; this and `…:1` take turns of S seconds          |
 | `wheelq:{T:0}:rate`      | string      | the time (us) from which a limited rate is counted                          |
+| `wheelq:{T:0}:held`      | sorted set  | key, rank, member of jobs that are held back for their keys, the next first |
+| `wheelq:{T:0}:permits`   | sorted set  | key, entry of promoted jobs with a permit; `permitted`: hash, entry → key   |
+| `wheelq:{T:0}:paces`     | sorted set  | partition key → the time (us) from which its rate is counted                |
 | `wheelq:topics`          | hash        | topic → its settings (msgpack); `:version`: the number of the last change   |
 | `wheelq:changes`         | channel     | a topic, a node or the assignment has changed                               |
 | `wheelq:came`            | channel     | ready streams to which entries came, one a line: for workers of many shards |
@@ -115,6 +118,10 @@ class ShardKeys:
     counts: str = field(init=False)
     outgoing: str = field(init=False)
     bundles: str = field(init=False)
+    held: str = field(init=False)
+    permits: str = field(init=False)
+    permitted: str = field(init=False)
+    paces: str = field(init=False)
 
     def __post_init__(self) -> None:
         stem = f"{self.prefix}:{{{self.topic}:{self.shard}}}:"

@@ -33,7 +33,7 @@ from wheelq.base.metrics import Lateness
 from wheelq.model.topic import shaping_of
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leader as calls
-from wheelq.protocol.calls.leader import Opened
+from wheelq.protocol.calls.leader import KEY_MARK, MOST_KEYS, LookPlace, Opened
 from wheelq.scheduler.lease import OwnLease
 from wheelq.scheduler.parts import ShardParts
 from wheelq.scheduler.promoter import Promotable
@@ -75,8 +75,13 @@ class Leader:
         self._is_behind = False  # the last sweep did not reach the end of the due jobs
         self._tidy_at = 0.0
         self._acts_at = 0.0  # monotonic, as `act` last returned
+        self._held_back = 0  # jobs whose keys are at their limits, as of the last sweep
+        self._look_over_at = 0.0  # when to look for keys that were freed, and for permits that are over
+        self._look_place = LookPlace()
         self.lateness = Lateness()
         """How late the jobs promoted so far were."""
+        self.held_lateness = Lateness()
+        """The same of those among them that had been held back for their keys."""
 
     def hint(self, jobs: list[tuple[str, int]]) -> bool:
         """Take jobs (member, due_ms) that were scheduled before the horizon; returns whether there is earlier work."""
@@ -94,6 +99,7 @@ class Leader:
         self._look_at = float("inf")
         self._is_promoting = False
         self._tidy_at = 0.0  # the topic may keep less than before
+        self._look_over_at = 0.0
 
     def granted(self) -> None:
         """The lease was acquired: promote the jobs that fell due meanwhile, unless all of them are known."""
@@ -128,7 +134,7 @@ class Leader:
     @property
     def may_rest(self) -> bool:
         """Whether there is no known work."""
-        return not self._wheel and not self._is_behind
+        return not self._wheel and not self._is_behind and not self._held_back
 
     async def rest(self) -> bool:
         """Move the horizon forward without a lease; False if there is work, which needs a lease."""
@@ -243,7 +249,17 @@ class Leader:
         """Promote up to a batch of due jobs; those of `expired` that are not due yet go back to the wheel."""
         settings = self._settings
         shaping = shaping_of(self._parts.topic, self._keys.shard)
-        call = calls.sweep(self._keys, self._lease.token, settings.lease_ms, settings.batch, shaping)
+        freed = [member for member, _ in expired if member.startswith(KEY_MARK)]
+        is_look = self._server.now_ms() >= self._look_over_at
+        call = calls.sweep(
+            self._keys,
+            self._lease.token,
+            settings.lease_ms,
+            settings.batch,
+            shaping,
+            freed[:MOST_KEYS],
+            self._look_place if is_look else None,
+        )
         answer = await self._send(call)
         self.lateness += answer.lateness
         if answer.promoted:
@@ -252,6 +268,7 @@ class Leader:
         for member, due_ms in expired:
             if due_ms > now_ms:
                 self._wheel.insert(member, due_ms)
+        self._take_held(answer, now_ms, freed[MOST_KEYS:], is_look=is_look)
         self._is_behind = answer.is_partial
         if answer.wait_ms:
             self._sweep_at = now_ms + max(answer.wait_ms, COALESCE_MS)
@@ -261,9 +278,22 @@ class Leader:
             self._sweep_at = now_ms if answer.promoted else now_ms + self._settings.sweep_ms
         self._look_by(now_ms)
 
+    def _take_held(self, answer: calls.Swept, now_ms: float, left: list[str], *, is_look: bool) -> None:
+        """Take what a sweep says of jobs that are held back; `left` are freed keys that it had no room for."""
+        if answer.keys is None:
+            self._held_back = 0
+            return
+        self._held_back = answer.keys.jobs
+        self.held_lateness += answer.keys.lateness
+        for key, at_ms in [*((key, 0) for key in left), *answer.keys.later]:
+            self._wheel.insert(key, at_ms)
+        if is_look:
+            self._look_place = answer.keys.place
+            self._look_over_at = now_ms + self._settings.sweep_ms
+
     def _look_by(self, now_ms: float) -> None:
-        """While any job is near, look at a slow, regular beat; a topic with limits sweeps."""
-        beat_ms = now_ms + self._settings.sweep_ms if self._wheel else float("inf")
+        """While any job is near or held back, look at a slow, regular beat; a topic with limits sweeps."""
+        beat_ms = now_ms + self._settings.sweep_ms if self._wheel or self._held_back else float("inf")
         if self._parts.topic.is_shaped:
             self._sweep_at = min(self._sweep_at, beat_ms)
         else:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from wheelq import reminders
 from wheelq.base.clock import Clock, until_stopped
-from wheelq.base.metrics import Lateness, Observations
+from wheelq.base.metrics import Lateness, Measured, Observations
 from wheelq.base.timers import PreciseClock
 from wheelq.base.version import __version__
 from wheelq.errors import ServerError
@@ -324,14 +324,15 @@ class PromotionLateness:
         self._observations = Observations()
         self.before = Lateness()
         """How late jobs were in shards that this node no longer serves."""
-        self._known: dict[Shard, Lateness] = {}
+        self._known: dict[Shard, tuple[Lateness, Lateness]] = {}
 
     def observe(self, shard: Shard) -> None:
         """Add the lateness of the shard's jobs since the last call."""
-        before, now = self._known.get(shard, Lateness()), shard.lateness
-        if now.jobs != before.jobs:
-            self._observations.add_lateness(shard.keys.topic, before, now)
-            self._known[shard] = now
+        before, now = self._known.get(shard, (Lateness(), Lateness())), (shard.lateness, shard.held_lateness)
+        for kind, former, latter in zip((Measured.PROMOTION, Measured.HELD_BACK), before, now, strict=True):
+            if latter.jobs != former.jobs:
+                self._observations.add_lateness(kind, shard.keys.topic, former, latter)
+                self._known[shard] = now
 
     def ended(self, shard: Shard) -> None:
         """Record that the node no longer serves the shard."""

@@ -91,6 +91,9 @@ class Shard:
             self._rules.look_by(0.0)
             self._may_take = message == calls.GOING.encode()
         elif self.role is Role.STANDBY and not self.is_leading:
+            jobs = [job for job in jobs if not job[0].startswith(calls.KEY_MARK)]
+            if not jobs:
+                return
             self._rules.hint(jobs)
         elif self._clock.monotonic() >= self._take_at and not self._leader.hint(jobs):
             return
@@ -152,6 +155,11 @@ class Shard:
     def lateness(self) -> Lateness:
         """How late the jobs promoted here so far were."""
         return self._leader.lateness + self._standby.lateness
+
+    @property
+    def held_lateness(self) -> Lateness:
+        """The same of those among them that had been held back for their keys."""
+        return self._leader.held_lateness
 
     @property
     def promoted(self) -> int:

@@ -8,6 +8,7 @@ Jobs beyond the horizon send no hint, so a standby rests until the horizon at mo
 by then.
 
     first job not due, or due just now      rest until `hedge_ms` after it, or after the horizon
+    jobs are held back, and no node leads   take the lease
     the horizon is over, and no node leads  take the lease
     overdue, and no node leads              take the lease
     overdue, but the leader has just acted  leave it alone: it is working off a backlog
@@ -80,8 +81,9 @@ class StandbyRules:
     def _advice(self, look: calls.Looked) -> Advice:
         now_ms = look.server_us / 1000
         is_blind = look.horizon_ms is not None and look.horizon_ms + self._hedge_ms <= now_ms
-        if look.first_due_ms is None or look.first_due_ms + self._hedge_ms > now_ms:
-            if not is_blind:
+        is_unled = look.has_held and not look.token  # somebody must see when their keys are freed
+        if is_unled or look.first_due_ms is None or look.first_due_ms + self._hedge_ms > now_ms:
+            if not is_blind and not is_unled:
                 self.look_at = self._rest_until(look, now_ms)
                 return Advice.REST
             self.look_at = now_ms + self._hedge_ms

@@ -54,6 +54,9 @@ METHOD_NOT_ALLOWED = Kind(405, "method-not-allowed", "This path does not take th
 TOO_SLOW = Kind(408, "too-slow", "The request did not come in time")
 TOO_LATE = Kind(409, "too-late", "The job is ready for its consumers, with them already, or waits for a retry")
 PAUSED = Kind(409, "paused", "The topic is paused", "The job is due now, and runs first when the topic is resumed.")
+HELD_BACK = Kind(
+    409, "held-back", "The job's key is at its limit", "The job is due now, and goes before the others of its key."
+)
 DUPLICATE = Kind(409, "duplicate", "A live job has this id", 'Leave on_duplicate out to keep it, or say "replace".')
 IN_USE = Kind(409, "in-use", "It is in use: nothing was removed", "Stop its workers first, or add ?force=true.")
 BEING_REMOVED = Kind(409, "being-removed", "The topic or group is just being removed", "Try again.", 5)

@@ -133,6 +133,14 @@ class TopicSettings(Checked):
         "Most promoted jobs that no worker has read. Further jobs wait; each shard has an equal share.",
         zero="no limit",
     )
+    key_concurrency: int = setting(
+        0,
+        "Most jobs of one partition key that are ready or running. Further jobs of the key are held back.",
+        zero="no limit",
+    )
+    key_rate: float = setting(
+        0.0, "Most jobs of one partition key promoted per second, evenly spaced. Others are held back.", zero="no limit"
+    )
     misfire: Misfire = setting(
         "run",
         "What happens to a job that would start later than its grace. "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from wheelq.base.clock import ManualClock
 from wheelq.following.carrier import Carrier
 from wheelq.model.topic import Topic
 from wheelq.protocol import codec
-from wheelq.protocol.call import Call, command
+from wheelq.protocol.call import Call, command, together
 from wheelq.protocol.calls import outgoing, registry
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -70,7 +71,7 @@ class Leading:
         shards = all_shards(self._registry, self._keys)
         self._carry_ms = {keys: await self._carry(keys) for keys in shards}
         self._make_ms = {keys: await self._make(keys) for keys in shards if keys.shard == 0}
-        self._first_due_ms = {keys: await self._transport.send(_first(keys.delayed)) for keys in shards}
+        self._first_due_ms = {keys: await self._transport.send(_first_waiting(keys)) for keys in shards}
         promoted = 0
         for keys, first_due_ms in self._first_due_ms.items():
             if first_due_ms is None or first_due_ms > self._clock.wall_ms():
@@ -149,6 +150,20 @@ def all_shards(transport: Transport, keys: Keys) -> list[ShardKeys]:
             settings = TopicSettings(shards=highest + 1)
             known[topic] = transport.send(registry.register_topic(keys, topic, settings))
     return [keys.shard(name, n) for name in sorted(known) for n in range(known[name].all_shards)]
+
+
+def _first_waiting(keys: ShardKeys) -> Call[int | None]:
+    """Returns the call for when the first waiting job is due; of those held back for their keys, any will do."""
+
+    def read(replies: Sequence[Any]) -> int | None:
+        return min((codec.due_ms(score) for reply in replies for score in reply[1:]), default=None)
+
+    ends = (_end(keys.delayed, 0), _end(keys.delayed, -1))
+    return together(ends, read)
+
+
+def _end(key: str, place: int) -> Call[list[bytes]]:
+    return command("ZRANGE", key, place, place, "WITHSCORES", read=list, key=key)
 
 
 def _first(key: str) -> Call[int | None]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from wheelq.protocol.call import Call, command, scripted
 from wheelq.protocol.calls.producer import HALF_MS
+from wheelq.protocol.codec import HELD
 from wheelq.protocol.keys import ShardKeys
 
 BATCH = 500
@@ -32,6 +33,14 @@ class DueRange(NamedTuple):
         """Returns the range from `since_ms` to before `until_ms`."""
         return cls((since_ms or 0) - HALF_MS, _END if until_ms is None else until_ms - HALF_MS)
 
+    def bands(self, behind: float | None = None) -> list[DueRange]:
+        """Returns the scores of its jobs, those of jobs that are held back last, and only what is from `behind` on."""
+        until = min(self.until, HELD - 1)
+        waiting, held = DueRange(self.since, until), DueRange(self.since + HELD, until + HELD)
+        if behind is None:
+            return [waiting, held]
+        return [held._replace(since=behind)] if behind >= HELD - 1 else [waiting._replace(since=behind), held]
+
 
 class BulkPart(NamedTuple):
     """The answer to `cancel` and `move`."""
@@ -51,7 +60,7 @@ class RerunPart(NamedTuple):
 
 
 def count(keys: ShardKeys, due: DueRange) -> Call[int]:
-    """Count the jobs that are due in the range, including retries."""
+    """Count the jobs with scores in the range, including retries; see `DueRange.bands`."""
     return command("ZCOUNT", keys.delayed, repr(due.since), repr(due.until), read=int, key=keys.delayed)
 
 
@@ -78,8 +87,9 @@ def rerun(
 
     behind = f"{max(since_ms - 1, 0)}-{_LAST_OF_A_MS if since_ms else 0}"
     last = "" if until_ms is None else f"{until_ms}-{_LAST_OF_A_MS}"
-    args = (name, behind, last, group, most, REMEMBERED_MS)
-    return scripted("rerun", (keys.ready, keys.jobs, keys.replays, keys.counts), args, read)
+    args = (name, behind, last, group, most, REMEMBERED_MS, keys.near)
+    wanted = (keys.ready, keys.jobs, keys.replays, keys.counts, keys.delayed, keys.retries, keys.shards)
+    return scripted("rerun", wanted, args, read)
 
 
 def _read(reply: list[int]) -> BulkPart:

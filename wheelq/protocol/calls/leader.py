@@ -18,6 +18,10 @@ GOING = "going"
 """Published on the `near` channel when a stopping node gives its lease back, so that the standby takes it at once."""
 
 
+KEY_MARK = "\x1f"
+"""In a hint, and so in a leader's wheel, a partition key stands behind this mark, where others have a member."""
+MOST_KEYS = 100
+"""The most keys that one sweep serves because of hints."""
 _DUE_MS = re.compile("[0-9]{1,16}")
 
 
@@ -93,11 +97,32 @@ class Swept(NamedTuple):
     """Whether more may be due."""
     wait_ms: float = 0.0
     """For how many milliseconds the topic's limits hold the rest back."""
+    keys: HeldKeys | None = None
+    """What is held back for its key; None without limits per key."""
 
     @property
     def promoted(self) -> int:
         """How many jobs."""
         return self.lateness.jobs
+
+
+class HeldKeys(NamedTuple):
+    """The jobs of a shard that are held back because their keys are at their limits."""
+
+    jobs: int
+    place: LookPlace
+    """Where to look next."""
+    lateness: Lateness
+    """How late those of the promoted jobs were that had been held back."""
+    later: list[tuple[str, int]]
+    """Keys, as they are hinted, and when (ms) to serve each again."""
+
+
+class LookPlace(NamedTuple):
+    """Where a sweep looks for keys with jobs that may go, and for permits that are over."""
+
+    held: bytes = b""
+    permits: bytes = b""
 
 
 class Tidied(NamedTuple):
@@ -121,6 +146,8 @@ class Looked(NamedTuple):
     """The leader is not told of jobs due later than this; None: there has been no leader yet."""
     has_outgoing: bool = False
     """Whether followers are outgoing."""
+    has_held: bool = False
+    """Whether jobs are held back because their keys are at their limits; none of them is the first."""
 
 
 class Rested(NamedTuple):
@@ -225,15 +252,36 @@ def promote_some(
     return scripted("promote_some", keys, args, read)
 
 
-def sweep(keys: ShardKeys, token: str, lease_ms: int, limit: int, shaping: Shaping | None = None) -> Call[Swept]:
-    """Promote up to `limit` due jobs, earliest first, as `shaping` allows. Raises NotLeader."""
+def sweep(
+    keys: ShardKeys,
+    token: str,
+    lease_ms: int,
+    limit: int,
+    shaping: Shaping | None = None,
+    freed: Sequence[str] = (),
+    look: LookPlace | None = None,
+) -> Call[Swept]:
+    """Promote up to `limit` due jobs, earliest first, as `shaping` allows. Raises NotLeader.
+
+    With limits per key, it serves the keys in `freed`, up to `MOST_KEYS`, which may not be at their limit any more, and
+    with `look` also looks for such keys itself.
+    """
 
     def read(reply: list[Any]) -> Swept:
         _lead(reply, keys)
-        return Swept(int(reply[1]), _lateness(reply[2]), reply[3] == 1, sum(reply[4:]) / 1000)
+        wait_us = reply[4] if len(reply) > 4 else 0
+        found = Swept(int(reply[1]), _lateness(reply[2]), reply[3] == 1, (wait_us or 0) / 1000)
+        if len(reply) <= 5:
+            return found
+        held, place, permit, lateness, *later = reply[5:]
+        again = [(member_of(key), int(ms)) for key, ms in zip(later[::2], later[1::2], strict=True)]
+        return found._replace(keys=HeldKeys(held, LookPlace(place, permit), _lateness(lateness), again))
 
-    wanted = (*_promotion_keys(keys), keys.rate, keys.counts)
-    return scripted("sweep", wanted, (token, lease_ms, limit, *_args(shaping)), read)
+    args: list[Argument] = [token, lease_ms, limit, *_args(shaping)]
+    if shaping is not None and shaping.has_key_limits:
+        args += (shaping.key_concurrency, repr(shaping.key_rate), *(look or ("-", "")))
+        args += [raw_member(key.removeprefix(KEY_MARK)) for key in freed]
+    return scripted("sweep", (*_promotion_keys(keys), keys.rate, keys.counts), args, read)
 
 
 def tidy(keys: ShardKeys, token: str, lease_ms: int, retention_ms: int, keep_done_ms: int) -> Call[Tidied]:
@@ -251,11 +299,11 @@ def look(keys: ShardKeys) -> Call[Looked]:
     """Read the state of the shard, for a standby."""
 
     def read(reply: list[Any]) -> Looked:
-        server_us, first, token, left_ms, horizon, outgoing = reply
+        server_us, first, token, left_ms, horizon, outgoing, held = reply
         first_due_ms = codec.due_ms(first) if first else None
         horizon_ms = int(horizon) if horizon.isdigit() else None
         token = token.decode(errors="replace")
-        return Looked(int(server_us), first_due_ms, token, left_ms, horizon_ms, outgoing == 1)
+        return Looked(int(server_us), first_due_ms, token, left_ms, horizon_ms, outgoing == 1, held > 0)
 
     return scripted("look", (keys.lease, keys.delayed, keys.horizon, keys.outgoing), (), read)
 
@@ -328,8 +376,8 @@ def _jobs(flat: list[bytes]) -> list[tuple[str, int]]:
 def read_near(message: bytes) -> list[tuple[str, int]]:
     """Returns the jobs (member, due_ms) that a message on the `near` channel names; none: the lease became free.
 
-    Each line of a message has a due_ms and a member. Other lines are ignored: any program may publish there, and a
-    sweep finds every due job.
+    Each line of a message has a due_ms and a member, or 0 and a key that may not be at its limit any more (`KEY_MARK`).
+    Other lines are ignored: any program may publish there, and a sweep finds every due job.
     """
     lines = (line.partition(" ") for line in member_of(message).split("\n"))
     return [(member, int(due_ms)) for due_ms, _, member in lines if member and _DUE_MS.fullmatch(due_ms)]

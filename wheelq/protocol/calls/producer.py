@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 from wheelq.base.ids import make_tag
 from wheelq.errors import BundleClosed, Refused
 from wheelq.model.job import SECOND, CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
+from wheelq.protocol import codec
 from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.calls.bundles import FLAGS_AT, HAS_PARTS, bundle_of
 from wheelq.protocol.codec import LAST_MS, LIFE
@@ -204,7 +205,7 @@ class WaitingMember(NamedTuple):
     @property
     def due_ms(self) -> int:
         """When it is due."""
-        return int(min(self.score + HALF_MS, LAST_MS))
+        return codec.due_ms(repr(self.score).encode())
 
 
 def _shown(name: str) -> str:
@@ -238,7 +239,13 @@ _RESCHEDULE = {
     3: RescheduleOutcome.CHANGED,
     0: RescheduleOutcome.NOT_FOUND,
 }
-_RUN_NOW = {1: RunNowOutcome.PROMOTED, 2: RunNowOutcome.RUNNING, 0: RunNowOutcome.NOT_FOUND, 3: RunNowOutcome.PAUSED}
+_RUN_NOW = {
+    0: RunNowOutcome.NOT_FOUND,
+    1: RunNowOutcome.PROMOTED,
+    2: RunNowOutcome.RUNNING,
+    3: RunNowOutcome.PAUSED,
+    4: RunNowOutcome.HELD_BACK,
+}
 
 
 def cancel(keys: ShardKeys, id: str, life: bytes = b"") -> Call[CancelOutcome]:

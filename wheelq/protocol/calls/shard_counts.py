@@ -38,13 +38,17 @@ class ShardCounts(NamedTuple):
     first_due_ms: int | None
     server_us: int
     groups: tuple[GroupCounts, ...] = ()
+    held_back: int = 0
+    keys_at_limit: int = 0
+    held_since_ms: int | None = None
+    """When the first of the jobs that are held back was due."""
 
 
 def first_due(keys: ShardKeys) -> Call[int | None]:
-    """When the first waiting job of a shard is due; None if none waits."""
+    """When the first waiting job of a shard that is not held back for its key is due; None without any."""
 
     def read(reply: list[bytes]) -> int | None:
-        return codec.due_ms(reply[1]) if reply else None
+        return codec.due_ms(reply[1]) if reply and not codec.is_held_back(reply[1]) else None
 
     return command("ZRANGE", keys.delayed, 0, 0, "WITHSCORES", read=read, key=keys.delayed)
 
@@ -62,9 +66,11 @@ def counts(keys: ShardKeys) -> Call[ShardCounts]:
 
 
 def read_counts(reply: list[Any]) -> ShardCounts:  # the script's answer for one shard
-    waiting, ready, running, retrying, dead, first, server_us, *groups = reply
+    waiting, ready, running, retrying, dead, first, server_us, (held, keys, since), *groups = reply
     due_ms = codec.due_ms(first) if first else None
-    return ShardCounts(waiting, ready, running, retrying, dead, due_ms, int(server_us), _groups(groups))
+    since_ms = codec.due_ms(since) if since else None
+    counts = waiting, ready, running, retrying, dead
+    return ShardCounts(*counts, due_ms, int(server_us), _groups(groups), held, keys, since_ms)
 
 
 def _is_text(name: bytes) -> bool:
@@ -92,6 +98,7 @@ def add_up(topics: Mapping[str, Topic], shards: Sequence[ShardKeys], counts: Seq
         parts = [count for _, count in pairs]
         first_due_ms = min((part.first_due_ms for part in parts if part.first_due_ms is not None), default=None)
         now_ms = parts[0].server_us // 1000
+        held_since_ms = min((part.held_since_ms for part in parts if part.held_since_ms is not None), default=now_ms)
         found.append(
             TopicInfo(
                 topic,
@@ -104,6 +111,9 @@ def add_up(topics: Mapping[str, Topic], shards: Sequence[ShardKeys], counts: Seq
                 first_due_ms,
                 0 if first_due_ms is None else max(0, now_ms - first_due_ms),
                 topics[topic],
+                sum(part.held_back for part in parts),
+                sum(part.keys_at_limit for part in parts),
+                max(0, now_ms - held_since_ms),
             )
         )
     return found

@@ -1,5 +1,5 @@
 -- Acknowledge up to 500 finished deliveries of one group, forget the finished jobs, trim the stream.
--- uses: clock, stored, owned, parts, finish, trim, count, concerns, ack
+-- uses: clock, stored, owned, parts, unfinished, finish, hint, permits, trim, count, concerns, ack
 -- KEYS: 1 ready, 2 jobs, 3 counts (may be left out)
 -- ARGV: 1 group, 2 consumer, 3 server ms until which no other worker can have claimed them, 4 retention_ms,
 --       then for each delivery: entry id, member; then, if the last of them were dropped without running, how many

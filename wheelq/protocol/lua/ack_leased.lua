@@ -1,5 +1,5 @@
 -- Acknowledge up to 500 leased deliveries of one group, keep a record of the finished jobs, trim the stream.
--- uses: clock, full, stored, leased, parts, pack, field, kept_record, without, life, head_parts, keep_done, forget, finish, trim, hint, tell, count, concerns, outgoing, followers, bundles, ended_members
+-- uses: clock, full, stored, leased, parts, pack, field, kept_record, without, life, head_parts, keep_done, forget, unfinished, finish, trim, hint, permits, tell, count, concerns, outgoing, followers, bundles, ended_members
 -- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 news, 6 counts, 7 progress, 8 outgoing, 9 bundles (only if a job
 --       is a member of one)
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing), 5 result of each, packed, or "", 6 how many
@@ -45,6 +45,7 @@ end
 if #entries == 0 then return reply end
 local lives = bundles and members_of(ready, entries)
 redis.call('XACK', ready, group, unpack(entries))
+give_back(ready, group, entries)
 redis.call('HDEL', progress, unpack(notes))
 if keep_ms > 0 then
   forget_done(done, ended, now - keep_ms, 2 * #entries)

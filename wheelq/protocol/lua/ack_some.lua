@@ -1,5 +1,5 @@
 -- Acknowledge finished deliveries of one group in many shards, forget the finished jobs, trim the streams.
--- uses: clock, stored, owned, parts, finish, trim, count, concerns, ack
+-- uses: clock, stored, owned, parts, unfinished, finish, hint, permits, trim, count, concerns, ack
 -- KEYS: for each shard 3: ready, jobs, counts
 -- ARGV: 1 group, 2 consumer, then for each shard, as ack.lua has them: server ms until which no other worker can have
 --       claimed its deliveries, retention_ms, how many of the last were dropped without running, how many there are, then

@@ -1,5 +1,5 @@
 -- Give a delivery up: put the job among the dead, with the reason, and acknowledge the delivery.
--- uses: clock, stored, full, owned, parts, life, head_parts, finish, trim, fields, hint, outgoing, bundles, remove_dead, trim_dead, tell, mark_dead, count
+-- uses: clock, stored, full, owned, parts, life, head_parts, unfinished, finish, trim, fields, hint, permits, outgoing, bundles, remove_dead, trim_dead, tell, mark_dead, count
 -- KEYS: 1 ready, 2 jobs, 3 dead, 4 buried, 5 progress, 6 news, 7 counts, 8 outgoing, 9 bundles (7 to 9 may be left
 --       out)
 -- ARGV: 1 group, 2 consumer, 3 entry id, 4 id, 5 member, 6 attempt, 7 due_ms of the first attempt, 8 reason, 9 error,
@@ -32,6 +32,7 @@ local dead_id = redis.call('XADD', dead, '*', 'id', id, 'due', found[4], 'attemp
   'entry', pointer, 'record', its_record)
 mark_dead(buried, progress, news, id, group, dead_id)
 redis.call('XACK', ready, group, entry)
+give_back(ready, group, {entry})
 if bundles and pointer ~= '' and bundle_of(its_record) then ends[1] = {life_of(its_record), 'buried'} end
 for _, ended in ipairs(finish(ready, jobs, group, {entry}, {member})) do
   if ended == id and ends[1] then ends[2] = {life_of(its_record), 'done'} end

@@ -1,5 +1,5 @@
 -- Cancel the next part of the waiting jobs that are due in a range.
--- uses: clock, full, place, stretch, life, head_parts, hint, tell, outgoing, bundles
+-- uses: clock, full, score, place, stretch, stretch_due, life, head_parts, hint, tell, outgoing, bundles
 -- KEYS: 1 delayed, 2 jobs, 3 news, 4 replays, 5 bundles, 6 outgoing
 -- ARGV: 1 name of this cancellation, 2 from (score), 3 to (score), 4 most members looked at (up to 500), 5 ms for which
 --       its progress is kept, 6 near channel
@@ -14,7 +14,7 @@ local cancelled, score, member = string.match(redis.call('HGET', replays, name) 
 cancelled = tonumber(cancelled or 0)
 if score == 'end' then return {1, cancelled} end
 write_though_full(delayed)
-local members, scores, is_all = stretch(delayed, from, to, score, member, limit, false)
+local members, _, is_all, next_place = stretch_due(delayed, from, to, score, member, limit, false)
 local ids, ends = {}, {}
 for _, one in ipairs(members) do
   if not string.find(one, '\31', 1, true) then ids[#ids + 1] = one end
@@ -30,7 +30,6 @@ if #ids > 0 then
   count_ends(bundles, outgoing, near, ends)
 end
 cancelled = cancelled + #ids
-local place = is_all and 'end ' or scores[#scores] .. ' ' .. members[#members]
-redis.call('HSET', replays, name, string.format('%.0f %s', cancelled, place))
+redis.call('HSET', replays, name, string.format('%.0f %s', cancelled, next_place))
 redis.call('PEXPIRE', replays, keep_ms)
 return {is_all and 1 or 0, cancelled}

@@ -1,5 +1,5 @@
 -- Acknowledge up to 500 finished deliveries of one group, as `ack` does, and keep a record of the finished jobs.
--- uses: clock, full, stored, owned, parts, pack, field, kept_record, without, life, head_parts, keep_done, forget, finish, trim, hint, tell, count, concerns, outgoing, followers, bundles, ended_members
+-- uses: clock, full, stored, owned, parts, pack, field, kept_record, without, life, head_parts, keep_done, forget, unfinished, finish, trim, hint, permits, tell, count, concerns, outgoing, followers, bundles, ended_members
 -- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 progress, 6 news, 7 counts, 8 outgoing, 9 bundles (only if a job
 --       is a member of one)
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing, only remove the progress that handlers
@@ -46,6 +46,7 @@ if has_followers then
 end
 if #entries == 0 then return reply end
 redis.call('XACK', ready, group, unpack(entries))
+give_back(ready, group, entries)
 redis.call('HDEL', progress, unpack(notes))
 if keep_ms > 0 then
   forget_done(done, ended, now - keep_ms, 2 * #entries)

@@ -1,5 +1,5 @@
 -- Delete a part of the entries that belong only to a group that is being removed: its attempts after the first.
--- uses: full
+-- uses: full, parts, unfinished, hint, permits
 -- KEYS: 1 ready, 2 groups
 -- ARGV: 1 group, 2 entry id after which to begin, 3 most entries looked at
 -- Returns: {entry id of the last one looked at or "" when that was all, how many were deleted}.
@@ -14,5 +14,6 @@ end
 if #gone > 0 then
   write_though_full(ready)
   redis.call('XDEL', ready, unpack(gone))
+  give_back(ready, group, gone)
 end
 return {#found == tonumber(most) and found[#found][1] or '', #gone}

@@ -1,5 +1,5 @@
 -- From now on, let only producers and leaders that know the topic's new terms write to a shard.
--- uses: full
+-- uses: full, score, held
 -- KEYS: 1 shards, 2 delayed, 3 lease, 4 fence
 -- ARGV: 1 the topic's terms, which begin with its number of shards, 2 version of the topic that has them, 3 "1" to take
 --       the lease from the leader in any case
@@ -10,7 +10,7 @@
 -- not DEL.)
 local shards, delayed, lease, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local terms, version = ARGV[1], tonumber(ARGV[2])
-local last_due = redis.call('ZRANGE', delayed, -1, -1, 'WITHSCORES')[2] or '0'
+local last_due = last_of(delayed)
 local known = tonumber(redis.call('GET', fence) or 0) or 0
 if known > version then return {last_due, known} end
 local has_changed = redis.call('GET', shards) ~= terms

@@ -1,11 +1,12 @@
 -- Count the waiting jobs by how soon they are due.
--- uses: clock, by
+-- uses: clock, by, score, held
 -- KEYS: 1 delayed
 -- ARGV: the ends of the spans, in ms from now, the nearest first (at most 100)
--- Returns: how many are due by now, then in each span, then later. A span takes O(log n), about 3 us, and nothing once
+-- Returns: how many are due by now (those that are held back among them), then in each span, then later. A span takes O(log n), about 3 us, and nothing once
 --          all jobs are counted.
 local delayed = KEYS[1]
-local now, from, counts, left = now_ms(), '-inf', {}, redis.call('ZCARD', delayed)
+local now, from, counts, held = now_ms(), '-inf', {}, held_in(delayed)
+local left = redis.call('ZCARD', delayed) - held
 for n = 0, #ARGV do
   local due = 0
   if left > 0 then
@@ -13,7 +14,7 @@ for n = 0, #ARGV do
     due = redis.call('ZCOUNT', delayed, from, to)
     from, left = '(' .. to, left - due
   end
-  counts[#counts + 1] = due
+  counts[#counts + 1] = n == 0 and due + held or due
 end
 counts[#counts + 1] = left
 return counts

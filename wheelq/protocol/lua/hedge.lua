@@ -1,5 +1,5 @@
 -- Promote due jobs in place of a leader that fails to: without a lease, and only if the first is overdue for a while.
--- uses: clock, full, score, by, emit, lateness, retries, count, promote, shape, sweep_due, hint, came
+-- uses: clock, full, head_parts, score, by, emit, lateness, retries, count, promote, shape, parts, unfinished, hint, stored, permits, held, key_limits, room, putting_back, choice, look_over, sweep_due, came
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 retries, 6 rate, 7 shards, 8 counts
 -- ARGV: 1 hedge_ms the first job must be overdue, 2 most jobs (up to 500), 3 the topic's terms, as the caller knows
 --       them, 4 interval_us, 5 burst, 6 most unread (4 to 6 only if shaped)
@@ -10,10 +10,11 @@ local delayed, jobs, ready, dead, retries = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 local rate, shards, counts = KEYS[6], KEYS[7], KEYS[8]
 local hedge_ms, limit, terms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 if (redis.call('GET', shards) or terms) ~= terms then return {now_us(), {0}, 0} end
-local first = due_of(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2])
-if not first or first > now_ms() - hedge_ms then return {now_us(), {0}, 0} end
+local first = tonumber(first_of(delayed))
+if not first or due_of(first) > now_ms() - hedge_ms then return {now_us(), {0}, 0} end
 write_though_full(delayed)
 local shape = {ARGV[4], ARGV[5], ARGV[6]}
-local lateness, has_more, wait_us = sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts)
+local limits = limits_in(terms)
+local lateness, has_more, wait_us = sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits)
 tell_came()
 return {now_us(), lateness, has_more, wait_us}

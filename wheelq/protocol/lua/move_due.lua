@@ -1,5 +1,5 @@
 -- Give other due times to the next part of the waiting jobs that are due in a range.
--- uses: clock, score, place, stretch, hint, horizon
+-- uses: clock, score, place, stretch, stretch_due, hint, horizon
 -- KEYS: 1 delayed, 2 horizon, 3 replays
 -- ARGV: 1 near channel, 2 name of this move, 3 from (score), 4 to (score), 5 the due time of all of them ("+ms" from the
 --       first call, or "ms" since the epoch), or "" to move each by 6, 6 how many ms (negative: to an earlier time, but
@@ -14,13 +14,13 @@ local limit, keep_ms = tonumber(ARGV[7]), ARGV[8]
 local moved, fixed, score, member = string.match(redis.call('HGET', replays, name) or '', '^(%d+) (%d+) (%S+) (.*)$')
 moved, fixed = tonumber(moved or 0), tonumber(fixed) or (target == '' and now_ms() or due_ms(target))
 if score == 'end' then return {1, moved} end
-local members, scores, is_all = stretch(delayed, from, to, score, member, limit, target == '' and by > 0)
+local members, scores, is_all, next_place = stretch_due(delayed, from, to, score, member, limit, target == '' and by > 0)
 local last, changes, hints = loaded_to(horizon), {}, {}
 for n, id in ipairs(members) do
   local stands = due_of(scores[n])
   local due = target == '' and math.min(math.max(stands + by, fixed), LAST_MS) or fixed
   if due ~= stands and not string.find(id, '\31', 1, true) then
-    changes[#changes + 1], changes[#changes + 2] = score_of(due, scores[n] - stands), id -- of the same priority
+    changes[#changes + 1], changes[#changes + 2] = score_of(due, unheld(tonumber(scores[n])) - stands), id -- of the same priority
     moved = moved + 1
     if due <= last then hints[#hints + 1] = string.format('%.0f %s', due, id) end
   end
@@ -30,7 +30,6 @@ if #changes > 0 then
   local text = #hints > 0 and table.concat(hints, '\n') or last < now_ms() and ANY
   if text then hint(near, text) end
 end
-local place = is_all and 'end ' or scores[#scores] .. ' ' .. members[#members]
-redis.call('HSET', replays, name, string.format('%.0f %.0f %s', moved, fixed, place))
+redis.call('HSET', replays, name, string.format('%.0f %.0f %s', moved, fixed, next_place))
 redis.call('PEXPIRE', replays, keep_ms)
 return {is_all and 1 or 0, moved}

@@ -1,5 +1,5 @@
 -- Promote the named members that are due.
--- uses: clock, leader, score, by, ranked, emit, lateness, retries, count, promote, named, hint, came
+-- uses: clock, leader, score, held, by, ranked, emit, lateness, retries, count, promote, named, hint, came
 -- KEYS: 1 lease, 2 delayed, 3 jobs, 4 ready, 5 dead, 6 retries, 7 counts
 -- ARGV: 1 token, 2 lease_ms, then up to 500 members
 -- Returns: {1, now_us, lateness of those promoted, score of the first job that still waits or "", member, score, ...} with

@@ -1,5 +1,5 @@
 -- Promote the named members that are due in many shards.
--- uses: clock, leader, score, by, ranked, emit, lateness, retries, count, promote, named, hint, came
+-- uses: clock, leader, score, held, by, ranked, emit, lateness, retries, count, promote, named, hint, came
 -- KEYS: for each shard 7: lease, delayed, jobs, ready, dead, retries, counts
 -- ARGV: 1 lease_ms, then for each shard: token, how many members, the members; up to 500 in all
 -- Returns: for each shard, in order: what promote.lua returns, or the text of the error that it met.

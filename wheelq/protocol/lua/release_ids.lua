@@ -1,5 +1,5 @@
 -- Forget a part of the jobs that no group has to run any more, and of the retries of a group that is being removed.
--- uses: clock, full, stored, parts, life, head_parts, finish, retries, hint, tell, outgoing, bundles, ended_members
+-- uses: clock, full, stored, parts, life, head_parts, unfinished, finish, retries, hint, permits, tell, outgoing, bundles, ended_members
 -- KEYS: 1 jobs, 2 delayed, 3 ready, 4 retries, 5 groups, 6 news, 7 bundles, 8 outgoing
 -- ARGV: 1 group that is being removed, 2 cursor, 3 about how many to look at, 4 near channel
 -- Returns: {cursor, how many were forgotten}; {} the group is not being removed, or is here again.
@@ -50,5 +50,8 @@ if #waiting > 0 then
   redis.call('ZREM', delayed, unpack(waiting))
   count_retries(retries, dues, -1)
 end
-if #entries > 0 then redis.call('XDEL', ready, unpack(entries)) end
+if #entries > 0 then
+  redis.call('XDEL', ready, unpack(entries))
+  give_back(ready, group, entries)
+end
 return {page[1], #gone}

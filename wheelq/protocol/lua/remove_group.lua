@@ -1,5 +1,5 @@
 -- Begin or continue to remove a consumer group: drop its pending deliveries, and in the end the group itself.
--- uses: full, fields, parts
+-- uses: full, fields, parts, unfinished, hint, permits
 -- KEYS: 1 ready, 2 groups
 -- ARGV: 1 group, 2 "begin", "if gone" to begin only if the group is not here, or "" to continue
 -- Returns: {deliveries dropped, 1 if the group was here, 1 if it still is}; {} it is not being removed, or no longer.
@@ -30,7 +30,10 @@ if newest and after(newest[1], last) then last = newest[1] end -- the last entry
 redis.call('HSET', groups, group, last)
 local dropped = {}
 for n, delivery in ipairs(redis.call('XPENDING', ready, group, '-', '+', MOST_AT_ONCE)) do dropped[n] = delivery[1] end
-if #dropped > 0 then redis.call('XACK', ready, group, unpack(dropped)) end
+if #dropped > 0 then
+  redis.call('XACK', ready, group, unpack(dropped))
+  give_back(ready, group, dropped)
+end
 if pending > MOST_AT_ONCE then return {#dropped, 1, 1} end
 redis.call('XGROUP', 'DESTROY', ready, group)
 return {#dropped, 1, 0}

@@ -21,6 +21,6 @@ if only_if_due ~= '' and stands ~= tonumber(only_if_due) then
   return {3, stands}
 end
 due = due_ms(due)
-redis.call('ZADD', delayed, score_of(due, score - stands), id) -- of the same priority
+redis.call('ZADD', delayed, score_of(due, unheld(tonumber(score)) - stands), id) -- of the same priority
 hint_due(near, horizon, due, id)
 return {1, due}

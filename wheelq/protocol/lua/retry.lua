@@ -1,5 +1,5 @@
 -- Acknowledge a failed delivery, and let the job wait for its next run, in this group only.
--- uses: clock, stored, full, owned, retries, hint, horizon, hint_due, count
+-- uses: clock, stored, full, owned, parts, unfinished, retries, hint, permits, horizon, hint_due, count
 -- KEYS: 1 ready, 2 jobs, 3 delayed, 4 horizon, 5 retries (counts those that wait), 6 counts (may be left out)
 -- ARGV: 1 group, 2 consumer, 3 entry id, 4 id, 5 pause_ms, 6 near channel, 7 record of the next run, 8 number of the
 --       lease (only of leased deliveries; else "" or left out), 9 outcome to count (may be left out: retried)
@@ -20,6 +20,7 @@ redis.call('ZADD', delayed, due, member)
 redis.call('HSET', jobs, member, record)
 count_retries(retries, {due}, 1)
 redis.call('XACK', ready, group, entry)
+give_back(ready, group, {entry})
 hint_due(near, horizon, due, member)
 count(counts, outcome .. '\31' .. group, 1)
 return due

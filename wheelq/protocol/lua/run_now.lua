@@ -1,9 +1,9 @@
 -- Promote one waiting job now, before its due time.
--- uses: clock, primary, full, score, emit, lateness, retries, count, promote, hint, came
+-- uses: clock, primary, full, head_parts, score, emit, lateness, retries, count, promote, parts, unfinished, hint, permits, key_limits, room, putting_back, choice, came
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 shards, 6 counts (may be left out)
 -- ARGV: 1 id
 -- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting), 3 the topic is
---          paused: the job keeps waiting, and is due now.
+--          paused: the job keeps waiting, and is due now, 4 its key is at its limit: the same, and it goes before the others.
 -- Its due time becomes now, so that no worker sees a job that ran early.
 local delayed, jobs, ready, dead, shards, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local id = ARGV[1]
@@ -12,10 +12,17 @@ if not redis.call('ZSCORE', delayed, id) then
   return redis.call('HEXISTS', jobs, id) == 1 and 2 or 0
 end
 write_though_full(ready)
-if string.find(redis.call('GET', shards) or '', 'paused', 1, true) then
+local terms = redis.call('GET', shards) or ''
+if string.find(terms, 'paused', 1, true) then
   redis.call('ZADD', delayed, now_ms(), id)
   return 3
 end
-local promoted = promote_all(delayed, jobs, ready, dead, nil, {id}, {now_ms()}, counts)
+local limits, key = limits_in(terms), key_of(redis.call('HGET', jobs, id))
+local chosen = limits and key and choice(delayed, jobs, nil, limits, 1, limit_keys(ready))
+if chosen then chosen.run_next(id, now_ms(), key) end
+local is_held_back = chosen and #chosen.members == 0
+local promoted = is_held_back and 0 or promote_all(delayed, jobs, ready, dead, nil, {id}, {now_ms()}, counts, chosen and chosen.note)
+if chosen then chosen.keep() end
+if is_held_back then return 4 end
 tell_came()
 return promoted == 1 and 1 or -1

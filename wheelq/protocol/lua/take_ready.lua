@@ -1,5 +1,5 @@
 -- Remove one promoted job by its id, if no other group needs it.
--- uses: clock, life, head_parts, hint, count, outgoing, bundles, ended_members
+-- uses: clock, life, head_parts, parts, unfinished, hint, permits, count, outgoing, bundles, ended_members
 -- KEYS: 1 ready, 2 jobs, 3 counts, 4 bundles, 5 outgoing
 -- ARGV: 1 group, 2 id, 3 near channel
 -- Returns: 1 taken, 0 it is not promoted, or another group needs it (nothing was done).
@@ -15,6 +15,7 @@ local lives = members_of(ready, {entry})
 redis.call('XDEL', ready, entry)
 redis.call('HDEL', jobs, id)
 redis.call('XACK', ready, group, entry)
+give_back(ready, group, {entry})
 count(counts, 'done\31' .. group, 1)
 count_ends(bundles, outgoing, near, ended_of(lives, {id}, {id}, {'done'}))
 return 1

@@ -70,6 +70,7 @@ _LEFT = {
     "running": problems.TOO_LATE,
     "changed": problems.CHANGED,
     "paused": problems.PAUSED,
+    "held_back": problems.HELD_BACK,
 }
 """The outcomes of `cancel`, `reschedule` and `run_now` that leave a job as it was."""
 Make = Callable[[str | None], Awaitable[dict[str, Any]]]
@@ -289,7 +290,7 @@ async def cancel_job(request: Request, topic: Topic, id: PathId, partition_key: 
 _READY = {204: "The job is ready for its consumers."}
 
 
-@routes.on("POST", "/run/{id:path}", "Run a job now", Verb.CHANGE, _READY, *_PAST, problems.PAUSED)
+@routes.on("POST", "/run/{id:path}", "Run a job now", Verb.CHANGE, _READY, *_PAST, problems.PAUSED, problems.HELD_BACK)
 async def run_job(request: Request, topic: Topic, id: PathId, partition_key: PartitionKey = None) -> Response:
     """Runs a waiting job at once."""
     _check(await service_of(request).client.run_now(topic, id, partition_key=partition_key))

@@ -46,6 +46,8 @@ class TopicSettingsChange(Model):
     max_rate: float | None = _change("max_rate")
     max_pending: _Whole = _change("max_pending")
     max_ready: _Whole = _change("max_ready")
+    key_concurrency: _Whole = _change("key_concurrency")
+    key_rate: float | None = _change("key_rate")
     misfire: Misfire | None = _change("misfire")
     grace_ms: _Whole = _change("grace_ms")
     on_mismatch: OnMismatch | None = _change("on_mismatch")

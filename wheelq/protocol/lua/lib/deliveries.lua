@@ -43,6 +43,7 @@ local function ack_all(ready, jobs, counts, group, consumer, safe_until, retenti
   if held == 0 then return 0 end
   local acked = redis.call('XACK', ready, group, unpack(entries))
   if acked == 0 then return 0 end
+  give_back(ready, group, entries)
   finish(ready, jobs, group, entries, members)
   trim(ready, tonumber(retention_ms), now, counts)
   count(counts, 'done\31' .. group, acked - expired - others)

@@ -123,14 +123,9 @@ local function forget_done(done, ended, before, limit)
   return #old
 end
 
--- part: finish
--- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish. Returns their members.
--- entries[n] was just acked for members[n], which is `id` or `id SEPARATOR group`. If there is one group, the job is done.
--- If there are several, it is done when no other group has its entry unread or pending, or waits for a retry of it.
--- The pointer in `jobs` is compared with the entry, because a late ack must not forget a newer job with the same id. Nor
--- must a retry, which may be from a rerun of an earlier life of the id: it leaves a job alone that waits, or that this
--- group has not finished.
-local SPLIT = '\31'
+-- part: unfinished
+-- groups_of(ready, group): name and last entry read of every other group, and the last entry that this group has read.
+-- is_unfinished(ready, group, read_to, entry): whether a group that has read so far has the entry unread or pending.
 local function groups_of(ready, group)
   local others, own_read_to = {}, nil
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
@@ -147,6 +142,15 @@ end
 local function is_unfinished(ready, group, read_to, entry)
   return after(entry, read_to) or #redis.call('XPENDING', ready, group, entry, entry, 1) > 0
 end
+
+-- part: finish
+-- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish. Returns their members.
+-- entries[n] was just acked for members[n], which is `id` or `id SEPARATOR group`. If there is one group, the job is done.
+-- If there are several, it is done when no other group has its entry unread or pending, or waits for a retry of it.
+-- The pointer in `jobs` is compared with the entry, because a late ack must not forget a newer job with the same id. Nor
+-- must a retry, which may be from a rerun of an earlier life of the id: it leaves a job alone that waits, or that this
+-- group has not finished.
+local SPLIT = '\31'
 local function needed(ready, jobs, others, entry, id)
   for _, other in ipairs(others) do
     if redis.call('HEXISTS', jobs, id .. SPLIT .. other.name) == 1 then return true end

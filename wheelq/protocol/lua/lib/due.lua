@@ -4,15 +4,18 @@
 -- A member's score is its due_ms, minus a quarter for high priority, plus a quarter for low. So members are in the order
 -- of due times, and within one millisecond in the order of priority; rounding gives the due time back. A double holds
 -- such scores exactly.
--- score_of(due, fraction): the score to store. due_of(score): the due time
--- as a number; nil without a score. Another program may have stored any score, even infinity: due times are limited to 0
--- to 2^53.
-local LAST_MS = 9007199254740992
+-- score_of(due, fraction): the score to store. due_of(score): the due time as a number; nil without a score. Another program may
+-- have stored any score, even infinity: due times are limited to 0 to 2^53.
+-- HELD is added to the score of a job that is held back because its key is at its limit (see held). is_held(score): whether it is
+-- there. unheld(score): without it.
+local LAST_MS, HELD = 9007199254740992, 35184372088832 -- 2^53; 2^45: due times are lower
+local function is_held(score) return score >= HELD and score < 2 * HELD end
+local function unheld(score) return is_held(score) and score - HELD or score end
 local function score_of(due, fraction)
   return fraction == 0 and due or string.format('%.2f', due + fraction)
 end
 local function due_of(score)
-  return score and math.max(0, math.min(math.floor(tonumber(score) + 0.5), LAST_MS))
+  return score and math.max(0, math.min(math.floor(unheld(tonumber(score)) + 0.5), LAST_MS))
 end
 
 -- part: by

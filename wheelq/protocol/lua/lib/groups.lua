@@ -82,10 +82,21 @@ local function tally(jobs, ready, groups, retried, live)
 end
 
 -- part: census
--- census(delayed, ready, dead, jobs, retries): the reply of `counts`: see counts.lua.
+-- census(delayed, ready, dead, jobs, retries): the reply of `counts`: see counts.lua. Up to 100 keys are counted.
+local MOST_KEYS = 100
+local function held_back(delayed, held)
+  local jobs, keys, from = held_in(delayed), 0, '-'
+  if jobs == 0 then return {0, 0, ''} end
+  while keys < MOST_KEYS do
+    local place = redis.call('ZRANGEBYLEX', held, from, '+', 'LIMIT', 0, 1)[1]
+    if not place then break end
+    keys, from = keys + 1, '(' .. string.match(place, '^[^\31]*') .. ' '
+  end
+  return {jobs, keys, redis.call('ZRANGEBYSCORE', delayed, HELD, '(' .. 2 * HELD, 'WITHSCORES', 'LIMIT', 0, 1)[2]}
+end
 local function census(delayed, ready, dead, jobs, retries)
   local first, held = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2], redis.call('ZCARD', delayed)
-  local retried = math.min(waiting_retries(retries, due_of(first)), held)
+  local retried = math.min(waiting_retries(retries, first and math.max(tonumber(first), 0)), held)
   local groups = groups_of(ready)
   local unread, running, retrying = redis.call('XLEN', ready), 0, retried
   if #groups == 1 then
@@ -93,7 +104,8 @@ local function census(delayed, ready, dead, jobs, retries)
   elseif #groups > 1 then
     unread, running, retrying = tally(jobs, ready, groups, retried, redis.call('HLEN', jobs) - held)
   end
-  local reply = {held - retried, unread, running, retrying, redis.call('XLEN', dead), first or '', now_us()}
+  local reply = {held - retried, unread, running, retrying, redis.call('XLEN', dead), first_of(delayed), now_us(),
+    held_back(delayed, (limit_keys(ready)))}
   for _, one in ipairs(groups) do
     local group, oldest = one.name, ''
     if one.pending > 0 then

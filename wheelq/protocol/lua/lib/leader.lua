@@ -27,15 +27,15 @@ local function ranked(members, dues)
 end
 
 -- part: promote
--- promote_all(delayed, jobs, ready, dead, retries, members, dues, counts): delayed → ready for members known to be due.
--- `retries` may be nil where no member is a retry.
+-- promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, note): delayed → ready for members known to be due.
+-- `retries` may be nil where no member is a retry. `note`, which may be left out, is told of the place and the entry of each.
 -- `dues` are scores, as numbers. Returns how many were promoted, whether that was all (false when the stream refused
 -- one), and how late they were (see lateness). XADD comes before ZREM, and a job whose XADD was refused stays waiting.
 -- A retry that waited under its own member, beside another life of its id, needs only its entry: `jobs` forgets it.
 -- A member without a record (another program must have written it) is buried, so that it cannot block the rest; if
 -- `dead` refuses it, it stays waiting, and the rest goes on.
 local LATE = 13 -- from this place of the lateness on, jobs were at least 1,024 ms late
-local function promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
+local function promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, note)
   local lateness, count_late = late_counter()
   if #members == 0 then return 0, true, lateness end
   local records = redis.call('HMGET', jobs, unpack(members))
@@ -44,7 +44,7 @@ local function promote_all(delayed, jobs, ready, dead, retries, members, dues, c
   -- Runs for every job: counters cost less than `#`, and a loop over numbers less than ipairs.
   for n = 1, #members do
     local member, due, record = members[n], dues[n], records[n]
-    if due % 1 ~= 0 or due < 0 then due = due_of(due) end
+    if due % 1 ~= 0 or due < 0 or due >= HELD then due = due_of(due) end
     local cut = string.find(member, '\31', 1, true)
     if record then
       local entry = emit(ready, member, due, record)
@@ -62,14 +62,15 @@ local function promote_all(delayed, jobs, ready, dead, retries, members, dues, c
       end
       promoted = promoted + 1
       count_late(due)
-      if cut then retried[#retried + 1] = due end
+      if cut then retried[#retried + 1] = math.max(dues[n], 0) end
+      if note then note(n, entry) end
     else
       local entry = redis.pcall('XADD', dead, '*', 'id', member, 'due', due, 'attempt', 0, 'group', '', 'reason', 'no record',
         'error', 'the record of this job is missing', 'record', '')
       if type(entry) ~= 'table' then
         removed, buried = removed + 1, buried + 1
         gone[removed] = member
-        if cut then retried[#retried + 1] = due end
+        if cut then retried[#retried + 1] = math.max(dues[n], 0) end
       end
     end
   end
@@ -115,7 +116,7 @@ local function promote_named(token, lease_ms, args, from, to, lease, delayed, jo
   end
   local _, _, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
   reply[3] = lateness
-  reply[4] = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2] or ''
+  reply[4] = first_of(delayed)
   return reply
 end
 
@@ -155,12 +156,15 @@ local function unread(ready, most)
 end
 
 -- part: sweep_due
--- sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts): promotes due jobs, earliest first, up to `limit`.
+-- sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits, look): promotes due jobs, earliest first, up
+-- to `limit`.
 -- `shape` is {interval_us, burst, most unread}, each as text and "0" for none, or empty: then nothing is held back.
--- Returns how late the promoted jobs were (see lateness), 1 if more may be due, and, if jobs are held back, the
--- microseconds until it is worth looking again.
+-- `limits` are the limits per key, as limits_of returns them; nil: what was held back by former ones goes, too. `look` says
+-- which keys are served (see look_over; nil: only those of due jobs).
+-- Returns how late the promoted jobs were (see lateness), 1 if more may be due, and, if jobs are held back by the shape, the
+-- microseconds until it is worth looking again; then the choice (nil without limits per key).
 local HELD_US = 20000
-local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts)
+local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits, look)
   local interval_us, burst, most = tonumber(shape[1] or 0), tonumber(shape[2] or 0), tonumber(shape[3] or 0)
   local allowed, wait_us, free, from = limit, 0, nil, nil
   if most > 0 then
@@ -172,17 +176,32 @@ local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape
     allowed = math.min(allowed, free)
   end
   local found = redis.call('ZRANGEBYSCORE', delayed, '-inf', by(now_ms()), 'WITHSCORES', 'LIMIT', 0, math.max(allowed, 1))
-  local members, dues = {}, {}
+  if not limits and #found < 2 * allowed then
+    local left = redis.call('ZRANGEBYSCORE', delayed, HELD, '(' .. 2 * HELD, 'WITHSCORES', 'LIMIT', 0, allowed - #found / 2)
+    for _, one in ipairs(left) do found[#found + 1] = one end
+  end
+  local has_more, members, dues, chosen = #found > 0 and #found >= 2 * allowed, {}, {}, nil
   for n = 1, math.min(#found, 2 * allowed), 2 do
     members[#members + 1] = found[n]
     dues[#dues + 1] = tonumber(found[n + 1])
   end
-  local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
+  if limits then
+    chosen = choice(delayed, jobs, retries, limits, allowed, limit_keys(ready))
+    if look then look_over(chosen, delayed, ready, limits, look, limit_keys(ready)) end
+    for n, record in ipairs(#members > 0 and redis.call('HMGET', jobs, unpack(members)) or {}) do
+      has_more = not chosen.offer(members[n], dues[n], record) or has_more
+    end
+    chosen.serve_offered()
+    members, dues, has_more = chosen.members, chosen.scores, has_more or chosen.is_cut
+  else
+    forget_limits(limit_keys(ready))
+  end
+  local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, chosen and chosen.note)
+  if chosen then chosen.keep() end
   count(counts, 'swept', promoted)
-  local has_more = #found > 0 and #found >= 2 * allowed
   if from and promoted > 0 then spend(rate, interval_us, from, promoted) end
   if from and has_more and allowed == free then
     wait_us = math.max(wait_us, from + (promoted + 1) * interval_us - tonumber(now_us()))
   end
-  return lateness, (has_more or not is_all) and 1 or 0, has_more and is_all and allowed < limit and wait_us or nil
+  return lateness, (has_more or not is_all) and 1 or 0, has_more and is_all and allowed < limit and wait_us or nil, chosen
 end

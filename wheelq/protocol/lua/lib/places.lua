@@ -48,3 +48,19 @@ local function stretch(set, from, to, score, member, limit, is_backwards)
   end
   return members, scores, is_backwards and first == 0 or not is_backwards and #members < limit
 end
+
+-- part: stretch_due
+-- stretch_due(delayed, from, to, score, member, limit, is_backwards): as stretch, for a range of due times: first those that are
+-- not held back (see held), then those that are. Returns also the place of the last one as text: "score member", or "end ".
+local function stretch_due(delayed, from, to, score, member, limit, is_backwards)
+  local is_in_held = score and is_held(tonumber(score))
+  local function ends(held)
+    return string.format('%.2f', from + held), string.format('%.2f', math.min(tonumber(to), HELD - 1) + held)
+  end
+  local first, last = ends(is_in_held and HELD or 0)
+  local members, scores, is_all = stretch(delayed, first, last, score, member, limit, is_backwards)
+  if not is_all then return members, scores, false, scores[#scores] .. ' ' .. members[#members] end
+  first, last = ends(HELD)
+  if is_in_held or redis.call('ZCOUNT', delayed, first, last) == 0 then return members, scores, true, 'end ' end
+  return members, scores, false, (is_backwards and last or first) .. ' '
+end

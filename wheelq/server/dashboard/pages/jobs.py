@@ -250,6 +250,7 @@ async def run_now(visit: Visit) -> Response:
     said = {
         RunNowOutcome.PROMOTED: "The job is ready for its workers.",
         RunNowOutcome.PAUSED: "The topic is paused: the job is due now, and runs first when the topic is resumed.",
+        RunNowOutcome.HELD_BACK: "Its key is at its limit: the job is due now, and goes before the others of its key.",
         RunNowOutcome.RUNNING: TOO_LATE,
     }
     return _to_job(visit, id, key, said.get(outcome))

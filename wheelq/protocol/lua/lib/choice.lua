@@ -1,0 +1,142 @@
+-- Choosing the jobs of a topic with limits per key that are promoted now.
+
+-- part: choice
+-- choice(delayed, jobs, retries, limits, most, limit_keys(ready)): chooses up to `most` jobs that their keys allow. Returns a table:
+--   members, scores: those chosen so far, for promote_all, which gets `note`;
+--   offer(member, score, record): a due job, which is chosen or held back; false if `most` are chosen;
+--   serve(key): what is held back of a key; serve_offered(): the same of all keys that were offered;
+--   run_next(member, score, key): a job that goes before all others of its key;
+--   later: keys to serve again, as they are hinted, each with the ms when; is_cut: whether some were left because of `most`;
+--   lateness: of those promoted that had been held back (see lateness);
+--   keep(): writes down what was held back and promoted. Call it after promote_all.
+local MOST_SERVED = 500
+local function choice(delayed, jobs, retries, limits, most, held, permits, permitted, paces)
+  local lateness, count_late = late_counter()
+  local chosen = {members = {}, scores = {}, later = {}, is_cut = false, lateness = lateness}
+  local members, scores, later, keys, places, paced_to, taken = chosen.members, chosen.scores, chosen.later, {}, {}, {}, {}
+  local may_go, take = room_of(limits, permits, paces)
+  local hold, put_back = putting_back(delayed, retries, held)
+  local any_held, served, offered, waits = redis.call('EXISTS', held) == 1, {}, {}, {}
+  local new_permits, of_entries, new_paces, gone = {}, {}, {}, {}
+  local function choose(member, score, key, place)
+    local n = #members + 1
+    members[n], scores[n], keys[n], places[n], taken[member] = member, score, key or false, place or false, true
+    paced_to[n] = key and take(key) or false
+  end
+  function chosen.serve(key)
+    if served[key] or not any_held then return end
+    served[key] = true
+    local skipped, again_at = 0, 0
+    for _ = 1, MOST_SERVED do
+      local place = next_held(held, key, skipped)
+      waits[key] = place ~= nil
+      if not place then return end
+      local member = string.match(place, '^[^\31]*\31[^\31]*\31(.*)$')
+      local score = tonumber(redis.call('ZSCORE', delayed, member) or 0)
+      local record = is_held(score) and not taken[member] and redis.call('HGET', jobs, member)
+      if taken[member] or not is_held(score) or (record and key_of(record) ~= key) then
+        redis.call('ZREM', held, place) -- it was cancelled or moved
+      else
+        local can, can_at = may_go(key)
+        chosen.is_cut = chosen.is_cut or (can and #members >= most)
+        again_at = can and 0 or can_at
+        if not can or #members >= most then break end
+        choose(member, score, record and key, place)
+        skipped = skipped + 1
+      end
+    end
+    if again_at then later[#later + 1], later[#later + 2] = '\31' .. key, again_at end
+  end
+  function chosen.offer(member, score, record)
+    local key = key_of(record)
+    if #members >= most then return false end
+    if key and waits[key] == nil then
+      waits[key], offered[#offered + 1] = any_held and next_held(held, key) ~= nil, key
+    end
+    if key and (waits[key] or not may_go(key)) then
+      waits[key] = true
+      hold(member, score, key, IN_ORDER)
+    else
+      choose(member, score, key)
+    end
+    return true
+  end
+  function chosen.serve_offered()
+    put_back()
+    any_held = true
+    for _, key in ipairs(offered) do
+      if waits[key] then chosen.serve(key) end
+    end
+  end
+  function chosen.run_next(member, score, key)
+    if may_go(key) then choose(member, score, key) else hold(member, score, key, RUN_NEXT) end
+  end
+  function chosen.note(n, entry)
+    local key, group = keys[n], string.match(members[n], '^[^\31]*\31([^\31]*)') or ''
+    if key then
+      new_permits[#new_permits + 1], new_permits[#new_permits + 2] = 0, key .. '\31' .. entry
+      of_entries[#of_entries + 1], of_entries[#of_entries + 2] = entry, group .. '\31' .. key
+    end
+    if paced_to[n] then new_paces[#new_paces + 1], new_paces[#new_paces + 2] = string.format('%.0f', paced_to[n]), key end
+    if places[n] then gone[#gone + 1] = places[n]; count_late(unheld(scores[n])) end
+  end
+  function chosen.keep()
+    put_back()
+    if #new_permits > 0 and limits[1] > 0 then
+      redis.call('ZADD', permits, unpack(new_permits))
+      redis.call('HSET', permitted, unpack(of_entries))
+    end
+    if #new_paces > 0 then redis.call('ZADD', paces, unpack(new_paces)) end
+    if #gone > 0 then redis.call('ZREM', held, unpack(gone)) end
+  end
+  return chosen
+end
+
+-- part: look_over
+-- look_over(chosen, delayed, ready, limits, look, limit_keys(ready)): serves the keys in `look.keys`. With `look.from`, it also
+-- serves the next 100 keys after that one with jobs that are held back, and removes those of the next 100 permits after
+-- `look.permit` that are over; it sets both to where the next call goes on: "" at the end.
+-- A permit is over if no group that it concerns has the entry unread or pending: then a worker of an earlier release has
+-- settled it, or another program has removed the entry or the group.
+local AT_ONCE = 100
+local function is_over(ready, groups, entry, only)
+  local is_there = redis.call('EXISTS', ready) == 1 and #redis.call('XRANGE', ready, entry, entry) == 1
+  for _, group in ipairs(groups) do
+    if not only or only == '' or only == group.name then
+      if is_there and after(entry, group.read_to) then return false end
+      if #redis.call('XPENDING', ready, group.name, entry, entry, 1) > 0 then return false end
+    end
+  end
+  return #groups > 0 or not is_there
+end
+local function remove_over(ready, permits, permitted, from)
+  local some = redis.call('ZRANGEBYLEX', permits, from == '' and '-' or '(' .. from, '+', 'LIMIT', 0, AT_ONCE)
+  local groups = #some > 0 and redis.call('EXISTS', ready) == 1 and groups_of(ready) or {}
+  for _, member in ipairs(some) do
+    local entry = string.match(member, '[^\31]*$')
+    local only = string.match(redis.call('HGET', permitted, entry) or '', '^[^\31]*')
+    if not is_entry(entry) or is_over(ready, groups, entry, only) then
+      redis.call('HDEL', permitted, entry)
+      redis.call('ZREM', permits, member)
+    end
+  end
+  return #some == AT_ONCE and some[AT_ONCE] or ''
+end
+local function look_over(chosen, delayed, ready, limits, look, held, permits, permitted, paces)
+  if look.from then
+    if limits[1] == 0 then redis.call('UNLINK', permits, permitted) end
+    if held_in(delayed) == 0 then redis.call('UNLINK', held) end
+    redis.call('ZREMRANGEBYSCORE', paces, '-inf', string.format('%.0f', now_us() - 1000000))
+    look.permit = remove_over(ready, permits, permitted, look.permit)
+  end
+  for _, key in ipairs(look.keys) do chosen.serve(key) end
+  for _ = 1, look.from and AT_ONCE or 0 do
+    local place = redis.call('ZRANGEBYLEX', held, look.from == '' and '-' or '(' .. look.from, '+', 'LIMIT', 0, 1)[1]
+    local key = place and string.match(place, '^[^\31]*')
+    look.from = key and key .. ' ' or ''
+    if not key then break end
+    chosen.serve(key)
+  end
+end
+-- forget_limits(limit_keys(ready)): the topic has no limits per key any more.
+local function forget_limits(held, permits, permitted, paces) redis.call('UNLINK', held, permits, permitted, paces) end
