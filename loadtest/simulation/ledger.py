@@ -11,8 +11,10 @@ from typing import Any
 from loadtest.simulation.plan import Step
 from loadtest.simulation.server import Server
 from loadtest.simulation.store.database import Database
+from loadtest.simulation.store.stream import parse_id
 from loadtest.simulation.world import World
 from wheelq import Bundle, BundleState
+from wheelq.protocol.codec import UnreadableRecord, decode
 
 _KEY = re.compile(rb"^wheelq:\{([^:}]+):(\d+)\}:(\w+)")
 _CONSUMER = re.compile(r"^(.+)-\d+-[0-9a-f]+$")
@@ -89,6 +91,10 @@ class Promotion:
     """When the job was stored to wait."""
     unread: int = 0
     """How many entries of the stream the group that is furthest behind has not read, with this one."""
+    key: str = ""
+    """Its partition key."""
+    open_of_key: int = 0
+    """How many entries of its key some group has unread or pending, with this one."""
 
 
 @dataclass(slots=True)
@@ -204,6 +210,24 @@ def _unread(store: Database, ready: bytes) -> int:
     return max((len(stream.after(group.last, -1)) for group in stream.groups.values()), default=0)
 
 
+def _open_of(store: Database, ready: bytes, key: str) -> int:
+    """Returns how many entries of a partition key some group that they concern has unread or pending."""
+    stream, count = store.values[ready], 0
+    for entry, words in stream.entries.items():
+        fields = dict(zip(words[::2], words[1::2], strict=True))
+        groups = [one for name, one in stream.groups.items() if fields.get(b"group", name) == name]
+        is_open = not stream.groups or any(entry > group.last or entry in group.pending for group in groups)
+        count += is_open and _key_of(fields[b"record"]) == key
+    return count
+
+
+def _key_of(record: bytes) -> str:
+    try:
+        return decode(record).partition_key or ""
+    except UnreadableRecord:
+        return ""
+
+
 class Ledger:
     """The records of one run."""
 
@@ -271,6 +295,10 @@ class Ledger:
         """How often lessees were told that a lease is acknowledged: topic, id, and shard and entry."""
         self.rewritten: defaultdict[str, int] = defaultdict(int)
         """How often the assignment was written."""
+        self.limited: frozenset[str] = frozenset()
+        """The topics with limits per key."""
+        self.ends_of_keys: defaultdict[tuple[str, int, str], list[tuple[float, int]]] = defaultdict(list)
+        """By topic, shard and partition key: when an entry of it ended, and how many are left open."""
         self.shards: dict[str, int] = {}
         """How many shards each topic has at the end."""
 
@@ -335,6 +363,13 @@ class Ledger:
             for entry in words[3:]:
                 self.acks.setdefault((words[2].decode(), match[1].decode(), entry.decode()), self.world.now)
                 self.acked[match[1].decode(), int(match[2]), entry.decode()].append((len(store.log), words[2].decode()))
+                if match[1].decode() in self.limited:
+                    self._ended_of_key(store, words[1], match[1].decode(), int(match[2]), entry)
+
+    def _ended_of_key(self, store: Database, ready: bytes, topic: str, shard: int, entry: bytes) -> None:
+        words = store.values[ready].entries.get(parse_id(entry), ())
+        if key := _key_of(dict(zip(words[::2], words[1::2], strict=True)).get(b"record", b"")):
+            self.ends_of_keys[topic, shard, key].append((self.world.now, _open_of(store, ready, key)))
 
     def _handed(self, key: bytes, group: bytes, consumer: bytes, entry: bytes, *, gives: bool = False) -> None:
         match = _KEY.match(key)
@@ -385,6 +420,8 @@ class Ledger:
                 len(store.log),
                 self._waits.pop((delayed, member), self.world.now),
                 _unread(store, words[1]),
+                key := _key_of(fields[b"record"]) if match[1].decode() in self.limited else "",
+                _open_of(store, words[1], key) if key else 0,
             )
         )
 

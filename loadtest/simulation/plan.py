@@ -34,7 +34,7 @@ APART = {
     "removal": 0.2,
 }
 APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3, "chains": 0.4}
-APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4}
+APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4, "shares": 0.4}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 
@@ -84,6 +84,10 @@ OWN_TOPICS = (
         "hasty", {"shards": 1, "max_rate": 6.0, "misfire": "skip", "grace_ms": 700}, "single", 1.0, trait="bundles"
     ),
     TopicPlan("album", {"shards": 2, "keep_done_ms": 20_000}, "single", 0.01, trait="bundles"),
+    TopicPlan(
+        "shared", {"shards": 2, "key_concurrency": 2}, "single", 1.0, groups=("default", "audit"), trait="shares"
+    ),
+    TopicPlan("paced", {"shards": 1, "key_concurrency": 1, "key_rate": 4.0}, "single", 1.0, trait="shares"),
     TopicPlan("rivals", {"shards": 2, "keep_done_ms": 2_000}, "single", 1.0, trait="rivals"),
 )
 """The topics of the traits in `APART`."""

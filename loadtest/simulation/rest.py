@@ -24,7 +24,7 @@ MOST_TURNS, MOST_WEB_TURNS = 90.0, 150.0
 The HTTP service has more, because its lessees keep asking."""
 HOLD = set(b"owner until asker asks_until asker_holds".split())
 _KEY = re.compile(rb"^wheelq:(?:\{([^:}]+):(\w+)\}:)?(.+)$")
-STAYS = {*b"epoch counts horizon shards rate lease dead buried fence groups topics".split()}
+STAYS = {*b"epoch counts horizon shards rate paces lease dead buried fence groups topics".split()}
 STAYS |= {*b"assignment nodes workers beats histograms measured lease-clock callbacks access".split()}
 """Keys that may exist at rest: they do not grow with the number of jobs."""
 

@@ -60,6 +60,7 @@ def run(plan: Plan, without: frozenset[int] = frozenset()) -> Result:
         _no_garbage_collection(),
     ):
         ledger = Ledger(world)
+        ledger.limited = frozenset(one.name for one in plan.topics if "key_concurrency" in one.settings)
         if plan.knobs:
             world.story.tell("seed", f"turns {dict(plan.knobs)}")
         fleet = Fleet(world, plan, ledger)

@@ -75,7 +75,7 @@ class Leader:
         self._is_behind = False  # the last sweep did not reach the end of the due jobs
         self._tidy_at = 0.0
         self._acts_at = 0.0  # monotonic, as `act` last returned
-        self._held_back = 0  # jobs whose keys are at their limits, as of the last sweep
+        self._limited = 0  # jobs that are held back for their keys or have permits, as of the last sweep
         self._look_over_at = 0.0  # when to look for keys that were freed, and for permits that are over
         self._look_place = LookPlace()
         self.lateness = Lateness()
@@ -134,7 +134,7 @@ class Leader:
     @property
     def may_rest(self) -> bool:
         """Whether there is no known work."""
-        return not self._wheel and not self._is_behind and not self._held_back
+        return not self._wheel and not self._is_behind and not self._limited
 
     async def rest(self) -> bool:
         """Move the horizon forward without a lease; False if there is work, which needs a lease."""
@@ -281,9 +281,9 @@ class Leader:
     def _take_held(self, answer: calls.Swept, now_ms: float, left: list[str], *, is_look: bool) -> None:
         """Take what a sweep says of jobs that are held back; `left` are freed keys that it had no room for."""
         if answer.keys is None:
-            self._held_back = 0
+            self._limited = 0
             return
-        self._held_back = answer.keys.jobs
+        self._limited = answer.keys.left
         self.held_lateness += answer.keys.lateness
         for key, at_ms in [*((key, 0) for key in left), *answer.keys.later]:
             self._wheel.insert(key, at_ms)
@@ -292,8 +292,8 @@ class Leader:
             self._look_over_at = now_ms + self._settings.sweep_ms
 
     def _look_by(self, now_ms: float) -> None:
-        """While any job is near or held back, look at a slow, regular beat; a topic with limits sweeps."""
-        beat_ms = now_ms + self._settings.sweep_ms if self._wheel or self._held_back else float("inf")
+        """While a job is near, held back or has a permit, look at a slow, regular beat; a topic with limits sweeps."""
+        beat_ms = now_ms + self._settings.sweep_ms if self._wheel or self._limited else float("inf")
         if self._parts.topic.is_shaped:
             self._sweep_at = min(self._sweep_at, beat_ms)
         else:

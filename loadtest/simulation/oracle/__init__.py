@@ -13,6 +13,7 @@
     runs       in order, once unless a worker fails, and again soon if it does
     retries    the pause before the next attempt, how many there are, and that the last one is the end
     limits     what a topic's settings hold back, and how long finished jobs are kept
+    keys       limits per key: never more than they allow, and nobody held back without need
     following  each follower is made once if its predecessor is acknowledged, and else never; each death is told of once
     bundles    the follower of a bundle is made once and only when it may, and the counts are true
     recurring  each occurrence of a rule runs once, at its time
@@ -29,6 +30,7 @@ from loadtest.simulation.oracle import (
     answers,
     bundles,
     following,
+    keys,
     limits,
     linear,
     recurring,
@@ -57,6 +59,7 @@ __all__ = [
     "bundles",
     "examine",
     "following",
+    "keys",
     "limits",
     "linear",
     "promise",

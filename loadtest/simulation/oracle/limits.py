@@ -42,7 +42,7 @@ def _pauses(seen: Seen, topic: str) -> Iterator[Span]:
 def faster(seen: Seen) -> Iterator[str]:
     """A topic with `max_rate` promotes no more than that, apart from a burst of a tenth of a second in each shard."""
     for topic in seen.plan.topics:
-        for rate, (begins, ends) in _in_force(seen, topic.name, topic.settings, "max_rate"):
+        for rate, (begins, ends) in in_force(seen, topic.name, topic.settings, "max_rate"):
             burst = MOST_SHARDS * max(1, int(rate * BURST_S))
             found = [one for one in _limited(seen, topic.name) if begins < one.at < ends] if rate else []
             yield from (f"{topic.name} promoted {what}" for what in _above(found, rate, burst))
@@ -66,11 +66,11 @@ def crowded(seen: Seen) -> Iterator[str]:
         shards = 1 if topic.name in resharded else topic.settings.get("shards", 1)
         # A topic is made with one shard. Until that number is drained, each number has half of a limit.
         share = (1 + 1 / shards) / 2
-        for most, (begins, ends) in _in_force(seen, topic.name, topic.settings, "max_ready"):
+        for most, (begins, ends) in in_force(seen, topic.name, topic.settings, "max_ready"):
             for one in _limited(seen, topic.name) if most else ():
                 if begins < one.at < ends and one.unread > max(1, int(most * share)):
                     yield f"{topic.name}/{one.id} was promoted at {one.at:.2f} as the {one.unread}. unread job"
-        for most, (begins, ends) in _in_force(seen, topic.name, topic.settings, "max_pending"):
+        for most, (begins, ends) in in_force(seen, topic.name, topic.settings, "max_pending"):
             for name, _, at, count in seen.ledger.waiting if most and topic.name not in resharded else ():
                 if name == topic.name and begins < at < ends and count > max(1, most // shards):
                     yield f"{topic.name} has taken a job at {at:.2f}: {count} jobs wait in its shard"
@@ -82,7 +82,7 @@ def _limited(seen: Seen, topic: str) -> list[Promotion]:
     return [one for one in seen.ledger.promotions if one.topic == topic and one.id not in asked]
 
 
-def _in_force(seen: Seen, topic: str, settings: Mapping[str, Any], name: str) -> Iterator[tuple[float, Span]]:
+def in_force(seen: Seen, topic: str, settings: Mapping[str, Any], name: str) -> Iterator[tuple[float, Span]]:
     """Yields the values of a setting, each with a time in which it was in force and the server's clock ran on."""
     changes = [one for one in seen.ledger.calls if one.step.kind == "configure" and name in one.step.args["change"]]
     changes = sorted((one for one in changes if one.topic == topic), key=lambda one: one.sent)

@@ -80,6 +80,7 @@ def after(state: State, act: Act) -> Iterator[State]:
         case "run-now":
             yield from _changed(state, act, "promoted", State("called", act.due))
             yield from _changed(state, act, "paused", State("waiting", act.due))
+            yield from _changed(state, act, "held_back", State("waiting", act.due))
         case "get":
             if FOUND.get(act.outcome, "absent") == state.place and (state.place != "waiting" or meet(state, act)):
                 yield state

@@ -21,7 +21,7 @@ HEDGED_S = 1.0
 """A leader that is slow, or whose clock is wrong, is helped by its standby."""
 SLOW_S = 6.0
 """Leader and standby may both have a slow network: a packet of theirs takes up to 2.4 s."""
-RUNS_NOW = ("run-now", "rival-run-now", "asked-run-now")
+RUNS_NOW = ("run-now", "rival-run-now", "asked-run-now", "share-run-now")
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 
 
@@ -48,7 +48,7 @@ def _set_back_s(seen: Seen, history: History, run: Run) -> float:
 
 def _before_the_promise(seen: Seen, topic: str, id: str, history: History) -> Iterator[str]:
     """No job is promoted before the earliest time that a producer was promised."""
-    if seen.ledger.undone or any(one.outcome in ("promoted", "paused") for one in history.calls):
+    if seen.ledger.undone or any(one.outcome in ("promoted", "paused", "held_back") for one in history.calls):
         return
     least = [bound for one in _in_force(history) if (bound := _earliest_ms(seen, one)) is not None]
     first = [one for one in history.promotions if one.attempt == 1 and not one.group]
@@ -105,10 +105,16 @@ def misdated(seen: Seen) -> Iterator[str]:
             yield f"{one.topic}/{one.id} ({one.outcome}) is due {passed_ms:.0f} ms later than was asked for"
 
 
+def _limited(seen: Seen) -> set[str]:
+    """Returns the topics whose limits hold jobs back; see also `starved`."""
+    limits = {"max_rate", "key_concurrency"}
+    return {one.name for one in seen.plan.topics if one.name == "limit" or limits & one.settings.keys()}
+
+
 @promise("late")
 def late(seen: Seen) -> Iterator[str]:
     """Jobs are promoted when they are due, and started soon after; a fault explains lateness for its time."""
-    limited = {one.name for one in seen.plan.topics if one.name == "limit" or "max_rate" in one.settings}
+    limited = _limited(seen)
     for one in seen.ledger.promotions:
         due = seen.reached(one.due_ms, _due_since(seen, one))
         for begins, _, _ in seen.ledger.clock:  # perhaps set back before it was promoted
@@ -151,7 +157,7 @@ def slow(seen: Seen) -> Iterator[str]:
 def stuck(seen: Seen) -> Iterator[str]:
     """Beside a healthy node and healthy workers, faults that stay cost a job a moment, once the fleet knows of them."""
     lasting = [one for one in seen.ledger.troubles if one.kind == "lasting" and not one.whom]
-    limited = {one.name for one in seen.plan.topics if one.name == "limit" or "max_rate" in one.settings}
+    limited = _limited(seen)
     easy = {topic.name: AT_ONCE[topic.handling] for topic in seen.plan.topics if topic.handling in AT_ONCE}
     helped_s = HEDGED_S + (SLOW_S if seen.ledger.slow.intersection(seen.nodes) else 0.0)
     first: dict[tuple[str, str, str, str], Run] = {}

@@ -124,6 +124,30 @@ def zrangebyscore(db: Database, words: Words) -> list[bytes]:
     return _told(members, b"WITHSCORES" in options)
 
 
+@command("ZREVRANGEBYSCORE")
+def zrevrangebyscore(db: Database, words: Words) -> list[bytes]:
+    _, key, high, low, *rest = words
+    found = db.get(key, SortedSet)
+    wants(b"LIMIT" in rest, "ERR the simulated ZREVRANGEBYSCORE needs a limit")
+    skip, count = (int(one) for one in rest[rest.index(b"LIMIT") + 1 :][:2])
+    members = [*found.between(low, high)][::-1] if found else []
+    return _told(members[skip : skip + count], b"WITHSCORES" in rest)
+
+
+@command("ZRANGEBYLEX")
+def zrangebylex(db: Database, words: Words) -> list[bytes]:
+    _, key, low, high, *rest = words
+    wants(rest[:1] == [b"LIMIT"], "ERR the simulated ZRANGEBYLEX needs a limit")
+    found, (skip, count) = db.get(key, SortedSet), (int(one) for one in rest[1:])
+    return found.named(low, high)[skip : skip + count] if found else []
+
+
+@command("ZLEXCOUNT")
+def zlexcount(db: Database, words: Words) -> int:
+    found = db.get(words[1], SortedSet)
+    return len(found.named(words[2], words[3])) if found else 0
+
+
 @command("ZREMRANGEBYSCORE", writes=True)
 def zremrangebyscore(db: Database, words: Words) -> int:
     found = db.get(words[1], SortedSet)

@@ -50,6 +50,18 @@ class SortedSet:
         first, last = self._bounds(low, high)
         return max(last - first, 0)
 
+    def named(self, low: bytes, high: bytes) -> list[bytes]:
+        """Returns the members between two, as Redis writes them: `(a`, `[a`, `-` or `+`. All must have one score."""
+        score = self.order[0][0] if self.order else 0.0
+
+        def place(edge: bytes, *, is_low: bool) -> int:
+            if edge in (b"-", b"+"):
+                return 0 if edge == b"-" else len(self.order)
+            is_behind = (edge[:1] == b"(") == is_low
+            return (bisect_right if is_behind else bisect_left)(self.order, (score, edge[1:]))
+
+        return [member for _, member in self.order[place(low, is_low=True) : place(high, is_low=False)]]
+
     def _bounds(self, low: bytes, high: bytes) -> tuple[int, int]:
         if low[:1] == b"(":
             first = bisect_right(self.order, (float(low[1:]), _LAST))

@@ -107,9 +107,10 @@ class Swept(NamedTuple):
 
 
 class HeldKeys(NamedTuple):
-    """The jobs of a shard that are held back because their keys are at their limits."""
+    """The jobs of a shard that limits per key concern."""
 
-    jobs: int
+    left: int
+    """How many are held back or have permits."""
     place: LookPlace
     """Where to look next."""
     lateness: Lateness
@@ -317,7 +318,8 @@ def rest(keys: ShardKeys, terms: str, window_ms: int, idle_ms: int, now_ms: floa
 
     history, hour = _history(keys, now_ms)
     places = (keys.lease, keys.horizon, keys.delayed, keys.shards, keys.ready, keys.ended, keys.counts, history)
-    return scripted("rest", (*places, keys.outgoing), (terms, window_ms, idle_ms, hour), read)
+    others = (keys.outgoing, keys.held, keys.permits)
+    return scripted("rest", (*places, *others), (terms, window_ms, idle_ms, hour), read)
 
 
 def hedge(keys: ShardKeys, hedge_ms: int, limit: int, terms: str, shaping: Shaping | None = None) -> Call[Swept]:

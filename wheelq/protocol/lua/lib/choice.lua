@@ -126,7 +126,7 @@ local function look_over(chosen, delayed, ready, limits, look, held, permits, pe
   if look.from then
     if limits[1] == 0 then redis.call('UNLINK', permits, permitted) end
     if held_in(delayed) == 0 then redis.call('UNLINK', held) end
-    redis.call('ZREMRANGEBYSCORE', paces, '-inf', string.format('%.0f', now_us() - 1000000))
+    redis.call('ZREMRANGEBYSCORE', paces, '-inf', now_us())
     look.permit = remove_over(ready, permits, permitted, look.permit)
   end
   for _, key in ipairs(look.keys) do chosen.serve(key) end
@@ -138,5 +138,7 @@ local function look_over(chosen, delayed, ready, limits, look, held, permits, pe
     chosen.serve(key)
   end
 end
--- forget_limits(limit_keys(ready)): the topic has no limits per key any more.
+-- forget_limits(limit_keys(ready)): the topic has no limits per key any more. limited_in(limit_keys(ready)): how many jobs are
+-- held back or have permits.
 local function forget_limits(held, permits, permitted, paces) redis.call('UNLINK', held, permits, permitted, paces) end
+local function limited_in(held, permits) return redis.call('ZCARD', held) + redis.call('ZCARD', permits) end
