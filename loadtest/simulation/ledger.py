@@ -11,7 +11,7 @@ from typing import Any
 from loadtest.simulation.plan import Step
 from loadtest.simulation.server import Server
 from loadtest.simulation.store.database import Database
-from loadtest.simulation.store.stream import parse_id
+from loadtest.simulation.store.stream import Id, Stream, parse_id
 from loadtest.simulation.world import World
 from wheelq import Bundle, BundleState
 from wheelq.protocol.codec import UnreadableRecord, decode
@@ -95,6 +95,14 @@ class Promotion:
     """Its partition key."""
     open_of_key: int = 0
     """How many entries of its key some group has unread or pending, with this one."""
+
+
+@dataclass(slots=True)
+class Permit:
+    """The permit of an entry: when the last group acknowledged that, and when the permit was given back."""
+
+    ended: float | None = None
+    given_back: float | None = None
 
 
 @dataclass(slots=True)
@@ -212,13 +220,20 @@ def _unread(store: Database, ready: bytes) -> int:
 
 def _open_of(store: Database, ready: bytes, key: str) -> int:
     """Returns how many entries of a partition key some group that they concern has unread or pending."""
-    stream, count = store.values[ready], 0
-    for entry, words in stream.entries.items():
-        fields = dict(zip(words[::2], words[1::2], strict=True))
-        groups = [one for name, one in stream.groups.items() if fields.get(b"group", name) == name]
-        is_open = not stream.groups or any(entry > group.last or entry in group.pending for group in groups)
-        count += is_open and _key_of(fields[b"record"]) == key
-    return count
+    stream = store.values[ready]
+    found = (entry for entry, words in stream.entries.items() if _key_of(_fields(words)[b"record"]) == key)
+    return sum(_is_open(stream, entry) for entry in found)
+
+
+def _is_open(stream: Stream, entry: Id) -> bool:
+    """Whether a group that the entry concerns has it unread or pending."""
+    only = _fields(stream.entries[entry]).get(b"group")
+    groups = [one for name, one in stream.groups.items() if only in (None, name)]
+    return not stream.groups or any(entry > group.last or entry in group.pending for group in groups)
+
+
+def _fields(words: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def _key_of(record: bytes) -> str:
@@ -299,6 +314,8 @@ class Ledger:
         """The topics with limits per key."""
         self.ends_of_keys: defaultdict[tuple[str, int, str], list[tuple[float, int]]] = defaultdict(list)
         """By topic, shard and partition key: when an entry of it ended, and how many are left open."""
+        self.permits: dict[tuple[str, int, str], Permit] = {}
+        """By topic, shard and entry."""
         self.shards: dict[str, int] = {}
         """How many shards each topic has at the end."""
 
@@ -322,6 +339,8 @@ class Ledger:
                 self._waits.pop((words[1], member), None)
         elif name == b"HSET" and words[1].endswith(b":assignment"):
             self.rewritten["assignment"] += 1
+        elif words[1].endswith(b":permits"):
+            self._permitted(store, name, words)
         elif words[1].endswith(b":beats"):
             self._beaten(name, words)
         elif words[1].endswith(b":ended"):
@@ -368,8 +387,22 @@ class Ledger:
 
     def _ended_of_key(self, store: Database, ready: bytes, topic: str, shard: int, entry: bytes) -> None:
         words = store.values[ready].entries.get(parse_id(entry), ())
-        if key := _key_of(dict(zip(words[::2], words[1::2], strict=True)).get(b"record", b"")):
-            self.ends_of_keys[topic, shard, key].append((self.world.now, _open_of(store, ready, key)))
+        if key := _key_of(_fields(words).get(b"record", b"")):
+            left = _open_of(store, ready, key)
+            self.ends_of_keys[topic, shard, key].append((self.world.now, left))
+            permit = self.permits.get((topic, shard, entry.decode()))
+            if permit and permit.ended is None and not _is_open(store.values[ready], parse_id(entry)):
+                permit.ended = self.world.now
+
+    def _permitted(self, store: Database, name: bytes, words: Sequence[bytes]) -> None:
+        match = _KEY.match(words[1])
+        for member in words[3::2] if name == b"ZADD" else words[2:] if name == b"ZREM" else ():
+            assert match is not None
+            place = (match[1].decode(), int(match[2]), member.rpartition(b"\x1f")[2].decode())
+            if name == b"ZADD":
+                self.permits[place] = Permit()
+            elif place in self.permits and self.permits[place].given_back is None:
+                self.permits[place].given_back = self.world.now
 
     def _handed(self, key: bytes, group: bytes, consumer: bytes, entry: bytes, *, gives: bool = False) -> None:
         match = _KEY.match(key)

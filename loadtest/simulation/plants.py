@@ -432,6 +432,48 @@ PLANTS: Mapping[str, Plant] = {
         {"local is_theirs = owns(ready, group, consumer, entry)\n  states[d]": ("local is_theirs = true\n  states[d]")},
         by_scenario=True,
     ),
+    "permit-buried": Plant(
+        "a job that is buried keeps its permit",
+        "permits: ",
+        {
+            "redis.call('XACK', ready, group, entry)\ngive_back(ready, group, {entry})\nif bundles": (
+                "redis.call('XACK', ready, group, entry)\nif bundles"
+            )
+        },
+        within=10,
+        needs="share",
+    ),
+    "permit-of-one-group": Plant(
+        "a job gives its permit back when one group has ended it, although another still runs it",
+        "permits: |greedy: ",
+        {"is_open = is_open or is_unfinished(ready, other.name, other.read_to, entry)": "is_open = is_open"},
+        within=10,
+        needs="share",
+    ),
+    "rate-starts-afresh": Plant(
+        "a rate per key starts afresh with a new leader",
+        "hasty: ",
+        {
+            "  if look.from then\n    if limits[1] == 0": (
+                "  if look.from then\n"
+                "    if look.from == '' then redis.call('UNLINK', paces) end\n"
+                "    if limits[1] == 0"
+            )
+        },
+        within=10,
+        needs="share",
+    ),
+    "held-lost-in-a-reshard": Plant(
+        "a change of the number of shards loses the jobs that are held back",
+        "lost|left|untrue",
+        {
+            "redis.call('SET', fence, ARGV[2])": (
+                "redis.call('SET', fence, ARGV[2])\n  redis.call('ZREMRANGEBYSCORE', delayed, HELD, '+inf')"
+            )
+        },
+        within=20,
+        needs="share-reshard",
+    ),
     "last-shard-only": Plant(
         "a stopping worker judges by its last shard only whether it holds anything",
         "abandoned|slow",

@@ -162,7 +162,7 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
 
     beating = Settings(scheduler=SchedulerSettings(heartbeat_ms=500))
     nodes = [Scheduler.connect(guarded.url("scheduler"), beating) for _ in range(2)]
-    running = [asyncio.create_task(part.run()) for part in (*nodes, worker)]
+    tasks = [asyncio.create_task(part.run()) for part in (*nodes, worker)]
     async with AsyncClient.connect(guarded.url("producer")) as producer:
         waiting = Settings(client=ClientSettings(replicated_timeout_ms=10))
         with Client.connect(guarded.url("producer"), waiting) as client, pytest.raises(NotReplicated):  # no replicas
@@ -201,6 +201,20 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
             for receipt in receipts:
                 with contextlib.suppress(JobNotFound):  # kept for a millisecond
                     await other.wait("results", receipt.id, timeout=PATIENCE)
+        await producer.configure("fair", key_concurrency=1, key_rate=50.0)
+        await producer.schedule_many("fair", [JobSpec(key=f"fair-{n}", delay=0, partition_key="ann") for n in range(4)])
+        await producer.schedule("fair", delay=60, key="fair-now", partition_key="ann")
+        assert await producer.run_now("fair", "fair-now", partition_key="ann") in ("held_back", "promoted")
+        assert (await producer.topic("fair")).waiting + (await producer.topic("fair")).ready > 0
+        fair = Worker.connect(guarded.url("worker"), group="shop", settings=settings)
+        ran: set[str] = set()
+
+        @fair.handler("fair")
+        async def run_fairly(job: Job) -> None:
+            ran.add(job.id)
+
+        async with running(fair):
+            await until(lambda: len(ran) == 5)
         await producer.set_shards("orders", 2)
         wanted = {"replicated", "bad", "good", "now", "moved", "early"}
         await until(lambda: {id for id in done if "@" not in id} == wanted)
@@ -220,7 +234,7 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
     for part in (nodes[0], worker, nodes[1]):
         part.stop()
         await asyncio.sleep(0.2)
-    await asyncio.gather(*running)
+    await asyncio.gather(*tasks)
     probed = {
         f"command {name}" for name in ("xautoclaim", "client|list", "publish", "subscribe", "get")
     }  # doctor tries them

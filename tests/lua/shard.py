@@ -66,6 +66,10 @@ KINDS = {
     "replays",
     "counts",
     "outgoing",
+    "held",
+    "permits",
+    "permitted",
+    "paces",
 }
 TERMS = "1"
 """Of a topic with one shard and no limits."""

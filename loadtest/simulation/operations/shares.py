@@ -28,6 +28,15 @@ def _draw_share(draft: Draft) -> Args:
     return {**job, "delay": draft.random.choice((0, 0, 0.5, 2.0, 6.0)), "partition_key": key}
 
 
+def _draw_burst(draft: Draft) -> Args:
+    topic, random = draft.topic(), draft.random
+    found = [jobs.drawn_job(draft, topic) for _ in range(random.randint(6, 14))]
+    delay, takes = random.choice((0, 1.0)), random.choice((0, 0, 0.01, 0.3))
+    same = {"delay": delay, "partition_key": "big", "payload": [takes, 0, "error"]}
+    draft.jobs[-len(found) :] = [replace(one, partition_key="big") for one in draft.jobs[-len(found) :]]
+    return {"topic": topic.name, "jobs": [{**job, **same} for job in found]}
+
+
 def _draw_limits(draft: Draft) -> Args:
     topic, wanted = draft.random.choice(CHANGES)
     return {"topic": topic, "change": wanted}
@@ -53,11 +62,12 @@ async def reshard(actor: Actor, step: Step) -> None:
 
 
 for name, weight, draw, do in (
-    ("share", 60, _draw_share, jobs.schedule),
+    ("share", 45, _draw_share, jobs.schedule),
+    ("share-burst", 5, _draw_burst, jobs.schedule_many),
     ("share-cancel", 6, jobs.draw_known, jobs.cancel),
     ("share-reschedule", 5, jobs.draw_reschedule, jobs.reschedule),
     ("share-run-now", 4, jobs.draw_known, jobs.run_now),
     ("share-limits", 3, _draw_limits, limits),
-    ("share-reshard", 1.5, _draw_reshard, reshard),
+    ("share-reshard", 2, _draw_reshard, reshard),
 ):
     operation(name, weight, draw=draw, trait="shares")(do)

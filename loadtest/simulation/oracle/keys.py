@@ -54,6 +54,15 @@ def hasty(seen: Seen) -> Iterator[str]:
                 yield f"{topic}: {len(within)} jobs of {key}:{shard} were promoted in a second from {first.at:.2f}"
 
 
+@promise("permits")
+def permits(seen: Seen) -> Iterator[str]:
+    """A permit is given back in the step in which the last group that has the job ends it, and not before."""
+    for (topic, shard, entry), one in seen.ledger.permits.items() if not seen.ledger.undone else ():
+        place = f"the permit of {topic}:{shard} {entry}"
+        if one.ended is not None and one.given_back != one.ended:
+            yield f"{place} was given back at {one.given_back}, and its job ended at {one.ended:.3f}"
+
+
 @promise("starved")
 def starved(seen: Seen) -> Iterator[str]:
     """A due job is promoted soon after there is room for its key."""

@@ -10,6 +10,7 @@ from loadtest.simulation.ledger import Call, Promotion
 from loadtest.simulation.oracle.seen import Seen, promise
 
 BURST_S, MOST_SHARDS = 0.1, 4
+CHANGES = ("configure", "share-limits")
 Span = tuple[float, float]
 
 
@@ -84,7 +85,7 @@ def _limited(seen: Seen, topic: str) -> list[Promotion]:
 
 def in_force(seen: Seen, topic: str, settings: Mapping[str, Any], name: str) -> Iterator[tuple[float, Span]]:
     """Yields the values of a setting, each with a time in which it was in force and the server's clock ran on."""
-    changes = [one for one in seen.ledger.calls if one.step.kind == "configure" and name in one.step.args["change"]]
+    changes = [one for one in seen.ledger.calls if one.step.kind in CHANGES and name in one.step.args["change"]]
     changes = sorted((one for one in changes if one.topic == topic), key=lambda one: one.sent)
     steps = [since for since, _, _ in seen.ledger.clock[1:]]
     values = [(4.0, float(settings.get(name, 0)))]

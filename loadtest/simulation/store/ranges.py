@@ -124,16 +124,6 @@ def zrangebyscore(db: Database, words: Words) -> list[bytes]:
     return _told(members, b"WITHSCORES" in options)
 
 
-@command("ZREVRANGEBYSCORE")
-def zrevrangebyscore(db: Database, words: Words) -> list[bytes]:
-    _, key, high, low, *rest = words
-    found = db.get(key, SortedSet)
-    wants(b"LIMIT" in rest, "ERR the simulated ZREVRANGEBYSCORE needs a limit")
-    skip, count = (int(one) for one in rest[rest.index(b"LIMIT") + 1 :][:2])
-    members = [*found.between(low, high)][::-1] if found else []
-    return _told(members[skip : skip + count], b"WITHSCORES" in rest)
-
-
 @command("ZRANGEBYLEX")
 def zrangebylex(db: Database, words: Words) -> list[bytes]:
     _, key, low, high, *rest = words

@@ -88,7 +88,7 @@ def rerun(
     behind = f"{max(since_ms - 1, 0)}-{_LAST_OF_A_MS if since_ms else 0}"
     last = "" if until_ms is None else f"{until_ms}-{_LAST_OF_A_MS}"
     args = (name, behind, last, group, most, REMEMBERED_MS, keys.near)
-    wanted = (keys.ready, keys.jobs, keys.replays, keys.counts, keys.delayed, keys.retries, keys.shards)
+    wanted = (keys.ready, keys.jobs, keys.replays, keys.counts, keys.delayed, keys.retries, keys.shards, keys.horizon)
     return scripted("rerun", wanted, args, read)
 
 

@@ -1,6 +1,6 @@
 -- Run again, in one group, the next part of the jobs that this shard promoted between two times.
--- uses: clock, head_parts, parts, emit, count, hint, came, horizon, retries, key_limits
--- KEYS: 1 ready, 2 jobs, 3 replays, 4 counts, 5 delayed, 6 retries, 7 shards
+-- uses: clock, head_parts, parts, emit, count, hint, came, horizon, hint_due, retries, key_limits
+-- KEYS: 1 ready, 2 jobs, 3 replays, 4 counts, 5 delayed, 6 retries, 7 shards, 8 horizon
 -- ARGV: 1 name of the rerun, 2 entry id after which it begins, 3 entry id with which it ends ("" = the last one here),
 --       4 group, 5 most entries looked at (up to 500), 6 ms for which its progress is kept, 7 near channel
 -- Returns: {1 if that was all, run again so far, left out so far}; {} the group is not here.
@@ -8,9 +8,9 @@
 -- another producer, continues where the last one ended. Each entry is added once more, for this group only, like a retry.
 -- Jobs that the group has not finished yet are left out, because they run anyway. With limits per key, jobs with a key wait.
 local ready, jobs, reruns, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local delayed, retries, shards = KEYS[5], KEYS[6], KEYS[7]
+local delayed, retries, shards, horizon = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local name, cursor, last, group, most, keep_ms, near = unpack(ARGV)
-local limits, dues = limits_in(redis.call('GET', shards) or ''), {}
+local limits, dues, waits = limits_in(redis.call('GET', shards) or ''), {}, nil
 local read_to
 for _, info in ipairs(redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
   local fields = {}
@@ -34,8 +34,9 @@ for _, one in ipairs(found) do
       or #redis.call('XPENDING', ready, group, entry, entry, 1) > 0 then
       left_out = left_out + 1
     elseif limits and key_of(record) then -- the leader promotes it as its key allows
-      redis.call('ZADD', delayed, now, member .. '\31' .. entry)
-      redis.call('HSET', jobs, member .. '\31' .. entry, record)
+      waits = member .. '\31' .. entry
+      redis.call('ZADD', delayed, now, waits)
+      redis.call('HSET', jobs, waits, record)
       dues[#dues + 1], rerun = now, rerun + 1
     elseif emit(ready, member, now, record) then
       rerun = rerun + 1
@@ -50,6 +51,6 @@ redis.call('HSET', reruns, name, string.format('%s %s %.0f %.0f', cursor, last, 
 redis.call('PEXPIRE', reruns, keep_ms)
 count(counts, 'promoted', rerun - before - #dues)
 count_retries(retries, dues, 1)
-if #dues > 0 then hint(near, ANY) end
+if waits then hint_due(near, horizon, now, waits) end
 tell_came()
 return {is_all and 1 or 0, tonumber(rerun), tonumber(left_out)}

@@ -92,7 +92,8 @@ local function held_back(delayed, held)
     if not place then break end
     keys, from = keys + 1, '(' .. string.match(place, '^[^\31]*') .. ' '
   end
-  return {jobs, keys, redis.call('ZRANGEBYSCORE', delayed, HELD, '(' .. 2 * HELD, 'WITHSCORES', 'LIMIT', 0, 1)[2]}
+  local first = redis.call('ZCOUNT', delayed, '-inf', '(' .. HELD)
+  return {jobs, keys, redis.call('ZRANGE', delayed, first, first, 'WITHSCORES')[2]}
 end
 local function census(delayed, ready, dead, jobs, retries)
   local first, held = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2], redis.call('ZCARD', delayed)

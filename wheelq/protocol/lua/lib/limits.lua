@@ -48,15 +48,16 @@ local function give_back(ready, group, entries) give_back_in(ready, group, entri
 -- goes next: members "key SEPARATOR rank SEPARATOR member", all with score 0. The score alone says whether a job is
 -- held back, so members of `held` may be left over.
 -- held_in(delayed): how many are held back. first_of(delayed): the score of the first job that is not, or "".
--- last_of(delayed): the score of the last job that is not, else of the last that is, or "0".
+-- last_of(delayed): the score of the last job that is not, else of one that is, or "0".
 local function held_in(delayed) return redis.call('ZCOUNT', delayed, HELD, '(' .. 2 * HELD) end
 local function first_of(delayed)
   local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2] or ''
   return first ~= '' and is_held(tonumber(first)) and '' or first
 end
 local function last_of(delayed)
-  return redis.call('ZREVRANGEBYSCORE', delayed, '(' .. HELD, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-    or redis.call('ZRANGE', delayed, -1, -1, 'WITHSCORES')[2] or '0'
+  local last = redis.call('ZCARD', delayed) - 1
+  last = last >= 0 and math.max(last - held_in(delayed), 0)
+  return last and redis.call('ZRANGE', delayed, last, last, 'WITHSCORES')[2] or '0'
 end
 
 -- part: key_limits
