@@ -339,6 +339,8 @@ class Ledger:
                 self._waits.pop((words[1], member), None)
         elif name == b"HSET" and words[1].endswith(b":assignment"):
             self.rewritten["assignment"] += 1
+        elif name == b"UNLINK":
+            self._unlinked(words)
         elif words[1].endswith(b":permits"):
             self._permitted(store, name, words)
         elif words[1].endswith(b":beats"):
@@ -393,6 +395,11 @@ class Ledger:
             permit = self.permits.get((topic, shard, entry.decode()))
             if permit and permit.ended is None and not _is_open(store.values[ready], parse_id(entry)):
                 permit.ended = self.world.now
+
+    def _unlinked(self, words: Sequence[bytes]) -> None:
+        """Forget the permits of a topic that has no such limit any more."""
+        gone = {(match[1].decode(), int(match[2])) for key in words[1:] if (match := _KEY.match(key))}
+        self.permits = {place: one for place, one in self.permits.items() if place[:2] not in gone}
 
     def _permitted(self, store: Database, name: bytes, words: Sequence[bytes]) -> None:
         match = _KEY.match(words[1])

@@ -201,15 +201,17 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
             for receipt in receipts:
                 with contextlib.suppress(JobNotFound):  # kept for a millisecond
                     await other.wait("results", receipt.id, timeout=PATIENCE)
-        await producer.configure("fair", key_concurrency=1, key_rate=50.0)
-        await producer.schedule_many("fair", [JobSpec(key=f"fair-{n}", delay=0, partition_key="ann") for n in range(4)])
-        await producer.schedule("fair", delay=60, key="fair-now", partition_key="ann")
-        assert await producer.run_now("fair", "fair-now", partition_key="ann") in ("held_back", "promoted")
-        assert (await producer.topic("fair")).waiting + (await producer.topic("fair")).ready > 0
+        await producer.configure("shares", key_concurrency=1, key_rate=50.0)
+        await producer.schedule_many(
+            "shares", [JobSpec(key=f"fair-{n}", delay=0, partition_key="ann") for n in range(4)]
+        )
+        await producer.schedule("shares", delay=60, key="fair-now", partition_key="ann")
+        assert await producer.run_now("shares", "fair-now", partition_key="ann") in ("held_back", "promoted")
+        assert (await producer.topic("shares")).waiting + (await producer.topic("shares")).ready > 0
         fair = Worker.connect(guarded.url("worker"), group="shop", settings=settings)
         ran: set[str] = set()
 
-        @fair.handler("fair")
+        @fair.handler("shares")
         async def run_fairly(job: Job) -> None:
             ran.add(job.id)
 
