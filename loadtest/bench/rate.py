@@ -8,6 +8,7 @@ ratio can be compared between machines.
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Self
@@ -20,6 +21,7 @@ from loadtest.bench.figures import Figure, Outcome, Target, percentile
 from loadtest.bench.floor import NOTHING, NOTHING_ARGV
 from loadtest.bench.parts import SPAWN
 from loadtest.bench.stage import Play, Stage, due_apart
+from wheelq import JobSpec
 
 AHEAD_MS = 2_000
 """Jobs are scheduled at least this long before the first is due."""
@@ -80,12 +82,19 @@ def rate(stage: Stage) -> Outcome:
         return Outcome("rate", figures, len(play.promised), play.wrong(runs), points)
 
 
-def one_round(play: Play, client: redis.Redis, seconds: int, per_s: int, bare_us: float) -> Cost:
-    """Run jobs at this rate for some seconds; returns the cost of a job."""
+def one_round(
+    play: Play,
+    client: redis.Redis,
+    seconds: int,
+    per_s: int,
+    bare_us: float,
+    change: Callable[[list[JobSpec]], list[JobSpec]] = lambda specs: specs,
+) -> Cost:
+    """Run jobs, as `change` returns them, at this rate for some seconds; returns the cost of a job."""
     count = per_s * seconds
     first_ms = play.now_ms() + AHEAD_MS + count // SCHEDULED_PER_MS
     started = play.worker.started()
-    play.schedule(due_apart(first_ms, count, 1000 / per_s))
+    play.schedule(change(due_apart(first_ms, count, 1000 / per_s)))
     _sleep_until(play, first_ms - QUIET_S * 1000)
     before = _used(play, client)
     _sleep_until(play, first_ms + (seconds + QUIET_S) * 1000)

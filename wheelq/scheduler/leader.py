@@ -274,8 +274,9 @@ class Leader:
             self._sweep_at = now_ms + max(answer.wait_ms, COALESCE_MS)
             return
         self._sweep_at = self._look_at = float("inf")
-        if answer.is_partial:  # and nothing promoted: the stream refuses, so wait
-            self._sweep_at = now_ms if answer.promoted else now_ms + self._settings.sweep_ms
+        if answer.is_partial:  # and nothing promoted or held back: the stream refuses, so wait
+            has_done = answer.promoted or (answer.keys is not None and answer.keys.put_back)
+            self._sweep_at = now_ms if has_done else now_ms + self._settings.sweep_ms
         self._look_by(now_ms)
 
     def _take_held(self, answer: calls.Swept, now_ms: float, left: list[str], *, is_look: bool) -> None:

@@ -117,6 +117,8 @@ class HeldKeys(NamedTuple):
     """How late those of the promoted jobs were that had been held back."""
     later: list[tuple[str, int]]
     """Keys, as they are hinted, and when (ms) to serve each again."""
+    put_back: int
+    """How many due jobs were held back by this call."""
 
 
 class LookPlace(NamedTuple):
@@ -274,9 +276,9 @@ def sweep(
         found = Swept(int(reply[1]), _lateness(reply[2]), reply[3] == 1, (wait_us or 0) / 1000)
         if len(reply) <= 5:
             return found
-        held, place, permit, lateness, *later = reply[5:]
+        left, place, permit, lateness, put_back, *later = reply[5:]
         again = [(member_of(key), int(ms)) for key, ms in zip(later[::2], later[1::2], strict=True)]
-        return found._replace(keys=HeldKeys(held, LookPlace(place, permit), _lateness(lateness), again))
+        return found._replace(keys=HeldKeys(left, LookPlace(place, permit), _lateness(lateness), again, put_back))
 
     args: list[Argument] = [token, lease_ms, limit, *_args(shaping)]
     if shaping is not None and shaping.has_key_limits:

@@ -6,8 +6,8 @@
 --       look at held back jobs, 10 and at permits, or "-" not to look (see look_over), then up to 100 keys to serve
 -- Returns: {1, now_us, lateness of those promoted, 1 if more may be due, us to wait before that (if any)}; {0} not the leader.
 --          With limits per key {1, now_us, lateness, 1 or 0, us or "", how many jobs are held back or have permits, where to look next at
---          those and at permits, lateness of those promoted that had been held back, and then, for keys that must be served again,
---          SEPARATOR key, ms}.
+--          those and at permits, lateness of those promoted that had been held back, how many were held back just now, and
+--          then, for keys that must be served again, SEPARATOR key, ms}.
 local lease, delayed, jobs, ready, dead, retries = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local rate, counts = KEYS[7], KEYS[8]
 local token, lease_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -19,4 +19,4 @@ local lateness, has_more, wait_us, chosen = sweep_due(delayed, jobs, ready, dead
 tell_came()
 if not limits then return {1, now_us(), lateness, has_more, wait_us} end
 return {1, now_us(), lateness, has_more, wait_us or '', limited_in(limit_keys(ready)), look.from or '', look.permit, chosen.lateness,
-  unpack(chosen.later)}
+  chosen.put_back, unpack(chosen.later)}

@@ -7,12 +7,12 @@
 --   serve(key): what is held back of a key; serve_offered(): the same of all keys that were offered;
 --   run_next(member, score, key): a job that goes before all others of its key;
 --   later: keys to serve again, as they are hinted, each with the ms when; is_cut: whether some were left because of `most`;
---   lateness: of those promoted that had been held back (see lateness);
+--   lateness: of those promoted that had been held back (see lateness); put_back: how many due ones were held back;
 --   keep(): writes down what was held back and promoted. Call it after promote_all.
 local MOST_SERVED = 500
 local function choice(delayed, jobs, retries, limits, most, held, permits, permitted, paces)
   local lateness, count_late = late_counter()
-  local chosen = {members = {}, scores = {}, later = {}, is_cut = false, lateness = lateness}
+  local chosen = {members = {}, scores = {}, later = {}, is_cut = false, lateness = lateness, put_back = 0}
   local members, scores, later, keys, places, paced_to, taken = chosen.members, chosen.scores, chosen.later, {}, {}, {}, {}
   local may_go, take = room_of(limits, permits, paces)
   local hold, put_back = putting_back(delayed, retries, held)
@@ -54,7 +54,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
       waits[key], offered[#offered + 1] = any_held and next_held(held, key) ~= nil, key
     end
     if key and (waits[key] or not may_go(key)) then
-      waits[key] = true
+      waits[key], chosen.put_back = true, chosen.put_back + 1
       hold(member, score, key, IN_ORDER)
     else
       choose(member, score, key)
