@@ -40,6 +40,11 @@ class Entry(NamedTuple):
         """The job's name in the `jobs` hash: the id, or id and group of a retry."""
         return self.id if self.group is None else f"{self.id}{MEMBER_SEPARATOR}{self.group}"
 
+    @property
+    def promoted_ms(self) -> int:
+        """When it was promoted, by the server's clock."""
+        return int(self.entry_id.partition("-")[0])
+
 
 _entry = partial(tuple.__new__, Entry)
 """Makes an entry from all its fields. Called for every job, so it takes a third of the time of `Entry(...)`."""

@@ -94,7 +94,17 @@ class Delivery:
     span: Processing | None = None
     """The span around its handler, while a tracer provider is set."""
 
+    @property
+    def others_may_wait(self) -> bool:
+        """Whether other jobs may wait for its end: behind it in an ordered shard, or of its key, as it did itself."""
+        if self.turn_keeper is not None:
+            return True
+        entry = self.entry
+        return self.shard.topic.key_concurrency > 0 and entry.promoted_ms - entry.due_ms > HELD_BACK_MS
 
+
+HELD_BACK_MS = 20
+"""A job that was promoted so late in a topic with limits per key was probably held back for its key."""
 EARLY = 1_000
 """How many requests to cancel are remembered whose deliveries are not here; most have just ended."""
 Start = Callable[[Sequence[Delivery]], None]

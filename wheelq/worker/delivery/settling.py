@@ -85,7 +85,7 @@ class Settler:
             acks.any.set()
             if self._me.clock.monotonic() >= acks.next_at:
                 acks.enough.set()  # together with others that finish before the loop runs
-        if count >= self._me.settings.ack_batch or delivery.turn_keeper is not None:  # another waits for it
+        if count >= self._me.settings.ack_batch or delivery.others_may_wait:
             acks.enough.set()
 
     def _acks_for(self, delivery: Delivery) -> _Acks:
