@@ -9,6 +9,7 @@ by then.
 
     first job not due, or due just now      rest until `hedge_ms` after it, or after the horizon
     jobs are held back, and no node leads   take the lease
+    jobs are held back, the leader silent   suspect it, as below: it looks at them every `sweep_ms`
     the horizon is over, and no node leads  take the lease
     overdue, and no node leads              take the lease
     overdue, but the leader has just acted  leave it alone: it is working off a backlog
@@ -56,6 +57,7 @@ class StandbyRules:
         self._hedge_ms = settings.hedge_ms
         self._lease_ms = settings.lease_ms
         self._idle_ms = settings.idle_ms
+        self._beat_ms = settings.sweep_ms + settings.hedge_ms
         self.look_at = 0.0
         """When to look, in server milliseconds."""
         self._hinted_at = float("inf")
@@ -81,9 +83,13 @@ class StandbyRules:
     def _advice(self, look: calls.Looked) -> Advice:
         now_ms = look.server_us / 1000
         is_blind = look.horizon_ms is not None and look.horizon_ms + self._hedge_ms <= now_ms
-        is_unled = look.has_held and not look.token  # somebody must see when their keys are freed
-        if is_unled or look.first_due_ms is None or look.first_due_ms + self._hedge_ms > now_ms:
-            if not is_blind and not is_unled:
+        # A lease that lasts longer than leaders ask for was made before the server's clock was stepped back.
+        quiet_ms = self._lease_ms - (look.left_ms if look.left_ms <= self._lease_ms + CLOCK_MS else 0)
+        if look.has_held and (not look.token or quiet_ms >= self._beat_ms):
+            self.look_at = now_ms + self._hedge_ms
+            return Advice.SUSPECT if look.token else Advice.TAKE
+        if look.first_due_ms is None or look.first_due_ms + self._hedge_ms > now_ms:
+            if not is_blind:
                 self.look_at = self._rest_until(look, now_ms)
                 return Advice.REST
             self.look_at = now_ms + self._hedge_ms
@@ -91,8 +97,6 @@ class StandbyRules:
         if not look.token:
             self.look_at = now_ms + self._hedge_ms  # in case another node is quicker
             return Advice.TAKE
-        # A lease that lasts longer than leaders ask for was made before the server's clock was stepped back.
-        quiet_ms = self._lease_ms - (look.left_ms if look.left_ms <= self._lease_ms + CLOCK_MS else 0)
         if quiet_ms < self._hedge_ms:
             self.look_at = now_ms + self._hedge_ms
             return Advice.REST
@@ -100,7 +104,7 @@ class StandbyRules:
         return Advice.SUSPECT
 
     def _rest_until(self, look: calls.Looked, now_ms: float) -> float:
-        instants = [now_ms + self._idle_ms]
+        instants = [now_ms + (self._beat_ms if look.has_held else self._idle_ms)]
         if look.first_due_ms is not None:
             instants.append(look.first_due_ms + self._hedge_ms)
         instants.append(now_ms + UNLED_MS if look.horizon_ms is None else look.horizon_ms + self._hedge_ms)

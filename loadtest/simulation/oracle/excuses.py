@@ -24,8 +24,8 @@ TAKEN_S = 6.0
 """A delivery of a worker that is gone is taken over within this time: 5 s, and a pool may be full for a moment."""
 UNRENEWED_S = 46.0
 """A worker finds deliveries whose acknowledgement a failover has lost in its next look at all of its own."""
-LED_AGAIN_S = 4.5
-"""A job that is held back waits until the lease of a leader that is gone has ended, and its standby has looked again."""
+LED_AGAIN_S = 1.5
+"""A standby looks so often at jobs that are held back, and promotes what a silent leader does not."""
 SILENT_S = 4.0
 """Heartbeats that were slow make a worker look gone, until others have seen the next ones."""
 
@@ -46,7 +46,7 @@ SLACK: Mapping[str, Mapping[str, float]] = {
 """By promise and kind of fault: how many seconds after its end a fault still explains something; None: not at all."""
 FROM_ITS_BEGINNING: Mapping[str, Mapping[str, float]] = {
     "slow": {"kill-worker": TAKEN_S, "freeze-worker": TAKEN_S, "restart-worker": 4.0 + TAKEN_S},
-    "starved": {"node": LED_AGAIN_S},
+    "starved": dict.fromkeys(("freeze-node", "kill-node", "restart-node"), LED_AGAIN_S),
 }
 """The same where it does not matter how long the fault lasts."""
 

@@ -82,4 +82,5 @@ def starved(seen: Seen) -> Iterator[str]:
                     since = max(since, min(freed, default=one.at))
             soon = since + SOON_S + LOOKS_S
             if one.at > soon and not seen.excuses.explain("starved", soon, one.at, (*seen.nodes, one.topic)):
-                yield f"{one.topic}/{one.id} was promoted {one.at - since:.2f} s after there was room for {one.key}"
+                waited = f"{one.at - since:.2f} s after there was room for {one.key}"
+                yield f"{one.topic}/{one.id} was promoted at {one.at:.2f}, {waited}"

@@ -1,4 +1,5 @@
--- Promote due jobs in place of a leader that fails to: without a lease, and only if the first is overdue for a while.
+-- Promote due jobs in place of a leader that fails to: without a lease, and only if the first is overdue for a while, or jobs
+-- are held back for their keys.
 -- uses: clock, full, head_parts, score, by, emit, lateness, retries, count, promote, shape, parts, unfinished, hint, stored, permits, held, key_limits, room, putting_back, choice, look_over, sweep_due, came
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 retries, 6 rate, 7 shards, 8 counts
 -- ARGV: 1 hedge_ms the first job must be overdue, 2 most jobs (up to 500), 3 the topic's terms, as the caller knows
@@ -11,10 +12,11 @@ local rate, shards, counts = KEYS[6], KEYS[7], KEYS[8]
 local hedge_ms, limit, terms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 if (redis.call('GET', shards) or terms) ~= terms then return {now_us(), {0}, 0} end
 local first = tonumber(first_of(delayed))
-if not first or due_of(first) > now_ms() - hedge_ms then return {now_us(), {0}, 0} end
+local is_overdue = first and due_of(first) <= now_ms() - hedge_ms
+if not is_overdue and held_in(delayed) == 0 then return {now_us(), {0}, 0} end
 write_though_full(delayed)
 local shape = {ARGV[4], ARGV[5], ARGV[6]}
-local limits = limits_in(terms)
-local lateness, has_more, wait_us = sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits)
+local limits, look = limits_in(terms), {keys = {}, from = '', permit = ''}
+local lateness, has_more, wait_us = sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits, look)
 tell_came()
 return {now_us(), lateness, has_more, wait_us}
