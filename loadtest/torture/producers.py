@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 from loadtest.torture.bundles import AFTER, Bundled
 from loadtest.torture.listening import Listening
 from loadtest.torture.promises import Answer, Asked, Call
+from loadtest.torture.shares import of_a_key
 from wheelq import Client, Continuation, JobSpec, Receipt, Receipts, Settings
 from wheelq.errors import (
     BundleNotFound,
@@ -114,22 +115,29 @@ class Producer(threading.Thread):
     # --- actions ---------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        topic, spec = self._random.choice(self._topics), self._spec()
-        self._schedule_one(topic, spec, Asked.SCHEDULE, "keep")
+        topic = self._random.choice(self._topics)
+        self._schedule_one(topic, self._spec(topic), Asked.SCHEDULE, "keep")
 
     def _again(self) -> None:
         """Schedule a job whose id is taken, in one of three ways."""
         if (old := self._recall()) is not None and old.id.startswith("key-") and old.id not in self._members:
             how = self._random.choice(("keep", "replace", "raise"))
             asked = Asked.REPLACE if how == "replace" else Asked.SCHEDULE
-            spec = JobSpec({"fails": old.fails}, self._delay(), key=old.id)
-            self._schedule_one(self.topic_of[old.id], spec, asked, how)
+            topic = self.topic_of[old.id]
+            spec = of_a_key(topic, JobSpec({"fails": old.fails}, self._delay(), key=old.id))
+            self._schedule_one(topic, spec, asked, how)
 
     def _schedule_one(self, topic: str, spec: JobSpec, asked: Asked, how: Any) -> None:
         due_ms = self._due_ms(spec)
         try:
             receipt = self._client.schedule(
-                topic, spec.payload, delay=spec.delay, at=spec.at, key=spec.key, on_duplicate=how
+                topic,
+                spec.payload,
+                delay=spec.delay,
+                at=spec.at,
+                key=spec.key,
+                partition_key=spec.partition_key,
+                on_duplicate=how,
             )
         except DuplicateJob as error:
             self._note(asked, topic, error.ids[0], Answer.KEPT, due_ms, spec)
@@ -147,7 +155,7 @@ class Producer(threading.Thread):
 
     def _schedule_all(self, topic: str, **of_bundle: Any) -> Receipts[Any] | WheelqError:
         """Schedule some jobs in one call; returns the receipts, or the error."""
-        specs = [self._spec() for _ in range(self._random.choice(MANY))]
+        specs = [self._spec(topic) for _ in range(self._random.choice(MANY))]
         due_ms = [self._due_ms(spec) for spec in specs]
         outcome: Receipts[Any] | WheelqError
         unknown: Mapping[int, str] = {}
@@ -265,13 +273,13 @@ class Producer(threading.Thread):
 
     # --- new jobs --------------------------------------------------------------------------------------------------
 
-    def _spec(self) -> JobSpec:
+    def _spec(self, topic: str) -> JobSpec:
         self._number += 1
         key = f"key-{self.name}-{self._number}" if self._random.random() < 0.4 else None
         payload = {"fails": 1 if self._random.randrange(FAILING) == 0 and key else 0, "n": self._number}
         if self._random.random() < 0.2:
-            return JobSpec(payload, at=datetime.now(UTC) + timedelta(seconds=self._delay()), key=key)
-        return JobSpec(payload, delay=self._delay(), key=key)
+            return of_a_key(topic, JobSpec(payload, at=datetime.now(UTC) + timedelta(seconds=self._delay()), key=key))
+        return of_a_key(topic, JobSpec(payload, delay=self._delay(), key=key))
 
     def _delay(self) -> float:
         return min(self._random.uniform(*self._random.choice(DELAYS)), self._longest_delay)

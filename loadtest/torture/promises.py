@@ -62,6 +62,7 @@ class Answer(StrEnum):
     CANCELLED = "cancelled"
     RESCHEDULED = "rescheduled"
     PROMOTED = "promoted"
+    HELD_BACK = "held_back"
     RUNNING = "running"
     """Too late."""
     NOT_FOUND = "not_found"
@@ -120,7 +121,7 @@ def _take(lives: list[Promise], call: Call) -> None:
             lives[-1] = replace(lives[-1], must_run=False, may_run=False)
         case Answer.RESCHEDULED:
             lives[-1] = replace(lives[-1], earliest_ms=call.due_ms)
-        case Answer.PROMOTED:
+        case Answer.PROMOTED | Answer.HELD_BACK:
             lives[-1] = _sooner(lives[-1], call.due_ms)
         case Answer.REFUSED | Answer.UNAVAILABLE if not lives:
             lives.append(Promise(call.due_ms, must_run=False, may_run=False, was_refused=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from loadtest.judge import Promotion
 from loadtest.torture.arena import Arena
@@ -27,23 +27,34 @@ class Remains:
     def promotions(self) -> Iterator[Promotion]:
         """Yields every promotion in the ready streams."""
         for shard in self._shards:
-            start, entries = "-", [(b"", [b""])]
-            while entries:
-                reading = command("XRANGE", shard.ready, start, "+", "COUNT", PAGE, read=list, key=shard.ready)
-                entries = self._arena.control.send(reading)
-                yield from read_promotions(entries)
-                start = f"({entries[-1][0].decode()}" if entries else ""
+            for page in self._pages(shard):
+                yield from read_promotions(page)
+
+    def entries(self, shard: ShardKeys) -> Iterator[tuple[bytes, Mapping[bytes, bytes]]]:
+        """Yields the entries of a ready stream, each with its fields."""
+        for page in self._pages(shard):
+            for entry, fields in page:
+                yield entry, dict(zip(fields[::2], fields[1::2], strict=True))
+
+    def _pages(self, shard: ShardKeys) -> Iterator[list[tuple[bytes, list[bytes]]]]:
+        start, entries = "-", [(b"", [b""])]
+        while entries:
+            reading = command("XRANGE", shard.ready, start, "+", "COUNT", PAGE, read=list, key=shard.ready)
+            entries = self._arena.control.send(reading)
+            yield entries
+            start = f"({entries[-1][0].decode()}" if entries else ""
 
     def waiting(self) -> int:
         """Jobs that wait."""
         return sum(self._arena.control.send(shard_counts.counts(shard)).waiting for shard in self._shards)
 
     def left(self) -> dict[str, int]:
-        """Returns how many jobs are still remembered, deliveries are unacknowledged, and jobs are dead."""
+        """Returns how many jobs are remembered, deliveries are unacknowledged, jobs are dead, and permits are out."""
         return {
             "records": sum(self._count("HLEN", shard.jobs) for shard in self._shards),
             "deliveries": sum(self._pending(shard) for shard in self._shards),
             "dead": sum(self._count("XLEN", shard.dead) for shard in self._shards),
+            "permits": sum(self._count("ZCARD", shard.permits) for shard in self._shards),
         }
 
     def _count(self, what: str, key: str) -> int:

@@ -49,11 +49,13 @@ class Report:
     """Producers that ended too early, by an undocumented error."""
     bundles: Sequence[str] = ()
     """What is wrong with bundles."""
+    keys: Sequence[str] = ()
+    """What is wrong with limits per key."""
 
     @property
     def is_clean(self) -> bool:
         """Whether every promise was kept and nothing was left behind."""
-        is_wrong = self.failures or self.crashed or self.bundles or any(self.left.values())
+        is_wrong = self.failures or self.crashed or self.bundles or self.keys or any(self.left.values())
         return self.verdict.is_clean and not is_wrong
 
     @property
@@ -104,6 +106,7 @@ def as_table(report: Report) -> str:
     lines += [f"repeated runs: {report.verdict.reruns}" + (f" ({causes})" if causes else "")]
     lines += [f"fallen: {line}" for line in report.fallen] + [f"failed: {line}" for line in report.failures]
     lines += [f"bundle: {line}" for line in report.bundles[:20]]
+    lines += [f"limits per key: {line}" for line in report.keys[:20]]
     if any(report.left.values()):
         lines.append(f"left on the servers: {report.left}")
     return "\n".join([*lines, str(report.verdict), "clean" if report.is_clean else "NOT CLEAN"])
@@ -130,6 +133,7 @@ def as_json(report: Report) -> str:
             "fallen": list(report.fallen),
             "failures": list(report.failures),
             "bundles": list(report.bundles),
+            "keys": list(report.keys),
         },
         indent=2,
     )

@@ -23,7 +23,7 @@ import heapq
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, cycle
 from pathlib import Path
 from random import Random
@@ -39,6 +39,7 @@ from loadtest.torture.promises import Call, promises
 from loadtest.torture.remains import Remains
 from loadtest.torture.report import Report
 from loadtest.torture.scene import Planned, Scene, plan
+from loadtest.torture.shares import MOST, RATE, SHARED, Watcher, too_fast
 from wheelq import Client, Settings
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import heartbeats, registry
@@ -97,6 +98,8 @@ class Torture:
         self._options = options
         self._tell = tell
         self._topics = {f"torture-{n}": shards for n, shards in enumerate(options.shards)}
+        if options.former is None:  # a former release knows no limits per key
+            self._topics[SHARED] = 2
         has_chains = arena.durability == "server" and options.former is None  # a former release knows no followers
         self._all_topics = {**self._topics, AFTER: 2, **({CHAINED: 2} if has_chains else {})}
         """The topics of all jobs, with their shards."""
@@ -104,6 +107,8 @@ class Torture:
         self._remains = Remains(
             arena, [Keys().shard(topic, n) for topic in self._all_topics for n in range(most)], GROUP
         )
+        self._shared = [Keys().shard(SHARED, n) for n in range(most)]
+        self._watcher = Watcher(arena, self._shared)
         timeout_ms = options.reply_timeout_ms
         durability = arena.durability
         self._fleet = Fleet(arena.url, directory, options.lease_ms, timeout_ms, HOLD_MS, options.planted, durability)
@@ -138,6 +143,8 @@ class Torture:
         """Start everything, carry out the faults, wait for the remaining jobs, and judge."""
         for topic, shards in self._all_topics.items():
             settings = TopicSettings(shards=shards, retention_ms=DAY_MS, keep_done_ms=DAY_MS if topic == AFTER else 0)
+            if topic == SHARED:
+                settings = replace(settings, key_concurrency=MOST, key_rate=RATE)
             self._arena.control.send(registry.register_topic(Keys(), topic, settings))
         with self._fleet:
             for _ in range(self._options.schedulers):
@@ -145,6 +152,7 @@ class Torture:
             for _ in range(self._options.workers):
                 self._start_part("worker")
             self._wait_for_schedulers()
+            self._watcher.start()
             for producer in self._producers:
                 producer.start()
             self._suffer()
@@ -154,6 +162,7 @@ class Torture:
             for producer in self._producers:
                 producer.join()
             self._work_off()
+            self._watcher.finish()
             return self._report()
 
     def _wait_for_schedulers(self) -> None:
@@ -274,7 +283,10 @@ class Torture:
         made, find = chain(*(producer.bundles for producer in self._producers)), Client(self._arena.control).bundle
         of_bundles = list(wrong(made, find, found, runs, self._scene.disruptions, clock_error_ms))
         failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]
-        return Report(verdict, log, found, self._strikes, self._remains.left(), self._fallen, failures, of_bundles)
+        left, of_keys = self._remains.left(), sorted(self._watcher.wrong)
+        if not any(strike.kind == "step-clock" for strike in self._strikes):
+            of_keys += [line for shard in self._shared for line in too_fast(shard, self._remains.entries(shard))]
+        return Report(verdict, log, found, self._strikes, left, self._fallen, failures, of_bundles, of_keys)
 
 
 def torture(on: str, options: Options, directory: Path, tell: Callable[[str], None] = lambda line: None) -> Report:

@@ -14,8 +14,8 @@ from loadtest.simulation import faults, oracle, run
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage
 from loadtest.simulation.fleet import Fleet
-from loadtest.simulation.ledger import Call, Hand, Ledger, Promotion, Run, Undone
-from loadtest.simulation.oracle import Seen, answers, limits, recurring, retries, runs, sort, times
+from loadtest.simulation.ledger import Call, Hand, Ledger, Permit, Promotion, Run, Undone
+from loadtest.simulation.oracle import Seen, answers, keys, limits, recurring, retries, runs, sort, times
 from loadtest.simulation.plan import Plan, Step, TopicPlan
 from loadtest.simulation.trials import Apart
 from loadtest.simulation.world import EPOCH_S, World
@@ -249,6 +249,48 @@ def test_a_topic_promotes_no_more_than_its_rate(ledger: Ledger, apart: float, is
     change = Step(7, 9.0, "configure", "producer-1", {"topic": "limit", "change": {"max_rate": 0.0}})
     ledger.calls.append(Call(change, "limit", "", 9.0, 0, 9.1, "done"))
     assert not list(limits.faster(seen))
+
+
+def _seen_with_keys(ledger: Ledger, **limits: float) -> Seen:
+    seen = _seen(ledger)
+    seen.plan = replace(seen.plan, topics=(TopicPlan("shared", {"key_concurrency": 2, **limits}, "single", 1.0),))
+    return seen
+
+
+def _of_key(at: float, due: float = 5.0, opened: int = 1) -> Promotion:
+    return replace(_promotion(due=due, at=at, since=1.0), topic="shared", key="ann", open_of_key=opened)
+
+
+@pytest.mark.parametrize(("opened", "is_greedy"), [(2, False), (3, True)])
+def test_no_more_jobs_of_a_key_are_open_than_may_be(ledger: Ledger, opened: int, is_greedy: bool) -> None:
+    ledger.promotions.append(_of_key(40.0, opened=opened))
+    assert bool(list(keys.greedy(_seen_with_keys(ledger)))) == is_greedy
+    change = Step(7, 9.0, "share-limits", "producer-1", {"topic": "shared", "change": {"key_concurrency": 3}})
+    ledger.calls.append(Call(change, "shared", "", 9.0, 0, 9.1, "done"))
+    assert not list(keys.greedy(_seen_with_keys(ledger)))
+
+
+@pytest.mark.parametrize(("apart", "is_hasty"), [(0.26, False), (0.19, True)])
+def test_no_more_jobs_of_a_key_are_promoted_in_a_second_than_its_rate(
+    ledger: Ledger, apart: float, is_hasty: bool
+) -> None:
+    ledger.promotions += [_of_key(40.0 + n * apart) for n in range(9)]
+    assert bool(list(keys.hasty(_seen_with_keys(ledger, key_rate=4.0)))) == is_hasty
+
+
+@pytest.mark.parametrize(("freed", "is_starved"), [(9.5, False), (6.0, True)])
+def test_a_job_is_promoted_soon_after_there_is_room_for_its_key(ledger: Ledger, freed: float, is_starved: bool) -> None:
+    ledger.promotions += [_of_key(5.1, opened=2), _of_key(10.0, opened=2)]
+    ledger.ends_of_keys["shared", 0, "ann"].append((freed, 1))
+    assert bool(list(keys.starved(_seen_with_keys(ledger)))) == is_starved
+
+
+@pytest.mark.parametrize(("given_back", "is_wrong"), [(9.0, False), (9.5, True), (8.5, True), (None, True)])
+def test_a_permit_is_given_back_in_the_step_that_ends_its_job(
+    ledger: Ledger, given_back: float | None, is_wrong: bool
+) -> None:
+    ledger.permits["shared", 0, "1-0"] = Permit(ended=9.0, given_back=given_back)
+    assert bool(list(keys.permits(_seen_with_keys(ledger)))) == is_wrong
 
 
 @pytest.mark.parametrize(
