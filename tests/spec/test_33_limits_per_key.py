@@ -401,3 +401,37 @@ async def test_replayed_and_rerun_jobs_ask_for_permits_too(
     await until(have_run_again)
     await nothing_is_left(aclient, topic)
     assert most == 1
+
+
+async def test_a_topic_that_is_removed_leaves_nothing_of_its_limits(
+    aclient: AsyncClient, scheduler: Scheduler, topic: str, run: Run, url: str
+) -> None:
+    await aclient.configure(topic, key_concurrency=1, key_rate=1.0)
+    await aclient.schedule_many(topic, of_key("ann", "a1", "a2", "a3"))
+    await are_held(aclient, topic, 2)
+    assert limit_keys(url, topic) == ["held", "paces", "permits", "permitted"]
+    await aclient.remove_topic(topic, force=True)
+    assert limit_keys(url, topic) == []
+
+
+async def test_a_paused_topic_keeps_what_is_held_back(
+    aclient: AsyncClient, scheduler: Scheduler, worker: Worker, gate: Gate, topic: str, run: Run
+) -> None:
+    await aclient.configure(topic, key_concurrency=1)
+    run(worker)
+    await aclient.schedule_many(topic, of_key("ann", "a1", "a2", "a3"))
+    await have_started(gate, "a1")
+    await aclient.pause(topic)
+    assert await aclient.run_now(topic, "a3", partition_key="ann") is RunNowOutcome.PAUSED
+    gate.end("a1", "a2", "a3")
+
+    async def has_ended() -> bool:
+        info = await aclient.topic(topic)
+        return (info.ready, info.running) == (0, 0)
+
+    await until(has_ended)
+    await aclient.set_shards(topic, 2)
+    assert (await aclient.topic(topic)).waiting == 2
+    await aclient.resume(topic)
+    await nothing_is_left(aclient, topic)
+    assert sorted(gate.started) == ["a1", "a2", "a3"]
