@@ -64,7 +64,7 @@ PLANTS: Mapping[str, Plant] = {
     "reschedule-lies": Plant(
         "a new due time is accepted, but not stored",
         "early",
-        {"redis.call('ZADD', delayed, score_of(due, score - stands), id)": ""},
+        {"redis.call('ZADD', delayed, score_of(due, unheld(tonumber(score)) - stands), id)": ""},
     ),
     "remembers-all": Plant(
         "finished jobs are not forgotten", "left", {"if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end": ""}

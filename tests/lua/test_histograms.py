@@ -77,9 +77,9 @@ def test_figures_without_measurements_for_an_hour_are_forgotten(url: str, transp
 
 def test_how_late_jobs_were_is_taken_over_by_difference() -> None:
     observations = Observations()
-    observations.add_lateness("orders", Lateness(5, (1, 2)), Lateness(9, (1, 3, 1)))
+    observations.add_lateness(Measured.PROMOTION, "orders", Lateness(5, (1, 2)), Lateness(9, (1, 3, 1)))
     many = (0,) * 20 + (4,)
-    observations.add_lateness("orders", Lateness(), Lateness(10, many))
+    observations.add_lateness(Measured.PROMOTION, "orders", Lateness(), Lateness(10, many))
     found = observations.to_send()
     assert found is not None
     figures = found[1][Measured.PROMOTION, "orders", ""]

@@ -205,6 +205,20 @@ def test_a_rate_says_when_the_next_of_a_key_may_go_and_is_kept_in_the_shard(shar
     assert shard.redis.exists(shard.keys.permits) == 0
 
 
+def test_after_the_clock_was_set_back_a_rate_holds_nobody_up_and_nobody_goes_early(shard: Shard) -> None:
+    keyed = Keyed(shard, rate=2.0)
+    keyed.wait("ann", "a1", "a2")
+    keyed.wait("bob", "b1", "b2")
+    keyed.sweep()
+    assert keyed.held() == ["a2", "b2"]
+    later_ms = shard.now_ms() + 3_600_000
+    shard.redis.zadd(shard.keys.paces, {"ann": later_ms * 1_000, "bob": 0})
+    shard.redis.zadd(shard.keys.delayed, {"b2": HELD + later_ms})
+    assert keyed.sweep("ann", "bob") == ["a2"]
+    assert keyed.swept.keys is not None
+    assert keyed.swept.keys.later == [(f"{KEY_MARK}bob", later_ms)]
+
+
 @pytest.mark.parametrize("how", ["cancelled", "moved", "replaced with another key"])
 def test_who_is_held_back_no_more_is_passed_over(shard: Shard, how: str) -> None:
     keyed = Keyed(shard, 1)

@@ -4,6 +4,7 @@ call              `Call`: one round trip as a value, what to send and how to rea
 calls             a pure function for each operation, which returns a `Call`
 scripts           the Lua files under `lua/`, with their digests
 codec             the stored record of a job, and the checks of payloads and headers
+scores            the due times in a sorted set's scores
 attempts          the attempts of a job in its record
 recurring_codec   the stored form of a recurring job
 registry_codec    the stored form of topics, nodes and workers

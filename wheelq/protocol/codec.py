@@ -69,7 +69,6 @@ _OF_RUNS = frozenset("aefmrt")
 LAST_ERROR_CHARS = 500
 MOST_IN_A_BYTE = 255
 LAST_MS = 2**53
-HELD = 2**45
 """The last due time: scores hold whole milliseconds exactly up to here."""
 _NEW = bytes((VERSION, 0, 0, 0, 0, 0, 0, 1))
 """The first bytes of a record that is not stored yet: no time, first attempt."""
@@ -372,21 +371,6 @@ def _changed(record: bytes, attempt: int, changes: Mapping[str, Any]) -> bytes:
     head = record[:_ATTEMPT_AT] + bytes((min(attempt, MOST_IN_A_BYTE), flags)) + record[_LIFE_AT : _body_at(record)]
     body: bytes = msgpack.packb(payload) + (msgpack.packb(options) if options else b"")
     return head + body
-
-
-def due_ms(score: bytes) -> int:
-    """Returns the due time in a member's score, which has a fraction for priorities other than normal.
-
-    The score of a job that is held back for its key has `HELD` added to it. Another program may have stored any score,
-    even infinity, so the result is limited to 0 to 2^53.
-    """
-    due = int(score) if score.isdigit() and len(score) < 16 else round(min(max(float(score), 0.0), LAST_MS))
-    return due - HELD if HELD <= due < 2 * HELD else due
-
-
-def is_held_back(score: bytes) -> bool:
-    """Whether a member's score says that the job is due, and is held back because its key is at its limit."""
-    return HELD <= float(score) < 2 * HELD
 
 
 def encode_result(result: Payload, limit_bytes: int) -> bytes:

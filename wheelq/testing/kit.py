@@ -21,7 +21,7 @@ from wheelq.client import Client
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.checks import to_ms
 from wheelq.model.job import Payload, from_ms
-from wheelq.protocol import codec
+from wheelq.protocol import codec, scores
 from wheelq.protocol.call import command
 from wheelq.protocol.keys import Keys, ShardKeys, id_and_group
 from wheelq.settings import Settings, settings_in_force
@@ -136,7 +136,7 @@ class _Kit:
         for member, score in zip(delayed[::2], delayed[1::2], strict=True):
             id, own_group = id_and_group(member.decode())
             stored = self._transport.send(command("HGET", keys.jobs, member, read=bytes, key=keys.jobs))
-            job, due_ms = codec.decode(stored), codec.due_ms(score)
+            job, due_ms = codec.decode(stored), scores.due_ms(score)
             due_in = (due_ms - now_ms) / 1000
             found.append(Waiting(keys.topic, id, job.payload, job.headers, due_ms, due_in, job.attempt, own_group))
         return found

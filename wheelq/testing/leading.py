@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from wheelq.base.clock import ManualClock
 from wheelq.following.carrier import Carrier
 from wheelq.model.topic import Topic
-from wheelq.protocol import codec
+from wheelq.protocol import scores
 from wheelq.protocol.call import Call, command, together
 from wheelq.protocol.calls import outgoing, registry
 from wheelq.protocol.calls.server import server_time_us
@@ -156,7 +156,7 @@ def _first_waiting(keys: ShardKeys) -> Call[int | None]:
     """Returns the call for when the first waiting job is due; of those held back for their keys, any will do."""
 
     def read(replies: Sequence[Any]) -> int | None:
-        return min((codec.due_ms(score) for reply in replies for score in reply[1:]), default=None)
+        return min((scores.due_ms(score) for reply in replies for score in reply[1:]), default=None)
 
     ends = (_end(keys.delayed, 0), _end(keys.delayed, -1))
     return together(ends, read)
@@ -170,6 +170,6 @@ def _first(key: str) -> Call[int | None]:
     """Returns the call for a sorted set's lowest score: the time of its first member."""
 
     def read(reply: list[bytes]) -> int | None:
-        return codec.due_ms(reply[1]) if reply else None
+        return scores.due_ms(reply[1]) if reply else None
 
     return command("ZRANGE", key, 0, 0, "WITHSCORES", read=read, key=key)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from wheelq.protocol.call import Call, command, scripted
 from wheelq.protocol.calls.producer import HALF_MS
-from wheelq.protocol.codec import HELD
 from wheelq.protocol.keys import ShardKeys
+from wheelq.protocol.scores import HELD
 
 BATCH = 500
 """The most jobs that one call looks at, which keeps the server busy for about a millisecond."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from wheelq.base.metrics import Lateness
 from wheelq.errors import NotLeader
 from wheelq.model.topic import Shaping
-from wheelq.protocol import codec
+from wheelq.protocol import scores
 from wheelq.protocol.call import Argument, Call, scripted
 from wheelq.protocol.calls.counts import HOUR_MS, MINUTE_MS
 from wheelq.protocol.keys import ShardKeys, member_of, raw_member
@@ -183,7 +183,7 @@ def renew(keys: ShardKeys, token: str, lease_ms: int, now_ms: float | None = Non
 
     def read(reply: list[Any]) -> Renewed:
         _lead(reply, keys)
-        return Renewed(int(reply[1]), codec.due_ms(reply[2]) if reply[2] else None)
+        return Renewed(int(reply[1]), scores.due_ms(reply[2]) if reply[2] else None)
 
     history, hour = _history(keys, now_ms)
     return scripted("renew", (keys.lease, keys.delayed, keys.counts, history), (token, lease_ms, hour), read)
@@ -303,7 +303,7 @@ def look(keys: ShardKeys) -> Call[Looked]:
 
     def read(reply: list[Any]) -> Looked:
         server_us, first, token, left_ms, horizon, outgoing, held = reply
-        first_due_ms = codec.due_ms(first) if first else None
+        first_due_ms = scores.due_ms(first) if first else None
         horizon_ms = int(horizon) if horizon.isdigit() else None
         token = token.decode(errors="replace")
         return Looked(int(server_us), first_due_ms, token, left_ms, horizon_ms, outgoing == 1, held > 0)
@@ -359,7 +359,7 @@ def _lateness(reply: list[int]) -> Lateness:
 
 
 def _promoted(reply: list[Any]) -> Promoted:
-    first = codec.due_ms(reply[3]) if reply[3] else None
+    first = scores.due_ms(reply[3]) if reply[3] else None
     return Promoted(int(reply[1]), _lateness(reply[2]), first, _jobs(reply[4:]))
 
 
@@ -374,7 +374,7 @@ def _not_leader(keys: ShardKeys) -> NotLeader:
 
 def _jobs(flat: list[bytes]) -> list[tuple[str, int]]:
     pairs = zip(flat[::2], flat[1::2], strict=True)
-    return [(member_of(member), codec.due_ms(score)) for member, score in pairs]
+    return [(member_of(member), scores.due_ms(score)) for member, score in pairs]
 
 
 def read_near(message: bytes) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from wheelq.base.ids import make_tag
 from wheelq.errors import BundleClosed, Refused
 from wheelq.model.job import SECOND, CancelOutcome, OnDuplicate, Receipt, RescheduleOutcome, RunNowOutcome
-from wheelq.protocol import codec
+from wheelq.protocol import scores
 from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.calls.bundles import FLAGS_AT, HAS_PARTS, bundle_of
 from wheelq.protocol.codec import LAST_MS, LIFE
@@ -205,7 +205,7 @@ class WaitingMember(NamedTuple):
     @property
     def due_ms(self) -> int:
         """When it is due."""
-        return codec.due_ms(repr(self.score).encode())
+        return scores.due_ms(repr(self.score).encode())
 
 
 def _shown(name: str) -> str:

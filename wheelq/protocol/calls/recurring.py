@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from wheelq.errors import RecurringUnreadable
 from wheelq.model.job import Priority
 from wheelq.model.recurring import Rule
-from wheelq.protocol import codec
+from wheelq.protocol import codec, scores
 from wheelq.protocol.call import Argument, Call, command, nothing, scripted
 from wheelq.protocol.keys import ShardKeys
 from wheelq.protocol.recurring_codec import RecurringState, StoredRecurring, read_terms
@@ -116,7 +116,7 @@ def near(keys: ShardKeys, ahead_ms: int) -> Call[Near]:
 
     def read(reply: list[Any]) -> Near:
         triples = zip(reply[2::3], reply[3::3], reply[4::3], strict=True)
-        near = Near(int(reply[0]), codec.due_ms(reply[1]) if reply[1] else None, [], [])
+        near = Near(int(reply[0]), scores.due_ms(reply[1]) if reply[1] else None, [], [])
         for name, line, terms in triples:
             try:
                 near.coming.append(Coming(name.decode(), RecurringState.read(line), *read_terms(terms)[:2]))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from wheelq.errors import InvalidInput, TopicUnreadable
 from wheelq.model.checks import check_topic
 from wheelq.model.topic import Topic
-from wheelq.protocol import codec, registry_codec
+from wheelq.protocol import registry_codec, scores
 from wheelq.protocol.call import Call, command, nothing, scripted
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
@@ -69,7 +69,7 @@ def fence(keys: ShardKeys, terms: str, version: int, *, take_lease: bool = False
     """
 
     def read(reply: list[Any]) -> Fenced:
-        return Fenced(codec.due_ms(reply[0]), reply[1])
+        return Fenced(scores.due_ms(reply[0]), reply[1])
 
     args = (terms, version, int(take_lease))
     return scripted("fence", (keys.shards, keys.delayed, keys.lease, keys.fence), args, read)

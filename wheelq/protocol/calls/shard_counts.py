@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from wheelq.model.topic import Topic, TopicInfo
-from wheelq.protocol import codec
+from wheelq.protocol import scores
 from wheelq.protocol.call import Call, command, scripted
 from wheelq.protocol.calls.counts import read_counted
 from wheelq.protocol.keys import ShardKeys
@@ -48,7 +48,7 @@ def first_due(keys: ShardKeys) -> Call[int | None]:
     """When the first waiting job of a shard that is not held back for its key is due; None without any."""
 
     def read(reply: list[bytes]) -> int | None:
-        return codec.due_ms(reply[1]) if reply and not codec.is_held_back(reply[1]) else None
+        return scores.due_ms(reply[1]) if reply and not scores.is_held_back(reply[1]) else None
 
     return command("ZRANGE", keys.delayed, 0, 0, "WITHSCORES", read=read, key=keys.delayed)
 
@@ -67,8 +67,8 @@ def counts(keys: ShardKeys) -> Call[ShardCounts]:
 
 def read_counts(reply: list[Any]) -> ShardCounts:  # the script's answer for one shard
     waiting, ready, running, retrying, dead, first, server_us, (held, keys, since), *groups = reply
-    due_ms = codec.due_ms(first) if first else None
-    since_ms = codec.due_ms(since) if since else None
+    due_ms = scores.due_ms(first) if first else None
+    since_ms = scores.due_ms(since) if since else None
     counts = waiting, ready, running, retrying, dead
     return ShardCounts(*counts, due_ms, int(server_us), _groups(groups), held, keys, since_ms)
 

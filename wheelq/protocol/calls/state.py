@@ -23,7 +23,7 @@ import msgpack
 
 from wheelq.model.dead import Position
 from wheelq.model.state import ATTEMPTS_KEPT, Attempt, GroupInfo, JobInfo, JobState, ListedJob, Progress, least_far
-from wheelq.protocol import attempts, codec
+from wheelq.protocol import attempts, codec, scores
 from wheelq.protocol.call import Argument, Call, command, scripted, text
 from wheelq.protocol.calls import outgoing
 from wheelq.protocol.calls.bundles import bundle_of
@@ -132,7 +132,7 @@ def get(keys: ShardKeys, id: str, life: bytes = b"") -> Call[JobInfo | None]:
         _, its_id, second = map(text, reply.pop()) if has_second else ("", id, "")
         info: JobInfo | None
         if len(reply) == 2:
-            info = _info(keys, its_id, GroupInfo(JobState.WAITING, codec.due_ms(reply[0])), reply[1], None, {})
+            info = _info(keys, its_id, GroupInfo(JobState.WAITING, scores.due_ms(reply[0])), reply[1], None, {})
         else:
             info = _promoted(keys, its_id, reply)
         return replace(info, second_id=second) if info and second else info
@@ -215,7 +215,7 @@ def _group(state: str, details: Sequence[Any]) -> tuple[GroupInfo, bytes]:
             progress, started_ms = _note(more[0]) if more else (None, None)
             info = GroupInfo(
                 JobState(state),
-                codec.due_ms(due) if due else None,
+                scores.due_ms(due) if due else None,
                 record.attempt if record else None,
                 more[1].decode() if len(more) > 2 else None,
                 more[2] if len(more) > 2 else None,
@@ -401,7 +401,7 @@ def _due(which: JobState, member: bytes, score: bytes, packed: bytes) -> tuple[S
 
 
 def _done(id: bytes, score: bytes, packed: bytes) -> tuple[Score, ListedJob]:
-    ended_ms = codec.due_ms(score)
+    ended_ms = scores.due_ms(score)
     due_ms, groups = kept(packed)
     last = max(groups.values(), key=lambda info: info.finished_ms or 0, default=None)
     listed = ListedJob(_text(id), JobState.DONE, ended_ms, due_ms)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from wheelq.base.ids import make_tag
 from wheelq.errors import BeingRemoved, Refused
-from wheelq.protocol import codec
+from wheelq.protocol import codec, scores
 from wheelq.protocol.call import Argument, Call, command, nothing, scripted
 from wheelq.protocol.calls import outgoing
 from wheelq.protocol.codec import LAST_MS
@@ -381,7 +381,9 @@ def clear_out(shards: Sequence[tuple[ShardKeys, TopicSettings]], group: str, sil
     """
 
     def read(reply: list[Any]) -> list[ClearedOut]:
-        return [ClearedOut(consumers, dead, codec.due_ms(first) if first else None) for consumers, dead, first in reply]
+        return [
+            ClearedOut(consumers, dead, scores.due_ms(first) if first else None) for consumers, dead, first in reply
+        ]
 
     keys: list[str] = []
     limits: list[Argument] = []

@@ -3,9 +3,8 @@
 -- part: choice
 -- choice(delayed, jobs, retries, limits, most, limit_keys(ready)): chooses up to `most` jobs that their keys allow. Returns a table:
 --   members, scores: those chosen so far, for promote_all, which gets `note`;
---   offer(member, score, record): a due job, which is chosen or held back; false if `most` are chosen;
---   serve(key): what is held back of a key; serve_offered(): the same of all keys that were offered;
---   run_next(member, score, key): a job that goes before all others of its key;
+--   offer(member, score, record): a due job, which is chosen or held back; false if `most` are chosen; serve(key): what is
+--   held back of a key; serve_offered(): the same of all keys that were offered; run_next(member, score, key): a job that goes first;
 --   later: keys to serve again, as they are hinted, each with the ms when; is_cut: whether some were left because of `most`;
 --   lateness: of those promoted that had been held back (see lateness); put_back: how many due ones were held back;
 --   keep(): writes down what was held back and promoted. Call it after promote_all.
@@ -16,7 +15,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
   local members, scores, later, keys, places, paced_to, taken = chosen.members, chosen.scores, chosen.later, {}, {}, {}, {}
   local may_go, take = room_of(limits, permits, paces)
   local hold, put_back = putting_back(delayed, retries, held)
-  local any_held, served, offered, waits = redis.call('EXISTS', held) == 1, {}, {}, {}
+  local last, any_held, served, offered, waits = by(now_ms()), redis.call('EXISTS', held) == 1, {}, {}, {}
   local new_permits, of_entries, new_paces, gone = {}, {}, {}, {}
   local function choose(member, score, key, place)
     local n = #members + 1
@@ -38,6 +37,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
         redis.call('ZREM', held, place) -- it was cancelled or moved
       else
         local can, can_at = may_go(key)
+        if unheld(score) > last then can, can_at = false, math.ceil(unheld(score)) end -- the clock was set back
         chosen.is_cut = chosen.is_cut or (can and #members >= most)
         again_at = can and 0 or can_at
         if not can or #members >= most then break end

@@ -91,8 +91,9 @@ local function room_of(limits, permits, paces)
       if used[key] >= most then return false end
     end
     if interval == 0 then return true end
+    local from = paced[key] or tonumber(redis.call('ZSCORE', paces, key) or 0)
     -- A time that is further ahead than one promotion leaves it is from a lower rate, or from before the clock was set back.
-    local from = paced[key] or math.min(tonumber(redis.call('ZSCORE', paces, key) or 0), now + interval + tolerance)
+    if from > now + interval + tolerance then from = 0 end
     paced[key] = from
     return from <= now + tolerance, math.ceil((from - tolerance) / 1000)
   end
