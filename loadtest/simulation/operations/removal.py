@@ -6,6 +6,7 @@ import asyncio
 
 from loadtest.simulation.operations.jobs import drawn_job, schedule_all
 from loadtest.simulation.operations.registry import Args, operation
+from loadtest.simulation.operations.topics import change, change_for_good
 from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import Draft, Step
 from wheelq import JobSpec
@@ -68,18 +69,10 @@ def _draw_late_group(draft: Draft) -> Args:
 
 @operation("late-group", weight=4, draw=_draw_late_group, trait="removal")
 async def late_group(actor: Actor, step: Step) -> None:
-    """Make a group that reads nothing, and remove it while it has jobs."""
+    """Make a group that reads nothing, and remove it while it has jobs; again, if the server has lost the removal."""
     args, client = step.args, actor.client
-    for do in (client.make_group, client.remove_group):
-        for _ in range(TRIES):
-            try:
-                await do(args["topic"], args["group"])
-                break
-            except ServerError:
-                await asyncio.sleep(0.5)
-            except WheelqError as error:
-                actor.ledger.world.story.tell(actor.name, f"#{step.number} {type(error).__name__}: {error}")
-                break
-        if do == client.make_group:
-            await schedule_all(actor, step)
-            await asyncio.sleep(args["pause"])
+    topic, group = args["topic"], args["group"]
+    await change(actor, step, lambda: client.make_group(topic, group))
+    await schedule_all(actor, step)
+    await asyncio.sleep(args["pause"])
+    await change_for_good(actor, step, lambda: client.remove_group(topic, group))
