@@ -27,7 +27,16 @@ from tests.waiting import PATIENCE, eventually, until
 from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Receipt, Settings
 from wheelq.base.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import CircuitOpen, InvalidJob, OutboxFull, OutcomeUnknown, PartlyScheduled, ServerError, Unavailable
+from wheelq.errors import (
+    BundleNotFound,
+    CircuitOpen,
+    InvalidJob,
+    OutboxFull,
+    OutcomeUnknown,
+    PartlyScheduled,
+    ServerError,
+    Unavailable,
+)
 from wheelq.producer.outbox.kept import Sending
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.protocol.call import Call, command
@@ -116,6 +125,36 @@ async def works(client: Any) -> bool:
         return bool((await client.schedule(TOPIC, delay=60)).created)
     except Unavailable:
         return False
+
+
+@both_faces
+async def test_an_answer_that_is_an_error_closes_the_breaker_too(server: EmbeddedServer, face: Face) -> None:
+    """Else a caller whose calls all end so takes every probe, and the others are refused for ever."""
+    async with face.connect(server.url, Settings(breaker=QUICK)) as client:
+        await client.schedule(TOPIC, delay=60)
+        server.kill()
+        await until(lambda: is_open(client))
+        server.start()
+
+        async def is_answered() -> bool:
+            try:
+                await client.schedule_many(TOPIC, [JobSpec(delay=60)], bundle=f"{TOPIC}:unknown")
+            except BundleNotFound:
+                return True
+            except ServerError:
+                return False
+            raise AssertionError("there is no such bundle")
+
+        await until(is_answered)
+        assert (await client.schedule(TOPIC, delay=60)).created
+
+
+async def is_open(client: Any) -> bool:
+    try:
+        await client.schedule(TOPIC, delay=60)
+    except ServerError as error:
+        return isinstance(error, CircuitOpen)
+    return False
 
 
 def test_a_refusal_of_the_server_does_not_open_the_breaker(server: EmbeddedServer) -> None:

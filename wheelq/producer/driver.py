@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from wheelq.base.clock import Clock, SystemClock, sleep
 from wheelq.base.per_loop import PerLoop
-from wheelq.errors import AWAY, CircuitOpen, ServerError
+from wheelq.errors import AWAY, CircuitOpen, WheelqError
 from wheelq.producer.breaker import Breaker
 from wheelq.producer.operation import Do, Operation, Poll, Step, Stream, Wait, Whereabouts
 from wheelq.protocol.call import Call
@@ -223,7 +223,7 @@ class _Guard:
     ) -> None:
         if isinstance(error, AWAY):
             self._breaker.failed()
-        elif isinstance(error, ServerError):
+        elif isinstance(error, WheelqError):  # the server's answer
             self._succeeded()
 
     def _succeeded(self) -> None:
