@@ -450,3 +450,29 @@ async def test_by_key_order_is_not_kept_while_the_number_of_shards_is_changed(
     run(worker)
     await until(lambda: len(done) == 2)
     assert done == [1, 0]
+
+
+async def test_shards_that_a_topic_no_longer_has_count_for_nobody(
+    aclient: AsyncClient, topic: str, url: str, settings: Settings, scheduler: Scheduler, run: Run
+) -> None:
+    """A worker that went on holding one seemed to have its share, and got none of the others."""
+    await aclient.set_shards(topic, 4)
+    workers = [Worker.connect(url, settings=settings) for _ in range(2)]
+    done = set[str]()
+    for worker in workers:
+
+        @worker.handler(topic, ordered=True)
+        async def note(job: Job) -> None:
+            done.add(job.id)
+
+    run(*workers)
+
+    def served(worker: Worker) -> set[int]:
+        return {shard.keys.shard for shard in worker._shards.shards}
+
+    await until(lambda: all(served(worker) == {0, 1, 2, 3} for worker in workers))
+    for shards in (2, 3):
+        await aclient.set_shards(topic, shards)
+        await until(lambda: all(served(worker) == set(range(shards)) for worker in workers))  # noqa: B023
+        receipts = await aclient.schedule_many(topic, [JobSpec(delay=0)] * 20)
+        await until(lambda: {one.id for one in receipts} <= done)  # noqa: B023

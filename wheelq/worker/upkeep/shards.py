@@ -80,6 +80,8 @@ class ServedShards:
         self._start = "beginning"  # new topics and shards are read from the beginning
 
     async def _find_shards(self, topic: str, settings: Topic, known: Mapping[str, ServedShard]) -> None:
+        # Nothing is left in a former shard beyond those that the topic still has.
+        self._drop([shard for shard in self._of(topic) if shard.keys.shard >= settings.all_shards])
         start = await self._start_of(topic, settings)
         for number in range(settings.all_shards):
             keys = self._keys.shard(topic, number)
@@ -107,12 +109,8 @@ class ServedShards:
         return settings.removing or (topic in self._served_once and settings.has_removed(self._group))
 
     def _leave(self, topic: str, settings: Topic | None) -> None:
-        gone = [shard for shard in self.shards if shard.keys.topic == topic]
-        for shard in gone:
-            shard.is_gone = True
-            self._parts.settler.leave(shard)
-            self._parts.held.leave(shard)
-        self.shards = [shard for shard in self.shards if not shard.is_gone]
+        gone = self._of(topic)
+        self._drop(gone)
         if gone and settings is not None and not settings.removing:
             logger.warning(
                 "group %r of topic %r was removed: this worker no longer serves it; a worker that is started now does",
@@ -121,6 +119,17 @@ class ServedShards:
             )
         elif gone:
             logger.warning("topic %r was removed: this worker no longer serves it, unless it is created again", topic)
+
+    def _of(self, topic: str) -> list[ServedShard]:
+        return [shard for shard in self.shards if shard.keys.topic == topic]
+
+    def _drop(self, gone: Iterable[ServedShard]) -> None:
+        """Serve these shards no more."""
+        for shard in gone:
+            shard.is_gone = True
+            self._parts.settler.leave(shard)
+            self._parts.held.leave(shard)
+        self.shards = [shard for shard in self.shards if not shard.is_gone]
 
     async def _returned(self, topic: str, settings: Topic) -> Topic:
         """Remove the group from the topic's removed groups, because this worker started later; returns the topic."""
