@@ -456,6 +456,7 @@ async def test_shards_that_a_topic_no_longer_has_count_for_nobody(
     aclient: AsyncClient, topic: str, url: str, settings: Settings, scheduler: Scheduler, run: Run
 ) -> None:
     """A worker that went on holding one seemed to have its share, and got none of the others."""
+    await aclient.schedule(topic, delay=0)
     await aclient.set_shards(topic, 4)
     workers = [Worker.connect(url, settings=settings) for _ in range(2)]
     done = set[str]()
