@@ -85,6 +85,9 @@ def _fates(seen: Seen, one: Bundled, found: Bundle, job: JobId, place: int) -> s
         return {DEAD, DONE, CANCELLED}  # the last report of its shard may be older than its replay
     if graves.count(True) > graves.count(False):
         return {DEAD}
+    passing = any(step.kind == "group-of-members" and step.args["topic"] == job[0] for step in seen.plan.steps)
+    if passing and graves and not done:
+        return {DONE, CANCELLED}  # it was purged before a group that never ran it was removed, which ended it
     if len(groups) > 1 and (graves or 0 < len(done) < len(groups)):
         return {DONE, CANCELLED}
     return {DONE} if done else {CANCELLED}
