@@ -76,19 +76,6 @@ def scene() -> Scene:
     return Scene()
 
 
-@pytest.mark.parametrize("is_followed", [True, False])
-def test_a_bundle_that_was_forgotten_before_its_end_was_seen_must_have_been_followed(
-    scene: Scene, is_followed: bool
-) -> None:
-    if not is_followed:
-        scene.unfollow()
-    scene.found(BundleState.CLOSED, done=1, left=1)
-    scene.bundle.is_forgotten = True
-    assert bool(scene.problems()) != is_followed
-    scene.bundle.found = None
-    assert bool(scene.problems()) != is_followed
-
-
 def test_a_bundle_that_has_ended_is_followed_once(scene: Scene) -> None:
     assert scene.problems() == ""
     scene.follow()

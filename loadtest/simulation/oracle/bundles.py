@@ -27,8 +27,6 @@ def _wrong(seen: Seen, one: Bundled) -> Iterator[str]:
     if made > 1:
         yield f"its follower was made {made} times"
     yield from _too_early(seen, one, place)
-    if made == 1 and (found is None or one.is_forgotten):
-        return  # it has ended, and was forgotten before another look: nobody could, or the clock was set forward
     if found is None:
         yield "it is not known"
         return
