@@ -152,15 +152,27 @@ class Bundled:
     is_closed: bool = False
     """Whether the producer was told that it is closed, or cancelled."""
     found: Bundle | None = None
-    """What the last look has found."""
-    is_forgotten: bool = False
-    """Whether a later look has found nothing."""
+    """What the last look that found it has found."""
 
     @property
     def has_ended(self) -> bool:
         """Whether it was seen that it has ended, or is cancelled and no member is left."""
         states = (BundleState.ENDED, BundleState.CANCELLED)
         return self.found is not None and self.found.state in states and not self.found.left
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A finished job or an ended bundle that the server kept for a while."""
+
+    topic: str
+    id: str
+    """Of a bundle, its field in `done`."""
+    ended: float
+    at: float
+    """When it was forgotten."""
+    seconds: float
+    """How long it was kept, by the server's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +291,9 @@ class Ledger:
         """How many jobs waited in a shard when new ones were stored: topic, shard, when, and how many with these."""
         self.acks: dict[tuple[str, str, str], float] = {}
         """When the delivery of a group, topic and entry was acknowledged first."""
-        self.forgotten: list[tuple[str, str, float, float]] = []
-        """Finished jobs that were forgotten: topic, id, when, and for how many seconds of the server they were kept."""
-        self._ended_ms: dict[tuple[bytes, bytes], int] = {}
+        self.forgotten: list[Forgotten] = []
+        self._ended: dict[tuple[bytes, bytes], tuple[float, int]] = {}
+        """By key and field, when what is kept has ended: by the world's clock, and in ms of the server."""
         self._holders: dict[tuple[str, int, str, str], tuple[str, bool]] = {}
         """The consumer that has a delivery, and whether it has handed it back."""
         self.counted: list[tuple[Call, int, int]] = []
@@ -366,11 +378,13 @@ class Ledger:
 
     def _kept(self, store: Database, name: bytes, words: Sequence[bytes]) -> None:
         if name == b"ZADD":
-            self._ended_ms |= {(words[1], id): int(float(at)) for at, id in zip(words[2::2], words[3::2], strict=True)}
+            for ms, id in zip(words[2::2], words[3::2], strict=True):
+                self._ended[words[1], id] = self.world.now, int(float(ms))
         topic = match[1].decode() if (match := _KEY.match(words[1])) else ""
         for id in words[2:] if name == b"ZREM" else ():
-            if (at := self._ended_ms.pop((words[1], id), None)) is not None:
-                self.forgotten.append((topic, id.decode(), self.world.now, (store.now_ms - at) / 1000))
+            if kept := self._ended.pop((words[1], id), None):
+                seconds = (store.now_ms - kept[1]) / 1000
+                self.forgotten.append(Forgotten(topic, id.decode(), kept[0], self.world.now, seconds))
 
     def _held(self, store: Database, name: bytes, words: Sequence[bytes], reply: Any) -> None:
         if name == b"XREADGROUP":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from loadtest.simulation.ledger import Bundled, Ledger, Promotion, Run
+from loadtest.simulation.ledger import Bundled, Forgotten, Ledger, Promotion, Run
 from loadtest.simulation.oracle import Seen, bundles
 from loadtest.simulation.oracle.excuses import Excuses
 from loadtest.simulation.plan import OWN_TOPICS, Plan, Step
@@ -55,6 +56,11 @@ class Scene:
     def unfollow(self) -> None:
         self.ledger.followed.clear()
         self.ledger.promotions = [one for one in self.ledger.promotions if one.topic != "album"]
+
+    def forget(self, kept_s: float, set_at: float, by: float) -> None:
+        """Let the server forget the bundle so long after its end at 20 s, and set its clock."""
+        self.ledger.clock += [(0.0, 0.0, 1.0), (set_at, by, 1.0)]
+        self.ledger.forgotten.append(Forgotten("album", f"\x1fbundle\x1f{ID}", 20.0, 20.0 + kept_s, kept_s + by))
 
     def die(self, topic: str, id: str) -> None:
         """Let a member be buried in place of its run."""
@@ -140,6 +146,44 @@ def test_a_bundle_that_was_closed_is_not_open(scene: Scene) -> None:
     assert "it is open" in scene.problems()
     scene.bundle.is_closed = False
     assert scene.problems() == ""
+
+
+@pytest.mark.parametrize(
+    ("kept_s", "set_at", "by", "is_excused"),
+    [
+        (2.0, 21.0, 3_600.0, True),
+        (2.0, 21.0, 17.0, False),  # too soon by the server's clock, too
+        (2.0, 21.0, -3_600.0, False),
+        (2.0, 19.0, 3_600.0, False),  # before it ended
+        (2.0, 23.0, 3_600.0, False),  # after it was forgotten
+        (25.0, 21.0, 3_600.0, False),  # producers had the whole time to look
+    ],
+)
+@pytest.mark.parametrize("was_seen", [False, True], ids=["never seen", "seen before its end"])
+def test_an_end_may_stay_unseen_only_if_the_clock_was_set_forward_meanwhile(
+    scene: Scene, kept_s: float, set_at: float, by: float, is_excused: bool, was_seen: bool
+) -> None:
+    """Seed 20143: a bundle ended 0.3 s before the clock was set an hour forward, while its producer changed members."""
+    scene.found(BundleState.CLOSED, done=1, left=1)
+    scene.bundle.found = scene.bundle.found if was_seen else None
+    scene.forget(kept_s, set_at, by)
+    assert (scene.problems() == "") == is_excused
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_bundle_whose_end_nobody_saw_is_followed_unless_it_was_cancelled(scene: Scene, is_cancelled: bool) -> None:
+    scene.bundle.step = replace(scene.bundle.step, args={"cancels": is_cancelled})
+    scene.bundle.found = None
+    scene.forget(2.0, 21.0, 3_600.0)
+    assert ("its follower was made 1 times" in scene.problems()) == is_cancelled
+    scene.unfollow()
+    assert ("its follower was made 0 times" in scene.problems()) != is_cancelled
+
+
+def test_a_bundle_that_was_seen_to_end_is_checked_also_if_the_clock_was_set_forward(scene: Scene) -> None:
+    scene.found(BundleState.ENDED, done=1)
+    scene.forget(2.0, 21.0, 3_600.0)
+    assert "knows of 2 to 2" in scene.problems()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from loadtest.simulation import faults, oracle, run
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.faults import Stage
 from loadtest.simulation.fleet import Fleet
-from loadtest.simulation.ledger import Call, Hand, Ledger, Permit, Promotion, Run, Undone
+from loadtest.simulation.ledger import Call, Forgotten, Hand, Ledger, Permit, Promotion, Run, Undone
 from loadtest.simulation.oracle import Seen, answers, keys, limits, recurring, retries, runs, sort, times
 from loadtest.simulation.plan import Plan, Step, TopicPlan
 from loadtest.simulation.trials import Apart
@@ -311,7 +311,7 @@ def test_a_topic_takes_and_promotes_no_more_than_it_may(
 
 @pytest.mark.parametrize(("kept_s", "is_forgotten"), [(3.0, False), (2.9, True)])
 def test_a_finished_job_is_kept_for_its_time(ledger: Ledger, kept_s: float, is_forgotten: bool) -> None:
-    ledger.forgotten.append(("limit", "l1", 9.0, kept_s))
+    ledger.forgotten.append(Forgotten("limit", "l1", 9.0 - kept_s, 9.0, kept_s))
     seen = _seen(ledger)
     seen.plan = replace(seen.plan, topics=(TopicPlan("limit", {"keep_done_ms": 3_000}, "single", 1.0),))
     assert bool(list(limits.forgotten(seen))) == is_forgotten

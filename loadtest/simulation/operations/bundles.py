@@ -180,9 +180,7 @@ async def look(actor: Actor, made: Bundled) -> None:
         found = await actor.client.bundle(made.id)
     except WheelqError:
         return
-    if found is None:
-        made.is_forgotten = made.found is not None
-    elif made.found is None or found != made.found:
+    if found is not None and found != made.found:
         made.found = found
         numbers = f"{found.members} members, {found.done} done, {found.dead} dead, {found.cancelled} cancelled"
         actor.ledger.world.story.tell(actor.name, f"#{made.step.number} {made.id} is {found.state}: {numbers}")

@@ -106,9 +106,10 @@ def forgotten(seen: Seen) -> Iterator[str]:
         kept_s = topic.settings.get("keep_done_ms", 0) / 1000
         if any(_keeps_less(one, topic.name) for one in seen.ledger.calls) or len(seen.ledger.clock) > 1:
             continue
-        for name, id, at, seconds in seen.ledger.forgotten:
-            if name == topic.name and seconds < kept_s and not seen.undone_until(at - seconds):
-                yield f"{name}/{id} was forgotten at {at:.2f}, after {seconds:.2f} s instead of {kept_s:.0f} s"
+        for one in seen.ledger.forgotten:
+            if one.topic == topic.name and one.seconds < kept_s and not seen.undone_until(one.ended):
+                what = f"{one.topic}/{one.id} was forgotten at {one.at:.2f}"
+                yield f"{what}, after {one.seconds:.2f} s instead of {kept_s:.0f} s"
 
 
 def _keeps_less(call: Call, topic: str) -> bool:
