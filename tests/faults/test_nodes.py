@@ -185,6 +185,18 @@ class Ahead(SystemClock):
         return super().monotonic() + self.seconds
 
 
+async def test_news_shortly_before_a_heartbeat_does_not_delay_it(private_server: Callable[..., EmbeddedServer]) -> None:
+    """A node that had looked at news slept for a whole interval, so two heartbeats were ten seconds apart."""
+    server, clock = private_server(appendonly=False), Ahead()
+    node = Scheduler(AsyncTransport(Address(server.url)), clock=clock)
+    await node._server.asking(node._transport.send(server_time_us()))
+    beat_s = node._settings.heartbeat_ms / 1000
+    assert await node._look() <= beat_s
+    clock.seconds += beat_s - 0.5
+    assert await node._look() <= 0.5
+    await node._transport.close()
+
+
 async def test_nodes_take_turns_of_a_second_while_the_first_does_not_assign_shards(
     private_server: Callable[..., EmbeddedServer],
 ) -> None:

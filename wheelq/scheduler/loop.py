@@ -201,10 +201,9 @@ class Scheduler:
         is_unsure = not beat_at  # the first look, or the one before has failed
         self._beat_at = 0.0  # at once, unless all goes well
         changed = await self._topics.read()
-        if now >= beat_at:
+        if beats := now >= beat_at:
             await self._tell_time(self._clock.monotonic(), await self._members.beat())
             await self._promotion_lateness.send(self._shards)
-            beat_at = now + self._settings.heartbeat_ms / 1000
             # A node alone looks at every second beat whether that is still so: others announce themselves.
             self._looks = is_unsure or not (self._looks and self._members.is_alone)
             changed |= self._looks
@@ -215,8 +214,9 @@ class Scheduler:
             again_s = await self._members.refresh(self._topics.shards(), self._topics.never_read)
             self._is_noticed |= again_s < inf
             await self._play_parts()
-        self._beat_at = beat_at
-        return min(self._settings.topics_ms / 1000, self._settings.heartbeat_ms / 1000, again_s)
+        now = self._clock.monotonic()
+        self._beat_at = now + self._settings.heartbeat_ms / 1000 if beats else beat_at
+        return min(self._settings.topics_ms / 1000, max(0.0, self._beat_at - now), again_s)
 
     async def _tell_time(self, asked_at: float, server_us: int) -> None:
         """Tell each shard the time of its server: a resting shard would not notice a step of the clock by itself.
