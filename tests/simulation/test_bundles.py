@@ -82,6 +82,15 @@ def scene() -> Scene:
     return Scene()
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_bundle_of_which_no_call_was_answered_need_not_exist(scene: Scene, is_answered: bool) -> None:
+    scene.unfollow()
+    scene.bundle.found, scene.bundle.was_unknown, scene.bundle.is_closed = None, True, False
+    if not is_answered:
+        scene.bundle.perhaps, scene.bundle.members = scene.bundle.members, []
+    assert bool(scene.problems()) == is_answered
+
+
 def test_a_bundle_that_has_ended_is_followed_once(scene: Scene) -> None:
     assert scene.problems() == ""
     scene.follow()

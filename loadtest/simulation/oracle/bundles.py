@@ -33,6 +33,8 @@ def _wrong(seen: Seen, one: Bundled) -> Iterator[str]:
         if made != (0 if one.step.args["cancels"] else 1):
             yield f"it has ended, and its follower was made {made} times"
         return
+    if found is None and one.was_unknown and not one.members and not made:
+        return  # no call for it was answered, and perhaps none has arrived
     if found is None:
         yield "it is not known"
         return
