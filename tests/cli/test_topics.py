@@ -40,6 +40,8 @@ def test_every_setting_that_the_library_changes_is_changed_and_shown(url: str, t
         "max_rate": 6.0,
         "max_pending": 7,
         "max_ready": 8,
+        "key_concurrency": 11,
+        "key_rate": 12.5,
         "misfire": "bury",
         "grace_ms": 9_000,
         "on_mismatch": "bury",

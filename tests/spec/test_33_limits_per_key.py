@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from tests.spec.conftest import Inbox, Run, counts, known, nothing_is_left
 from tests.waiting import until
 from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, JobState, Retry, RunNowOutcome, Scheduler, Settings, Worker
 from wheelq.protocol.keys import Keys
+from wheelq.settings import TopicSettings
 
 HOUR = timedelta(hours=1)
 
@@ -435,3 +437,23 @@ async def test_a_paused_topic_keeps_what_is_held_back(
     await aclient.resume(topic)
     await nothing_is_left(aclient, topic)
     assert sorted(gate.started) == ["a1", "a2", "a3"]
+
+
+async def test_a_topic_that_was_made_with_limits_obeys_them_also_before_any_change(
+    url: str, settings: Settings, scheduler: Scheduler, topic: str
+) -> None:
+    """Its shards have no terms of their own yet."""
+    limited = replace(settings, topic=TopicSettings(key_concurrency=1, retention_ms=3_600_000))
+    async with AsyncClient.connect(url, limited) as client:
+        await client.schedule(topic, key="other", delay=3_600)
+        await client.make_group(topic, "g")
+        await client.schedule_many(topic, of_key("ann", "a1", "a2", "a3"))
+        await are_held(client, topic, 2)
+        assert await client.run_now(topic, "a3", partition_key="ann") is RunNowOutcome.HELD_BACK
+    raw, keys = Redis.from_url(url), Keys(settings.prefix).shard(topic, 0)
+    [(_, entries)] = raw.xreadgroup("g", "w", {keys.ready: ">"})
+    raw.xack(keys.ready, "g", *(entry for entry, _ in entries))
+    async with AsyncClient.connect(url, limited) as another:
+        assert await another.run_now(topic, "a2", partition_key="ann") in ("held_back", "promoted", "running")
+        await another.rerun(topic, group="g", since=datetime.now(UTC) - HOUR)
+        assert raw.zcard(keys.permits) == 1

@@ -19,11 +19,11 @@ from wheelq.model.checks import to_ms
 from wheelq.model.topic import TopicMinute, check_hours
 from wheelq.producer.operation import Operation, Stream, ask, wait
 from wheelq.producer.topics import Topics
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import bulk as calls
 from wheelq.protocol.calls import counts
 from wheelq.protocol.calls.bulk import RerunPart
 from wheelq.protocol.calls.server import server_time_us
-from wheelq.protocol.keys import ShardKeys
 
 
 class Rerun(NamedTuple):
@@ -50,13 +50,15 @@ def rerun(
     if rate is not None and not rate > 0:
         raise InvalidInput("rate", f"must be more than 0 jobs a second, not {rate!r}")
     since_ms, until_ms = max(0, to_ms(since, "since")), None if until is None else max(0, to_ms(until, "until"))
-    if not (yield from topics.read_existing(topic)).retention_ms:
+    found = yield from topics.read_existing(topic)
+    if not found.retention_ms:
         raise InvalidInput("topic", f"{topic!r} keeps no entries to run again: set its retention_ms")
     name = name or make_id()
     most = calls.RERUN_BATCH if rate is None else max(1, min(calls.RERUN_BATCH, int(rate)))
     parts = []
     for keys in (yield from topics.shards(topic)):
-        part = yield from _shard(keys, name, group, since_ms, until_ms, most, rate)
+        call = calls.rerun(keys, name, group, since_ms, until_ms, most, found.terms)
+        part = yield from _shard(call, name, rate)
         if part is not None:
             parts.append(part)
     if not parts:
@@ -64,10 +66,7 @@ def rerun(
     return Rerun(sum(part.jobs for part in parts), sum(part.left_out for part in parts), name)
 
 
-def _shard(
-    keys: ShardKeys, name: str, group: str, since_ms: int, until_ms: int | None, most: int, rate: float | None
-) -> Operation[RerunPart | None]:
-    call = calls.rerun(keys, name, group, since_ms, until_ms, most)
+def _shard(call: Call[RerunPart | None], name: str, rate: float | None) -> Operation[RerunPart | None]:
     before = 0
     while True:
         try:

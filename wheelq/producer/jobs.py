@@ -15,7 +15,7 @@ from typing import Any
 
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, ServerError
-from wheelq.model.checks import due_argument
+from wheelq.model.checks import check_topic, due_argument
 from wheelq.model.job import CancelOutcome, Payload, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import GroupInfo, JobInfo, JobState
 from wheelq.producer.operation import Operation, Poll, ask, wait
@@ -58,9 +58,11 @@ class Jobs:
         return outcome
 
     def run_now(self, topic: str, id: str, partition_key: str | None) -> Operation[RunNowOutcome]:
-        """PROMOTED, RUNNING or NOT_FOUND."""
-        call = partial(producer.run_now, id=id)
-        return self._topics.find(topic, id, partition_key, call, RunNowOutcome.NOT_FOUND)
+        """PROMOTED, RUNNING, PAUSED, HELD_BACK or NOT_FOUND."""
+        known = self._topics.known(check_topic(topic))
+        found = (yield from self._topics.read(topic)) if known is None else known.topic
+        call = partial(producer.run_now, id=id, terms=found.terms if found else "")
+        return (yield from self._topics.find(topic, id, partition_key, call, RunNowOutcome.NOT_FOUND))
 
     def get(self, job: Receipt[Any], partition_key: str | None) -> Operation[JobInfo | None]:
         """Returns the state of a job; None if it is not known."""

@@ -78,7 +78,7 @@ def move(keys: ShardKeys, name: str, due: DueRange, target: str, by_ms: int) -> 
 
 
 def rerun(
-    keys: ShardKeys, name: str, group: str, since_ms: int, until_ms: int | None, most: int
+    keys: ShardKeys, name: str, group: str, since_ms: int, until_ms: int | None, most: int, terms: str = ""
 ) -> Call[RerunPart | None]:
     """Run the next part of a named rerun; None if the group is not here. `until_ms` None: up to the first call."""
 
@@ -87,7 +87,7 @@ def rerun(
 
     behind = f"{max(since_ms - 1, 0)}-{_LAST_OF_A_MS if since_ms else 0}"
     last = "" if until_ms is None else f"{until_ms}-{_LAST_OF_A_MS}"
-    args = (name, behind, last, group, most, REMEMBERED_MS, keys.near)
+    args = (name, behind, last, group, most, REMEMBERED_MS, keys.near, terms)
     wanted = (keys.ready, keys.jobs, keys.replays, keys.counts, keys.delayed, keys.retries, keys.shards, keys.horizon)
     return scripted("rerun", wanted, args, read)
 

@@ -298,8 +298,8 @@ def reschedule(
     return scripted("reschedule", (keys.delayed, keys.jobs, keys.horizon), args, read)
 
 
-def run_now(keys: ShardKeys, id: str) -> Call[RunNowOutcome]:
-    """Promote a waiting job at once."""
+def run_now(keys: ShardKeys, id: str, terms: str = "") -> Call[RunNowOutcome]:
+    """Promote a waiting job at once, as the terms of its topic allow. A shard may have later ones."""
 
     def read(reply: int) -> RunNowOutcome:
         if reply == -1:
@@ -307,4 +307,4 @@ def run_now(keys: ShardKeys, id: str) -> Call[RunNowOutcome]:
         return _RUN_NOW[reply]
 
     wanted = (keys.delayed, keys.jobs, keys.ready, keys.dead, keys.shards, keys.counts)
-    return scripted("run_now", wanted, (id,), read)
+    return scripted("run_now", wanted, (id, terms), read)

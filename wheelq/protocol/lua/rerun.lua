@@ -2,7 +2,7 @@
 -- uses: clock, head_parts, parts, emit, count, hint, came, horizon, hint_due, retries, key_limits
 -- KEYS: 1 ready, 2 jobs, 3 replays, 4 counts, 5 delayed, 6 retries, 7 shards, 8 horizon
 -- ARGV: 1 name of the rerun, 2 entry id after which it begins, 3 entry id with which it ends ("" = the last one here),
---       4 group, 5 most entries looked at (up to 500), 6 ms for which its progress is kept, 7 near channel
+--       4 group, 5 most entries looked at (up to 500), 6 ms for which its progress is kept, 7 near channel, 8 terms as in run_now
 -- Returns: {1 if that was all, run again so far, left out so far}; {} the group is not here.
 -- The progress is stored under the name and moves in the same step, so a call that is repeated, after a lost reply or by
 -- another producer, continues where the last one ended. Each entry is added once more, for this group only, like a retry.
@@ -10,7 +10,7 @@
 local ready, jobs, reruns, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local delayed, retries, shards, horizon = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local name, cursor, last, group, most, keep_ms, near = unpack(ARGV)
-local limits, dues, waits = limits_in(redis.call('GET', shards) or ''), {}, nil
+local limits, dues, waits = limits_in(redis.call('GET', shards) or ARGV[8]), {}, nil
 local read_to
 for _, info in ipairs(redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
   local fields = {}

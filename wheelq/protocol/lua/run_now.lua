@@ -1,7 +1,7 @@
 -- Promote one waiting job now, before its due time.
 -- uses: clock, primary, full, head_parts, score, by, emit, lateness, retries, count, promote, parts, unfinished, hint, permits, key_limits, room, putting_back, choice, came
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 shards, 6 counts (may be left out)
--- ARGV: 1 id
+-- ARGV: 1 id, 2 the topic's terms, as the caller knows them: they are in force unless the shard has others (may be left out)
 -- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting), 3 the topic is
 --          paused: the job keeps waiting, and is due now, 4 its key is at its limit: the same, and it goes before the others.
 -- Its due time becomes now, so that no worker sees a job that ran early.
@@ -12,7 +12,7 @@ if not redis.call('ZSCORE', delayed, id) then
   return redis.call('HEXISTS', jobs, id) == 1 and 2 or 0
 end
 write_though_full(ready)
-local terms = redis.call('GET', shards) or ''
+local terms = redis.call('GET', shards) or ARGV[2] or ''
 if string.find(terms, 'paused', 1, true) then
   redis.call('ZADD', delayed, now_ms(), id)
   return 3
