@@ -244,7 +244,7 @@ class RunNowOutcome(Outcome):
     PAUSED = "paused"
     """It keeps waiting, because its topic is paused. It is due now, and runs first after `resume`."""
     HELD_BACK = "held_back"
-    """It keeps waiting, because its partition key is at its limit. It is due now, and goes before the others of its key."""
+    """It keeps waiting, because its key is at its limit. It is due now, and goes before the others of the key."""
     RUNNING = "running"
     """It had already been promoted."""
     NOT_FOUND = "not_found"
