@@ -196,7 +196,7 @@ def _gauges(page: list[str], fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
     text = "Partition keys with jobs that are held back; at most 100 are counted in each shard."
     gauge(page, "wheelq_keys_at_limit", text, each(lambda info: info.keys_at_limit))
     text = "How long the first job that is held back has been due."
-    gauge(page, "wheelq_held_back_oldest_seconds", text, each(lambda info: info.held_back_ms / 1000))
+    gauge(page, "wheelq_held_back_oldest_seconds", text, each(lambda info: info.longest_held_ms / 1000))
     gauge(page, "wheelq_topic_paused", "1 for a topic that is paused.", each(lambda info: int(info.settings.paused)))
     text = "Shards with a job that is due within half a second, or overdue, and no leader."
     gauge(page, "wheelq_shards_without_leader", text, each(lambda info: fleet.without_leader(info.name)))

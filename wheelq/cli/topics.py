@@ -162,7 +162,7 @@ def _held_back(topic: TopicInfo) -> str:
     if not topic.held_back:
         return ""
     keys = "100 keys or more" if topic.keys_at_limit >= 100 else counted(topic.keys_at_limit, "key")
-    return f"{topic.held_back:,} of {keys}, {span(topic.held_back_ms)}"
+    return f"{topic.held_back:,} of {keys}, {span(topic.longest_held_ms)}"
 
 
 def settings_shown(topic: TopicState) -> str:

@@ -257,7 +257,7 @@ class TopicInfo:
     """Waiting jobs that are due, and are held back because their partition keys are at their limits."""
     keys_at_limit: int = 0
     """The number of these keys; at most 100 are counted in each shard."""
-    held_back_ms: int = 0
+    longest_held_ms: int = 0
     """How long the first of these jobs has been due."""
 
     @property
