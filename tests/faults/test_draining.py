@@ -13,13 +13,14 @@ import redis
 
 from tests.faults.stages import Meanwhile
 from tests.records import RECORD
-from tests.running import age, running
+from tests.running import age, collecting, running
 from tests.transports import AsyncWith, Refusing
 from tests.waiting import until
 from wheelq import AsyncClient, CancelOutcome, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.base.clock import ManualClock
 from wheelq.model.topic import Topic, TopicChanges, shaping_of, shard_of
 from wheelq.protocol.call import Call
+from wheelq.protocol.calls.registry import VERSION_FIELD
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.draining import Draining
 from wheelq.scheduler.parts import NodeParts
@@ -111,6 +112,59 @@ async def test_raising_and_lowering_shards_loses_nothing_and_forgets_former_numb
 
 
 # What stands in the way
+
+
+async def test_a_worker_leaves_the_shards_that_its_topic_has_given_up(
+    url: str, raw: redis.Redis, settings: Settings, client: Client, topic: str
+) -> None:
+    """It held them for ever, and so seemed to have its share. When the topic takes them back, it holds them at once."""
+    worker, ran = collecting(url, topic, settings, ordered=True)
+    keys = Keys(settings.prefix)
+
+    def held() -> list[int]:
+        return [n for n in range(3) if raw.hget(keys.shard(topic, n).order("default"), "owner")]
+
+    client.configure(topic)
+    client.set_shards(topic, 3)
+    async with running(Scheduler.connect(url, settings), worker):
+        await until(lambda: held() == [0, 1, 2])
+        client.set_shards(topic, 1)
+        age(url, settings.prefix)
+        await until(lambda: held() == [0])
+        client.set_shards(topic, 3)
+        ids = client.schedule_many(topic, [JobSpec(n, delay=0) for n in range(20)])
+        await until(lambda: sorted(ran) == sorted(one.id for one in ids))
+        assert held() == [0, 1, 2]
+
+
+async def test_a_worker_keeps_a_shard_with_jobs_whose_number_a_fail_over_has_lost(
+    url: str, raw: redis.Redis, settings: Settings, client: Client, topic: str
+) -> None:
+    """It finishes the job that runs there, and leaves the shard when that is empty."""
+    keys, may_end = Keys(settings.prefix), asyncio.Event()
+    worker = Worker.connect(url, settings=settings)
+    begun = list[str]()
+
+    @worker.handler(topic)
+    async def wait(job: Job) -> None:
+        begun.append(job.id)
+        await may_end.wait()
+
+    client.configure(topic)
+    before = raw.hgetall(keys.topics)
+    client.set_shards(topic, 2)
+    async with running(worker):
+        async with running(Scheduler.connect(url, settings)):
+            client.schedule(topic, delay=0, key=(id := placed(1, 2, then=0, of=1)))
+            await until(lambda: begun == [id])
+        raw.hset(keys.topics, mapping={topic: before[topic.encode()], VERSION_FIELD: before[VERSION_FIELD.encode()]})
+        await worker._shards.find()
+        assert [shard.keys.shard for shard in worker._shards.shards] == [0, 1]
+        age(url, settings.prefix)
+        may_end.set()
+        await until(lambda: not raw.xlen(keys.shard(topic, 1).ready))
+        await worker._shards.find()
+        assert [shard.keys.shard for shard in worker._shards.shards] == [0]
 
 
 async def test_a_client_with_the_former_number_is_answered_with_the_terms_in_force(

@@ -31,7 +31,7 @@ class ServedShard:
     topic: Topic
     """The topic as last read."""
     is_gone: bool = False
-    """Whether the topic, or this worker's group in it, was removed."""
+    """Whether the topic, or this worker's group in it, was removed, or the topic has given up this shard."""
     has_lost: bool = False
     """Whether this worker has handed back deliveries that it did not know of. If it holds an ordered shard, they return
     to this worker, which must ask for them."""

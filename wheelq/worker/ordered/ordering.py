@@ -226,8 +226,8 @@ class OrderedShard:
                 await self._pause(pause)
         if self.shard.is_gone:
             self._deliveries.give_up()
+            await self.close()  # the topic may take the shard back, and another worker may then hold it
             self.is_held = False
-            await self._transport.close()
 
     async def _step_and_wait(self) -> None:
         try:

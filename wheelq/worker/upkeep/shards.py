@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from wheelq.errors import BeingRemoved, TopicUnreadable
 from wheelq.model.topic import Topic
 from wheelq.protocol import registry_codec
-from wheelq.protocol.calls import registry, shard_counts
+from wheelq.protocol.calls import draining, registry, shard_counts
 from wheelq.protocol.calls import worker as calls
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.calls.worker import GroupStart
@@ -76,12 +76,10 @@ class ServedShards:
                     await self._find_shards(topic, await self._returned(topic, settings), known)
                 except BeingRemoved:  # it is looked at again soon
                     is_settled = False
-        self._is_settled = is_settled
         self._start = "beginning"  # new topics and shards are read from the beginning
+        self._is_settled = await self._leave_given_up() and is_settled
 
     async def _find_shards(self, topic: str, settings: Topic, known: Mapping[str, ServedShard]) -> None:
-        # Nothing is left in a former shard beyond those that the topic still has.
-        self._drop([shard for shard in self._of(topic) if shard.keys.shard >= settings.all_shards])
         start = await self._start_of(topic, settings)
         for number in range(settings.all_shards):
             keys = self._keys.shard(topic, number)
@@ -91,6 +89,22 @@ class ServedShards:
                 await self._transport.send(calls.make_group(keys, self._group, start))
                 self.shards.append(ServedShard(keys, settings))
                 self._served_once.add(topic)
+
+    async def _leave_given_up(self) -> bool:
+        """Stop serving the empty shards that their topics have given up. Returns whether all of them were empty.
+
+        The others may still be needed: a failover may have lost a number of shards, which a scheduler then restores.
+        """
+        given_up = [
+            shard
+            for shard in self.shards
+            if (settings := self._topics.get(shard.keys.topic)) and shard.keys.shard >= settings.all_shards
+        ]
+        empty = [
+            shard for shard in given_up if not await self._transport.send(draining.holds_entries(shard.keys.ready))
+        ]
+        self._drop(empty)
+        return len(empty) == len(given_up)
 
     async def regroup(self, shards: Iterable[ServedShard]) -> None:
         """Create the group again on shards that lack it, unless it was removed. Raises: ServerError."""
@@ -109,7 +123,7 @@ class ServedShards:
         return settings.removing or (topic in self._served_once and settings.has_removed(self._group))
 
     def _leave(self, topic: str, settings: Topic | None) -> None:
-        gone = self._of(topic)
+        gone = [shard for shard in self.shards if shard.keys.topic == topic]
         self._drop(gone)
         if gone and settings is not None and not settings.removing:
             logger.warning(
@@ -119,9 +133,6 @@ class ServedShards:
             )
         elif gone:
             logger.warning("topic %r was removed: this worker no longer serves it, unless it is created again", topic)
-
-    def _of(self, topic: str) -> list[ServedShard]:
-        return [shard for shard in self.shards if shard.keys.topic == topic]
 
     def _drop(self, gone: Iterable[ServedShard]) -> None:
         """Serve these shards no more."""
