@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.simulation import run
 from loadtest.simulation.drawing import draw
-from loadtest.simulation.plan import Plan, Step
+from loadtest.simulation.plan import OWN_TOPICS, Plan, Step
 from loadtest.simulation.server import Server
 from loadtest.simulation.world import World
 
@@ -64,6 +64,20 @@ def test_a_topic_whose_resumption_was_lost_with_the_power_is_resumed_again() -> 
     result = run.run(Plan(1, TOPICS, True, (pause, lost, Step(2, 15.0, "schedule", "producer-1", job))))
     assert result.problems == ()
     assert sum("pause plain: done" in line for line in result.story.lines) == 3
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("salt", [0, 2])
+def test_a_group_whose_removal_was_lost_with_the_power_is_removed_again(salt: int) -> None:
+    """On one shard or on both: it has no worker, and would keep its jobs there."""
+    joined = next(topic for topic in OWN_TOPICS if topic.name == "joined")
+    job = {"topic": "joined", "delay": 0.2, "partition_key": None, "payload": [0, 0, "error"]}
+    args = {"topic": "joined", "group": "late", "pause": 1.0, "jobs": [{**job, "id": f"j{n}"} for n in range(6)]}
+    removed = Step(1, 10.0, "late-group", "producer-1", args)
+    lost = Step(2, 11.6, "aof-cut", "", {"seconds": 1.0, "salt": salt})
+    result = run.run(Plan(1, (*TOPICS, joined), False, (removed, lost), traits=frozenset({"removal"})))
+    assert result.problems == ()
+    assert sum("remove_group late: done" in line for line in result.story.lines) == 2
 
 
 class Caller:
