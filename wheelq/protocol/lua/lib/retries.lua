@@ -4,7 +4,7 @@
 -- Counts the jobs that wait for a retry, by when they are due: a field for each span of 2^20 ms, about 17 minutes.
 -- count_retries(retries, dues, change): adds `change`, 1 or -1, for each of these due times.
 -- waiting_retries(retries, first): how many wait if the first waiting job has the score `first` (nil: no job waits).
--- Those that are held back (see held) count by their score.
+-- A retry that is held back is counted under the score that it then has (see held).
 -- Because of the spans, the count corrects itself. Another program that does not count may leave a span wrong, but a
 -- span that ends before the first waiting job is due cannot hold any retry, and is ignored.
 local SPAN_MS = 1048576
