@@ -273,6 +273,26 @@ def test_without_limits_those_held_back_go_and_nothing_is_left_of_them(shard: Sh
     assert not shard.redis.exists(*left_by_limits(shard), shard.keys.paces, shard.keys.delayed)
 
 
+def test_without_limits_those_held_back_wait_until_they_are_due_if_the_clock_was_set_back(shard: Shard) -> None:
+    keyed = Keyed(shard, 1)
+    shard.make_group("g")
+    keyed.wait("ann", "a0", "a1")
+    keyed.sweep()
+    [entry] = shard.read("g", "w1")
+    shard.retry(entry)
+    assert keyed.sweep("ann") == ["a1"]
+    keyed.sweep()
+    assert keyed.held() == [member := "a0\x1fg"]
+    later = shard.now_ms() + 3_600_000
+    shard.redis.zadd(shard.keys.delayed, {member: HELD + later})
+    shard.redis.delete(shard.keys.retries)
+    shard.redis.hset(shard.keys.retries, str((HELD + later) >> 20), "1")
+    shard.send(registry.fence(shard.keys, Topic().terms, 2))
+    assert shard.send(leader.sweep(shard.keys, shard.lead(), LEASE_MS, 5)).promoted == 0
+    assert shard.redis.zscore(shard.keys.delayed, member) == later
+    assert shard.redis.hgetall(shard.keys.retries) == {b"%d" % (later >> 20): b"1"}
+
+
 @pytest.mark.parametrize("by_ms", [3_600_000, -60_000])
 def test_a_range_of_due_times_finds_those_held_back_page_by_page(
     shard: Shard, by_ms: int, monkeypatch: pytest.MonkeyPatch

@@ -138,7 +138,10 @@ local function look_over(chosen, delayed, ready, limits, look, held, permits, pe
     chosen.serve(key)
   end
 end
--- forget_limits(limit_keys(ready)): the topic has no limits per key any more. limited_in(limit_keys(ready)): how many jobs are
--- held back or have permits.
-local function forget_limits(held, permits, permitted, paces) redis.call('UNLINK', held, permits, permitted, paces) end
+-- forget_limits(delayed, retries, most, limit_keys(ready)): the topic has no limits per key any more; see unhold.
+-- limited_in(limit_keys(ready)): how many jobs are held back or have permits.
+local function forget_limits(delayed, retries, most, held, permits, permitted, paces)
+  redis.call('UNLINK', held, permits, permitted, paces)
+  return unhold(delayed, retries, most)
+end
 local function limited_in(held, permits) return redis.call('ZCARD', held) + redis.call('ZCARD', permits) end

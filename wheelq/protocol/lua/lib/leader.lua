@@ -159,8 +159,8 @@ end
 -- sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits, look): promotes due jobs, earliest first, up
 -- to `limit`.
 -- `shape` is {interval_us, burst, most unread}, each as text and "0" for none, or empty: then nothing is held back.
--- `limits` are the limits per key, as limits_of returns them; nil: what was held back by former ones goes, too. `look` says
--- which keys are served (see look_over; nil: only those of due jobs).
+-- `limits` are the limits per key, as limits_of returns them; nil: what was held back by former ones waits like all others.
+-- `look` says which keys are served (see look_over; nil: only those of due jobs).
 -- Returns how late the promoted jobs were (see lateness), 1 if more may be due, and, if jobs are held back by the shape, the
 -- microseconds until it is worth looking again; then the choice (nil without limits per key).
 local HELD_US = 20000
@@ -175,12 +175,9 @@ local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape
     free, from = tokens(rate, interval_us, burst)
     allowed = math.min(allowed, free)
   end
+  local are_left = not limits and forget_limits(delayed, retries, limit, limit_keys(ready))
   local found = redis.call('ZRANGEBYSCORE', delayed, '-inf', by(now_ms()), 'WITHSCORES', 'LIMIT', 0, math.max(allowed, 1))
-  if not limits and #found < 2 * allowed then
-    local left = redis.call('ZRANGEBYSCORE', delayed, HELD, '(' .. 2 * HELD, 'WITHSCORES', 'LIMIT', 0, allowed - #found / 2)
-    for _, one in ipairs(left) do found[#found + 1] = one end
-  end
-  local has_more, members, dues, chosen = #found > 0 and #found >= 2 * allowed, {}, {}, nil
+  local has_more, members, dues, chosen = are_left or (#found > 0 and #found >= 2 * allowed), {}, {}, nil
   for n = 1, math.min(#found, 2 * allowed), 2 do
     members[#members + 1] = found[n]
     dues[#dues + 1] = tonumber(found[n + 1])
@@ -193,8 +190,6 @@ local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape
     end
     chosen.serve_offered()
     members, dues, has_more = chosen.members, chosen.scores, has_more or chosen.is_cut
-  else
-    forget_limits(limit_keys(ready))
   end
   local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, chosen and chosen.note)
   if chosen then chosen.keep() end

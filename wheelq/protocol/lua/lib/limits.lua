@@ -106,24 +106,45 @@ local function room_of(limits, permits, paces)
 end
 
 -- part: putting_back
+-- rescore(delayed, retries, members, from, to): gives these members other scores; all are numbers.
 -- putting_back(delayed, retries, held): two functions. hold(member, score, key, order): a due job is to be held back; those in
 -- the order RUN_NEXT go before those IN_ORDER. put_back(): holds them back.
+-- unhold(delayed, retries, most): up to `most` of those that are held back wait like all others again. Returns whether
+-- more may be held back.
 local RUN_NEXT, IN_ORDER = '0', '1'
+local function rescore(delayed, retries, members, from, to)
+  local scores, left, back = {}, {}, {}
+  for n, member in ipairs(members) do
+    scores[#scores + 1], scores[#scores + 2] = string.format('%.2f', to[n]), member
+    if string.find(member, '\31', 1, true) then left[#left + 1], back[#back + 1] = from[n], to[n] end
+  end
+  if #scores == 0 then return end
+  redis.call('ZADD', delayed, unpack(scores))
+  count_retries(retries, left, -1)
+  count_retries(retries, back, 1)
+end
 local function putting_back(delayed, retries, held)
-  local scores, ranks, left, back = {}, {}, {}, {}
+  local members, from, to, ranks = {}, {}, {}, {}
   local function hold(member, score, key, order)
-    local stands = math.max(unheld(score), 0)
-    scores[#scores + 1], scores[#scores + 2] = string.format('%.2f', stands + HELD), member
-    ranks[#ranks + 1], ranks[#ranks + 2] = 0, table.concat({key, order .. string.format('%016.2f', stands), member}, '\31')
-    if string.find(member, '\31', 1, true) then left[#left + 1], back[#back + 1] = stands, stands + HELD end
+    local n, stands = #members + 1, math.max(unheld(score), 0)
+    members[n], from[n], to[n] = member, stands, stands + HELD
+    ranks[2 * n - 1], ranks[2 * n] = 0, table.concat({key, order .. string.format('%016.2f', stands), member}, '\31')
   end
   local function put_back()
-    if #scores == 0 then return end
+    if #members == 0 then return end
     redis.call('ZADD', held, unpack(ranks))
-    redis.call('ZADD', delayed, unpack(scores))
-    count_retries(retries, left, -1)
-    count_retries(retries, back, 1)
-    scores, ranks, left, back = {}, {}, {}, {}
+    rescore(delayed, retries, members, from, to)
+    members, from, to, ranks = {}, {}, {}, {}
   end
   return hold, put_back
+end
+local function unhold(delayed, retries, most)
+  local found = redis.call('ZRANGEBYSCORE', delayed, HELD, '(' .. 2 * HELD, 'WITHSCORES', 'LIMIT', 0, most)
+  local members, from, to = {}, {}, {}
+  for n = 1, #found, 2 do
+    local score = tonumber(found[n + 1])
+    members[#members + 1], from[#from + 1], to[#to + 1] = found[n], score, unheld(score)
+  end
+  rescore(delayed, retries, members, from, to)
+  return #members == most
 end
