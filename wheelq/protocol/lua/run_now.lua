@@ -1,5 +1,5 @@
 -- Promote one waiting job now, before its due time.
--- uses: clock, primary, full, head_parts, score, by, emit, lateness, retries, count, promote, parts, unfinished, hint, permits, key_limits, room, putting_back, choice, came
+-- uses: clock, primary, full, head_parts, score, by, emit, lateness, retries, count, promote, parts, unfinished, hint, permits, key_limits, room, putting_back, writing_down, choice, came
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 shards, 6 counts (may be left out)
 -- ARGV: 1 id, 2 the topic's terms, as the caller knows them: they are in force unless the shard has others (may be left out)
 -- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting), 3 the topic is

@@ -1,5 +1,30 @@
 -- Choosing the jobs of a topic with limits per key that are promoted now.
 
+-- part: writing_down
+-- writing_down(limits, held, permits, permitted, paces): two functions. note(entry, member, key, paced_to, place): this job was
+-- promoted; each of the last three may be false. keep(): stores its permit, when its key is next, and that it is no longer held.
+local function writing_down(limits, held, permits, permitted, paces)
+  local new_permits, of_entries, new_paces, gone = {}, {}, {}, {}
+  local function note(entry, member, key, paced_to, place)
+    if key then
+      local group = string.match(member, '^[^\31]*\31([^\31]*)') or ''
+      new_permits[#new_permits + 1], new_permits[#new_permits + 2] = 0, key .. '\31' .. entry
+      of_entries[#of_entries + 1], of_entries[#of_entries + 2] = entry, group .. '\31' .. key
+    end
+    if paced_to then new_paces[#new_paces + 1], new_paces[#new_paces + 2] = string.format('%.0f', paced_to), key end
+    if place then gone[#gone + 1] = place end
+  end
+  local function keep()
+    if #new_permits > 0 and limits[1] > 0 then
+      redis.call('ZADD', permits, unpack(new_permits))
+      redis.call('HSET', permitted, unpack(of_entries))
+    end
+    if #new_paces > 0 then redis.call('ZADD', paces, unpack(new_paces)) end
+    if #gone > 0 then redis.call('ZREM', held, unpack(gone)) end
+  end
+  return note, keep
+end
+
 -- part: choice
 -- choice(delayed, jobs, retries, limits, most, limit_keys(ready)): chooses up to `most` jobs that their keys allow. Returns a table:
 --   members, scores: those chosen so far, for promote_all, which gets `note`;
@@ -16,7 +41,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
   local may_go, take = room_of(limits, permits, paces)
   local hold, put_back = putting_back(delayed, retries, held)
   local last, any_held, served, offered, waits = by(now_ms()), redis.call('EXISTS', held) == 1, {}, {}, {}
-  local new_permits, of_entries, new_paces, gone = {}, {}, {}, {}
+  local note, keep = writing_down(limits, held, permits, permitted, paces)
   local function choose(member, score, key, place)
     local n = #members + 1
     members[n], scores[n], keys[n], places[n], taken[member] = member, score, key or false, place or false, true
@@ -72,22 +97,12 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
     if may_go(key) then choose(member, score, key) else hold(member, score, key, RUN_NEXT) end
   end
   function chosen.note(n, entry)
-    local key, group = keys[n], string.match(members[n], '^[^\31]*\31([^\31]*)') or ''
-    if key then
-      new_permits[#new_permits + 1], new_permits[#new_permits + 2] = 0, key .. '\31' .. entry
-      of_entries[#of_entries + 1], of_entries[#of_entries + 2] = entry, group .. '\31' .. key
-    end
-    if paced_to[n] then new_paces[#new_paces + 1], new_paces[#new_paces + 2] = string.format('%.0f', paced_to[n]), key end
-    if places[n] then gone[#gone + 1] = places[n]; count_late(unheld(scores[n])) end
+    note(entry, members[n], keys[n], paced_to[n], places[n])
+    if places[n] then count_late(unheld(scores[n])) end
   end
   function chosen.keep()
     put_back()
-    if #new_permits > 0 and limits[1] > 0 then
-      redis.call('ZADD', permits, unpack(new_permits))
-      redis.call('HSET', permitted, unpack(of_entries))
-    end
-    if #new_paces > 0 then redis.call('ZADD', paces, unpack(new_paces)) end
-    if #gone > 0 then redis.call('ZREM', held, unpack(gone)) end
+    keep()
   end
   return chosen
 end
