@@ -205,6 +205,18 @@ def test_a_rate_says_when_the_next_of_a_key_may_go_and_is_kept_in_the_shard(shar
     assert shard.redis.exists(shard.keys.permits) == 0
 
 
+def test_a_key_that_was_served_and_met_its_rate_is_to_be_served_again(shard: Shard) -> None:
+    keyed = Keyed(shard, rate=2.0)
+    keyed.wait("ann", "a1", "a2")
+    keyed.sweep()
+    shard.redis.delete(shard.keys.paces)
+    keyed.wait("ann", "a3")
+    assert keyed.sweep("ann") == ["a2"]
+    assert keyed.held() == ["a3"]
+    assert keyed.swept.keys is not None
+    assert [key for key, _ in keyed.swept.keys.later] == [f"{KEY_MARK}ann"]
+
+
 def test_after_the_clock_was_set_back_a_rate_holds_nobody_up_and_nobody_goes_early(shard: Shard) -> None:
     keyed = Keyed(shard, rate=2.0)
     keyed.wait("ann", "a1", "a2")

@@ -47,6 +47,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
     members[n], scores[n], keys[n], places[n], taken[member] = member, score, key or false, place or false, true
     paced_to[n] = key and take(key) or false
   end
+  local function serve_again(key, at) later[#later + 1], later[#later + 2] = '\31' .. key, at end
   function chosen.serve(key)
     if served[key] or not any_held then return end
     served[key] = true
@@ -70,7 +71,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
         skipped = skipped + 1
       end
     end
-    if again_at then later[#later + 1], later[#later + 2] = '\31' .. key, again_at end
+    if again_at then serve_again(key, again_at) end
   end
   function chosen.offer(member, score, record)
     local key = key_of(record)
@@ -78,11 +79,16 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
     if key and waits[key] == nil then
       waits[key], offered[#offered + 1] = any_held and next_held(held, key) ~= nil, key
     end
-    if key and (waits[key] or not may_go(key)) then
+    local can, can_at = not key or not waits[key], nil
+    if key and can then
+      can, can_at = may_go(key)
+    end
+    if can then
+      choose(member, score, key)
+    else
+      if can_at and served[key] then serve_again(key, can_at) end
       waits[key], chosen.put_back = true, chosen.put_back + 1
       hold(member, score, key, IN_ORDER)
-    else
-      choose(member, score, key)
     end
     return true
   end
