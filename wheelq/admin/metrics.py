@@ -86,7 +86,10 @@ SCHEDULED = ("created", "kept", "replaced", "refused")
 FINISHED = ("done", "retried", "mismatched", "buried", "expired", "cancelled")
 HISTOGRAMS = {
     Measured.PROMOTION: ("wheelq_promotion_lateness_seconds", "From a job's due time to its promotion."),
-    Measured.HELD_BACK: ("wheelq_held_back_seconds", "The same, of jobs that were held back for their partition keys."),
+    Measured.HELD_BACK: (
+        "wheelq_held_back_seconds",
+        "From a job's due time to its promotion, if its partition key was at its limit.",
+    ),
     Measured.START: ("wheelq_start_lateness_seconds", "From the due time of a run to the start of its handler."),
     Measured.HANDLER: ("wheelq_handler_seconds", "How long handlers ran."),
 }

@@ -100,7 +100,7 @@ class Measured(StrEnum):
     PROMOTION = "promotion"
     """From a job's due time to its promotion."""
     HELD_BACK = "held_back"
-    """The same, of jobs that were held back because their partition keys were at their limits."""
+    """From a job's due time to its promotion, if its partition key was at its limit."""
     START = "start"
     """From the due time of a run to the start of its handler."""
     HANDLER = "handler"
