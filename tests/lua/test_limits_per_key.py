@@ -294,7 +294,8 @@ def test_without_limits_those_held_back_wait_until_they_are_due_if_the_clock_was
     shard.retry(entry)
     assert keyed.sweep("ann") == ["a1"]
     keyed.sweep()
-    assert keyed.held() == [member := "a0\x1fg"]
+    member = "a0\x1fg"
+    assert keyed.held() == [member]
     later = shard.now_ms() + 3_600_000
     shard.redis.zadd(shard.keys.delayed, {member: HELD + later})
     shard.redis.delete(shard.keys.retries)
