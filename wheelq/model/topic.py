@@ -42,11 +42,6 @@ class Shaping:
     key_rate: float = 0.0
     """The limits of each partition key."""
 
-    @property
-    def has_key_limits(self) -> bool:
-        """Whether jobs may be held back because their key is at its limit."""
-        return self.key_concurrency > 0 or self.key_rate > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Topic(TopicSettings):

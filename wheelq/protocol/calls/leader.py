@@ -281,8 +281,8 @@ def sweep(
         return found._replace(keys=HeldKeys(left, LookPlace(place, permit), _lateness(lateness), again, put_back))
 
     args: list[Argument] = [token, lease_ms, limit, *_args(shaping)]
-    if shaping is not None and shaping.has_key_limits:
-        args += (shaping.key_concurrency, repr(shaping.key_rate), *(look or ("-", "")))
+    if shaping is not None:
+        args += look or ("-", "")
         args += [raw_member(key.removeprefix(KEY_MARK)) for key in freed]
     return scripted("sweep", (*_promotion_keys(keys), keys.rate, keys.counts), args, read)
 
@@ -346,8 +346,11 @@ def _history(keys: ShardKeys, now_ms: float | None) -> tuple[str, Argument]:
     return keys.history(hour), hour
 
 
-def _args(shaping: Shaping | None) -> tuple[int, ...]:
-    return () if shaping is None else (shaping.interval_us, shaping.burst, shaping.most_ready)
+def _args(shaping: Shaping | None) -> tuple[Argument, ...]:
+    if shaping is None:
+        return ()
+    of_keys = (shaping.key_concurrency, repr(shaping.key_rate))
+    return (shaping.interval_us, shaping.burst, shaping.most_ready, *of_keys)
 
 
 def _as_sent(member: str) -> str | bytes:

@@ -3,7 +3,8 @@
 -- uses: clock, full, head_parts, score, by, emit, lateness, retries, count, promote, shape, parts, unfinished, hint, stored, permits, held, key_limits, room, putting_back, writing_down, choice, look_over, sweep_due, came
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 retries, 6 rate, 7 shards, 8 counts
 -- ARGV: 1 hedge_ms the first job must be overdue, 2 most jobs (up to 500), 3 the topic's terms, as the caller knows
---       them, 4 interval_us, 5 burst, 6 most unread (4 to 6 only if shaped)
+--       them, 4 interval_us, 5 burst, 6 most unread, 7 most permits of a key, 8 most promotions of a key a second
+--       (0: no limit). A topic without limits needs only the first three
 -- Returns: {now_us, lateness of those promoted, 1 if more may be due, us to wait before that (if any)}.
 -- Safe without a lease, because this script checks that a job waits and is due, and removes it in the same step: two
 -- nodes that promote at once cannot both find it. The lease only keeps nodes from doing the same work twice.
@@ -16,7 +17,7 @@ local is_overdue = first and due_of(first) <= now_ms() - hedge_ms
 if not is_overdue and held_in(delayed) == 0 then return {now_us(), {0}, 0} end
 write_though_full(delayed)
 local shape = {ARGV[4], ARGV[5], ARGV[6]}
-local limits, look = limits_in(terms), {keys = {}, from = '', permit = ''}
+local limits, look = limits_of(tonumber(ARGV[7] or 0), tonumber(ARGV[8] or 0)), {keys = {}, from = '', permit = ''}
 local lateness, has_more, wait_us = sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits, look)
 tell_came()
 return {now_us(), lateness, has_more, wait_us}

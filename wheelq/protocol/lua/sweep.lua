@@ -1,9 +1,9 @@
 -- Promote all jobs that are due, earliest first.
 -- uses: clock, leader, head_parts, score, by, emit, lateness, retries, count, promote, shape, parts, unfinished, hint, stored, permits, held, key_limits, room, putting_back, writing_down, choice, look_over, sweep_due, came
 -- KEYS: 1 lease, 2 delayed, 3 jobs, 4 ready, 5 dead, 6 retries, 7 rate, 8 counts
--- ARGV: 1 token, 2 lease_ms, 3 most jobs (up to 500), 4 interval_us, 5 burst, 6 most unread (4 to 6 only if shaped), 7 most
---       permits of a key, 8 most promotions of a key a second (7 and 8 only with limits per key; 0: none), 9 where to
---       look at held back jobs, 10 and at permits, or "-" not to look (see look_over), then up to 100 keys to serve
+-- ARGV: 1 token, 2 lease_ms, 3 most jobs (up to 500), 4 interval_us, 5 burst, 6 most unread, 7 most permits of a key, 8 most
+--       promotions of a key a second (0: no limit), 9 where to look at held back jobs, 10 and at permits, or "-" not to
+--       look (see look_over), then up to 100 keys to serve. A topic without limits needs only the first three
 -- Returns: {1, now_us, lateness of those promoted, 1 if more may be due, us to wait before that (if any)}; {0} not the leader.
 --          With limits per key {1, now_us, lateness, 1 or 0, us or "", how many jobs are held back or have permits, where to look next at
 --          those and at permits, lateness of those promoted that had been held back, how many were held back just now, and
