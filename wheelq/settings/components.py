@@ -81,7 +81,9 @@ class ClientSettings(Checked):
         "Largest packed payload. The server keeps each in memory: store big data elsewhere, schedule a reference.",
     )
     max_delay_ms: int = setting(
-        3_660 * DAY_MS, "Furthest due time, about ten years: a later one is nearly always a wrong unit."
+        3_660 * DAY_MS,
+        "Furthest due time, about ten years: a later one is nearly always a wrong unit.",
+        most=366_000 * DAY_MS,
     )
     topics_ttl_ms: int = setting(10_000, "How long a client trusts what it knows of a topic (its number of shards).")
     repeats: int = setting(
