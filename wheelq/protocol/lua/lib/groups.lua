@@ -96,16 +96,16 @@ local function held_back(delayed, held)
   return {jobs, keys, redis.call('ZRANGE', delayed, first, first, 'WITHSCORES')[2]}
 end
 local function census(delayed, ready, dead, jobs, retries)
-  local first, held = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2], redis.call('ZCARD', delayed)
-  local retried = math.min(waiting_retries(retries, first and math.max(tonumber(first), 0)), held)
+  local first, waiting = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2], redis.call('ZCARD', delayed)
+  local retried = math.min(waiting_retries(retries, first and math.max(tonumber(first), 0)), waiting)
   local groups = groups_of(ready)
   local unread, running, retrying = redis.call('XLEN', ready), 0, retried
   if #groups == 1 then
     unread, running = groups[1].lag, groups[1].pending
   elseif #groups > 1 then
-    unread, running, retrying = tally(jobs, ready, groups, retried, redis.call('HLEN', jobs) - held)
+    unread, running, retrying = tally(jobs, ready, groups, retried, redis.call('HLEN', jobs) - waiting)
   end
-  local reply = {held - retried, unread, running, retrying, redis.call('XLEN', dead), first_of(delayed), now_us(),
+  local reply = {waiting - retried, unread, running, retrying, redis.call('XLEN', dead), first_of(delayed), now_us(),
     held_back(delayed, (limit_keys(ready)))}
   for _, one in ipairs(groups) do
     local group, oldest = one.name, ''

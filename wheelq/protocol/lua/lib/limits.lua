@@ -5,8 +5,8 @@
 -- it concerns has it unread or pending: a member "key SEPARATOR entry" of the sorted set `permits`, all with score 0, and
 -- in the hash `permitted` entry → "group SEPARATOR key", where the group is "" if the entry is for all. So a key's permits
 -- are counted, and nothing can drift.
--- limit_keys(ready): `held`, `permits`, `permitted` and `paces` of the shard of this stream. Its hash tag is theirs, and few
--- scripts that settle deliveries need them, so no caller names them.
+-- limit_keys(ready): the keys `held`, `permits`, `permitted` and `paces` of the shard of this stream, and its `near` channel.
+-- They have the hash tag of the stream. Few of the scripts that settle deliveries need them, so no caller names them.
 -- between(key): the range of a key's members in `permits` and `held`.
 -- next_held(held, key, skipped): who goes next among those of the key that are held back; nil without any.
 -- give_back(ready, group, entries): gives back the permits of entries that this group has just finished, and hints the leader
