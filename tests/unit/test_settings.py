@@ -12,6 +12,7 @@ import pytest
 from wheelq.errors import ConfigurationError
 from wheelq.model.topic import TopicChanges
 from wheelq.settings import (
+    ClientSettings,
     ConnectionSettings,
     SchedulerSettings,
     ServerSettings,
@@ -120,6 +121,7 @@ def test_a_mistake_in_the_file_is_named_with_file_and_table(tmp_path: Path, text
         (WorkerSettings, {"renew_ms": 2_000}, "abandoned_ms must be at least twice renew_ms"),
         *((Settings, {"prefix": prefix}, "prefix") for prefix in ("", "a:b", "a{b}", "a b")),
         (ServerSettings, {"port": 65_536}, "port must be at most 65,535"),
+        (ClientSettings, {"max_delay_ms": 2**45}, "max_delay_ms must be at most 31,622,400,000,000"),
         *((ServerSettings, {"base_path": p}, "base_path") for p in ("/..", "/../x", "/a/./b", "/a/..", "/%2e")),
     ],
     ids=lambda part: getattr(part, "__name__", str(part)),
