@@ -9,7 +9,7 @@ with Cluster(binary, replicas=1) as cluster:       three masters that agree whic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from redis.crc import key_slot
@@ -142,11 +142,19 @@ class Cluster(Servers):
         return bool(names)
 
     def end_move(self, key: str, source: Node, to: Node) -> None:
-        """Tell all masters that the slot belongs to `to`."""
+        """Tell all masters that the slot belongs to `to`, every other second until they agree.
+
+        Telling them once is not enough: an older message of the source may reach a third master after that was told,
+        and gives the slot back to the source.
+        """
         slot, owner = key_slot(key.encode()), to.ask("CLUSTER", "MYID")
-        for node in (to, source, *(node for node in self.living if node.is_master())):
-            node.ask("CLUSTER", "SETSLOT", slot, "NODE", owner)
-        until("the masters agree on the slots", self._is_settled)
+        for _ in range(30):
+            for node in (to, source, *(node for node in self.living if node.is_master())):
+                node.ask("CLUSTER", "SETSLOT", slot, "NODE", owner)
+            with suppress(TimeoutError):
+                until("the masters agree on the slots", self._is_settled, 2.0)
+                return
+        raise TimeoutError(f"the masters do not agree on slot {slot}, although each was told 30 times")
 
     def _is_settled(self) -> bool:
         """Whether all masters see the same owners: a message from before a move could undo a later one."""
