@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtest.simulation.plan import Step
+from loadtest.simulation.plan import DEBOUNCED, Step
 from loadtest.simulation.server import Server
 from loadtest.simulation.store.database import Database
 from loadtest.simulation.store.stream import Id, Stream, parse_id
@@ -95,6 +95,8 @@ class Promotion:
     """Its partition key."""
     open_of_key: int = 0
     """How many entries of its key some group has unread or pending, with this one."""
+    mark: str = ""
+    """What the payload of a debounced job ends with."""
 
 
 @dataclass(slots=True)
@@ -132,6 +134,27 @@ class Asked:
     topic: str
     id: str
     run: Run
+
+
+@dataclass(slots=True)
+class Debounced:
+    """A call that puts off the jobs of a key, or cancels them."""
+
+    key: str
+    mark: str
+    """What the payload ends with; "" of a cancel."""
+    max_wait: float
+    sent: float
+    answered: float = float("inf")
+    outcome: str = "unanswered"
+    id: str = ""
+    """Of the job that the answer names."""
+    due_ms: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it took effect before its answer, or had none."""
+        return self.outcome not in ("unanswered", "unknown", "kept")
 
 
 @dataclass(slots=True)
@@ -255,6 +278,13 @@ def _key_of(record: bytes) -> str:
         return ""
 
 
+def _mark_of(record: bytes) -> str:
+    try:
+        return str(decode(record).payload[-1])
+    except (UnreadableRecord, TypeError):
+        return ""
+
+
 class Ledger:
     """The records of one run."""
 
@@ -302,6 +332,7 @@ class Ledger:
         """What was told of dead jobs: their topics and ids, and the ids of the jobs that told."""
         self.asked: list[Asked] = []
         """Followers that runs asked for."""
+        self.debounced: list[Debounced] = []
         self.bundles: list[Bundled] = []
         self.nameless = 0
         """Bundles that were perhaps made, without anybody being told their ids."""
@@ -476,6 +507,7 @@ class Ledger:
                 _unread(store, words[1]),
                 key := _key_of(fields[b"record"]) if match[1].decode() in self.limited else "",
                 _open_of(store, words[1], key) if key else 0,
+                _mark_of(fields[b"record"]) if match[1].decode() == DEBOUNCED else "",
             )
         )
 

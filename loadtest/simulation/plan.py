@@ -18,6 +18,8 @@ RATE = 10.0
 NODES, WORKERS, PRODUCERS = 3, 4, 6
 WITH_OUTBOX = (4, 5)
 """The producers that have an outbox."""
+DEBOUNCED = "index"
+"""The topic of the trait `debounce`."""
 WEB, BLUNT = "web-0", "blunt-0"
 """The HTTP service, and the producer with the blocking client."""
 
@@ -34,7 +36,7 @@ APART = {
     "removal": 0.2,
 }
 APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3, "chains": 0.4}
-APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4, "shares": 0.4}
+APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4, "shares": 0.4, "debounce": 0.3}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 
@@ -88,6 +90,7 @@ OWN_TOPICS = (
         "shared", {"shards": 2, "key_concurrency": 2}, "single", 1.0, groups=("default", "audit"), trait="shares"
     ),
     TopicPlan("paced", {"shards": 1, "key_concurrency": 1, "key_rate": 4.0}, "single", 1.0, trait="shares"),
+    TopicPlan(DEBOUNCED, {"shards": 2}, "single", 1.0, trait="debounce"),
     TopicPlan("rivals", {"shards": 2, "keep_done_ms": 2_000}, "single", 1.0, trait="rivals"),
 )
 """The topics of the traits in `APART`."""

@@ -474,6 +474,20 @@ PLANTS: Mapping[str, Plant] = {
         within=20,
         needs="share-reshard",
     ),
+    "bound-forgotten": Plant(
+        "a debounced job is put off beyond its bound",
+        "put-off: .* beyond the bound",
+        {"math.min(due, made + wait_of(sent))": "due"},
+        within=6,
+        needs="debounce",
+    ),
+    "first-payload-stays": Plant(
+        "a debounced job that is replaced keeps its payload",
+        "superseded",
+        {"= id, entry or record\n": "= id, entry or waits and stored or record\n"},
+        within=6,
+        needs="debounce",
+    ),
     "last-shard-only": Plant(
         "a stopping worker judges by its last shard only whether it holds anything",
         "abandoned|slow",

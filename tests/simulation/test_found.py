@@ -28,7 +28,7 @@ def test_a_part_without_channels_asks_again_with_growing_pauses(monkeypatch: pyt
     carry_out = Server._carry_out
 
     def counting(self: Server, session: Session, words: list[bytes]) -> None:
-        if words[0].upper() == b"SUBSCRIBE" and self.refusals.forbidden:
+        if words[0].upper() == b"SUBSCRIBE" and words[1] == b"wheelq:changes" and self.refusals.forbidden:
             asked[session.link.process.name] += 1
         carry_out(self, session, words)
 

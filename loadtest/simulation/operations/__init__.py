@@ -3,6 +3,7 @@
 registry     what an operation is, and all of them by name
 jobs         schedule, change and read single jobs
 topics       change a topic
+debounce     jobs of a few keys that calls put off
 crons        recurring jobs by cron expressions, in time zones whose clocks change
 chains       jobs that are followed by others
 bundles      jobs that are followed by one when all have ended
@@ -28,6 +29,7 @@ from loadtest.simulation.operations import (
     chains,
     crons,
     dead,
+    debounce,
     due_ranges,
     http,
     jobs,
@@ -51,6 +53,7 @@ __all__ = [
     "chains",
     "crons",
     "dead",
+    "debounce",
     "due_ranges",
     "http",
     "jobs",

@@ -16,6 +16,7 @@
     keys       limits per key: never more than they allow, and nobody held back without need
     following  each follower is made once if its predecessor is acknowledged, and else never; each death is told of once
     bundles    the follower of a bundle is made once and only when it may, and the counts are true
+    debounced  the last payload runs, once for each job that calls made, and not beyond its bound
     recurring  each occurrence of a rule runs once, at its time
 
 Calls about one job may be in progress at the same time, and their outcomes may be unknown: what is certain all the same
@@ -29,6 +30,7 @@ from loadtest.simulation.oracle import (
     acts,
     answers,
     bundles,
+    debounced,
     following,
     keys,
     limits,
@@ -57,6 +59,7 @@ __all__ = [
     "acts",
     "answers",
     "bundles",
+    "debounced",
     "examine",
     "following",
     "keys",
