@@ -23,7 +23,7 @@ import heapq
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, cycle
 from pathlib import Path
 from random import Random
@@ -39,7 +39,7 @@ from loadtest.torture.promises import Call, promises
 from loadtest.torture.remains import Remains
 from loadtest.torture.report import Report
 from loadtest.torture.scene import Planned, Scene, plan
-from loadtest.torture.shares import MOST, RATE, SHARED, Watcher, too_fast
+from loadtest.torture.shares import SHARED, Limits, Watcher, too_fast
 from wheelq import Client, Settings
 from wheelq.errors import ServerError
 from wheelq.protocol.calls import heartbeats, registry
@@ -107,10 +107,11 @@ class Torture:
         self._remains = Remains(
             arena, [Keys().shard(topic, n) for topic in self._all_topics for n in range(most)], GROUP
         )
-        self._shared = [Keys().shard(SHARED, n) for n in range(most)]
-        self._watcher = Watcher(arena, self._shared)
-        timeout_ms = options.reply_timeout_ms
         durability = arena.durability
+        self._shared = [Keys().shard(SHARED, n) for n in range(most)]
+        self._limits = Limits(Client(arena.control, settings=ClientSettings(durability=durability)))
+        self._watcher = Watcher(arena, self._limits, self._shared)
+        timeout_ms = options.reply_timeout_ms
         self._fleet = Fleet(arena.url, directory, options.lease_ms, timeout_ms, HOLD_MS, options.planted, durability)
         settings = Settings(
             connection=ConnectionSettings(reply_timeout_ms=timeout_ms),
@@ -144,7 +145,7 @@ class Torture:
         for topic, shards in self._all_topics.items():
             settings = TopicSettings(shards=shards, retention_ms=DAY_MS, keep_done_ms=DAY_MS if topic == AFTER else 0)
             if topic == SHARED:
-                settings = replace(settings, key_concurrency=MOST, key_rate=RATE)
+                settings = Limits.at_first(settings)
             self._arena.control.send(registry.register_topic(Keys(), topic, settings))
         with self._fleet:
             for _ in range(self._options.schedulers):
@@ -153,6 +154,8 @@ class Torture:
                 self._start_part("worker")
             self._wait_for_schedulers()
             self._watcher.start()
+            if SHARED in self._topics:
+                self._limits.start()
             for producer in self._producers:
                 producer.start()
             self._suffer()
@@ -161,6 +164,7 @@ class Torture:
                 producer.finish()
             for producer in self._producers:
                 producer.join()
+            self._limits.finish()
             self._work_off()
             self._watcher.finish()
             return self._report()
@@ -285,7 +289,9 @@ class Torture:
         failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]
         left, of_keys = self._remains.left(), sorted(self._watcher.wrong)
         if not any(strike.kind == "step-clock" for strike in self._strikes):
-            of_keys += [line for shard in self._shared for line in too_fast(shard, self._remains.entries(shard))]
+            of_keys += [
+                line for shard in self._shared for line in too_fast(shard, self._remains.entries(shard), self._limits)
+            ]
         return Report(verdict, log, found, self._strikes, left, self._fallen, failures, of_bundles, of_keys)
 
 
