@@ -1,5 +1,7 @@
 """Chains in torture: some jobs are followed by another, and that by a third, each with a key made of the job's id.
 
+Half of the last ones die. Their topic says where that is told of (`on_dead`): there a job runs for each death.
+
 A follower is promised as the job before it is: it runs once if that job runs, and never otherwise. That holds on one
 server. After a failover a worker may still carry what follows an acknowledgement that was undone, and the job is
 acknowledged again: then its follower may come twice, as the guide says. So there are no chains where servers fail over.
@@ -8,18 +10,22 @@ acknowledged again: then its follower may come twice, as the guide says. So ther
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
-from loadtest.judge import Promise
+from loadtest.judge import Promise, Promotion
+from wheelq.protocol.codec import decode
 
 CHAINED = "torture-chained"
 """The topic of the followers."""
+TOLD = "torture-told"
+"""The topic that is told of their deaths."""
 PREFIX = "after-"
 LINKS = 2
 """The most followers of one job."""
 ONE_IN = 6
 """One job in so many is followed."""
-OTHERS = ("key-", "bundle-")
+OTHERS = ("key-", "bundle-", "death-")
 """Jobs with such ids are not: they may run several times, or follow something else."""
 
 
@@ -33,10 +39,41 @@ def follower(id: str) -> str | None:
     return f"{PREFIX}{id}" if is_followed and links < LINKS else None
 
 
+def dies(id: str) -> bool:
+    """Whether the job is buried at its first attempt."""
+    return id.startswith(PREFIX * LINKS) and zlib.crc32(id.encode()) % 2 == 0
+
+
+def notice(id: str) -> str:
+    """Returns the name under which the judge knows the job that tells of a death."""
+    return f"death-of-{id}"
+
+
 def with_followers(promises: Mapping[str, Promise]) -> dict[str, Promise]:
     """Returns promises, and those for what follows their jobs."""
     found = dict(promises)
     for id, promise in promises.items():
         while (after := follower(id)) is not None:
             found[after], id = promise, after
+        if dies(id):
+            found[notice(id)] = promise
     return found
+
+
+def notices(entries: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> Iterator[Promotion]:
+    """Yields the promotions in entries of the topic that is told of deaths, by the names of `notice`."""
+    for entry, fields in entries:
+        name = notice(decode(fields[b"record"]).payload["id"])
+        ms = int(entry.partition(b"-")[0])
+        yield Promotion(name, int(fields[b"due"]), ms, int(fields.get(b"attempt", 1)), entry.decode())
+
+
+def wrong(promises: Mapping[str, Promise], dead: Iterable[str]) -> Iterator[str]:
+    """Yields what is wrong with the dead jobs of the followers' topic, given by their ids."""
+    counts = Counter(dead)
+    for id, count in counts.items():
+        if count > 1 or not dies(id):
+            yield f"{id} was buried {count} times"
+    for id, promise in promises.items():
+        if dies(id) and promise.must_run and not counts[id]:
+            yield f"{id} should have been buried"

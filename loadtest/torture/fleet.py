@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Self
 
 from loadtest.judge import JobRun, Promotion
-from loadtest.torture.chains import CHAINED, follower
+from loadtest.torture.chains import CHAINED, TOLD, dies, follower, notice
 from loadtest.torture.planted import VARIABLE, plant
-from wheelq import Job, Retry, Scheduler, Settings, Worker
+from wheelq import Bury, Job, Retry, Scheduler, Settings, Worker
 from wheelq.settings import Durability, SchedulerSettings
 
 RETRY = Retry(base=0.3)
@@ -194,7 +194,8 @@ def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str
 
     async def handle(job: Job) -> None:
         # The server is on this machine, so this clock is its clock, and better than any estimate.
-        os.write(log, f"{job.id}\t{job.entry_id}\t{time.time() * 1000:.1f}\t{job.attempt}.\n".encode())
+        name = notice(job.payload["id"]) if job.topic == TOLD else job.id
+        os.write(log, f"{name}\t{job.entry_id}\t{time.time() * 1000:.1f}\t{job.attempt}.\n".encode())
         if hold_ms != "0":
             await asyncio.sleep(random.uniform(0, int(hold_ms)) / 1000)
         plan = job.payload if isinstance(job.payload, dict) else {}
@@ -202,7 +203,9 @@ def _worker(url: str, settings: Settings, topics: str, group: str, log_path: str
         fails = plan.get("fails", 0)
         if job.attempt <= (fails.get(group, 0) if isinstance(fails, dict) else fails):
             raise PlannedFailure
-        if is_chained and (key := follower(job.id)) is not None:
+        if is_chained and dies(job.id):
+            raise Bury("as planned")
+        if is_chained and (key := follower(name)) is not None:
             job.then(CHAINED, key=key)
 
     for topic in topics.split(","):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from loadtest.judge import Promotion
 from loadtest.torture.arena import Arena
+from loadtest.torture.chains import CHAINED, TOLD, notices
 from loadtest.torture.fleet import read_promotions
 from wheelq.errors import Refused
 from wheelq.protocol.call import Call, command
@@ -27,6 +28,9 @@ class Remains:
     def promotions(self) -> Iterator[Promotion]:
         """Yields every promotion in the ready streams."""
         for shard in self._shards:
+            if shard.topic == TOLD:
+                yield from notices(self.entries(shard))
+                continue
             for page in self._pages(shard):
                 yield from read_promotions(page)
 
@@ -35,6 +39,13 @@ class Remains:
         for page in self._pages(shard):
             for entry, fields in page:
                 yield entry, dict(zip(fields[::2], fields[1::2], strict=True))
+
+    def dead(self) -> Iterator[str]:
+        """Yields the ids of the dead jobs of the topic of followers, half of which must die."""
+        for shard in self._shards:
+            asked = command("XRANGE", shard.dead, "-", "+", read=list, key=shard.dead)
+            for _, fields in self._arena.control.send(asked) if shard.topic == CHAINED else ():
+                yield fields[fields.index(b"id") + 1].decode()
 
     def _pages(self, shard: ShardKeys) -> Iterator[list[tuple[bytes, list[bytes]]]]:
         start, entries = "-", [(b"", [b""])]
@@ -49,11 +60,14 @@ class Remains:
         return sum(self._arena.control.send(shard_counts.counts(shard)).waiting for shard in self._shards)
 
     def left(self) -> dict[str, int]:
-        """Returns how many jobs are remembered, deliveries are unacknowledged, jobs are dead, and permits are out."""
+        """Returns how many jobs are remembered, deliveries unacknowledged, jobs dead and permits out.
+
+        Not counted are the dead jobs of `dead`.
+        """
         return {
             "records": sum(self._count("HLEN", shard.jobs) for shard in self._shards),
             "deliveries": sum(self._pending(shard) for shard in self._shards),
-            "dead": sum(self._count("XLEN", shard.dead) for shard in self._shards),
+            "dead": sum(self._count("XLEN", shard.dead) for shard in self._shards if shard.topic != CHAINED),
             "permits": sum(self._count("ZCARD", shard.permits) for shard in self._shards),
         }
 

@@ -51,11 +51,13 @@ class Report:
     """What is wrong with bundles."""
     keys: Sequence[str] = ()
     """What is wrong with limits per key."""
+    deaths: Sequence[str] = ()
+    """What is wrong with the followers that must die."""
 
     @property
     def is_clean(self) -> bool:
         """Whether every promise was kept and nothing was left behind."""
-        is_wrong = self.failures or self.crashed or self.bundles or self.keys or any(self.left.values())
+        is_wrong = self.failures or self.crashed or self.bundles or self.keys or self.deaths or any(self.left.values())
         return self.verdict.is_clean and not is_wrong
 
     @property
@@ -107,6 +109,7 @@ def as_table(report: Report) -> str:
     lines += [f"fallen: {line}" for line in report.fallen] + [f"failed: {line}" for line in report.failures]
     lines += [f"bundle: {line}" for line in report.bundles[:20]]
     lines += [f"limits per key: {line}" for line in report.keys[:20]]
+    lines += [f"deaths: {line}" for line in report.deaths[:20]]
     if any(report.left.values()):
         lines.append(f"left on the servers: {report.left}")
     return "\n".join([*lines, str(report.verdict), "clean" if report.is_clean else "NOT CLEAN"])
@@ -134,6 +137,7 @@ def as_json(report: Report) -> str:
             "failures": list(report.failures),
             "bundles": list(report.bundles),
             "keys": list(report.keys),
+            "deaths": list(report.deaths),
         },
         indent=2,
     )

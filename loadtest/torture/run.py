@@ -23,7 +23,7 @@ import heapq
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, cycle
 from pathlib import Path
 from random import Random
@@ -31,7 +31,8 @@ from random import Random
 from loadtest.judge import Disruption, Promise, judge, lost
 from loadtest.torture.arena import ARENAS, Arena
 from loadtest.torture.bundles import AFTER, wrong
-from loadtest.torture.chains import CHAINED, with_followers
+from loadtest.torture.chains import CHAINED, TOLD, with_followers
+from loadtest.torture.chains import wrong as wrong_deaths
 from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
 from loadtest.torture.fleet import ROOT, Fleet, former_release
 from loadtest.torture.producers import Producer
@@ -101,7 +102,7 @@ class Torture:
         if options.former is None:  # a former release knows no limits per key
             self._topics[SHARED] = 2
         has_chains = arena.durability == "server" and options.former is None  # a former release knows no followers
-        self._all_topics = {**self._topics, AFTER: 2, **({CHAINED: 2} if has_chains else {})}
+        self._all_topics = {**self._topics, AFTER: 2, **({CHAINED: 2, TOLD: 2} if has_chains else {})}
         """The topics of all jobs, with their shards."""
         most = max(*options.shards, MOST_SHARDS)
         self._remains = Remains(
@@ -144,6 +145,8 @@ class Torture:
         """Start everything, carry out the faults, wait for the remaining jobs, and judge."""
         for topic, shards in self._all_topics.items():
             settings = TopicSettings(shards=shards, retention_ms=DAY_MS, keep_done_ms=DAY_MS if topic == AFTER else 0)
+            if topic == CHAINED:
+                settings = replace(settings, on_dead=TOLD)
             if topic == SHARED:
                 settings = Limits.at_first(settings)
             self._arena.control.send(registry.register_topic(Keys(), topic, settings))
@@ -292,7 +295,8 @@ class Torture:
             of_keys += [
                 line for shard in self._shared for line in too_fast(shard, self._remains.entries(shard), self._limits)
             ]
-        return Report(verdict, log, found, self._strikes, left, self._fallen, failures, of_bundles, of_keys)
+        deaths = list(wrong_deaths(self._promised(), self._remains.dead()))
+        return Report(verdict, log, found, self._strikes, left, self._fallen, failures, of_bundles, of_keys, deaths)
 
 
 def torture(on: str, options: Options, directory: Path, tell: Callable[[str], None] = lambda line: None) -> Report:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from loadtest.judge import FaultKind, JobRun, Promise, Promotion, judge
-from loadtest.torture.chains import LINKS, ONE_IN, follower, with_followers
+from loadtest.torture.chains import LINKS, ONE_IN, OTHERS, dies, follower, notice, notices, with_followers, wrong
+from wheelq.protocol import codec
 
-FOLLOWED = next(id for id in map(str, range(1_000)) if follower(id))
+
+def chain(first: str) -> list[str]:
+    """Returns the ids of a chain."""
+    found = [first]
+    while (after := follower(found[-1])) is not None:
+        found.append(after)
+    return found
+
+
+FOLLOWED, MORTAL = (
+    next(id for id in map(str, range(1_000)) if follower(id) and dies(chain(id)[-1]) == is_mortal)
+    for is_mortal in (False, True)
+)
 SURE = Promise(1_000, must_run=True)
 
 
 def test_some_jobs_are_followed_and_all_their_followers_but_the_last() -> None:
     followed = [id for id in map(str, range(6_000)) if follower(id)]
     assert 0.8 < len(followed) * ONE_IN / 6_000 < 1.2
-    chain = [FOLLOWED]
-    while (after := follower(chain[-1])) is not None:
-        chain.append(after)
-    assert len(set(chain)) == LINKS + 1
-    assert not any(follower(f"{kind}{n}") for kind in ("key-", "bundle-") for n in range(100))
+    assert len(set(chain(FOLLOWED))) == LINKS + 1
+    assert not any(follower(f"{kind}{n}") for kind in OTHERS for n in range(100))
 
 
 def test_followers_are_promised_as_the_job_before_them() -> None:
@@ -36,3 +46,20 @@ def test_a_follower_that_is_missing_or_comes_twice_is_found() -> None:
     again = Promotion(promotions[-1].id, 1_000, 1_010, entry_id="1010-0")
     twice = judge(promised, [*promotions, again], [*runs, JobRun(again.id, "1010-0", 1_010)], ())
     assert twice.wrong == {FaultKind.DOUBLED: [again.id]}
+
+
+def test_each_follower_that_must_die_does_once_and_is_told_of() -> None:
+    last = chain(MORTAL)[-1]
+    promised = with_followers({MORTAL: SURE})
+    assert promised[notice(last)] == SURE
+    assert not list(wrong(promised, [last]))
+    assert list(wrong(promised, [last, last]))
+    assert list(wrong(promised, []))
+    assert list(wrong(promised, [last, chain(FOLLOWED)[-1]]))
+    assert not list(wrong(with_followers({FOLLOWED: SURE}), []))
+
+
+def test_a_job_that_tells_of_a_death_is_known_by_the_name_of_the_dead_one() -> None:
+    record = codec.encode({"id": "after-after-1", "topic": "torture-chained"}, None, 1_000)
+    fields = {b"id": b"told-1", b"due": b"1000", b"record": record}
+    assert list(notices([(b"1001-0", fields)])) == [Promotion(notice("after-after-1"), 1_000, 1_001, 1, "1001-0")]
