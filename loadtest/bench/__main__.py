@@ -17,6 +17,7 @@ One scheduler process and one worker process, both with default settings:
     many-killed   a worker is killed with 3,000 topics: when its jobs run again
     network   1,300 jobs a second, with 1 ms each way to the server
     shares    three worker processes: whether they share the reads fairly
+    following chains, and a bundle of 100,000 members: see `following`
     keys      limits per key: what they cost, and what a key with a backlog costs others
     idle      100,000 jobs due in an hour: what waiting costs
     memory    server bytes per waiting job
@@ -47,6 +48,7 @@ from typing import Any
 
 from loadtest.bench import (
     floor,
+    following,
     growth,
     highest,
     keys,
@@ -83,6 +85,7 @@ SCENARIOS: Mapping[str, Callable[[Stage], Outcome]] = {
     "network": network.network,
     "shares": shares.shares,
     "keys": keys.keys,
+    "following": following.following,
     "idle": waiting.idle,
     "memory": waiting.memory,
 }

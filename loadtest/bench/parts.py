@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -162,13 +162,32 @@ def run_scheduler(pipe: Connection, url: str, settings: Settings, loop: str) -> 
 
 def run_stuck_worker(pipe: Connection, url: str, settings: Settings, topics: Sequence[str], loop: str) -> None:
     """The process of a worker whose jobs do not end."""
-    run_worker(pipe, url, settings, topics, loop, is_stuck=True)
+
+    async def never_end(job: Job) -> None:
+        await asyncio.Event().wait()
+
+    run_worker(pipe, url, settings, topics, loop, never_end)
+
+
+def run_chaining_worker(pipe: Connection, url: str, settings: Settings, topics: Sequence[str], loop: str) -> None:
+    """The process of a worker whose jobs are followed by as many others as their payload, a number, says."""
+
+    async def follow(job: Job) -> None:
+        if isinstance(job.payload, int) and job.payload > 0:
+            job.then(job.topic, job.payload - 1, key=f"{job.id}+")
+
+    run_worker(pipe, url, settings, topics, loop, follow)
 
 
 def run_worker(
-    pipe: Connection, url: str, settings: Settings, topics: Sequence[str], loop: str, *, is_stuck: bool = False
+    pipe: Connection,
+    url: str,
+    settings: Settings,
+    topics: Sequence[str],
+    loop: str,
+    then: Callable[[Job], Awaitable[None]] | None = None,
 ) -> None:
-    """The worker's process."""
+    """The worker's process. `then` is what its handler does after it has noted the start."""
     runs = Runs()
     add_id, add_entry_id = runs.ids.append, runs.entry_ids.append
     add_due, add_start = runs.due_ms.append, runs.started_ms.append
@@ -178,8 +197,8 @@ def run_worker(
         add_entry_id(job.entry_id)
         add_due(job.due_ms)
         add_start(job.started_ms)
-        if is_stuck:
-            await asyncio.Event().wait()
+        if then:
+            await then(job)
 
     def make() -> Worker:
         worker = Worker.connect(url, settings=settings)

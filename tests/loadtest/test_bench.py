@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.bench import __main__ as bench
-from loadtest.bench import growth, highest, killed, network, payload, rate, shards, shares, waiting
+from loadtest.bench import following, growth, highest, killed, network, payload, rate, shards, shares, waiting
 from loadtest.bench.figures import Outcome
 from loadtest.bench.stage import QUICK, Sizes, Stage
 from loadtest.bench.stage import waiting as waiting_jobs
@@ -22,6 +22,7 @@ SMALL = Sizes(
     bulk=2_000,
     steady_s=1,
     drain=2_000,
+    rate_s=1,
     payload_bytes=(4_096,),
     growth_waiting=(),
     growth_in_topics=1_000,
@@ -43,7 +44,7 @@ def stage(url: str) -> Iterator[Stage]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first job is due soon after the last was scheduled: it may be late here."""
-    for module in (highest, network, payload, rate, shares):
+    for module in (following, highest, network, payload, rate, shares):
         monkeypatch.setattr(module, "AHEAD_MS", 200)
     monkeypatch.setattr(growth, "ADDED", 500)
 
@@ -99,6 +100,13 @@ def test_a_topic_of_many_shards_stands_beside_one_of_a_single_shard(stage: Stage
     outcome = shards.shards(stage)
     assert outcome.is_correct, outcome.verdict()
     assert all(figure.value > 0 and figure.floor for figure in outcome.figures)
+
+
+def test_followers_start_after_the_job_before_them_and_a_bundle_ends(stage: Stage) -> None:
+    outcome = following.following(stage)
+    assert outcome.is_correct, outcome.verdict()
+    assert outcome.jobs == 3 * (1_000 + 500) + 2 * SMALL.drain + 1
+    assert all(figure.value > 0 for figure in outcome.figures)
 
 
 def test_jobs_of_a_killed_worker_run_again(stage: Stage) -> None:
