@@ -49,6 +49,11 @@ def free_port() -> int:
             continue
 
 
+KEPT_BY_THE_SYSTEM = {"appendfsync": "no"}
+"""The operating system has each write before it is answered. With `everysec`, a server holds writes back for up to two
+seconds while the disk is busy, and loses them if it is killed."""
+
+
 def until(what: str, holds: Callable[[], bool], patience: float = PATIENCE_S) -> None:
     """Wait until `holds()` is true; an error of a server that is not ready counts as false."""
     deadline = time.monotonic() + patience
@@ -115,7 +120,9 @@ class Servers(ABC):
     def start(self, options: Mapping[str, str]) -> Node:
         """Start one more."""
         port = free_port()
-        server = EmbeddedServer(port=port, binary=self._binary, appendonly=self._appendonly, options=options)
+        server = EmbeddedServer(
+            port=port, binary=self._binary, appendonly=self._appendonly, options={**KEPT_BY_THE_SYSTEM, **options}
+        )
         node = Node(self._running.enter_context(server), port)
         self._running.callback(node.close)
         self.nodes.append(node)

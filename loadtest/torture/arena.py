@@ -28,7 +28,7 @@ import redis
 
 from loadtest.servers.cluster import Cluster
 from loadtest.servers.hosts import SmallDisk, SteppedClock, small_disk
-from loadtest.servers.nodes import Servers, until
+from loadtest.servers.nodes import KEPT_BY_THE_SYSTEM, Servers, until
 from loadtest.servers.proxy import Proxy
 from loadtest.servers.sentinel import SERVICE, Watched
 from wheelq.embedded import EmbeddedServer, find_server
@@ -173,7 +173,7 @@ class Single(Arena):
         self._server = EmbeddedServer(
             directory / "disk" / "data",
             binary=self.clock.binary if self.clock else self._binary,
-            options={"user": f"{CONTROL_USER} on nopass ~* &* +@all"},
+            options={"user": f"{CONTROL_USER} on nopass ~* &* +@all", **KEPT_BY_THE_SYSTEM},
         )
         self._held.enter_context(self._server)
         self._open(self._control_url(self._server), self._server.url)
