@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import redis
 
-from tests.running import running
+from tests.running import collecting, running
 from tests.transports import AsyncWith, Fault, Refusing, ReplyLost
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
@@ -266,6 +266,58 @@ async def test_a_removal_whose_client_died_is_finished_by_a_scheduler(
     assert remains.ids() == set()
     assert remains.of("g") == []
     await aclient.make_group(topic, "g")
+
+
+@pytest.mark.parametrize("call", ["remove_group", "release_ids", "end_removal"])
+@pytest.mark.parametrize("after", range(4))
+async def test_a_scheduler_finishes_a_removal_in_every_shard(
+    url: str,
+    settings: Settings,
+    aclient: AsyncClient,
+    topic: str,
+    transport: AsyncTransport,
+    remains: Remains,
+    call: str,
+    after: int,
+) -> None:
+    """Only the shard that was begun was finished: in the others the group kept its jobs, and their ids, for ever."""
+    await aclient.configure(topic, max_pending=0)
+    await aclient.set_shards(topic, 3)
+    await aclient.make_group(topic, "g")
+    await aclient.schedule_many(topic, [JobSpec(key=f"job-{n}", delay=0) for n in range(20)])
+    died = ReplyLost(call, after=after)
+    async with AsyncClient(AsyncWith(url, died), Keys(settings.prefix), settings.client) as unlucky:
+        with suppress(OutcomeUnknown):
+            await unlucky.remove_group(topic, "g")
+    ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict, Carrier(transport))
+    ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
+    for _ in range(2):
+        await ended.look(topic, Topic(shards=3))
+    assert remains.ids() == set()
+    assert remains.of("g") == []
+
+
+async def test_a_scheduler_leaves_a_group_whose_worker_has_started_again(
+    url: str, settings: Settings, client: Client, aclient: AsyncClient, topic: str, transport: AsyncTransport
+) -> None:
+    """It finishes the removal only in the shard that was begun."""
+    await aclient.configure(topic, max_pending=0)
+    await aclient.set_shards(topic, 3)
+    await aclient.make_group(topic, "g")
+    async with AsyncClient(
+        AsyncWith(url, ReplyLost("remove_group")), Keys(settings.prefix), settings.client
+    ) as unlucky:
+        with pytest.raises(OutcomeUnknown):
+            await unlucky.remove_group(topic, "g")
+    ids = {receipt.id for receipt in await aclient.schedule_many(topic, [JobSpec(delay=0) for _ in range(60)])}
+    worker, ran = collecting(url, topic, settings, "g")
+    async with running(worker):
+        await until(lambda: not client.topic(topic).settings.removed_groups)
+        ended = EndedGroups(NodeParts(transport, Keys(settings.prefix), ManualClock()), dict, Carrier(transport))
+        ended._clock.sleep = asyncio.sleep  # type: ignore[method-assign, assignment]
+        for _ in range(2):
+            await ended.look(topic, Topic(shards=3))
+        await until(lambda: ids == {*ran})
 
 
 def test_the_last_group_of_a_topic_that_keeps_everything_can_be_removed(client: Client, topic: str) -> None:

@@ -103,7 +103,7 @@ SETTLES: dict[str, Callable[[Shard, Entry], object]] = {
     "retry": lambda shard, entry: shard.retry(entry, pause_ms=60_000),
     "burial": lambda shard, entry: shard.bury(entry),
     "taken by its id": lambda shard, entry: shard.send(leases.take(shard.keys, "g", entry.id)),
-    "end of the group": lambda shard, entry: shard.send(removal._remove_group(shard.keys, "g", removal.BEGIN)),
+    "end of the group": lambda shard, entry: shard.send(removal.remove_group(shard.keys, "g", removal.BEGIN)),
 }
 
 

@@ -1,7 +1,7 @@
 """`Groups`: lists the consumer groups of topics, and removes groups and topics.
 
     either            check the user's rights: what is begun without them could not be ended
-    remove a group    tell its workers ─▶ shard by shard: see `protocol.calls.removal`
+    remove a group    tell its workers ─▶ begin in every shard ─▶ end shard by shard: see `protocol.calls.removal`
     remove a topic    fence producers out ─▶ delete ─▶ wait until all caches have expired ─▶ delete, unlist
 
 Both can be repeated, even at the same time, and continue where an interrupted call stopped.
@@ -81,8 +81,11 @@ class Groups:
         was_there, done = False, 0
         while done < len(found := (yield from self._all_shards(topic))):  # more, if shards are added meanwhile
             for shard in found[done:]:
+                begun = yield from ask(removal.remove_group(shard, group))
+                was_there |= begun is not None and begun.was_here
+            for shard in found[done:]:
                 retention_ms = (yield from self._topics.read_existing(topic)).retention_ms
-                was_there |= yield from removal.group_removed(shard, group, retention_ms)
+                was_there |= yield from removal.group_removed(shard, group, retention_ms, begins=removal.GO_ON)
             done = len(found)
         return was_there
 

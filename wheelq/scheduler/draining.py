@@ -23,7 +23,7 @@ Otherwise the shards are searched again, which takes at most a tenth of the time
 `EndedGroups` cleans up after consumer groups that were not completely removed:
 
     XGROUP DESTROY from outside        notifies nobody: retries, dead jobs and taken ids of the group would stay
-    a removal whose client has died    is continued from where it stopped
+    a removal whose client has died    is continued from where it stopped, in every shard
 
 It also finds members of bundles whose end was not counted, and bundles that a producer closed without taking all
 reports: see `check_members.lua`.
@@ -39,6 +39,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from typing import Any
 
 from wheelq import reminders
@@ -232,6 +234,7 @@ class EndedGroups:
         leaving = set(found)
         before = self._leaving.pop(keys.ready, set())
         for group in sorted(leaving & before):
+            await self._spread(keys, group)
             await self._carry_out(removal.group_removed(keys, group, topic.retention_ms, begins=removal.IF_GONE))
             logger.info("%s:%d: cleaned up after group %r", keys.topic, keys.shard, group)
         if left := leaving - before:
@@ -243,6 +246,17 @@ class EndedGroups:
                 await self._report(keys, bundle)
             await self._clock.sleep(PAUSE_S)
             cursor, is_all = page.cursor, page.cursor == "0"
+
+    async def _spread(self, keys: ShardKeys, group: str) -> None:
+        """While a group is being removed from this shard, remove it from the others, unless a worker wants it again."""
+        for other in map(partial(self._keys.shard, keys.topic), count()):
+            topic = await self._transport.send(registry.topic(self._keys, keys.topic))
+            if topic is None or not topic.has_removed(group):
+                return
+            if other.shard >= topic.all_shards and not await self._transport.send(removal.is_shard(other)):
+                return
+            if other != keys and await self._transport.send(removal.is_begun(keys, group)):
+                await self._carry_out(removal.group_removed(other, group, topic.retention_ms))
 
     async def _report(self, keys: ShardKeys, bundle: str) -> None:
         """Report what a shard has counted of a bundle that takes no more members, and forget it.

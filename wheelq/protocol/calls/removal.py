@@ -8,7 +8,8 @@
     end_removal    the entries that only this group kept in the stream; then nothing names the group
 
 Each step finds out by itself what is left to do. So a removal can be repeated or run twice at the same time, and a
-scheduler finishes it if the process that began it is gone.
+scheduler finishes it if the process that began it is gone: it is begun in every shard before it ends in one, so as
+long as it has not ended everywhere, some shard shows it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def group_removed(keys: ShardKeys, group: str, retention_ms: int, *, begins: Beg
     """Remove a group from a shard. Returns whether there was anything to remove."""
     was_there = False
     while True:
-        begun: Begun | None = yield _remove_group(keys, group, begins)
+        begun: Begun | None = yield remove_group(keys, group, begins)
         if begun is None:
             return was_there
         was_there |= begun.was_here
@@ -94,6 +95,23 @@ def _members_counted(keys: ShardKeys) -> Steps:
         page: CheckedPage = yield bundles.check_members(keys, cursor)
         cursor, is_all = page.cursor, page.cursor == "0"
     return False
+
+
+def remove_group(keys: ShardKeys, group: str, begins: Begins = BEGIN) -> Call[Begun | None]:
+    """Take the first steps, or the next ones. None if the group is not being removed.
+
+    From the first call on, the shard records that the group is being removed, until that has ended.
+    """
+
+    def read(reply: list[int]) -> Begun | None:
+        return Begun(reply[0], reply[1] == 1, reply[2] == 1) if reply else None
+
+    return scripted("remove_group", (keys.ready, keys.groups), (group, begins), read)
+
+
+def is_begun(keys: ShardKeys, group: str) -> Call[bool]:
+    """Whether a group is being removed from a shard."""
+    return command("HGET", keys.groups, group, read=bool, key=keys.groups)
 
 
 def release_ids(keys: ShardKeys, group: str, cursor: str) -> Call[Released | None]:
@@ -179,13 +197,6 @@ def _texts(names: Sequence[bytes]) -> list[str]:
         with suppress(UnicodeDecodeError):
             found.append(name.decode())
     return found
-
-
-def _remove_group(keys: ShardKeys, group: str, begins: Begins) -> Call[Begun | None]:
-    def read(reply: list[int]) -> Begun | None:
-        return Begun(reply[0], reply[1] == 1, reply[2] == 1) if reply else None
-
-    return scripted("remove_group", (keys.ready, keys.groups), (group, begins), read)
 
 
 def _dead_purged(keys: ShardKeys, group: str) -> Steps:
