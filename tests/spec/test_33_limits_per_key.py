@@ -408,6 +408,25 @@ async def test_replayed_and_rerun_jobs_ask_for_permits_too(
     assert most == 1
 
 
+async def test_a_rerun_leaves_out_what_an_earlier_one_still_holds_back(
+    aclient: AsyncClient, scheduler: Scheduler, worker: Worker, gate: Gate, topic: str, run: Run
+) -> None:
+    """It counted them as run again, and once more as retries that wait."""
+    await aclient.configure(topic, key_concurrency=1, retention_ms=3_600_000)
+    run(worker)
+    gate.end("a1", "a2")
+    await aclient.schedule_many(topic, of_key("ann", "a1", "a2"))
+    await nothing_is_left(aclient, topic)
+    await aclient.schedule_many(topic, of_key("ann", "a3"))
+    await have_started(gate, "a1", "a2", "a3")
+    reruns = [await aclient.rerun(topic, group="default", since=datetime.now(UTC) - HOUR) for _ in range(2)]
+    assert [(one.jobs, one.left_out) for one in reruns] == [(2, 1), (0, 3)]
+    gate.end("a3")
+    await have_started(gate, "a1", "a2", "a3", "a1", "a2")
+    await aclient.schedule(topic, key="later", delay=1)
+    assert (await aclient.topic(topic)).retrying == 0
+
+
 async def test_a_topic_that_is_removed_leaves_nothing_of_its_limits(
     aclient: AsyncClient, scheduler: Scheduler, topic: str, run: Run, url: str
 ) -> None:

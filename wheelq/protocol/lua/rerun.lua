@@ -30,11 +30,12 @@ for _, one in ipairs(found) do
   local entry, fields = one[1], one[2]
   if #fields == 8 then -- a retry, or an entry of an earlier rerun, has more fields
     local member, record = fields[2] .. '\31' .. group, fields[8]
-    if after(entry, read_to) or redis.call('HEXISTS', jobs, member) == 1
+    local waiting = member .. '\31' .. entry
+    if after(entry, read_to) or redis.call('HEXISTS', jobs, member) == 1 or redis.call('HEXISTS', jobs, waiting) == 1
       or #redis.call('XPENDING', ready, group, entry, entry, 1) > 0 then
       left_out = left_out + 1
     elseif limits and key_of(record) then -- the leader promotes it as its key allows
-      waits = member .. '\31' .. entry
+      waits = waiting
       redis.call('ZADD', delayed, now, waits)
       redis.call('HSET', jobs, waits, record)
       dues[#dues + 1], rerun = now, rerun + 1
