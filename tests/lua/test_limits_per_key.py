@@ -205,6 +205,14 @@ def test_a_rate_says_when_the_next_of_a_key_may_go_and_is_kept_in_the_shard(shar
     assert shard.redis.exists(shard.keys.permits) == 0
 
 
+def test_a_rate_that_is_next_to_nothing_still_limits(shard: Shard) -> None:
+    keyed = Keyed(shard, rate=1e-320)
+    keyed.wait("ann", "a1", "a2")
+    assert keyed.sweep() == ["a1"]
+    assert keyed.sweep("ann") == []
+    assert keyed.held() == ["a2"]
+
+
 def test_a_key_that_was_served_and_met_its_rate_is_to_be_served_again(shard: Shard) -> None:
     keyed = Keyed(shard, rate=2.0)
     keyed.wait("ann", "a1", "a2")
