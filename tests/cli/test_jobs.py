@@ -182,6 +182,7 @@ def test_too_late_is_exit_code_4(url: str, topic: str, command: list[str]) -> No
         (["t"], "--delay: missing: give --delay 30m or --at 2026-12-01T09:00+01:00"),
         (["no topic", "--delay", "1"], "topic: 'no topic' is not a topic name"),
         (["t", "{", "--delay", "1"], "payload: '{' is not JSON"),
+        (["t", "NaN", "--delay", "1"], "payload: 'NaN' is not JSON"),
         (["t", "{", "--delay", "1"], "; --text takes it as it is"),
         (["t", '{"n": 99999999999999999999}', "--delay", "1"], "payload.n: 99999999999999999999 does not fit"),
         (["t", "x" * 70_000, "--text", "--delay", "1"], "payload: 70,005 bytes packed, the limit is 65,536"),

@@ -5,7 +5,6 @@ lines ──▶ chunks of 5,000 ──by topic──▶ schedule_many (500 per r
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import IO, Annotated
 
 import typer
 
+from wheelq.base.as_json import parse
 from wheelq.base.plural import counted
 from wheelq.base.printable import one_line
 from wheelq.cli.options import Session
@@ -100,8 +100,8 @@ def _opened(path: Path | None) -> AbstractContextManager[IO[bytes]]:
 def _job(name: str, number: int, text: bytes, topic: str | None, delay: str | None) -> tuple[str, JobSpec]:
     """Returns the topic and job of a line; `topic` and `delay` are for one without. Raises: InvalidInput."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = parse(text)
+    except ValueError as error:
         raise InvalidInput("job", f"is not JSON ({error})") from error
     if not isinstance(found, dict):
         raise InvalidInput("job", f"must be a JSON object, not {type(found).__name__}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from wheelq.base.as_json import parse
 from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import from_ms
@@ -73,8 +73,8 @@ def parse_range(
 def parse_json(text: str, remedy: str = "") -> Any:
     """Returns the payload of a JSON text; `remedy` is added to the error message. Raises: InvalidInput."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse(text.encode())
+    except ValueError as error:
         raise InvalidInput("payload", f"{_shortened(text)} is not JSON ({error}){remedy}") from error
 
 
