@@ -98,6 +98,13 @@ def test_the_server_does_what_its_document_says(
     assert done.returncode == 0, done.stdout[-20_000:]
 
 
+@pytest.mark.parametrize("expires", ["-5", "0", "9999999d"])
+def test_a_key_that_could_never_be_used_or_listed_is_not_made(expires: str) -> None:
+    made = wheelq("keys", "create", "shop", "--scope", "*:*", "--expires", expires, url="redis://127.0.0.1:1")
+    assert made.code == 2
+    assert made.err.startswith(f"expires: '{expires}' does not end between now and the year 9999; leave it out")
+
+
 def test_keys_are_made_listed_rotated_and_revoked(
     private_server: Callable[..., EmbeddedServer], start: Callable[..., Running], tmp_path: Path, port: int
 ) -> None:

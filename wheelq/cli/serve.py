@@ -16,7 +16,8 @@ from wheelq.base.clock import wall_ms
 from wheelq.cli.options import Session, Wide, overrides
 from wheelq.cli.output import NOT_FOUND, say, say_aside, table
 from wheelq.cli.process import Daemon, needs_extra
-from wheelq.errors import ConfigurationError
+from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.model.checks import LAST_MS
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import from_ms
 from wheelq.protocol.calls import access as calls
@@ -76,7 +77,12 @@ def create(
 ) -> None:
     """Make a key and show its token, which is stored nowhere and never shown again."""
     now_ms = wall_ms()
-    expires_ms = now_ms + round(parse_duration(expires, "expires") * 1000) if expires else 0
+    expires_ms = 0
+    if expires is not None:
+        expires_ms = now_ms + round(parse_duration(expires, "expires") * 1000)
+        if not now_ms < expires_ms <= LAST_MS:
+            problem = f"{expires!r} does not end between now and the year 9999; leave it out for a key without an end"
+            raise InvalidInput("expires", problem)
     key, token = new_key(name, tuple(scope), now_ms, expires_ms)
     with _transport(session) as (transport, names):
         transport.send(calls.put_api_key(names, key.id, key.stored()))
