@@ -162,6 +162,27 @@ async def test_a_service_is_told_of_a_dead_job(serve: Any, receiver: Receiver, w
     assert dead["error"] == "no money"
 
 
+@pytest.mark.parametrize(
+    ("on_dead", "problem"),
+    [
+        ("shoop:/ok", "'shoop' is not registered; there are: shop"),
+        ("shop:/a/../b", "must not contain //, . or .. as a part of it"),
+    ],
+)
+async def test_a_service_that_could_never_be_told_of_a_dead_job_is_refused(
+    serve: Any, receiver: Receiver, on_dead: str, problem: str
+) -> None:
+    http = await serve(shop=receiver.port)
+    topic, job = "/v1/topics/orders", {"delay": 60, "on_dead": on_dead}
+    answers = [
+        await http.post(f"{topic}/jobs", json=job),
+        await http.patch(f"{topic}/settings", json={"on_dead": on_dead}),
+    ]
+    refused = [answer.json() for answer in answers]
+    refused.append((await http.post(f"{topic}/bulk", json={"jobs": [job]})).json()["outcomes"][0]["problem"])
+    assert {(one["status"], one["detail"]) for one in refused} == {(422, f"on_dead: {problem}.")}
+
+
 async def test_a_dead_receiver_does_not_delay_the_others(
     serve: Any, receiver: Receiver, blackhole: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

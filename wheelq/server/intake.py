@@ -44,6 +44,22 @@ class Intake:
         target.place(self._services)
         return target
 
+    def check_on_dead(self, on_dead: str | None) -> None:
+        """Raises: InvalidInput, if it names a receiver that this server knows not to be callable."""
+        service, colon, path = (on_dead or "").partition(":")
+        if colon and self._services is not None:
+            try:
+                Target(service, path).place(self._services)
+            except InvalidInput as error:
+                raise InvalidInput("on_dead", error.problem) from error
+
+    async def admit(self, topic: str, target: Any, on_dead: str | None) -> None:
+        """Call this before scheduling a job. Raises: InvalidInput and the server's errors; then do not schedule it."""
+        self.check_on_dead(on_dead)
+        if target is not None:
+            self.check(target)
+            await self.prepare(topic)
+
     async def prepare(self, topic: str) -> None:
         """Call this before scheduling a job with a target. Raises: the server's errors; then do not schedule it."""
         if not self._is_trusted(topic, GROUP):

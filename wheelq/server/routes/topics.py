@@ -80,7 +80,9 @@ async def change_settings(request: Request, topic: Topic, change: TopicSettingsC
         raise InvalidInput("body", "names no setting")
     if "max_rate" in asked:
         asked["max_rate"] = float(asked["max_rate"])
-    return answer(standing(topic, await service_of(request).client.configure(topic, **asked)))
+    service = service_of(request)
+    service.intake.check_on_dead(change.on_dead)
+    return answer(standing(topic, await service.client.configure(topic, **asked)))
 
 
 @routes.on("POST", "/{topic}/pause", "Pause a topic", Verb.MANAGE, TopicStanding, problems.TOPIC_NOT_FOUND)
