@@ -101,7 +101,7 @@ async def test_requests_with_max_wait_debounce_and_the_answer_names_the_second_j
     shown = (await http.get(f"{JOBS}/a")).json()
     assert (shown["state"], shown["payload"], shown["second_id"]) == ("ready", 2, "a~second")
     assert (await http.get(f"{JOBS}/a~second")).json()["payload"] == 3
-    for wrong in ({"max_wait": 30}, {"on_duplicate": "keep"}, {"id": None}):
+    for wrong in ({"max_wait": 30}, {"on_duplicate": "keep"}, {"id": None}, {"id": "a~second"}):
         refused = await http.post(JOBS, json={name: value for name, value in (body | wrong).items() if value})
         assert (refused.status_code, refused.json()["field"]) == (422, "max_wait")
     assert (await http.post(JOBS, json=body | {"max_wait": 0})).status_code == 422

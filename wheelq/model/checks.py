@@ -151,7 +151,7 @@ def most_wait(max_wait: float | timedelta, key: str | None, on_duplicate: str, d
         )
     if key.endswith(SECOND) or len(key.encode()) + len(SECOND) > ID_BYTES_LIMIT:
         limit = ID_BYTES_LIMIT - len(SECOND)
-        raise InvalidInput("key", f"must be at most {limit} bytes long with max_wait, and must not end with {SECOND}")
+        raise InvalidInput("max_wait", f"needs a key of at most {limit} bytes that does not end with {SECOND}")
     return wait_ms
 
 
