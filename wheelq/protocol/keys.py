@@ -152,73 +152,35 @@ class Keys:
     """Every key of one wheelq."""
 
     prefix: str = "wheelq"
+    topics: str = field(init=False)
+    asks: str = field(init=False)
+    """The prefix of every worker's channel; the worker's name follows."""
+    changes: str = field(init=False)
+    came: str = field(init=False)
+    assignment: str = field(init=False)
+    nodes: str = field(init=False)
+    workers: str = field(init=False)
+    couriers: str = field(init=False)
+    histograms: str = field(init=False)
+    measured: str = field(init=False)
+    """When each histogram last changed."""
+    beats: str = field(init=False)
+    """The heartbeats of workers, in the slot of `workers` so that one call writes both."""
+    callbacks: str = field(init=False)
+    access: str = field(init=False)
+    task_ids: str = field(init=False)
+    lease_clock: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        of_workers = f"{{{self.prefix}:workers}}:"
+        names = {"asks": "asks:", **{name: of_workers + name for name in ("histograms", "measured", "beats")}}
+        for key in fields(self)[1:]:
+            name = names.get(key.name, key.name.replace("_", "-"))
+            object.__setattr__(self, key.name, f"{self.prefix}:{name}")
 
     def shard(self, topic: str, shard: int) -> ShardKeys:
         """The keys of one shard."""
         return _shard_keys(self.prefix, topic, shard)
-
-    @property
-    def topics(self) -> str:
-        return f"{self.prefix}:topics"
-
-    @property
-    def asks(self) -> str:
-        """The prefix of every worker's channel; the worker's name follows."""
-        return f"{self.prefix}:asks:"
-
-    @property
-    def changes(self) -> str:
-        return f"{self.prefix}:changes"
-
-    @property
-    def came(self) -> str:
-        return f"{self.prefix}:came"
-
-    @property
-    def assignment(self) -> str:
-        return f"{self.prefix}:assignment"
-
-    @property
-    def nodes(self) -> str:
-        return f"{self.prefix}:nodes"
-
-    @property
-    def workers(self) -> str:
-        return f"{self.prefix}:workers"
-
-    @property
-    def couriers(self) -> str:
-        return f"{self.prefix}:couriers"
-
-    @property
-    def histograms(self) -> str:
-        return f"{self.prefix}:{{{self.workers}}}:histograms"
-
-    @property
-    def measured(self) -> str:
-        """When each histogram last changed."""
-        return f"{self.prefix}:{{{self.workers}}}:measured"
-
-    @property
-    def beats(self) -> str:
-        """The heartbeats of workers, in the slot of `workers` so that one call writes both."""
-        return f"{self.prefix}:{{{self.workers}}}:beats"
-
-    @property
-    def callbacks(self) -> str:
-        return f"{self.prefix}:callbacks"
-
-    @property
-    def access(self) -> str:
-        return f"{self.prefix}:access"
-
-    @property
-    def task_ids(self) -> str:
-        return f"{self.prefix}:task-ids"
-
-    @property
-    def lease_clock(self) -> str:
-        return f"{self.prefix}:lease-clock"
 
     def note(self, kind: str, name: str) -> str:
         """The key of a note; `name` may be any text, because only its digest is used if it is long."""

@@ -281,7 +281,7 @@ class Demo:
 
     async def _remove_keys(self) -> None:
         """Remove every key that the demo can have made. Some of the names are channels, which hold nothing."""
-        names = [getattr(self._keys, name) for name, member in vars(Keys).items() if isinstance(member, property)]
+        names = [getattr(self._keys, item.name) for item in fields(Keys) if not item.init]
         for shard in (self._keys.shard(topic, 0) for topic in KINDS):
             names += [getattr(shard, item.name) for item in fields(shard) if not item.init]
             names += [key for turn_ms in TURNS_MS for key in tag_keys(shard.prefix, shard.topic, 0, turn_ms)]
