@@ -25,7 +25,6 @@ PAIRS = {
     "aio/client.py": "client/client.py",
     "aio/dead.py": "client/dead.py",
     "aio/recurring.py": "client/recurring.py",
-    "admin/aio.py": "admin/inspector.py",
 }
 SENTENCES = [
     (

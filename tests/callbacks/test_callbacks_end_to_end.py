@@ -19,7 +19,7 @@ from loadtest.servers.nodes import free_port
 from tests.callbacks.receiving import PATIENCE_S, Receiver, to, until, write_register
 from tests.waiting import Stalls
 from wheelq import Scheduler, Settings
-from wheelq.admin import AsyncInspector
+from wheelq.admin import Inspector
 from wheelq.admin.diagnosis import Finding
 from wheelq.callbacks.services import Services
 from wheelq.server.app import make_app
@@ -211,10 +211,10 @@ async def test_doctor_names_a_receiver_whose_circuit_is_open(serve: Any, url: st
     await make(http, [to("shop", "/ok", f"lost-{n}", 0.0) for n in range(10)])
 
     async def told() -> list[Finding]:
-        found = await inspector.doctor()
+        found = await asyncio.to_thread(inspector.doctor)
         return [finding for finding in found if finding.title == "Receiver shop is not called"]
 
-    async with AsyncInspector.connect(url, http.settings) as inspector:
+    with Inspector.connect(url, http.settings) as inspector:
         assert await eventually_some(told)
 
 

@@ -28,7 +28,7 @@ from tests.running import running
 from tests.transports import ALWAYS, BlockingWith, Fault, ReplyLost, Unreachable
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobState, Receipt, Settings, Worker
-from wheelq.admin.aio import AsyncInspector
+from wheelq.admin import Inspector
 from wheelq.base.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.protocol import codec
@@ -241,15 +241,15 @@ async def test_twenty_producers_race_over_a_thousand_keys_and_a_scheduler_is_kil
         for n in range(CALLS):
             await call(client, f"doc-{int(chance.triangular(0, KEYS, 0)) % KEYS}", (number, n))
 
-    with Fleet(url, tmp_path, lease_ms=1_500) as fleet:
+    with Fleet(url, tmp_path, lease_ms=1_500) as fleet, Inspector.connect(url) as inspector:
         leader = fleet.start("scheduler")
-        async with AsyncClient.connect(url) as client, AsyncInspector.connect(url) as inspector, running(worker):
+        async with AsyncClient.connect(url) as client, running(worker):
             await call(client, "doc-0", (PRODUCERS, -1))
             await until(lambda: bool(runs))
             fleet.start("scheduler")
 
             async def are_two() -> bool:
-                return len(await inspector.nodes()) == 2
+                return len(await asyncio.to_thread(inspector.nodes)) == 2
 
             await until(are_two)
             producing = asyncio.gather(*(produce(client, number) for number in range(PRODUCERS)))

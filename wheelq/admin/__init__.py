@@ -5,14 +5,12 @@ metrics     `FleetMetrics`: the metrics of the fleet in the text format of Prome
 facts       collects facts about the server, its jobs and other prefixes in use, for `diagnosis` (operations)
 payloads    finds jobs that do not fit the handlers of a worker, for `wheelq check` (operations)
 diagnosis   turns facts into findings for `wheelq doctor`
-aio         `AsyncInspector`
-inspector   `Inspector`, the same for blocking programs: made from `aio` by `.ci/unasync.py`
+inspector   `Inspector`: does all this for blocking programs
 """
 
 from __future__ import annotations
 
-from wheelq.admin.aio import AsyncInspector
 from wheelq.admin.figures import NodeInfo, Stats, WorkerInfo
 from wheelq.admin.inspector import Inspector
 
-__all__ = ["AsyncInspector", "Inspector", "NodeInfo", "Stats", "WorkerInfo"]
+__all__ = ["Inspector", "NodeInfo", "Stats", "WorkerInfo"]

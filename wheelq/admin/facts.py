@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from wheelq.admin.diagnosis import CHANNELS, JobFacts, ServerFacts
-from wheelq.admin.figures import Fleet, Parts, fleet, recurring_times
+from wheelq.admin.diagnosis import CHANNELS, Finding, JobFacts, ServerFacts, diagnose, diagnose_server
+from wheelq.admin.figures import Fleet, Parts, by_slot, fleet, recurring_times
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld
 from wheelq.producer.operation import Do, Operation, Step, ask, ask_all
@@ -25,6 +26,7 @@ from wheelq.protocol.calls.server import (
     with_topics,
 )
 from wheelq.protocol.keys import Keys
+from wheelq.transport import AsyncTransport, Transport
 
 CLOCK_SAMPLES = 5  # the best of a few round trips is close to the wire's own time
 MISSED_MS = 60_000
@@ -37,8 +39,20 @@ INFO_SECTIONS = ("server", "clients", "memory", "persistence", "replication")
 CONFIGURATION = ("maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write")
 
 
-def server_facts(keys: Keys, clock: Clock, try_to_listen: Callable[[], Any]) -> Operation[ServerFacts]:
-    """Collects facts about the server. `try_to_listen` listens to one of our channels for a moment."""
+def findings(
+    keys: Keys, clock: Clock, transport: Transport | AsyncTransport, replicas: int = 1
+) -> Operation[list[Finding]]:
+    """Returns findings about the server and its users; see `server_facts`."""
+    server = yield from server_facts(keys, clock, transport, replicas)
+    if server.missing:
+        return diagnose_server(server)
+    return diagnose(server, (yield from job_facts(keys, by_slot(transport.slot))))
+
+
+def server_facts(
+    keys: Keys, clock: Clock, transport: Transport | AsyncTransport, replicas: int
+) -> Operation[ServerFacts]:
+    """Collects facts about the server. `replicas` must have a job before `durability="replicated"` returns."""
     server_clock = ServerClock(clock)
     for _ in range(CLOCK_SAMPLES):
         asked_at = clock.monotonic()
@@ -56,12 +70,12 @@ def server_facts(keys: Keys, clock: Clock, try_to_listen: Callable[[], Any]) -> 
             pass
         except Refused as error:
             refused[name] = str(error)
-    refused |= yield from _refused_channels(keys, try_to_listen)
+    refused |= yield from _refused_channels(keys, partial(transport.try_to_listen, keys.shard("none", 0).near))
     writes_refused = yield from _writes_refused(keys)
     reported = yield from _all_allowed(info(section) for section in INFO_SECTIONS)  # Redis 6.2 takes a single section
     configuration = yield from _all_allowed(config(name) for name in CONFIGURATION)
-    skew_ms, error_ms = server_clock.skew_ms, server_clock.error_ms
-    return ServerFacts(reported or {}, configuration, tuple(missing), refused, writes_refused, skew_ms, error_ms)
+    about_clock = server_clock.skew_ms, server_clock.error_ms
+    return ServerFacts(reported or {}, configuration, tuple(missing), refused, writes_refused, *about_clock, replicas)
 
 
 def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:

@@ -1,15 +1,12 @@
-# Generated from wheelq/admin/aio.py by .ci/unasync.py: edit that file.
 """`Inspector`: inspects a server and its topics, schedulers and workers. Changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Self
 
 from wheelq.admin import facts, figures, payloads
-from wheelq.admin.diagnosis import Finding, JobFacts, ServerFacts, diagnose, diagnose_server
+from wheelq.admin.diagnosis import Finding, ServerFacts
 from wheelq.admin.figures import ASKS_ALWAYS, NodeInfo, Stats, by_slot
 from wheelq.admin.payloads import PayloadCheck
 from wheelq.base.clock import Clock, SystemClock
@@ -63,18 +60,11 @@ class Inspector:
 
     def doctor(self) -> list[Finding]:
         """Returns findings about the server and its users. Raises: Unavailable, AuthenticationFailed, ServerBusy."""
-        server = self.server_facts()
-        return diagnose_server(server) if server.missing else diagnose(server, self.job_facts())
+        return self._driver.run(facts.findings(self._keys, self._clock, self._transport, self._client.replicas))
 
     def server_facts(self) -> ServerFacts:
         """Returns facts about the server. Raises: Unavailable, AuthenticationFailed, ServerBusy."""
-        try_to_listen = partial(self._transport.try_to_listen, self._keys.shard("none", 0).near)
-        found = self._driver.run(facts.server_facts(self._keys, self._clock, try_to_listen))
-        return replace(found, waited_for=self._client.replicas)
-
-    def job_facts(self) -> JobFacts:
-        """Returns facts about jobs, schedulers and workers. Raises: ServerError."""
-        return self._driver.run(facts.job_facts(self._keys, by_slot(self._transport.slot)))
+        return self._driver.run(facts.server_facts(self._keys, self._clock, self._transport, self._client.replicas))
 
     def other_prefixes(self) -> tuple[str, ...]:
         """Returns the prefixes of other schedulers and workers on the server, and of other topics. Raises: ServerError.

@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from wheelq.admin import AsyncInspector, NodeInfo
+from wheelq.admin import NodeInfo, figures
 from wheelq.base.clock import Clock
 from wheelq.base.fresh import Fresh
 from wheelq.base.plural import counted
 from wheelq.errors import Refused, ServerError, ServerFull
 from wheelq.model.topic import Topic
+from wheelq.producer.driver import AsyncDriver
 from wheelq.protocol.calls import leader, notes, registry, shard_counts
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -61,7 +62,7 @@ class ReadinessCheck:
 
     def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
         self._transport = transport
-        self._inspector = AsyncInspector(transport, keys, clock)
+        self._driver = AsyncDriver(transport, figures.ASKS_ALWAYS, clock)
         self._keys = keys
         self._looking = Fresh(self._look, FRESH_S, clock)
         self._next = 0
@@ -80,7 +81,9 @@ class ReadinessCheck:
     async def _look(self) -> Readiness:
         try:
             nodes, topics, refusal = await asyncio.gather(
-                self._inspector.nodes(), self._transport.send(registry.topics(self._keys)), self._refusal()
+                self._driver.run(figures.nodes(self._keys)),
+                self._transport.send(registry.topics(self._keys)),
+                self._refusal(),
             )
             overdue_ms = await self._overdue_ms(topics.settings)
             leaderless = await self._leaderless()

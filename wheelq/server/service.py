@@ -10,14 +10,15 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import Self
 
 from starlette.requests import Request
 
 from wheelq import __version__
-from wheelq.admin import AsyncInspector
+from wheelq.admin.facts import findings
+from wheelq.admin.figures import ASKS_ALWAYS
 from wheelq.admin.metrics import FleetMetrics
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.base.fresh import Fresh
@@ -26,6 +27,7 @@ from wheelq.callbacks.services import Services
 from wheelq.errors import JobFailed, JobNotFound, NotFinished, ServerError
 from wheelq.following.carrier import Carrier
 from wheelq.model.job import Payload
+from wheelq.producer.driver import AsyncDriver
 from wheelq.protocol.keys import Keys
 from wheelq.reminders import Reminders
 from wheelq.server import problems, readiness
@@ -72,7 +74,6 @@ class Service:
         """Makes callbacks, if this process does so."""
         if services is not None and settings.server.calls:
             self.calling = CallbackWorker(transport.spare(), services, settings, self.clock)
-        self.inspector = AsyncInspector(transport, self.keys, self.clock)
         self.fleet_metrics = FleetMetrics(transport, self.keys, self.clock, __version__)
         self.job_limits = BodyLimits.of_a_job(settings.client.payload_max_bytes)
         self.answers = Answers(transport, self.keys, settings.server.idempotency_ms)
@@ -90,7 +91,9 @@ class Service:
         self.reminders = Reminders(self.clock)
         """Logs once, and not for every request, that Redis is away or refuses."""
         self.snapshot = FleetSnapshot(transport, self.keys, self.clock)
-        self.diagnosis = Fresh(self.inspector.doctor, DIAGNOSIS_FRESH_S, self.clock)
+        asking = AsyncDriver(transport, ASKS_ALWAYS, self.clock)
+        diagnose = partial(findings, self.keys, self.clock, transport)
+        self.diagnosis = Fresh(lambda: asking.run(diagnose()), DIAGNOSIS_FRESH_S, self.clock)
         self.due_counts = DueCounts(transport, self.keys, self.clock)
         self.history = TopicHistory(transport, self.keys, self.clock)
         self.stream = TabStream(self.snapshot, self.clock)
