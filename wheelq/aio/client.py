@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 from wheelq.aio.dead import AsyncDeadLetters
 from wheelq.aio.recurring import AsyncRecurring
 from wheelq.base.clock import Clock, ServerClock, SystemClock
-from wheelq.model.bundle import Bundle, Continuation, Receipts
+from wheelq.model.bundle import Bundle, Continuation, ManyOptions, Receipts
 from wheelq.model.checks import check_id
 from wheelq.model.job import (
     BulkProgress,
@@ -26,6 +26,7 @@ from wheelq.model.job import (
     RunNowOutcome,
     ScheduleOptions,
     WaitingPage,
+    WaitOptions,
 )
 from wheelq.model.state import JobInfo, JobPage, JobState
 from wheelq.model.task import Task, TaskJob
@@ -191,28 +192,12 @@ class AsyncClient:
 
     @overload
     async def schedule_many(
-        self,
-        topic: Task[P, R, ..., Any],
-        jobs: Iterable[JobSpec[TaskJob[R, P]]],
-        *,
-        on_duplicate: OnDuplicate = "keep",
-        durability: Durability | None = None,
-        then: Continuation | None = None,
-        bundle: str | None = None,
-        close: bool = True,
+        self, topic: Task[P, R, ..., Any], jobs: Iterable[JobSpec[TaskJob[R, P]]], **options: Unpack[ManyOptions]
     ) -> Receipts[R]: ...
 
     @overload
     async def schedule_many(
-        self,
-        topic: str,
-        jobs: Iterable[JobSpec],
-        *,
-        on_duplicate: OnDuplicate = "keep",
-        durability: Durability | None = None,
-        then: Continuation | None = None,
-        bundle: str | None = None,
-        close: bool = True,
+        self, topic: str, jobs: Iterable[JobSpec], **options: Unpack[ManyOptions]
     ) -> Receipts[Any]: ...
 
     async def schedule_many(
@@ -319,25 +304,10 @@ class AsyncClient:
         return await self._about(job.topic, job.id, self._jobs.get(job, partition_key))
 
     @overload
-    async def wait(
-        self,
-        topic: Receipt[R],
-        *,
-        timeout: float | None = None,
-        group: str | None = None,
-        partition_key: str | None = None,
-    ) -> R: ...
+    async def wait(self, topic: Receipt[R], **options: Unpack[WaitOptions]) -> R: ...
 
     @overload
-    async def wait(
-        self,
-        topic: str,
-        id: str,
-        *,
-        timeout: float | None = None,
-        group: str | None = None,
-        partition_key: str | None = None,
-    ) -> Payload: ...
+    async def wait(self, topic: str, id: str, **options: Unpack[WaitOptions]) -> Payload: ...
 
     async def wait(
         self,

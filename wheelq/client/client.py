@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 from wheelq.base.clock import Clock, ServerClock, SystemClock
 from wheelq.client.dead import DeadLetters
 from wheelq.client.recurring import Recurring
-from wheelq.model.bundle import Bundle, Continuation, Receipts
+from wheelq.model.bundle import Bundle, Continuation, ManyOptions, Receipts
 from wheelq.model.checks import check_id
 from wheelq.model.job import (
     BulkProgress,
@@ -27,6 +27,7 @@ from wheelq.model.job import (
     RunNowOutcome,
     ScheduleOptions,
     WaitingPage,
+    WaitOptions,
 )
 from wheelq.model.state import JobInfo, JobPage, JobState
 from wheelq.model.task import Task, TaskJob
@@ -192,29 +193,11 @@ class Client:
 
     @overload
     def schedule_many(
-        self,
-        topic: Task[P, R, ..., Any],
-        jobs: Iterable[JobSpec[TaskJob[R, P]]],
-        *,
-        on_duplicate: OnDuplicate = "keep",
-        durability: Durability | None = None,
-        then: Continuation | None = None,
-        bundle: str | None = None,
-        close: bool = True,
+        self, topic: Task[P, R, ..., Any], jobs: Iterable[JobSpec[TaskJob[R, P]]], **options: Unpack[ManyOptions]
     ) -> Receipts[R]: ...
 
     @overload
-    def schedule_many(
-        self,
-        topic: str,
-        jobs: Iterable[JobSpec],
-        *,
-        on_duplicate: OnDuplicate = "keep",
-        durability: Durability | None = None,
-        then: Continuation | None = None,
-        bundle: str | None = None,
-        close: bool = True,
-    ) -> Receipts[Any]: ...
+    def schedule_many(self, topic: str, jobs: Iterable[JobSpec], **options: Unpack[ManyOptions]) -> Receipts[Any]: ...
 
     def schedule_many(
         self,
@@ -318,25 +301,10 @@ class Client:
         return self._about(job.topic, job.id, self._jobs.get(job, partition_key))
 
     @overload
-    def wait(
-        self,
-        topic: Receipt[R],
-        *,
-        timeout: float | None = None,
-        group: str | None = None,
-        partition_key: str | None = None,
-    ) -> R: ...
+    def wait(self, topic: Receipt[R], **options: Unpack[WaitOptions]) -> R: ...
 
     @overload
-    def wait(
-        self,
-        topic: str,
-        id: str,
-        *,
-        timeout: float | None = None,
-        group: str | None = None,
-        partition_key: str | None = None,
-    ) -> Payload: ...
+    def wait(self, topic: str, id: str, **options: Unpack[WaitOptions]) -> Payload: ...
 
     def wait(
         self,

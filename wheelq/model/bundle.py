@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypedDict, TypeVar, get_args
 
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_id, check_topic
 from wheelq.model.dead import DeadJob
 from wheelq.model.job import JobSpec, OnDuplicate, Payload, Priority, Receipt
+from wheelq.settings import Durability
 
 R = TypeVar("R")
 
@@ -103,6 +104,16 @@ class Bundle:
     """The topics that may have members."""
     dead_jobs: Sequence[DeadJob] = ()
     """Up to 100 of the dead members, from the dead letters."""
+
+
+class ManyOptions(TypedDict, total=False):
+    """The arguments of `client.schedule_many` besides the jobs."""
+
+    on_duplicate: OnDuplicate
+    durability: Durability | None
+    then: Continuation | None
+    bundle: str | None
+    close: bool
 
 
 class Receipts(list[Receipt[R]]):

@@ -152,6 +152,14 @@ class ScheduleOptions(OutboxOptions, total=False):
     durability: Durability | None
 
 
+class WaitOptions(TypedDict, total=False):
+    """The arguments of `client.wait` besides the job."""
+
+    timeout: float | None
+    group: str | None
+    partition_key: str | None
+
+
 class Receipt(NamedTuple, Generic[R]):
     """The answer to a schedule call for one job. For a task's job, `R` is the type of its result."""
 
