@@ -18,6 +18,8 @@ from wheelq.protocol import scripts
 
 PAGE_WIDTH = 100
 """The most columns of a page, which is read and not processed: fewer than a pipe or a wide terminal may have."""
+STARTER = "starter/"
+"""Where `config/` has what `wheelq init` writes."""
 _FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
 
 
@@ -66,10 +68,17 @@ def script(
 
 
 def config_files() -> dict[str, bytes]:
-    """Returns the content of every file of `config/` by its path there, such as "acl/worker.acl".
+    """Returns the content of the files of `config/` by their paths there, such as "acl/worker.acl"."""
+    return {path: content for path, content in _files().items() if not path.startswith(STARTER)}
 
-    They are in the installed package, or beside it in a checkout.
-    """
+
+def starter_files() -> dict[str, bytes]:
+    """Returns the content of the files that `wheelq init` writes, by name."""
+    return {path.removeprefix(STARTER): content for path, content in _files().items() if path.startswith(STARTER)}
+
+
+def _files() -> dict[str, bytes]:
+    """Returns the files of `config/`, which is in the installed package, or beside it in a checkout."""
     package = files("wheelq")
     folders: tuple[Traversable, ...] = (package / "config", Path(str(package)).parent / "config")
     for folder in folders:
