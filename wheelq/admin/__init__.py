@@ -8,8 +8,6 @@ diagnosis   turns facts into findings for `wheelq doctor`
 inspector   `Inspector`: does all this for blocking programs
 """
 
-from __future__ import annotations
-
 from wheelq.admin.figures import NodeInfo, Stats, WorkerInfo
 from wheelq.admin.inspector import Inspector
 

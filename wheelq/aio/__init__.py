@@ -7,8 +7,6 @@
 Each method runs an operation of `wheelq.producer`.
 """
 
-from __future__ import annotations
-
 from wheelq.aio.client import AsyncClient
 from wheelq.aio.dead import AsyncDeadLetters
 from wheelq.aio.recurring import AsyncRecurring

@@ -8,8 +8,6 @@
 Each method runs an operation of `wheelq.producer`.
 """
 
-from __future__ import annotations
-
 from wheelq.client.client import Client
 from wheelq.client.dead import DeadLetters
 from wheelq.client.recurring import Recurring

@@ -17,8 +17,6 @@ lease        how long a lease can be trusted (pure)
 wheel        the timing wheel: says which of the loaded jobs are due
 """
 
-from __future__ import annotations
-
 from wheelq.scheduler.loop import Scheduler
 
 __all__ = ["Scheduler"]

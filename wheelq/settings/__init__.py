@@ -11,8 +11,6 @@ environment  the settings in force: environment variables over the file over the
 declaration  what a setting is: default, meaning and range; `Checked` holds values to it
 """
 
-from __future__ import annotations
-
 from wheelq.settings.components import (
     Access,
     BreakerSettings,

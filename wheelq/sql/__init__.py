@@ -10,8 +10,6 @@ table       the tables, and what differs between databases
 Needs SQLAlchemy and a driver: `pip install 'wheelq[sql]' psycopg[binary]`, or `pymysql`; SQLite needs none.
 """
 
-from __future__ import annotations
-
 try:
     from wheelq.sql.outbox import SqlOutbox
 except ModuleNotFoundError as error:

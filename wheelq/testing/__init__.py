@@ -24,8 +24,6 @@ Not simulated: interaction between machines (take-over, recovery, renewal of lon
 handler takes. Needs the extra `testing`.
 """
 
-from __future__ import annotations
-
 from wheelq.testing.kit import URL, AsyncWheelqTest, WheelqTest
 from wheelq.testing.observed import Run, Waiting
 

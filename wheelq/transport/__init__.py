@@ -23,8 +23,6 @@ Connections are used directly, because only then is it known whether a request w
 cluster redirected was not done, and is sent again.
 """
 
-from __future__ import annotations
-
 from wheelq.transport.address import Address, server_address
 from wheelq.transport.aio import AsyncTransport
 from wheelq.transport.blocking import Transport

@@ -9,8 +9,6 @@ handlers  the functions that run jobs: registration, types, hooks, threads
 outcome   whether a job is too late to start, and its outcome after the run (pure)
 """
 
-from __future__ import annotations
-
 from wheelq.worker.handlers.decorators import Router
 from wheelq.worker.loop import Worker
 

@@ -1,7 +1,5 @@
 """The Django app: it brings the command `wheelq_worker` and the pages of the admin site."""
 
-from __future__ import annotations
-
 from django.apps import AppConfig
 
 

@@ -1,7 +1,5 @@
 """`Queue`, a model without a table, which gives the admin site an entry, an address and permissions for the queues."""
 
-from __future__ import annotations
-
 from django.db import models
 
 

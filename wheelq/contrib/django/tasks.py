@@ -1,7 +1,5 @@
 """The names of Django's tasks: from Django 6 itself, or from the package `django-tasks` before it."""
 
-from __future__ import annotations
-
 try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django.tasks.backends.base import BaseTaskBackend

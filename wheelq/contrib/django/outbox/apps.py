@@ -1,7 +1,5 @@
 """The Django app: it brings the migration that makes the outbox's tables."""
 
-from __future__ import annotations
-
 from django.apps import AppConfig
 
 

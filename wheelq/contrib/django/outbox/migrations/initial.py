@@ -1,7 +1,5 @@
 """Makes the tables of the outbox, unless `wheelq courier --create` has made them."""
 
-from __future__ import annotations
-
 from django.db import migrations
 
 from wheelq.contrib.django.outbox.writing import drop_tables, make_tables
