@@ -4,7 +4,7 @@ The entries that `retention_ms` keeps in the ready streams are added again for t
 shard stores the progress of a rerun under its name. So each entry runs again only once, even if a reply is lost or an
 interrupted rerun is repeated with its name within a day.
 
-`Minutes` reads the counts of each recent minute, which leaders record in Redis.
+`history` reads the counts of each recent minute, which leaders record in Redis.
 """
 
 from __future__ import annotations
