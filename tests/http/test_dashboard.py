@@ -602,6 +602,17 @@ async def test_spaces_around_what_people_type_do_not_count(http: Http, shop: Asy
     assert found.headers["location"] == "/topics/orders/job?id=typed"
 
 
+async def test_the_page_of_a_job_that_is_held_back_says_so(http: Http, shop: AsyncClient) -> None:
+    await shop.configure("orders", key_concurrency=1)
+    for id in ("first", "second"):
+        await shop.schedule("orders", key=id, partition_key="ann", delay=3_600)
+        await shop.run_now("orders", id, partition_key="ann")
+    said = "held back: partition key ann is at a limit of the topic"
+    browser = Browser(http)
+    assert said not in (await browser.get("/topics/orders/job?id=first&partition_key=ann")).text
+    assert said in (await browser.get("/topics/orders/job?id=second&partition_key=ann")).text
+
+
 async def test_a_job_is_scheduled_with_limits_and_shows_them(http: Http, shop: AsyncClient) -> None:
     browser, limits = Browser(http), {"attempts": "3", "timeout": "1m"}
     await browser.send("/schedule", topic="orders", delay="1h", id="limited", payload="7", **limits)

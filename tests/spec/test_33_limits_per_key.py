@@ -126,10 +126,13 @@ async def test_a_job_that_is_held_back_waits_and_can_be_cancelled_moved_replaced
     assert (spans[0].until_ms, spans[0].jobs, sum(span.jobs for span in spans)) == (0, 5, 5)
     assert [job.id for job in (await aclient.waiting(topic)).jobs] == ["a2", "a3", "a4", "a5", "a6"]
     assert [job.id for job in (await aclient.jobs(topic, state="waiting", limit=2)).jobs] == ["a2", "a3"]
+    running, held = [known(await aclient.get(topic, id, partition_key="ann")) for id in ("a1", "a2")]
+    assert (running.partition_key, running.is_held_back) == ("ann", False)
+    assert (held.partition_key, held.is_held_back) == ("ann", True)
     assert await aclient.cancel(topic, "a2", partition_key="ann") is CancelOutcome.CANCELLED
     await aclient.reschedule(topic, "a3", delay=3_600, partition_key="ann")
     moved = known(await aclient.get(topic, "a3", partition_key="ann"))
-    assert moved.state is JobState.WAITING
+    assert (moved.state, moved.is_held_back) == (JobState.WAITING, False)
     assert moved.due_ms > info.longest_held_ms
     again = await aclient.schedule(
         topic, {"id": "new"}, key="a4", delay=3_600, partition_key="ann", on_duplicate="replace"
@@ -214,6 +217,7 @@ async def test_a_retry_in_its_pause_has_no_permit_and_asks_for_one_when_it_is_du
     await until(is_retrying)
     await are_held(aclient, topic, 1)
     assert runs == [("fails", 1), ("other", 1)]
+    assert known(await aclient.get(topic, "fails", partition_key="ann")).is_held_back
     may_end.set()
     await nothing_is_left(aclient, topic)
     assert runs == [("fails", 1), ("other", 1), ("fails", 2)]

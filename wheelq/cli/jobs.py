@@ -161,6 +161,8 @@ def _happened(receipt: Receipt) -> str:
 def _tell(found: JobInfo, now_ms: int) -> None:
     """Print a job as lines of text; groups only if there are several."""
     say(f"{found.topic}/{found.id} is {found.state.value}, due {moment(found.due_ms, now_ms)}, attempt {found.attempt}")
+    if found.is_held_back:
+        say(f"held back: partition key {found.partition_key} is at a limit of the topic")
     if found.max_attempts is not None:
         say(f"at most {counted(found.max_attempts, 'attempt')}, or fewer if its handler says so")
     if found.timeout is not None:

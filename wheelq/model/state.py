@@ -110,6 +110,8 @@ class GroupInfo:
     progress: Progress | None = None
     attempts: Sequence[Attempt] = ()
     """The last ten runs that ended, oldest first; known of jobs that were retried, buried or kept."""
+    is_held_back: bool = False
+    """Whether this attempt waits, although it is due, because its partition key is at a limit of the topic."""
 
     @property
     def is_finished(self) -> bool:
@@ -155,6 +157,10 @@ class JobInfo:
     """The id of the second job of its key, if that is alive, too; only with `max_wait`."""
     bundle: str | None = None
     """The bundle of which it is a member; None: of none."""
+    partition_key: str | None = None
+    """With which it was scheduled."""
+    is_held_back: bool = False
+    """Whether it waits, although it is due, because its partition key is at a limit of the topic."""
 
     @property
     def due(self) -> datetime:

@@ -132,7 +132,9 @@ def get(keys: ShardKeys, id: str, life: bytes = b"") -> Call[JobInfo | None]:
         _, its_id, second = map(text, reply.pop()) if has_second else ("", id, "")
         info: JobInfo | None
         if len(reply) == 2:
-            info = _info(keys, its_id, GroupInfo(JobState.WAITING, scores.due_ms(reply[0])), reply[1], None, {})
+            score, record = reply
+            waiting = GroupInfo(JobState.WAITING, scores.due_ms(score), is_held_back=scores.is_held_back(score))
+            info = _info(keys, its_id, waiting, record, None, {})
         else:
             info = _promoted(keys, its_id, reply)
         return replace(info, second_id=second) if info and second else info
@@ -174,6 +176,8 @@ def _info(
         record.max_attempts,
         record.timeout,
         bundle=bundle_of(packed),
+        partition_key=record.partition_key,
+        is_held_back=leading.is_held_back,
     )
 
 
@@ -223,6 +227,7 @@ def _group(state: str, details: Sequence[Any]) -> tuple[GroupInfo, bytes]:
                 last_error=record.last_error if record else None,
                 progress=progress,
                 attempts=record.attempts if record else (),
+                is_held_back=state == JobState.RETRYING and scores.is_held_back(due),
             )
             return info, packed
     raise ValueError(f"the script reported {state!r} for a group, which is not a state")

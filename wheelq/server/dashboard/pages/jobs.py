@@ -321,7 +321,10 @@ def _steps(info: JobInfo, now_ms: int) -> list[JobMoment]:
     if info.scheduled_ms:
         steps.append(JobMoment(info.scheduled_ms, "Scheduled", ""))
     first_due = "Due" if info.state is not JobState.RETRYING else "Next attempt due"
-    steps.append(JobMoment(info.due_ms, first_due, "" if info.due_ms <= now_ms else "it waits until then"))
+    waits = "" if info.due_ms <= now_ms else "it waits until then"
+    if info.is_held_back:
+        waits = f"held back: partition key {info.partition_key} is at a limit of the topic"
+    steps.append(JobMoment(info.due_ms, first_due, waits))
     if info.promoted_ms:
         steps.append(JobMoment(info.promoted_ms, "Promoted", "ready for every group"))
     for name, group in info.groups.items():
