@@ -43,17 +43,11 @@ class PreciseClock(SystemClock):
             self._kernel = KernelTimer.open(self._fire)
         if self._kernel is None:
             return super().call_at(when, wake)
-        timer = _Timer(when, wake)
+        timer = _Timer(when, wake, self)
         heapq.heappush(self._timers, timer)
         if when < self._set_to:
             self._set(self._kernel, when)
-
-        def cancel() -> None:
-            if timer.wake is not None:
-                timer.wake = None
-                self._forget_one()
-
-        return cancel
+        return timer.cancel
 
     def close(self) -> None:
         """No timer fires any more."""
@@ -80,7 +74,8 @@ class PreciseClock(SystemClock):
         if timers and self._kernel is not None and timers[0].when < self._set_to:
             self._set(self._kernel, timers[0].when)
 
-    def _forget_one(self) -> None:
+    def forget_one(self) -> None:
+        """Count a timer that was cancelled. It leaves the heap with others, or when its time comes."""
         self._cancelled += 1
         if self._cancelled > MOST_CANCELLED and self._cancelled * 2 > len(self._timers):
             self._timers[:] = [timer for timer in self._timers if timer.wake is not None]
@@ -91,11 +86,18 @@ class PreciseClock(SystemClock):
 class _Timer:
     """One call to come; `wake` is None when it was cancelled or has been made."""
 
-    __slots__ = ("wake", "when")
+    __slots__ = ("_clock", "wake", "when")
 
-    def __init__(self, when: float, wake: Callable[[], object]) -> None:
+    def __init__(self, when: float, wake: Callable[[], object], clock: PreciseClock) -> None:
         self.when = when
         self.wake: Callable[[], object] | None = wake
+        self._clock = clock
+
+    def cancel(self) -> None:
+        """Make the call no more. Does nothing once it was made."""
+        if self.wake is not None:
+            self.wake = None
+            self._clock.forget_one()
 
     def __lt__(self, other: _Timer) -> bool:
         return self.when < other.when
