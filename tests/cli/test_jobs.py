@@ -37,6 +37,17 @@ def test_a_job_has_limits_of_its_own_and_shows_them(url: str, topic: str) -> Non
     assert (found["max_attempts"], found["timeout"]) == (3, 60)
 
 
+def test_a_job_that_is_held_back_says_why(url: str, topic: str) -> None:
+    with Client.connect(url) as client:
+        client.configure(topic, key_concurrency=1)
+        for id in ("first", "second"):
+            client.schedule(topic, key=id, partition_key="ann", delay=3_600)
+            client.run_now(topic, id, partition_key="ann")
+    said = "held back: partition key ann is at a limit of the topic"
+    shown = [wheelq("job", topic, id, url=url).out for id in ("first", "second")]
+    assert [said in one for one in shown] == [False, True]
+
+
 def test_calls_debounce_a_key(url: str, topic: str) -> None:
     call = ("schedule", topic, "--key", "a", "--delay", "1h", "--on-duplicate", "replace", "--max-wait", "90m")
     for _ in range(2):

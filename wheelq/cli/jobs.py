@@ -161,8 +161,6 @@ def _happened(receipt: Receipt) -> str:
 def _tell(found: JobInfo, now_ms: int) -> None:
     """Print a job as lines of text; groups only if there are several."""
     say(f"{found.topic}/{found.id} is {found.state.value}, due {moment(found.due_ms, now_ms)}, attempt {found.attempt}")
-    if found.is_held_back:
-        say(f"held back: partition key {found.partition_key} is at a limit of the topic")
     if found.max_attempts is not None:
         say(f"at most {counted(found.max_attempts, 'attempt')}, or fewer if its handler says so")
     if found.timeout is not None:
@@ -172,8 +170,9 @@ def _tell(found: JobInfo, now_ms: int) -> None:
             say(f"{what} {moment(ms, now_ms)}")
     if found.progress is not None:
         say(f"progress: {found.progress.fraction:.0%} {found.progress.text}")
-    told = ("worker", found.worker), ("second job of its key", found.second_id), ("last error", found.last_error)
-    for what, text in told:
+    limit = f"partition key {found.partition_key} is at a limit of the topic" if found.is_held_back else None
+    told = ("held back", limit), ("worker", found.worker), ("second job of its key", found.second_id)
+    for what, text in (*told, ("last error", found.last_error)):
         if text is not None:
             say(f"{what}: {text}")
     for attempt in found.attempts:
