@@ -490,6 +490,19 @@ async def test_a_producer_dies_while_it_closes_a_bundle(scene: Scene, call: str)
         await scene.ends_once(bundle, MEMBERS, MEMBERS, 0, 0, 0)
 
 
+@pytest.mark.parametrize("call", ["shut_bundle", "tally_bundle", "forget_bundle"])
+async def test_a_bundle_is_closed_again_by_its_producer(scene: Scene, call: str) -> None:
+    """No scheduler looks: the second call does all that the first did not."""
+    bundle = scene.schedule(close=False)
+    async with scene.served(scene.worker()):
+        await scene.numbers_are(bundle, MEMBERS, MEMBERS, 0, 0, 0)
+        with scene.faulty(Unreachable(call)) as client:
+            with pytest.raises(Unavailable):
+                client.close_bundle(bundle)
+            client.close_bundle(bundle)
+        await scene.ends_once(bundle, MEMBERS, MEMBERS, 0, 0, 0)
+
+
 async def test_a_shard_forgets_a_bundle_only_when_a_replica_has_confirmed_its_report(scene: Scene) -> None:
     """Else a failover could undo that the report has arrived, and the bundle would never end."""
     bundle, shard = scene.schedule(close=False), scene.keys.shard(scene.topic, 0)

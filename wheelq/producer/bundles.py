@@ -111,7 +111,7 @@ class Bundles:
             found = yield from ask(calls.kept(self._keeping(bundle), bundle))
             if found is None:
                 raise
-            return (), []
+            return (), (yield from self._shut(bundle, [calls.named(self._keys, name) for name in found.reports]))
         shards = [calls.named(self._keys, name) for name in names]
         return shards, (yield from self._shut(bundle, shards))
 
