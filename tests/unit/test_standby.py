@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wheelq.protocol.calls.leader import Looked
+from wheelq.protocol.calls.leader import KEY_MARK, Looked
 from wheelq.scheduler.lease import WatchedLease
 from wheelq.scheduler.standby import Advice, StandbyRules
 from wheelq.settings import SchedulerSettings
@@ -37,14 +37,22 @@ def test_it_rests_no_longer_than_the_horizon_because_later_jobs_send_no_hint() -
 
 def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
     standby = StandbyRules(SETTINGS)
-    standby.hint([("before", NOW_MS + 100)])
+    standby.hint([("before", NOW_MS + 100)], NOW_MS)
     standby.looking()
-    standby.hint([("during", NOW_MS + 500)])
+    standby.hint([("during", NOW_MS + 500)], NOW_MS)
     standby.looked(Looked(NOW_MS * 1000, None, "n:1", LEASE_MS, NOW_MS + IDLE_MS))
     assert standby.look_at == NOW_MS + 500 + HEDGE_MS
     standby.looking()
     standby.looked(Looked(NOW_MS * 1000, None, "n:1", LEASE_MS, NOW_MS + IDLE_MS))
     assert standby.look_at == NOW_MS + IDLE_MS
+
+
+def test_it_looks_a_beat_after_a_key_may_have_room_for_what_its_leader_may_not_promote() -> None:
+    standby = StandbyRules(SETTINGS)
+    standby.looked(Looked(NOW_MS * 1000, None, "n:1", LEASE_MS, NOW_MS + IDLE_MS))
+    assert standby.hint([(f"{KEY_MARK}ann", 0)], NOW_MS + 10)
+    assert standby.look_at == NOW_MS + 10 + SETTINGS.sweep_ms + HEDGE_MS
+    assert not standby.hint([(f"{KEY_MARK}ann", 0), ("later", NOW_MS + IDLE_MS)], NOW_MS + 20)
 
 
 def test_it_takes_the_lease_when_nobody_has_moved_the_horizon_on() -> None:

@@ -91,10 +91,8 @@ class Shard:
             self._rules.look_by(0.0)
             self._may_take = message == calls.GOING.encode()
         elif self.role is Role.STANDBY and not self.is_leading:
-            jobs = [job for job in jobs if not job[0].startswith(calls.KEY_MARK)]
-            if not jobs:
+            if not self._rules.hint(jobs, self._server.now_ms()):
                 return
-            self._rules.hint(jobs)
         elif self._clock.monotonic() >= self._take_at and not self._leader.hint(jobs):
             return
         self._wake.set()

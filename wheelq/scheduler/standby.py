@@ -62,9 +62,15 @@ class StandbyRules:
         """When to look, in server milliseconds."""
         self._hinted_at = float("inf")
 
-    def hint(self, jobs: list[tuple[str, int]]) -> None:
-        """Take jobs (member, due_ms) that were scheduled before the horizon."""
-        self.look_by(min(due_ms for _, due_ms in jobs) + self._hedge_ms)
+    def hint(self, jobs: list[tuple[str, int]], now_ms: float) -> bool:
+        """Take jobs (member, due_ms) that were scheduled before the horizon, and keys that may have room (`KEY_MARK`).
+
+        Returns whether to look earlier than before.
+        """
+        before, freed_by_ms = self.look_at, now_ms + self._beat_ms
+        due = (freed_by_ms if job.startswith(calls.KEY_MARK) else due_ms + self._hedge_ms for job, due_ms in jobs)
+        self.look_by(min(due))
+        return self.look_at < before
 
     def look_by(self, at_ms: float) -> None:
         """Look at this time at the latest, also if a look is under way, which may not know why."""
