@@ -71,6 +71,8 @@ class Lateness:
         return sum(self.counts)
 
     def __add__(self, other: Lateness) -> Lateness:
+        if not (other.counts or other.total_ms):
+            return self
         counts = tuple(map(sum, zip_longest(self.counts, other.counts, fillvalue=0)))
         return Lateness(self.total_ms + other.total_ms, counts)
 
@@ -220,7 +222,7 @@ class Durations:
         for topic, late_ms in self._late_ms.items():
             self._lateness.add_all(late_ms)
             self._observations.add(Measured.START, topic, self._group, [ms / 1000 for ms in late_ms])
-            late_ms.clear()
         for topic, seconds in self._seconds.items():
             self._observations.add(Measured.HANDLER, topic, self._group, seconds)
-            seconds.clear()
+        self._late_ms.clear()
+        self._seconds.clear()
