@@ -70,7 +70,7 @@ def put_off(seen: Seen) -> Iterator[str]:
                     yield f"{id} with {one.mark} was due at {one.due_ms}, and its receipt said {call.due_ms}"
                 made = [other for other in calls if (other.id, other.outcome) == (id, "created")]
                 earlier = [other for other in made if other.sent <= one.at]
-                first = max(earlier, key=attrgetter("sent"), default=None)
+                first = max(earlier, key=attrgetter("answered"), default=None)
                 if first is None or any(not other.is_known and other.sent <= one.at for other in calls):
                     continue  # which call made it is not known
                 last_ms = (EPOCH_S + seen.server_time(first.answered) + call.max_wait) * 1000
