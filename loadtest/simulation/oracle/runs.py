@@ -91,7 +91,10 @@ def _is_known_to_repeat(seen: Seen, first: Run, again: Run) -> bool:
     if (undone := seen.undone_until(first.ended or again.began)) and undone <= again.began:
         if first.worker == again.worker and again.began <= undone + LOOK_EVERY + DEAD_S:
             return True  # it was told that it is acknowledged, and finds out at its next look
-        return seen.excuses.explain("repeated", undone, again.began, whom, but=NOT_REPEATED)
+        if seen.excuses.explain("repeated", undone, again.began, whom, but=NOT_REPEATED):
+            return True
+        # Its worker still has it without knowing that, and lost it to another one by a later fault.
+        return seen.excuses.explain_at("repeated", _before_a_pause(seen, again), whom, but=NOT_REPEATED)
     if first.ended is None or first.ended >= again.began or first.outcome == "CancelledError":
         return seen.excuses.explain_at("repeated", _before_a_pause(seen, again), whom, but=NOT_REPEATED)
     return seen.excuses.explain("repeated", first.ended + SOON_S, again.began, whom, but=NOT_REPEATED)
