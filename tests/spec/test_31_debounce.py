@@ -413,8 +413,8 @@ def test_a_topic_that_is_full_or_paused(wheelq: WheelqTest) -> None:
         ({"key": None}, "max_wait"),
         ({"on_duplicate": "keep"}, "max_wait"),
         ({"on_duplicate": "raise"}, "max_wait"),
-        ({"key": "x" * 250}, "key"),
-        ({"key": SECOND}, "key"),
+        ({"key": "x" * 250}, "max_wait"),
+        ({"key": SECOND}, "max_wait"),
     ],
 )
 def test_what_makes_no_sense_is_refused(client: Client, topic: str, wrong: dict[str, Any], field: str) -> None:
