@@ -6,6 +6,7 @@
 |                                   | on each kind of server (see `servers.py`); no `long`, no `soak`            |
 | `pytest -m quick`                 | what needs no processes: `tests/unit`, `tests/lua` on Valkey, house rules  |
 | `pytest --every-server`           | every test on each kind of server, but those of the rooms above the library|
+| `pytest --another-server`         | the same on Valkey and on one other kind, which the test's name decides    |
 | `… --every-server -m elsewhere`   | of these, only what the plain run leaves out                               |
 | `pytest --servers redis62,redis7` | every test on these kinds                                                  |
 
@@ -18,6 +19,7 @@ import logging
 import os
 import secrets
 import signal
+import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -42,6 +44,7 @@ hypothesis.settings.load_profile("wheelq")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-server", action="store_true", help="run tests of the library on each kind of server")
+    parser.addoption("--another-server", action="store_true", help="run them on the first kind and on one other")
     parser.addoption("--servers", default="", help=f"run on these kinds, separated by commas: {','.join(FLAVOURS)}")
 
 
@@ -85,9 +88,12 @@ def _servers_of(test: pytest.Item) -> Sequence[Any]:
     folder = test.path.parent.name
     if folder == "lua" or test.get_closest_marker("every_server"):
         return list(FLAVOURS)
-    if folder not in ABOVE and test.config.getoption("--every-server"):
-        return [first, *(pytest.param(other, marks=pytest.mark.elsewhere) for other in others)]
-    return [first]
+    if folder in ABOVE:
+        return [first]
+    if not test.config.getoption("--every-server"):
+        mine = zlib.crc32(test.name.encode()) % len(others)
+        others = others[mine : mine + 1] if test.config.getoption("--another-server") else []
+    return [first, *(pytest.param(other, marks=pytest.mark.elsewhere) for other in others)]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
