@@ -8,6 +8,9 @@ import json
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 
 from loadtest.simulation import reached
@@ -113,11 +116,21 @@ def _freeze() -> None:
     gc.disable()  # a fork ends with its run; a last collection would take a twentieth of its time
 
 
+def _in_turns(problems: Iterable[str]) -> list[str]:
+    """Returns one problem of each broken promise, then a second of each, and so on."""
+    counts, turns = Counter[str](), list[tuple[int, str]]()
+    for problem in problems:
+        promise = problem.partition(":")[0]
+        turns.append((counts[promise], problem))
+        counts[promise] += 1
+    return [problem for _, problem in sorted(turns, key=itemgetter(0))]
+
+
 def _say(trial: Trial) -> int:
     broke = [f"{step.kind} at {step.at:.1f}" for step in draw(trial.seed).steps if step.kind in FAULTS]
     if trial.problems:
         print(f"seed {trial.seed}: {', '.join(broke) or 'no fault'}")
-    for problem in trial.problems[:MOST_SHOWN]:
+    for problem in _in_turns(trial.problems)[:MOST_SHOWN]:
         print(f"seed {trial.seed}: {problem}")
     if len(trial.problems) > MOST_SHOWN:
         print(f"seed {trial.seed}: and {len(trial.problems) - MOST_SHOWN} more")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.simulation import reached, trials
+from loadtest.simulation.__main__ import _in_turns
 from loadtest.simulation.drawing import draw
 from loadtest.simulation.plan import Plan
 from loadtest.simulation.plants import PLANTS, plant
@@ -128,3 +129,8 @@ def test_a_failing_seed_is_shrunk_to_a_story_that_fits_on_a_screen(monkeypatch: 
     assert trial.problems
     assert len(steps) <= 5
     assert len(short_story(trial, steps)) <= 50
+
+
+def test_each_broken_promise_is_shown_before_a_second_problem_of_any() -> None:
+    problems = ["lost: a", "lost: b", "lost: c", "late: d", "late: e", "left: f"]
+    assert _in_turns(problems) == ["lost: a", "late: d", "left: f", "lost: b", "late: e", "lost: c"]
