@@ -137,24 +137,13 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Debounced:
-    """A call that puts off the jobs of a key, or cancels them."""
+class Debounced(Call):
+    """A call that puts off the jobs of a key, or cancels them. Its `id` is that of the job which the answer names."""
 
-    key: str
-    mark: str
+    key: str = ""
+    mark: str = ""
     """What the payload ends with; "" of a cancel."""
-    max_wait: float
-    sent: float
-    answered: float = float("inf")
-    outcome: str = "unanswered"
-    id: str = ""
-    """Of the job that the answer names."""
-    due_ms: int = 0
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it took effect before its answer, or had none."""
-        return self.outcome not in ("unanswered", "unknown", "kept")
+    max_wait: float = 0.0
 
 
 @dataclass(slots=True)
@@ -333,6 +322,7 @@ class Ledger:
         self.asked: list[Asked] = []
         """Followers that runs asked for."""
         self.debounced: list[Debounced] = []
+        """Calls about debounced jobs, which are not in `calls`."""
         self.bundles: list[Bundled] = []
         self.nameless = 0
         """Bundles that were perhaps made, without anybody being told their ids."""

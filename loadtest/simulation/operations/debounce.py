@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadtest.simulation.ledger import Debounced
+from loadtest.simulation.operations.jobs import note_receipt
 from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.operations.topics import change
 from loadtest.simulation.parts import Actor
@@ -39,9 +40,8 @@ def _draw_many(draft: Draft) -> Args:
 
 async def debounce(actor: Actor, step: Step) -> None:
     """Ask for each job of the step in one call."""
-    ledger, world, jobs = actor.ledger, actor.ledger.world, step.args["asked"]
-    calls = [Debounced(job["key"], job["payload"][-1], job["max_wait"], world.now) for job in jobs]
-    ledger.debounced += calls
+    jobs, world = step.args["asked"], actor.ledger.world
+    calls = [_call(actor, step, job["key"], job["payload"][-1], job["max_wait"]) for job in jobs]
     specs = [JobSpec(job["payload"], job["quiet"], key=job["key"], max_wait=job["max_wait"]) for job in jobs]
     failed, receipts = "", {}
     try:
@@ -51,13 +51,20 @@ async def debounce(actor: Actor, step: Step) -> None:
         receipts = getattr(error, "receipts", {}) if not isinstance(error, NotReplicated) else {}
         failed = "unknown" if isinstance(error, (OutcomeUnknown, NotReplicated)) else "refused"
     for place, one in enumerate(calls):
-        receipt = receipts.get(place)
         one.answered, one.outcome = world.now, failed
-        if receipt:
-            one.id, one.due_ms = receipt.id, receipt.due_ms
-            one.outcome = "replaced" if receipt.replaced else "created" if receipt.created else "there"
-            one.outcome = "kept" if receipt.in_outbox else one.outcome
+        if receipt := receipts.get(place):
+            one.id = receipt.id
+            note_receipt(one, receipt)
     world.story.tell(actor.name, f"#{step.number} {[f'{one.id or one.key} {one.mark} {one.outcome}' for one in calls]}")
+
+
+def _call(actor: Actor, step: Step, key: str, mark: str = "", max_wait: float = 0.0) -> Debounced:
+    ledger = actor.ledger
+    asked_us = ledger.server.clock_us()
+    ledger.debounced.append(
+        call := Debounced(step, DEBOUNCED, "", ledger.world.now, asked_us, key=key, mark=mark, max_wait=max_wait)
+    )
+    return call
 
 
 def _draw_cancel(draft: Draft) -> Args:
@@ -66,8 +73,7 @@ def _draw_cancel(draft: Draft) -> Args:
 
 async def cancel(actor: Actor, step: Step) -> None:
     """Cancel what waits of a key."""
-    world = actor.ledger.world
-    actor.ledger.debounced.append(call := Debounced(step.args["key"], "", 0.0, world.now))
+    world, call = actor.ledger.world, _call(actor, step, step.args["key"])
     try:
         call.outcome = str(await actor.client.cancel(DEBOUNCED, call.key))
     except WheelqError as error:
