@@ -91,7 +91,7 @@ def _servers_of(test: pytest.Item) -> Sequence[Any]:
     if folder in ABOVE:
         return [first]
     if not test.config.getoption("--every-server"):
-        mine = zlib.crc32(test.name.encode()) % (2 * len(others))  # of half of the tests there is none
+        mine = zlib.crc32(test.name.encode()) % (2 * len(others))  # half of these places have no server
         others = others[mine : mine + 1] if test.config.getoption("--another-server") else []
     return [first, *(pytest.param(other, marks=pytest.mark.elsewhere) for other in others)]
 

@@ -1,6 +1,6 @@
 """A topic with limits per key in torture: five keys, limits that change, and a watcher that counts the permits.
 
-    while it runs    no look finds a permit that was one too many when it was given, by `key_concurrency`
+    while it runs    no permit is given beyond `key_concurrency`: each look counts the older ones that are still out
     at the end       no second of a shard's stream has more entries of a key than `key_rate` and one; no permit is left
 
 The second is not judged if the server's clock was stepped, because entries then bear times that were not.
@@ -30,10 +30,11 @@ KEYS = 5
 LIMITS = ((2, 40.0), (4, 20.0), (0, 30.0), (3, 0.0))
 """Its `key_concurrency` and `key_rate`, one after the other; 0: no limit."""
 FASTEST = 3 + int(max(rate for _, rate in LIMITS))
+"""More jobs of a key than any of these rates allows in a second."""
 CHANGE_S = 5.0
 LOOK_S = 0.05
 SLACK_MS = 2_000.0
-"""By how much the clock of a server may differ from that of this process, and a call be late."""
+"""The most by which the clocks of a server and this process differ, and the longest that a change is under way."""
 
 
 def of_a_key(topic: str, spec: JobSpec) -> JobSpec:

@@ -67,7 +67,7 @@ end
 -- key_of(record): the partition key of a job; nil if it has none, or none that any client makes.
 local function limits_of(most, rate)
   if most == 0 and not (rate > 0) then return nil end
-  local interval = rate > 0 and math.min(math.ceil(1000000 / rate), 2 ^ 53) or 0  -- a sum with infinity compares with nothing
+  local interval = rate > 0 and math.min(math.ceil(1000000 / rate), 2 ^ 53) or 0 -- an infinite one would limit nothing
   return {most, interval, math.floor(0.9 * (1 - rate % 1) * interval)}
 end
 local function limits_in(terms)
