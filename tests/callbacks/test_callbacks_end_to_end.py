@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import secrets
 import time
@@ -174,13 +175,22 @@ async def test_a_service_that_could_never_be_told_of_a_dead_job_is_refused(
 ) -> None:
     http = await serve(shop=receiver.port)
     topic, job = "/v1/topics/orders", {"delay": 60, "on_dead": on_dead}
+    await http.post(f"{topic}/jobs", json={"delay": 0})
+    [leased] = (await http.post(f"{topic}/groups/billing/lease", json={})).json()["jobs"]
+    acked = {"handles": [leased["handle"]], "then": [{"topic": "orders", **job}]}
     answers = [
         await http.post(f"{topic}/jobs", json=job),
         await http.patch(f"{topic}/settings", json={"on_dead": on_dead}),
+        await http.post(f"{topic}/groups/billing/ack", json=acked),
     ]
     refused = [answer.json() for answer in answers]
     refused.append((await http.post(f"{topic}/bulk", json={"jobs": [job]})).json()["outcomes"][0]["problem"])
     assert {(one["status"], one["detail"]) for one in refused} == {(422, f"on_dead: {problem}.")}
+    page = (await http.get("/topics/orders")).text
+    form = {"token": page.partition('name="token" value="')[2][:32], "on_dead": on_dead}
+    answer = await http.post("/topics/orders/settings", data=form, headers={"origin": "http://127.0.0.1:7380"})
+    assert answer.status_code == 422
+    assert problem in html.unescape(answer.text)
 
 
 async def test_a_dead_receiver_does_not_delay_the_others(
